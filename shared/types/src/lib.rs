@@ -1,0 +1,13 @@
+//! The words every other crate speaks in: identifiers, positions, keys and policies.
+//!
+//! Plain values without behaviour: no I/O, no clock, no randomness.
+
+mod hex;
+mod ids;
+mod record;
+
+pub use ids::{
+    Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
+    Position, SplitId,
+};
+pub use record::{ErrorPolicy, RecordKey, SkippedRecord};
