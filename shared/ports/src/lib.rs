@@ -1,1 +1,17 @@
-//! Placeholder.
+//! What the functions and the fetcher need of the world, as traits: objects, a table, an invoker,
+//! the coordinator, a clock. In-memory versions serve tests and simulation; the same conformance
+//! suite runs over every implementation.
+
+mod clock;
+pub mod conformance;
+mod coordinator;
+mod invoker;
+pub mod memory;
+mod objects;
+mod table;
+
+pub use clock::{Clock, SystemClock};
+pub use coordinator::{CallError, Coordinator, call_with_retry};
+pub use invoker::{InvokeError, Invoked, Invoker};
+pub use objects::{MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};

@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Versioned messages between trainer, workers and functions, and the names of the objects they
+//! point to.
+//!
+//! One request, one response, both JSON, POSTed to the coordinator's function URL. Every request is
+//! safe to send again: a lost response never makes a second effect.
+
+mod calls;
+mod events;
+mod job;
+pub mod keys;
+
+pub use calls::{
+    Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, Lease, Leave, Mark, Poll, Polled,
+    ReadyEntry, ReadyKind, Refusal, RefusalKind, Release, Reply, Request, TrainerMetrics, Work,
+    WorkerCost,
+};
+pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
+pub use job::{
+    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SourceFile,
+    SpecDifference,
+};
+
+/// Version of every message; a peer of another version is refused by name.
+pub const VERSION: u32 = 1;
+/// Upper bound of one encoded request or response, in bytes: what a function URL carries.
+pub const MAX_MESSAGE_BYTES: usize = 6 << 20;

@@ -1,0 +1,41 @@
+//! Time and fresh names, so that simulation can decide both.
+
+use async_trait::async_trait;
+use gristmill_types::Nonce;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Wall time in milliseconds, sleep, and unguessable fresh nonces.
+#[async_trait]
+pub trait Clock: Send + Sync {
+    /// Milliseconds since the Unix epoch. Never trusted for safety: clocks may be wrong.
+    fn now_ms(&self) -> u64;
+
+    async fn sleep(&self, duration: Duration);
+
+    /// A nonce nobody has had.
+    fn nonce(&self) -> Nonce;
+}
+
+/// The machine's clock and entropy.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemClock;
+
+#[async_trait]
+impl Clock for SystemClock {
+    fn now_ms(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    fn nonce(&self) -> Nonce {
+        let mut bytes = [0; 8];
+        match getrandom::fill(&mut bytes) {
+            Ok(()) => Nonce(bytes),
+            Err(error) => unreachable!("the system has no entropy: {error}"),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What every implementation of a port must do. Each suite panics with the rule that is broken; it
+//! works under a `prefix` of its own, so that it can run against a shared store.
+
+use crate::{Item, ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table, WriteOutcome};
+use bytes::Bytes;
+use futures::future::join_all;
+
+/// Rules of [`Table`].
+pub async fn table(table: &dyn Table, prefix: &str) {
+    let key = ItemKey { pk: format!("{prefix}#pk"), sk: "B#00000001".into() };
+    let body = |text: &'static str| Bytes::from_static(text.as_bytes());
+    let read = async |key: &ItemKey| -> Option<Item> {
+        let items = table.read(std::slice::from_ref(key)).await;
+        items.expect("a read succeeds").pop().expect("one item per key")
+    };
+
+    assert_eq!(read(&key).await, None, "an absent item reads as none");
+    let first = table.write(&key, 0, body("{\"a\":1}"), None).await.expect("a write succeeds");
+    assert_eq!(first, WriteOutcome::Written, "version 0 creates");
+    let stored = Item { version: 1, body: body("{\"a\":1}") };
+    assert_eq!(read(&key).await, Some(stored.clone()), "a write is read back, at version 1");
+    let again = table.write(&key, 0, body("x"), None).await.expect("a conflict is an outcome");
+    assert_eq!(again, WriteOutcome::Conflict(Some(stored)), "a conflict returns the current item");
+    let packed = Bytes::from_static(&[0, 255, 3]);
+    let second = table.write(&key, 1, packed.clone(), Some(4_102_444_800)).await.expect("a write");
+    assert_eq!(second, WriteOutcome::Written, "the right version replaces");
+    assert_eq!(
+        read(&key).await,
+        Some(Item { version: 2, body: packed }),
+        "bytes are kept as given"
+    );
+    let absent = ItemKey { sk: "B#00000009".into(), ..key.clone() };
+    let lost = table.write(&absent, 3, body("x"), None).await.expect("a conflict is an outcome");
+    assert_eq!(lost, WriteOutcome::Conflict(None), "a version of an absent item conflicts");
+
+    races(table, prefix).await;
+    ranges(table, prefix).await;
+}
+
+async fn races(table: &dyn Table, prefix: &str) {
+    for round in 0..8 {
+        let key = ItemKey { pk: format!("{prefix}#race"), sk: format!("R#{round}") };
+        let tries = (0..12_u8).map(|i| table.write(&key, 0, Bytes::copy_from_slice(&[i]), None));
+        let outcomes = join_all(tries).await;
+        let won = |outcome: &Result<WriteOutcome, _>| matches!(outcome, Ok(WriteOutcome::Written));
+        assert_eq!(outcomes.iter().filter(|o| won(o)).count(), 1, "one writer wins a race");
+    }
+}
+
+async fn ranges(table: &dyn Table, prefix: &str) {
+    let pk = format!("{prefix}#range");
+    let keys: Vec<_> = (0..130)
+        .map(|i| ItemKey { pk: pk.clone(), sk: format!("{}#{i:04}", ["A", "B"][i % 2]) })
+        .collect();
+    for key in &keys {
+        table.write(key, 0, Bytes::from(key.sk.clone()), None).await.expect("a write succeeds");
+    }
+    let found = table.query(&pk, "B#").await.expect("a query succeeds");
+    let expected: Vec<_> = keys.iter().skip(1).step_by(2).map(|key| key.sk.clone()).collect();
+    let found_keys: Vec<_> = found.iter().map(|(sk, _)| sk.clone()).collect();
+    assert_eq!(found_keys, expected, "a query returns every item of its prefix, in order");
+    let many = table.read(&keys).await.expect("a read of many keys succeeds");
+    let bodies: Vec<_> = many.into_iter().map(|item| item.map(|item| item.body)).collect();
+    let expected: Vec<_> = keys.iter().map(|key| Some(Bytes::from(key.sk.clone()))).collect();
+    assert_eq!(bodies, expected, "items come in the order of their keys");
+}
+
+/// Rules of [`Objects`].
+pub async fn objects(objects: &dyn Objects, bucket: &str, prefix: &str) {
+    let path = |key: &str| ObjectPath::new(bucket, format!("{prefix}/{key}"));
+    let body = Bytes::from_static(b"0123456789");
+    let put = |path: ObjectPath, body: Bytes, id: &'static str| async move {
+        objects.put_if_absent(&path, body, id).await.expect("a put succeeds")
+    };
+
+    let a = path("a");
+    assert!(matches!(objects.get(&a).await, Err(ObjectError::NotFound(_))), "absent is not found");
+    assert_eq!(put(a.clone(), body.clone(), "p1").await, PutOutcome::Created);
+    let other = put(a.clone(), Bytes::from_static(b"other"), "p2").await;
+    assert_eq!(other, PutOutcome::Exists, "a second put of a key does not replace");
+    assert_eq!(
+        put(a.clone(), body.clone(), "p1").await,
+        PutOutcome::Created,
+        "one's own retry is success"
+    );
+    assert_eq!(objects.get(&a).await.expect("a get"), body, "the first body stays");
+
+    let listed = objects.list(bucket, &format!("{prefix}/")).await.expect("a list succeeds");
+    assert_eq!(listed.len(), 1, "a list returns what is there");
+    assert_eq!((listed[0].key.clone(), listed[0].size), (a.key.clone(), 10));
+    let etag = listed[0].etag.as_str();
+    let range = objects.get_range(&a, 2..5, Some(etag)).await.expect("a ranged get");
+    assert_eq!(range, Bytes::from_static(b"234"), "a range has its bytes");
+    let changed = objects.get_range(&a, 2..5, Some("\"no-such-etag\"")).await;
+    assert!(matches!(changed, Err(ObjectError::Changed(_))), "another etag is a change");
+    assert!(objects.get_range(&a, 5..50, None).await.is_err(), "a short object is an error");
+
+    let tries =
+        (0..8_u8).map(|i| {
+            let path = path("race");
+            async move {
+                objects.put_if_absent(&path, Bytes::copy_from_slice(&[i]), &format!("r{i}")).await
+            }
+        });
+    let outcomes = join_all(tries).await;
+    let won = outcomes.iter().filter(|o| matches!(o, Ok(PutOutcome::Created))).count();
+    assert_eq!(won, 1, "one put wins a race");
+
+    let keys = [a.key.clone(), format!("{prefix}/never-was")];
+    objects.delete(bucket, &keys).await.expect("deleting what is not there is no error");
+    assert!(matches!(objects.get(&a).await, Err(ObjectError::NotFound(_))), "deleted is gone");
+}

@@ -1,0 +1,60 @@
+//! Calling the coordinator.
+
+use crate::Clock;
+use async_trait::async_trait;
+use gristmill_protocol::{Call, Refusal, RefusalKind, Reply};
+use std::time::Duration;
+
+/// Errors by what the caller does next.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CallError {
+    /// No answer, or a passing fault: the call may or may not have had its effect; send it again.
+    #[error("coordinator: {0}")]
+    Unavailable(String),
+    /// The coordinator understood and said no.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// Trying again cannot help: no permission, another protocol version.
+    #[error("coordinator: {0}")]
+    Rejected(String),
+}
+
+impl CallError {
+    /// Whether sending the same call again may succeed.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unavailable(_) => true,
+            Self::Refused(refusal) => refusal.kind == RefusalKind::Busy,
+            Self::Rejected(_) => false,
+        }
+    }
+}
+
+/// The coordinator of one namespace. A `Refused` reply is returned as an error.
+#[async_trait]
+pub trait Coordinator: Send + Sync {
+    /// One try, with a deadline.
+    async fn call(&self, call: &Call) -> Result<Reply, CallError>;
+}
+
+/// Sends `call` until it is answered or `patience` is over; every call is safe to repeat. Waits
+/// 20 ms, doubling to 1 s: a restarted coordinator is found within a second of its return.
+pub async fn call_with_retry(
+    coordinator: &dyn Coordinator,
+    clock: &dyn Clock,
+    call: &Call,
+    patience: Duration,
+) -> Result<Reply, CallError> {
+    let give_up_ms =
+        clock.now_ms().saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
+    let mut wait = Duration::from_millis(20);
+    loop {
+        match coordinator.call(call).await {
+            Err(error) if error.is_passing() && clock.now_ms() < give_up_ms => {
+                clock.sleep(wait).await;
+                wait = (wait * 2).min(Duration::from_secs(1));
+            }
+            outcome => return outcome,
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! In-memory table and objects: the reference implementations of the ports.
+
+use crate::{
+    Item, ItemKey, MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
+    TableError, WriteOutcome,
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+/// A map behind a lock that a panicking test does not poison for the others.
+#[derive(Debug)]
+struct Shared<K, V>(Mutex<BTreeMap<K, V>>);
+
+impl<K, V> Default for Shared<K, V> {
+    fn default() -> Self {
+        Self(Mutex::new(BTreeMap::new()))
+    }
+}
+
+impl<K, V> Shared<K, V> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A table in memory.
+#[derive(Debug, Default)]
+pub struct MemoryTable {
+    items: Shared<ItemKey, Item>,
+}
+
+#[async_trait]
+impl Table for MemoryTable {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        let items = self.items.lock();
+        Ok(keys.iter().map(|key| items.get(key).cloned()).collect())
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        _expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        let mut items = self.items.lock();
+        let current = items.get(key);
+        if current.map_or(0, |item| item.version) != expected {
+            return Ok(WriteOutcome::Conflict(current.cloned()));
+        }
+        items.insert(key.clone(), Item { version: expected + 1, body });
+        Ok(WriteOutcome::Written)
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        let items = self.items.lock();
+        let matching = items.iter().filter(|(key, _)| key.pk == pk && key.sk.starts_with(prefix));
+        Ok(matching.map(|(key, item)| (key.sk.clone(), item.clone())).collect())
+    }
+}
+
+#[derive(Debug, Clone)]
+struct StoredObject {
+    body: Bytes,
+    put_id: String,
+}
+
+impl StoredObject {
+    fn etag(&self) -> String {
+        format!("{:08x}-{}", self.body.len(), self.put_id)
+    }
+}
+
+/// Objects in memory; every bucket exists.
+#[derive(Debug, Default)]
+pub struct MemoryObjects {
+    objects: Shared<(String, String), StoredObject>,
+}
+
+impl MemoryObjects {
+    fn find(&self, path: &ObjectPath) -> Result<StoredObject, ObjectError> {
+        let found = self.objects.lock().get(&(path.bucket.clone(), path.key.clone())).cloned();
+        found.ok_or_else(|| ObjectError::NotFound(path.clone()))
+    }
+}
+
+#[async_trait]
+impl Objects for MemoryObjects {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        let mut objects = self.objects.lock();
+        let id = (path.bucket.clone(), path.key.clone());
+        let stored = objects.entry(id).or_insert(StoredObject { body, put_id: put_id.to_owned() });
+        match stored.put_id == put_id {
+            true => Ok(PutOutcome::Created),
+            false => Ok(PutOutcome::Exists),
+        }
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        let body = self.find(path)?.body;
+        match body.len() as u64 <= MAX_GET_BYTES {
+            true => Ok(body),
+            false => Err(ObjectError::Rejected(format!("{path} is larger than one get returns"))),
+        }
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        let object = self.find(path)?;
+        if etag.is_some_and(|etag| etag != object.etag()) {
+            return Err(ObjectError::Changed(path.clone()));
+        }
+        let outside = || ObjectError::Rejected(format!("{path} ends before byte {}", range.end));
+        let (start, end) = (usize::try_from(range.start), usize::try_from(range.end));
+        let (Ok(start), Ok(end)) = (start, end) else { return Err(outside()) };
+        match start <= end && end <= object.body.len() {
+            true => Ok(object.body.slice(start..end)),
+            false => Err(outside()),
+        }
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let objects = self.objects.lock();
+        let matching =
+            objects.iter().filter(|((b, key), _)| b == bucket && key.starts_with(prefix));
+        let info = |((_, key), object): (&(String, String), &StoredObject)| ObjectInfo {
+            key: key.clone(),
+            size: object.body.len() as u64,
+            etag: object.etag(),
+        };
+        Ok(matching.map(info).collect())
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        let mut objects = self.objects.lock();
+        for key in keys {
+            objects.remove(&(bucket.to_owned(), key.clone()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance;
+
+    #[tokio::test]
+    async fn table_conforms() {
+        conformance::table(&MemoryTable::default(), "t").await;
+    }
+
+    #[tokio::test]
+    async fn objects_conform() {
+        conformance::objects(&MemoryObjects::default(), "bucket", "t").await;
+    }
+}

@@ -1,0 +1,90 @@
+//! Immutable objects: put once under a fresh key, read by range, never listed to find data.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use std::{fmt, ops::Range};
+
+/// Most bytes one `get` returns; larger reads go by range.
+pub const MAX_GET_BYTES: u64 = 256 << 20;
+
+/// A bucket and a key in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ObjectPath {
+    pub bucket: String,
+    pub key: String,
+}
+
+impl ObjectPath {
+    pub fn new(bucket: impl Into<String>, key: impl Into<String>) -> Self {
+        Self { bucket: bucket.into(), key: key.into() }
+    }
+}
+
+impl fmt::Display for ObjectPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s3://{}/{}", self.bucket, self.key)
+    }
+}
+
+/// An object as listed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectInfo {
+    pub key: String,
+    pub size: u64,
+    pub etag: String,
+}
+
+/// What a conditional put came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PutOutcome {
+    /// The object is there with this body (a retry of the same put counts).
+    Created,
+    /// Somebody else's object is under that key.
+    Exists,
+}
+
+/// Errors by what the caller does next.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ObjectError {
+    #[error("{0} does not exist")]
+    NotFound(ObjectPath),
+    /// `If-Match` failed: the object is no longer the one that was meant.
+    #[error("{0} has changed since it was listed")]
+    Changed(ObjectPath),
+    /// Retries are used up; the store or the way to it is failing.
+    #[error("object store: {0}")]
+    Unavailable(String),
+    /// Trying again cannot help: no permission, no bucket, too large.
+    #[error("object store: {0}")]
+    Rejected(String),
+}
+
+/// An object store. Every call has a deadline and its own retries.
+#[async_trait]
+pub trait Objects: Send + Sync {
+    /// Puts `body` if no object is under `path`. `put_id` recognises one's own earlier try whose
+    /// response was lost.
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError>;
+
+    /// The whole object, at most [`MAX_GET_BYTES`].
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError>;
+
+    /// Bytes `range` of the object, which must still have `etag` if one is given.
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError>;
+
+    /// All objects under a prefix, in key order.
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError>;
+
+    /// Deletes those of `keys` that exist.
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError>;
+}

@@ -1,0 +1,59 @@
+//! Items with a version: every write is a compare-and-set of one whole item.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+/// Partition and sort key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ItemKey {
+    pub pk: String,
+    pub sk: String,
+}
+
+/// An item as stored. Version 0 means absent, so a stored item has version 1 or more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Item {
+    pub version: u64,
+    /// JSON (stored as text, so that operators can read it) or packed bytes.
+    pub body: Bytes,
+}
+
+/// What a conditional write came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WriteOutcome {
+    Written,
+    /// The item is at another version: here it is (absent: `None`). It may hold this very write,
+    /// applied by an earlier try whose response was lost; the caller decides on what it reads.
+    Conflict(Option<Item>),
+}
+
+/// Errors by what the caller does next.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum TableError {
+    /// Retries are used up; the write may or may not be applied.
+    #[error("table: {0}")]
+    Unavailable(String),
+    /// Trying again cannot help: no permission, no table, too large.
+    #[error("table: {0}")]
+    Rejected(String),
+}
+
+/// A table. Every call has a deadline and its own retries.
+#[async_trait]
+pub trait Table: Send + Sync {
+    /// The items under `keys`, in their order; strongly consistent.
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError>;
+
+    /// Replaces the item under `key` if its version is `expected` (0: if there is none); its
+    /// version becomes `expected + 1`. `expires_at_s` (Unix time) lets the store tidy it up later.
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError>;
+
+    /// The items of a partition whose sort key starts with `prefix`, in sort-key order.
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError>;
+}

@@ -1,0 +1,304 @@
+//! Calls to the coordinator and their replies.
+
+use crate::{JobView, Register};
+use gristmill_types::{
+    Attempt, BundleIndex, Epoch, InvocationId, JobName, Namespace, Nonce, Position, SkippedRecord,
+};
+use serde::{Deserialize, Serialize};
+
+/// One call, as POSTed: version and tenant first, so that they are checked before all else.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request {
+    pub v: u32,
+    pub ns: Namespace,
+    #[serde(flatten)]
+    pub call: Call,
+}
+
+/// What a caller may ask of the coordinator.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "call")]
+pub enum Call {
+    Register(Register),
+    Describe { job: JobName },
+    Stop { job: JobName },
+    Poll(Poll),
+    Claim(Claim),
+    Mark(Mark),
+    Flush(Flush),
+    Fail(Fail),
+    Release(Release),
+    Leave(Leave),
+}
+
+impl Call {
+    /// The name of the call, for logs and counters.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Register(_) => "register",
+            Self::Describe { .. } => "describe",
+            Self::Stop { .. } => "stop",
+            Self::Poll(_) => "poll",
+            Self::Claim(_) => "claim",
+            Self::Mark(_) => "mark",
+            Self::Flush(_) => "flush",
+            Self::Fail(_) => "fail",
+            Self::Release(_) => "release",
+            Self::Leave(_) => "leave",
+        }
+    }
+}
+
+/// What the coordinator answers.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "reply")]
+pub enum Reply {
+    Job(JobView),
+    Polled(Polled),
+    Leased(Lease),
+    Idle(Idle),
+    /// The write is applied (now, or by an earlier sending of the same call).
+    Applied,
+    Refused(Refusal),
+}
+
+/// Why a call had no effect, by what the caller does next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The lease belongs to somebody else now: drop the work and claim again.
+    LeaseLost,
+    /// A newer generation of this consumer has registered: stop.
+    Fenced,
+    /// The call is malformed, or differs from what is registered: fix it.
+    Invalid,
+    /// No such job.
+    NotFound,
+    /// The cursor lies behind what has been collected: those batches are gone.
+    Collected,
+    /// A passing fault: send again.
+    Busy,
+}
+
+/// Asks for a bundle of splits to work on.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Claim {
+    pub job: JobName,
+    pub nonce: Nonce,
+    pub invocation: InvocationId,
+    /// Time until the platform stops the caller.
+    pub remaining_ms: u64,
+    /// Predicted time for one split, from those already done; 0 when unknown.
+    pub split_ms: u64,
+    /// Runs inside a trainer's host and commits without objects.
+    pub local: bool,
+}
+
+/// A bundle leased to one worker until `until_ms`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub work: Work,
+    /// The first position of the bundle; entries, marks and masks count from it.
+    pub first: Position,
+    /// Positions (or file indices) not yet committed, in order.
+    pub todo: Vec<Position>,
+}
+
+impl Lease {
+    /// A split is marked before it starts from the second attempt on, so that one which kills its
+    /// workers can be told from a host that dies.
+    pub fn marks(&self) -> bool {
+        self.attempt >= 2
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// Index source files; `todo` are file indices.
+    Index,
+    /// Preprocess splits; `todo` are positions.
+    Splits,
+}
+
+/// Why there is nothing to claim now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Idle {
+    pub reason: IdleReason,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IdleReason {
+    /// Workers are as far ahead of the trainer as they may be.
+    WindowFull,
+    /// Everything that may be claimed is.
+    AllClaimed,
+    /// The job is done, stopped or failed.
+    JobEnded,
+}
+
+/// A split about to be started (`index` counts from the bundle's first position).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Mark {
+    pub job: JobName,
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub index: u8,
+}
+
+/// One finished split.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    pub index: u8,
+    /// No object was put: the bytes are with the trainer that ran it.
+    pub local: bool,
+    pub object_bytes: u64,
+    /// CRC32C of the whole object.
+    pub crc32c: u32,
+    /// Records of an indexed file, or rows of a split.
+    pub rows: u32,
+    pub batches: u32,
+    pub remainder_rows: u32,
+    pub skipped: u32,
+}
+
+/// Commits splits and renews the lease.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Flush {
+    pub job: JobName,
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub commits: Vec<Commit>,
+    pub remaining_ms: u64,
+    pub split_ms: u64,
+    pub cost: WorkerCost,
+}
+
+/// What a bundle has cost its worker since the last flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WorkerCost {
+    pub source_ms: u32,
+    pub compute_ms: u32,
+    pub put_ms: u32,
+}
+
+/// Gives a bundle back. `fatal` fails the job: trying again cannot help.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Fail {
+    pub job: JobName,
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub error: String,
+    pub fatal: bool,
+    pub record: Option<SkippedRecord>,
+}
+
+/// The platform reported that an invocation died: whatever it held may be claimed at once.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Release {
+    pub job: JobName,
+    pub invocation: InvocationId,
+    /// The worker's number in the scaler's books.
+    pub worker: Option<u32>,
+}
+
+/// A worker ends of its own accord.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Leave {
+    pub job: JobName,
+    pub worker: u32,
+}
+
+/// The trainer's fetcher asks what is ready, says how far it is, and how training feels.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Poll {
+    pub job: JobName,
+    /// The first (epoch, position) whose entry the fetcher does not know yet.
+    pub from: (Epoch, Position),
+    /// Present now and then: progress worth a write.
+    pub ack: Option<Ack>,
+    pub metrics: TrainerMetrics,
+}
+
+/// How far a consumer is. Fenced by generation, monotone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// Chosen by the fetcher at start, larger than any before (its start time in ms will do).
+    pub generation: u64,
+    /// Everything before this (epoch, position) has been handed to the trainer.
+    pub delivered: (Epoch, Position),
+    /// The next batch a restart would need: all before (epoch, g) is safe in a checkpoint.
+    pub durable: (Epoch, u64),
+    /// Objects of positions before this one are not needed to replay from `durable`.
+    pub durable_position: (Epoch, Position),
+}
+
+/// What the trainer felt since the last poll.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct TrainerMetrics {
+    /// Mean time from one batch to the next, as the trainer saw it.
+    pub batch_time_ms: f64,
+    /// Part of that time spent waiting for data, 0 to 1.
+    pub stall_fraction: f64,
+    /// Batches delivered so far in the run, over all epochs.
+    pub batches: u64,
+    /// Batches fetched and not yet taken.
+    pub queue_batches: u32,
+}
+
+/// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyEntry {
+    pub epoch: Epoch,
+    pub position: Position,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub kind: ReadyKind,
+    pub object_bytes: u64,
+    pub crc32c: u32,
+    pub rows: u32,
+    pub batches: u32,
+    pub remainder_rows: u32,
+    pub skipped: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadyKind {
+    Object,
+    Local,
+    /// Every record of the split was given up.
+    Poison,
+}
+
+/// The answer to a poll.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Polled {
+    pub job: JobView,
+    pub ready: Vec<ReadyEntry>,
+    /// Distinct workers that hold an unexpired lease in the window.
+    pub active_workers: u32,
+    /// Positions that may be claimed now: work waits for workers.
+    pub claimable: u32,
+    /// Files indexed so far, while the job is indexing.
+    pub indexed_files: u32,
+    pub scale: crate::ScaleState,
+}

@@ -1,0 +1,55 @@
+//! Events that invoke the worker and the scaler function, and the scaler's books.
+
+use gristmill_types::{JobName, Namespace};
+use serde::{Deserialize, Serialize};
+
+/// Starts one worker. It claims, works and leaves; nothing else is told to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerEvent {
+    pub v: u32,
+    pub ns: Namespace,
+    pub job: JobName,
+    /// The worker's number in the scaler's books, never reused within a job.
+    pub worker: u32,
+}
+
+/// Asks the scaler to look at a job. Sent by the coordinator when a trainer's report shows claimable
+/// work and too few workers, and by a schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScalerEvent {
+    pub v: u32,
+    pub ns: Namespace,
+    pub job: JobName,
+    /// Positions that may be claimed now.
+    pub claimable: u32,
+    /// Distinct workers that hold a lease.
+    pub active_workers: u32,
+    /// Remote workers the job wants.
+    pub wanted: u32,
+    /// Batches delivered to the trainer so far: the timeline's x axis.
+    pub batches: u64,
+    /// When the observation was made.
+    pub at_ms: u64,
+}
+
+/// The scaler's item: which invocations are outstanding, and what was decided last.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ScaleState {
+    pub target: u32,
+    /// Number the next worker gets.
+    pub next_worker: u32,
+    /// Invocations sent and not known to have ended (async events may still wait): (worker, sent_ms).
+    pub outstanding: Vec<(u32, u64)>,
+    /// The latest decisions, oldest first, bounded.
+    pub log: Vec<ScaleDecision>,
+}
+
+/// One change of the worker count, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScaleDecision {
+    /// Batches delivered when it was made.
+    pub batch: u64,
+    /// Workers outstanding after it.
+    pub workers: u32,
+    pub reason: String,
+}

@@ -1,0 +1,157 @@
+//! What a job is: its specification, its dataset, and the split plan derived from both.
+
+use gristmill_types::{Epoch, ErrorPolicy, Fingerprint, JobName, Position};
+use serde::{Deserialize, Serialize};
+
+/// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    pub key: String,
+    pub size: u64,
+    pub etag: String,
+}
+
+impl SourceFile {
+    /// Names this exact content of this file in `bucket`: what its index is stored under.
+    pub fn fingerprint(&self, bucket: &str) -> Fingerprint {
+        let Self { key, size, etag } = self;
+        Fingerprint::of(
+            "gristmill source file v1",
+            format!("{bucket}\n{key}\n{size}\n{etag}").as_bytes(),
+        )
+    }
+}
+
+/// The files a job reads, in delivery-key order (the file index of a record key).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dataset {
+    pub bucket: String,
+    pub files: Vec<SourceFile>,
+}
+
+impl Dataset {
+    /// BLAKE3 over bucket, keys, sizes and etags: changes when any file does.
+    pub fn version(&self) -> Fingerprint {
+        let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
+        Fingerprint::of("gristmill dataset v1", lines.collect::<String>().as_bytes())
+    }
+}
+
+/// A file of an indexed dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    #[serde(flatten)]
+    pub file: SourceFile,
+    pub records: u32,
+}
+
+/// An indexed dataset: written once per dataset version, read by workers and coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub bucket: String,
+    pub files: Vec<ManifestFile>,
+}
+
+impl Manifest {
+    /// Records of each file, in file order.
+    pub fn records(&self) -> Vec<u32> {
+        self.files.iter().map(|file| file.records).collect()
+    }
+}
+
+/// What determines the batches of a job, and how it is run. Frozen at registration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Canonical JSON of the pipeline, its version included.
+    pub pipeline: String,
+    pub seed: u64,
+    pub epochs: Epoch,
+    pub on_error: ErrorPolicy,
+    /// Decoder build and architecture: jobs refuse to mix them.
+    pub numerics: String,
+    /// Batches per split; chosen from object size and dataset size when absent.
+    pub split_batches: Option<u32>,
+    /// Remote workers the scaler holds while there is work; 0 leaves all work to local workers.
+    pub workers: u32,
+    /// Workers that run inside the trainer's host; they widen the window.
+    pub local_workers: u32,
+    /// Most skipped records before the job fails after all.
+    pub max_skipped: u64,
+}
+
+/// A way in which a registration differs from the job it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecDifference {
+    pub field: &'static str,
+    pub registered: String,
+    pub requested: String,
+}
+
+impl JobSpec {
+    /// The first difference that would change what is delivered; how many workers run is no such.
+    pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
+        let pairs = [
+            ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
+            ("seed", self.seed.to_string(), other.seed.to_string()),
+            ("epochs", self.epochs.to_string(), other.epochs.to_string()),
+            ("on-error", self.on_error.to_string(), other.on_error.to_string()),
+            ("numerics class", self.numerics.clone(), other.numerics.clone()),
+            (
+                "split-batches",
+                format!("{:?}", self.split_batches),
+                format!("{:?}", other.split_batches),
+            ),
+        ];
+        let differing =
+            pairs.into_iter().find(|(_, registered, requested)| registered != requested);
+        differing.map(|(field, registered, requested)| SpecDifference {
+            field,
+            registered,
+            requested,
+        })
+    }
+}
+
+/// Registers a job, or joins the one of that name if its specification is the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Register {
+    pub job: JobName,
+    pub spec: JobSpec,
+    pub dataset: Dataset,
+}
+
+/// The split arithmetic of a running job, fixed once its dataset is indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    pub records: u64,
+    pub batch_size: u32,
+    pub split_records: u32,
+    pub n_splits: Position,
+    /// Most positions of a bundle (a power of two).
+    pub r: u32,
+    /// Positions workers may run ahead of the lowest undelivered one.
+    pub window_splits: u32,
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum JobState {
+    Indexing,
+    Running,
+    Done,
+    Stopped,
+    Failed { error: String },
+}
+
+/// A job as its trainer and its workers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    pub job: JobName,
+    pub spec: JobSpec,
+    pub dataset_version: Fingerprint,
+    pub n_files: u32,
+    #[serde(flatten)]
+    pub state: JobState,
+    pub plan: Option<Plan>,
+}

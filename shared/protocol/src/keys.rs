@@ -1,0 +1,70 @@
+//! Names of objects in the bucket. Every key starts with its namespace, so that a role or a bucket
+//! policy can be scoped to one.
+
+use gristmill_types::{
+    Attempt, BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, Position, RecordKey,
+};
+
+/// Everything a namespace owns.
+fn root(ns: &Namespace) -> String {
+    format!("t/{ns}")
+}
+
+/// All objects of a job's chunks.
+pub fn job_prefix(ns: &Namespace, job: &JobName) -> String {
+    format!("{}/jobs/{job}/", root(ns))
+}
+
+/// All attempts at the splits of one bundle.
+pub fn bundle_prefix(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: BundleIndex) -> String {
+    format!("{}e{epoch:06}/b{bundle:08}/", job_prefix(ns, job))
+}
+
+/// One attempt at one split. The nonce keeps two attempts, or two runs of one attempt, apart.
+pub fn chunk(bundle_prefix: &str, position: Position, attempt: Attempt, nonce: Nonce) -> String {
+    format!("{bundle_prefix}{position:08}.{attempt}.{nonce}.gmc")
+}
+
+/// Records left out of one split, as JSON lines; beside the chunk, named like it.
+pub fn skipped(chunk: &str) -> String {
+    format!("{}.skipped.json", chunk.trim_end_matches(".gmc"))
+}
+
+/// A raw record set aside by the `quarantine` policy.
+pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
+    format!("{}/quarantine/{job}/{:08}-{:08}", root(ns), key.file, key.record)
+}
+
+/// The index of one source file, by [`crate::SourceFile::fingerprint`].
+pub fn index(ns: &Namespace, file: Fingerprint) -> String {
+    format!("{}/index/{file}.gmi", root(ns))
+}
+
+/// The files of a dataset version as listed.
+pub fn listing(ns: &Namespace, version: Fingerprint) -> String {
+    format!("{}/datasets/{version}/listing.json", root(ns))
+}
+
+/// The files of a dataset version with their record counts.
+pub fn manifest(ns: &Namespace, version: Fingerprint) -> String {
+    format!("{}/datasets/{version}/manifest.json", root(ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_never_share_a_key() {
+        let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
+        let prefix = bundle_prefix(&ns, &job, 1, 2);
+        let first = chunk(&prefix, 3, 1, Nonce([1; 8]));
+        assert_eq!(first, "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.gmc");
+        assert_ne!(first, chunk(&prefix, 3, 2, Nonce([1; 8])));
+        assert_ne!(first, chunk(&prefix, 3, 1, Nonce([2; 8])));
+        assert_eq!(
+            skipped(&first),
+            "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.skipped.json"
+        );
+    }
+}
