@@ -1,1 +1,46 @@
-//! Placeholder.
+//! The chunk object: the preprocessed batches of one split in one immutable object.
+//!
+//! Every batch is a *frame*, and a frame is a complete safetensors blob, so that its bytes go to a
+//! trainer, a `.safetensors` file or a hash unchanged. [`ChunkWriter`] assembles frames in place,
+//! row by row; [`Chunk`] and [`Footer`] read them back without trusting a byte; [`Frame`] and
+//! [`join_rows`] look into frames and join the remainders of several splits. The byte layout is
+//! specified in this crate's `README.md`. Pure: no I/O, no clock, no randomness.
+
+mod chunk;
+mod dtype;
+mod error;
+mod footer;
+mod frame;
+mod join;
+mod layout;
+mod limits;
+mod open_frame;
+mod schema;
+mod writer;
+
+pub use chunk::Chunk;
+pub use dtype::DType;
+pub use error::FormatError;
+pub use footer::{Encoding, FOOTER_READ_BYTES, Footer, FrameInfo, FrameKind};
+pub use frame::{Frame, TensorView};
+pub use join::{join_rows, split_rows};
+pub use layout::FrameLayout;
+pub use limits::Limits;
+pub use schema::{Schema, TensorSpec};
+pub use writer::{ChunkWriter, Codec};
+
+/// Frames, and the data section inside each frame, start at multiples of this many bytes: a cache
+/// line, and enough for every vector instruction a trainer may load tensors with.
+pub const ALIGN_BYTES: usize = 64;
+
+/// First and last eight bytes of every object. The high first byte and the line feed reveal a
+/// transfer that stripped the eighth bit or translated line ends.
+const MAGIC: [u8; 8] = *b"\x89GRMILL\n";
+
+/// Version of the layout that this crate writes, and the only one it reads.
+const VERSION: u32 = 1;
+
+/// Rounds `bytes` up to the next multiple of [`ALIGN_BYTES`]; `None` past the end of the range.
+fn aligned(bytes: usize) -> Option<usize> {
+    bytes.checked_next_multiple_of(ALIGN_BYTES)
+}

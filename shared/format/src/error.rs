@@ -1,0 +1,51 @@
+//! What can go wrong, by what the caller does next.
+
+use std::borrow::Cow;
+
+/// Errors of reading and writing chunk objects.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// The bytes are not what a writer wrote: fetch them again, or have the split recomputed.
+    #[error("chunk object is corrupt: {0}; fetch it again or recompute the split")]
+    Corrupt(Cow<'static, str>),
+
+    /// The object was written by a version of this crate that this one does not know.
+    #[error(
+        "chunk object has format version {version}, this build reads {supported}; use one release for workers and fetcher"
+    )]
+    Unsupported { version: u32, supported: u32 },
+
+    /// The tail passed to [`Footer::parse`](crate::Footer::parse) does not reach back to the
+    /// start of the footer: read the last `tail_bytes` of the object and parse again.
+    #[error("the footer needs the last {tail_bytes} bytes of the object; read that many")]
+    TailTooShort { tail_bytes: u64 },
+
+    /// A well-formed thing is larger than the caller's [`Limits`](crate::Limits) allow.
+    #[error(
+        "{what} is {actual}, the limit is {limit}; use smaller batches or splits, or raise the limit"
+    )]
+    OverLimit { what: &'static str, actual: u64, limit: u64 },
+
+    /// The caller asked for something that cannot be: a bad schema, row or order of calls.
+    #[error("{0}")]
+    Invalid(Cow<'static, str>),
+}
+
+impl FormatError {
+    pub(crate) fn corrupt(what: impl Into<Cow<'static, str>>) -> Self {
+        FormatError::Corrupt(what.into())
+    }
+
+    pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
+        FormatError::Invalid(what.into())
+    }
+
+    /// `Ok` if `actual` is within `limit`.
+    pub(crate) fn within(what: &'static str, actual: u64, limit: u64) -> Result<(), Self> {
+        if actual > limit {
+            return Err(FormatError::OverLimit { what, actual, limit });
+        }
+        Ok(())
+    }
+}

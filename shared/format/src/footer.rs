@@ -1,0 +1,299 @@
+//! The index at the end of an object, read in one suffix read.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use zstd::bulk::Decompressor;
+use zstd::zstd_safe::get_frame_content_size;
+
+use crate::{ALIGN_BYTES, FormatError, Limits, MAGIC, VERSION};
+
+/// Size of the head of an object: magic, version, zeros.
+pub(crate) const HEAD_BYTES: usize = ALIGN_BYTES;
+/// Size of one index entry.
+const ENTRY_BYTES: usize = 40;
+/// Size of the trailer: footer length u64, version u32, crc32c u32, magic.
+const TRAILER_BYTES: usize = 24;
+/// What to read of an object's end to have its footer at once: the index of over 1,600 frames.
+pub const FOOTER_READ_BYTES: u64 = 64 * 1024;
+
+/// What a frame holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    /// A batch as the trainer gets it.
+    Batch,
+    /// The records of the split that did not fill a batch; at most one, and last.
+    Remainder,
+}
+
+/// How a frame is kept in the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encoding {
+    /// As it is.
+    Stored,
+    /// As one zstd frame that states its content size.
+    Zstd,
+}
+
+/// One entry of the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrameInfo {
+    pub kind: FrameKind,
+    pub encoding: Encoding,
+    /// Leading dimension of the frame's tensors, at least 1.
+    pub rows: u32,
+    /// Where the frame starts in the object; a multiple of 64.
+    pub offset: u64,
+    /// Bytes in the object.
+    pub stored_bytes: u64,
+    /// Bytes when decoded; within the limits the footer was parsed with.
+    pub raw_bytes: u64,
+    /// CRC-32C of the bytes in the object.
+    pub crc32c: u32,
+}
+
+impl FrameInfo {
+    /// Where the frame lies in the object.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.stored_bytes
+    }
+
+    /// Turns the bytes at [`range`](Self::range) into the frame. A stored frame is `stored`
+    /// itself, without a copy; a compressed one costs exactly `raw_bytes`.
+    ///
+    /// # Errors
+    /// [`FormatError::Corrupt`] if length, checksum or content size do not match.
+    pub fn decode(&self, stored: Bytes) -> Result<Bytes, FormatError> {
+        self.check_stored(&stored)?;
+        match self.encoding {
+            Encoding::Stored => Ok(stored),
+            Encoding::Zstd => {
+                let mut raw = Vec::new();
+                self.decompress(&stored, &mut raw)?;
+                Ok(Bytes::from(raw))
+            }
+        }
+    }
+
+    /// As [`decode`](Self::decode), into a buffer of the caller's that is kept between frames.
+    pub fn decode_into(&self, stored: &[u8], raw: &mut Vec<u8>) -> Result<(), FormatError> {
+        self.check_stored(stored)?;
+        match self.encoding {
+            Encoding::Stored => {
+                raw.clear();
+                raw.extend_from_slice(stored);
+                Ok(())
+            }
+            Encoding::Zstd => self.decompress(stored, raw),
+        }
+    }
+
+    fn check_stored(&self, stored: &[u8]) -> Result<(), FormatError> {
+        if stored.len() as u64 != self.stored_bytes {
+            return Err(FormatError::corrupt(format!(
+                "frame at byte {} has {} bytes instead of {}",
+                self.offset,
+                stored.len(),
+                self.stored_bytes
+            )));
+        }
+        let crc32c = crc32c::crc32c(stored);
+        if crc32c != self.crc32c {
+            return Err(FormatError::corrupt(format!(
+                "frame at byte {} has crc32c {crc32c:08x} instead of {:08x}",
+                self.offset, self.crc32c
+            )));
+        }
+        Ok(())
+    }
+
+    fn decompress(&self, stored: &[u8], raw: &mut Vec<u8>) -> Result<(), FormatError> {
+        let corrupt =
+            |why: &str| FormatError::corrupt(format!("frame at byte {} {why}", self.offset));
+        // The frame's own word is asked first, so that a lying index costs no memory.
+        match get_frame_content_size(stored) {
+            Ok(Some(bytes)) if bytes == self.raw_bytes => {}
+            _ => return Err(corrupt("does not decode to the size in the index")),
+        }
+        let raw_bytes = usize::try_from(self.raw_bytes).map_err(|_| corrupt("is too large"))?;
+        if raw.capacity() < raw_bytes {
+            *raw = vec![0; raw_bytes];
+        }
+        raw.resize(raw_bytes, 0);
+        let written = Decompressor::new()
+            .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw.as_mut_slice()))
+            .map_err(|error| corrupt(&format!("does not decode: {error}")))?;
+        if written != raw_bytes {
+            return Err(corrupt("does not decode to the size in the index"));
+        }
+        Ok(())
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(match self.kind {
+            FrameKind::Batch => 0,
+            FrameKind::Remainder => 1,
+        });
+        out.push(match self.encoding {
+            Encoding::Stored => 0,
+            Encoding::Zstd => 1,
+        });
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&self.rows.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+        out.extend_from_slice(&self.stored_bytes.to_le_bytes());
+        out.extend_from_slice(&self.raw_bytes.to_le_bytes());
+        out.extend_from_slice(&self.crc32c.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
+    }
+
+    fn parse(entry: &[u8; ENTRY_BYTES]) -> Option<Self> {
+        if entry[2..4] != [0; 2] || entry[36..40] != [0; 4] {
+            return None;
+        }
+        Some(FrameInfo {
+            kind: match entry[0] {
+                0 => FrameKind::Batch,
+                1 => FrameKind::Remainder,
+                _ => return None,
+            },
+            encoding: match entry[1] {
+                0 => Encoding::Stored,
+                1 => Encoding::Zstd,
+                _ => return None,
+            },
+            rows: u32_at(entry, 4)?,
+            offset: u64_at(entry, 8)?,
+            stored_bytes: u64_at(entry, 16)?,
+            raw_bytes: u64_at(entry, 24)?,
+            crc32c: u32_at(entry, 32)?,
+        })
+    }
+}
+
+/// The index of an object, enough to fetch single frames by range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footer {
+    frames: Vec<FrameInfo>,
+}
+
+impl Footer {
+    /// Reads the index from the end of an object. `tail` is any suffix of the object, usually its
+    /// last [`FOOTER_READ_BYTES`]; `object_bytes` is the length of the whole object.
+    ///
+    /// # Errors
+    /// [`FormatError::TailTooShort`] says how much to read instead; otherwise as the variants say.
+    pub fn parse(tail: &[u8], object_bytes: u64, limits: &Limits) -> Result<Self, FormatError> {
+        FormatError::within("object size in bytes", object_bytes, limits.object_bytes)?;
+        let least = (HEAD_BYTES + TRAILER_BYTES) as u64;
+        if object_bytes < least || tail.len() as u64 > object_bytes {
+            return Err(FormatError::corrupt(format!(
+                "{object_bytes} bytes cannot hold an object and {} bytes of its end",
+                tail.len()
+            )));
+        }
+        let Some((before, trailer)) = tail.split_last_chunk::<TRAILER_BYTES>() else {
+            return Err(FormatError::TailTooShort { tail_bytes: TRAILER_BYTES as u64 });
+        };
+        if trailer[16..] != MAGIC {
+            return Err(FormatError::corrupt("it does not end with the magic bytes"));
+        }
+        let version = u32_at(trailer, 8).unwrap_or(0);
+        if version != VERSION {
+            return Err(FormatError::Unsupported { version, supported: VERSION });
+        }
+        let footer_bytes = u64_at(trailer, 0).unwrap_or(0);
+        if footer_bytes > object_bytes - least || footer_bytes % ENTRY_BYTES as u64 != 0 {
+            return Err(FormatError::corrupt(format!(
+                "its index cannot have {footer_bytes} bytes"
+            )));
+        }
+        FormatError::within("number of frames", footer_bytes / ENTRY_BYTES as u64, limits.frames)?;
+        let Some(start) = before.len().checked_sub(footer_bytes as usize) else {
+            return Err(FormatError::TailTooShort {
+                tail_bytes: footer_bytes + TRAILER_BYTES as u64,
+            });
+        };
+        // Covers the index, its length and the version.
+        let crc32c = crc32c::crc32c(&tail[start..tail.len() - 12]);
+        if Some(crc32c) != u32_at(trailer, 12) {
+            return Err(FormatError::corrupt("the checksum of its index does not match"));
+        }
+        let footer_at = object_bytes - TRAILER_BYTES as u64 - footer_bytes;
+        Ok(Footer { frames: parse_entries(&before[start..], footer_at, limits)? })
+    }
+
+    /// The frames in order: batches, then at most one remainder.
+    pub fn frames(&self) -> &[FrameInfo] {
+        &self.frames
+    }
+
+    /// Appends index and trailer to `out`.
+    pub(crate) fn write(frames: &[FrameInfo], out: &mut Vec<u8>) {
+        let start = out.len();
+        for frame in frames {
+            frame.write(out);
+        }
+        out.extend_from_slice(&((out.len() - start) as u64).to_le_bytes());
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&crc32c::crc32c(&out[start..]).to_le_bytes());
+        out.extend_from_slice(&MAGIC);
+    }
+
+    /// Bytes that [`write`](Self::write) appends.
+    pub(crate) fn written_bytes(frames: usize) -> usize {
+        frames * ENTRY_BYTES + TRAILER_BYTES
+    }
+}
+
+/// Entries must tile the object exactly: each frame starts at the first multiple of 64 after the
+/// one before, and the index after the last. So no two can overlap and nothing can hide between.
+fn parse_entries(
+    entries: &[u8],
+    footer_at: u64,
+    limits: &Limits,
+) -> Result<Vec<FrameInfo>, FormatError> {
+    let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
+    let mut frames = Vec::with_capacity(entries.len());
+    let mut expected = HEAD_BYTES as u64;
+    for (i, entry) in entries.iter().enumerate() {
+        let bad = |why: &str| FormatError::corrupt(format!("index entry {i} {why}"));
+        let frame =
+            FrameInfo::parse(entry).ok_or_else(|| bad("has an unknown kind or encoding"))?;
+        FormatError::within("frame size in bytes", frame.raw_bytes, limits.frame_bytes)?;
+        if frame.rows == 0 {
+            return Err(bad("has no rows"));
+        }
+        if frame.stored_bytes == 0 || frame.raw_bytes < ALIGN_BYTES as u64 {
+            return Err(bad("is too short for a frame"));
+        }
+        if frame.encoding == Encoding::Stored && frame.stored_bytes != frame.raw_bytes {
+            return Err(bad("is stored with two sizes"));
+        }
+        if frame.kind == FrameKind::Remainder && i + 1 < entries.len() {
+            return Err(bad("is a remainder but not the last"));
+        }
+        let next = frame
+            .offset
+            .checked_add(frame.stored_bytes)
+            .and_then(|end| end.checked_next_multiple_of(ALIGN_BYTES as u64));
+        match next {
+            Some(next) if frame.offset == expected && next <= footer_at => expected = next,
+            _ => return Err(bad("lies where no frame can be")),
+        }
+        frames.push(frame);
+    }
+    if expected != footer_at {
+        return Err(FormatError::corrupt("there are bytes between its frames and its index"));
+    }
+    Ok(frames)
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    bytes.get(at..)?.first_chunk().map(|chunk| u32::from_le_bytes(*chunk))
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|chunk| u64::from_le_bytes(*chunk))
+}

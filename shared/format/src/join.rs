@@ -1,0 +1,88 @@
+//! Rows of several frames in one: how the remainders of neighbouring splits become batches.
+
+use std::ops::Range;
+
+use crate::{FormatError, Frame, Limits};
+
+/// One frame made of row ranges of others, in the order given; ranges may repeat. All frames must
+/// have the same schema. The result is what a writer would have made of the same rows.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if there is no row, a range is outside its frame or schemas differ;
+/// [`FormatError::OverLimit`] if the frame would be larger than `limits` allow.
+pub fn join_rows(
+    pieces: &[(&Frame, Range<usize>)],
+    limits: &Limits,
+) -> Result<Vec<u8>, FormatError> {
+    let Some((first, _)) = pieces.first() else {
+        return Err(FormatError::invalid("there are no rows to join"));
+    };
+    let schema = first.schema();
+    let tensors = schema.tensors().len();
+    let mut rows = 0usize;
+    let mut items = vec![0usize; tensors];
+    for (frame, range) in pieces {
+        if range.start > range.end || range.end > frame.rows() {
+            return Err(FormatError::invalid(format!(
+                "rows {range:?} are not in a frame of {} rows",
+                frame.rows()
+            )));
+        }
+        if frame.schema() != schema {
+            return Err(FormatError::invalid("frames with different tensors cannot be joined"));
+        }
+        rows = rows.saturating_add(range.len());
+        for (tensor, items) in items.iter_mut().enumerate() {
+            let view = frame.tensor(tensor);
+            *items = items.saturating_add(view.item_at(range.end) - view.item_at(range.start));
+        }
+    }
+    if rows == 0 {
+        return Err(FormatError::invalid("there are no rows to join"));
+    }
+    let layout = schema.layout(rows, &items)?;
+    FormatError::within("frame size in bytes", layout.frame_bytes() as u64, limits.frame_bytes)?;
+    let mut joined = Vec::with_capacity(layout.frame_bytes());
+    joined.extend_from_slice(layout.header());
+    // Parts are appended in the order of the frame, so that every byte is written once.
+    for part in schema.parts() {
+        match part.role {
+            crate::schema::Role::Values => {
+                for (frame, range) in pieces {
+                    let view = frame.tensor(part.tensor);
+                    joined
+                        .extend_from_slice(&view.values()[view.row_bytes(range.start, range.end)]);
+                }
+            }
+            crate::schema::Role::Offsets => append_offsets(&mut joined, part.tensor, pieces),
+        }
+    }
+    Ok(joined)
+}
+
+/// Cuts a frame in two before row `at`: for the part of a remainder that fills a batch, and the
+/// part that waits for the next split.
+///
+/// # Errors
+/// [`FormatError::Invalid`] unless both parts have at least one row.
+pub fn split_rows(
+    frame: &Frame,
+    at: usize,
+    limits: &Limits,
+) -> Result<(Vec<u8>, Vec<u8>), FormatError> {
+    Ok((join_rows(&[(frame, 0..at)], limits)?, join_rows(&[(frame, at..frame.rows())], limits)?))
+}
+
+fn append_offsets(joined: &mut Vec<u8>, tensor: usize, pieces: &[(&Frame, Range<usize>)]) {
+    let mut base = 0u64;
+    joined.extend_from_slice(&base.to_le_bytes());
+    for (frame, range) in pieces {
+        let view = frame.tensor(tensor);
+        let start = view.item_at(range.start);
+        for row in range.clone() {
+            let end = base + (view.item_at(row + 1) - start) as u64;
+            joined.extend_from_slice(&end.to_le_bytes());
+        }
+        base += (view.item_at(range.end) - start) as u64;
+    }
+}

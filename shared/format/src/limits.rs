@@ -1,0 +1,27 @@
+//! How much a reader lets an object make it allocate, and a writer lets itself write.
+
+/// Caps that are checked before anything is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Size of one object.
+    pub object_bytes: u64,
+    /// Number of frames in one object; bounds the footer.
+    pub frames: u64,
+    /// Size of one frame when decoded.
+    pub frame_bytes: u64,
+    /// Size of the JSON header of one frame.
+    pub header_bytes: u64,
+}
+
+impl Default for Limits {
+    /// Eight times the largest object a default job writes (128 MiB), so that an unusual job still
+    /// works while a hostile object cannot claim a whole machine.
+    fn default() -> Self {
+        Limits {
+            object_bytes: 1 << 30,
+            frames: 1 << 16,
+            frame_bytes: 512 << 20,
+            header_bytes: 1 << 20,
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The tensors that the frames of one pipeline hold, whatever the number of rows.
+
+use std::sync::Arc;
+
+use crate::{DType, FormatError, FrameLayout};
+
+/// Most tensors in one frame.
+const MAX_TENSORS: usize = 1024;
+/// Longest tensor name, in bytes.
+const MAX_NAME_BYTES: usize = 255;
+/// Most dimensions of one row.
+const MAX_RANK: usize = 16;
+/// Ends the name of the tensor that holds the row bounds of a ragged one.
+pub(crate) const OFFSETS_SUFFIX: &str = ".offsets";
+
+/// One named tensor of an element, without the leading batch dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Not empty, at most 255 bytes, not `__metadata__`, not ending in `.offsets`.
+    pub name: String,
+    pub dtype: DType,
+    /// Shape of one row; of a ragged tensor, shape of one item, of which a row has any number.
+    /// At most 16 dimensions, none of them 0.
+    pub shape: Vec<usize>,
+    /// Whether rows differ in length along their first axis.
+    pub ragged: bool,
+}
+
+impl TensorSpec {
+    /// A tensor of shape `[rows, ..shape]`.
+    pub fn fixed(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
+        TensorSpec { name: name.into(), dtype, shape: shape.into(), ragged: false }
+    }
+
+    /// A tensor whose row `i` has shape `[items_i, ..shape]`, kept as all items in one tensor
+    /// `[sum of items, ..shape]` and `<name>.offsets`, u64 `[rows + 1]`.
+    pub fn ragged(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
+        TensorSpec { name: name.into(), dtype, shape: shape.into(), ragged: true }
+    }
+}
+
+/// Which half of a tensor a [`Part`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Values,
+    Offsets,
+}
+
+/// One tensor as it appears in the header: a fixed tensor is one part, a ragged one two.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) tensor: usize,
+    pub(crate) role: Role,
+    pub(crate) name: String,
+    pub(crate) dtype: DType,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tensors: Vec<TensorSpec>,
+    /// Per tensor: bytes of one row, or of one item of a ragged tensor.
+    item_bytes: Vec<usize>,
+    /// In the order of the frame.
+    parts: Vec<Part>,
+}
+
+/// A checked set of tensors; cheap to clone. Tensors are addressed by their index in the order
+/// given here; equality, and the bytes of frames, do not depend on that order.
+#[derive(Clone, Debug)]
+pub struct Schema(Arc<Inner>);
+
+impl Schema {
+    /// Checks names and shapes.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] naming the tensor that cannot be.
+    pub fn new(tensors: Vec<TensorSpec>) -> Result<Self, FormatError> {
+        if tensors.is_empty() || tensors.len() > MAX_TENSORS {
+            return Err(FormatError::invalid(format!(
+                "a frame holds 1 to {MAX_TENSORS} tensors, not {}",
+                tensors.len()
+            )));
+        }
+        let mut item_bytes = Vec::with_capacity(tensors.len());
+        let mut parts = Vec::with_capacity(tensors.len());
+        for (tensor, spec) in tensors.iter().enumerate() {
+            item_bytes.push(checked_item_bytes(spec)?);
+            let (name, dtype) = (spec.name.clone(), spec.dtype);
+            parts.push(Part { tensor, role: Role::Values, name, dtype });
+            if spec.ragged {
+                let name = format!("{}{OFFSETS_SUFFIX}", spec.name);
+                parts.push(Part { tensor, role: Role::Offsets, name, dtype: DType::U64 });
+            }
+        }
+        // Decreasing element size keeps every tensor aligned to its own type without holes, which
+        // safetensors forbids.
+        parts.sort_by(|a, b| {
+            b.dtype.size_bytes().cmp(&a.dtype.size_bytes()).then_with(|| a.name.cmp(&b.name))
+        });
+        let mut names: Vec<&str> = tensors.iter().map(|spec| spec.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(FormatError::invalid(format!("two tensors are named {:?}", twice[0])));
+        }
+        Ok(Schema(Arc::new(Inner { tensors, item_bytes, parts })))
+    }
+
+    /// The tensors in the order given to [`Schema::new`].
+    pub fn tensors(&self) -> &[TensorSpec] {
+        &self.0.tensors
+    }
+
+    /// Index of the tensor called `name`.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.0.tensors.iter().position(|spec| spec.name == name)
+    }
+
+    /// Bytes of one row of a fixed tensor, of one item of a ragged one.
+    pub fn item_bytes(&self, tensor: usize) -> Option<usize> {
+        self.0.item_bytes.get(tensor).copied()
+    }
+
+    /// Whether any tensor is ragged.
+    pub fn has_ragged(&self) -> bool {
+        self.0.parts.len() > self.0.tensors.len()
+    }
+
+    /// Where everything lies in a frame of `rows` rows. `ragged_items` holds, per tensor, the
+    /// items of all rows together; entries of fixed tensors are ignored and missing ones are 0.
+    ///
+    /// # Errors
+    /// [`FormatError::OverLimit`] if sizes leave the range of `usize` or the header is too long.
+    pub fn layout(&self, rows: usize, ragged_items: &[usize]) -> Result<FrameLayout, FormatError> {
+        FrameLayout::new(self.clone(), rows, ragged_items)
+    }
+
+    pub(crate) fn parts(&self) -> &[Part] {
+        &self.0.parts
+    }
+}
+
+impl PartialEq for Schema {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.parts().len() == other.parts().len()
+                && self.parts().iter().zip(other.parts()).all(|(a, b)| {
+                    a.role == b.role && self.0.tensors[a.tensor] == other.0.tensors[b.tensor]
+                }))
+    }
+}
+
+impl Eq for Schema {}
+
+fn checked_item_bytes(spec: &TensorSpec) -> Result<usize, FormatError> {
+    let name = &spec.name;
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return Err(FormatError::invalid(format!(
+            "tensor name {name:?} has {} bytes; use 1 to {MAX_NAME_BYTES}",
+            name.len()
+        )));
+    }
+    if name == "__metadata__" || name.ends_with(OFFSETS_SUFFIX) {
+        return Err(FormatError::invalid(format!(
+            "tensor name {name:?} is reserved by the format; choose another"
+        )));
+    }
+    if spec.shape.len() > MAX_RANK {
+        return Err(FormatError::invalid(format!(
+            "tensor {name:?} has {} dimensions; use at most {MAX_RANK}",
+            spec.shape.len()
+        )));
+    }
+    if spec.shape.contains(&0) {
+        // Rows without bytes would let a short frame claim any number of them.
+        return Err(FormatError::invalid(format!(
+            "tensor {name:?} has a dimension of 0 in {:?}; leave it out or make it ragged",
+            spec.shape
+        )));
+    }
+    let size = spec.dtype.size_bytes();
+    let bytes = spec.shape.iter().try_fold(size, |bytes, dim| bytes.checked_mul(*dim));
+    bytes.ok_or_else(|| {
+        FormatError::invalid(format!(
+            "tensor {name:?} with row shape {:?} is too large",
+            spec.shape
+        ))
+    })
+}

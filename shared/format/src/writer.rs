@@ -1,0 +1,351 @@
+//! Writing an object, frame by frame, in one buffer.
+//!
+//! The buffer is longer than what is written: bytes behind `used` are old or zero and are
+//! overwritten, never cleared, so that a reused buffer costs no pass over its memory.
+
+use serde::{Deserialize, Serialize};
+use zstd::bulk::Compressor;
+use zstd::zstd_safe::compress_bound;
+
+use crate::footer::HEAD_BYTES;
+use crate::open_frame::OpenFrame;
+use crate::{
+    Encoding, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, Schema, VERSION,
+    aligned,
+};
+
+/// How frames are kept in the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Codec {
+    /// As they are.
+    Stored,
+    /// Compressed; frames that do not get smaller are stored.
+    Zstd { level: i32 },
+}
+
+/// Builds objects one after the other.
+///
+/// A frame is begun with a number of rows, its rows are written in place, and it is ended with the
+/// number of rows that came. Every byte of those rows must be written: memory is reused, so what
+/// is left out keeps what was there before.
+pub struct ChunkWriter {
+    codec: Codec,
+    limits: Limits,
+    object: Vec<u8>,
+    used: usize,
+    /// Frames that will be compressed are assembled here instead of in the object.
+    scratch: Vec<u8>,
+    compressor: Option<Compressor<'static>>,
+    frames: Vec<FrameInfo>,
+    open: Option<OpenFrame>,
+}
+
+impl ChunkWriter {
+    /// A writer that refuses what a reader with the default limits would refuse.
+    pub fn new(codec: Codec) -> Self {
+        Self::with_limits(codec, Limits::default())
+    }
+
+    pub fn with_limits(codec: Codec, limits: Limits) -> Self {
+        ChunkWriter {
+            codec,
+            limits,
+            object: Vec::new(),
+            used: HEAD_BYTES,
+            scratch: Vec::new(),
+            compressor: None,
+            frames: Vec::new(),
+            open: None,
+        }
+    }
+
+    /// Room for an object of this size, so that the buffer need not grow. Costs address space, not
+    /// memory, until it is written to. No effect once an object has been begun.
+    pub fn reserve(&mut self, object_bytes: usize) {
+        if !self.has_begun() && self.object.len() < object_bytes {
+            self.object = vec![0; object_bytes.min(self.limits.object_bytes as usize)];
+        }
+    }
+
+    /// Takes back a buffer that [`finish`](Self::finish) gave out, for the next object. Ignored
+    /// once that object has been begun.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        if !self.has_begun() && buffer.len() > self.object.len() {
+            self.object = buffer;
+        }
+    }
+
+    /// Forgets the object begun, if any; its buffer stays.
+    pub fn reset(&mut self) {
+        self.open = None;
+        self.frames.clear();
+        self.used = HEAD_BYTES;
+    }
+
+    /// Starts a frame of up to `rows` rows.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if a frame is open, a remainder has been written or `rows` is 0;
+    /// [`FormatError::OverLimit`] if the frame would be too large.
+    pub fn begin_frame(&mut self, schema: &Schema, rows: usize) -> Result<(), FormatError> {
+        self.check_room(rows)?;
+        let open = OpenFrame::new(schema, rows)?;
+        let frame_bytes = open.planned().frame_bytes();
+        FormatError::within("frame size in bytes", frame_bytes as u64, self.limits.frame_bytes)?;
+        self.grow_frame(frame_bytes)?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    /// Row `row` of a fixed tensor, for writing all of it. Shape and dtype are the schema's,
+    /// little-endian. Tensors are aligned to their dtype in the frame, and in memory as far as the
+    /// allocator aligns the buffer.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open or there is no such row.
+    pub fn row_mut(&mut self, tensor: usize, row: usize) -> Result<&mut [u8], FormatError> {
+        let range = self.open_frame()?.row(tensor, row)?;
+        Ok(&mut self.frame_mut()[range])
+    }
+
+    /// All rows of every tensor at once, by index, for filling by several threads; empty for
+    /// ragged tensors. Cut each into rows with `chunks_exact_mut`.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open.
+    pub fn tensors_mut(&mut self) -> Result<Vec<&mut [u8]>, FormatError> {
+        let planned = self.open_frame()?.planned();
+        let tensors = planned.schema().tensors().len();
+        // In the order of the frame, which is the order of their starts.
+        let mut ranges: Vec<_> = (0..tensors)
+            .map(|tensor| (planned.values(tensor).unwrap_or_default(), tensor))
+            .collect();
+        ranges.sort_by_key(|(range, _)| (range.start, range.end));
+        let mut slices: Vec<(usize, &mut [u8])> = Vec::with_capacity(tensors);
+        let mut rest = self.frame_mut();
+        let mut at = 0;
+        for (range, tensor) in ranges {
+            let (_, from_start) = rest.split_at_mut(range.start - at);
+            let (slice, after) = from_start.split_at_mut(range.len());
+            slices.push((tensor, slice));
+            rest = after;
+            at = range.end;
+        }
+        slices.sort_unstable_by_key(|(tensor, _)| *tensor);
+        Ok(slices.into_iter().map(|(_, slice)| slice).collect())
+    }
+
+    /// Copies row `from` of every fixed tensor over row `to`: closes the gap that a record that
+    /// failed has left when rows are filled out of order.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open or there is no such row.
+    pub fn copy_row(&mut self, from: usize, to: usize) -> Result<(), FormatError> {
+        let schema = self.open_frame()?.planned().schema().clone();
+        for tensor in (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged) {
+            let open = self.open_frame()?;
+            let (from, to) = (open.row(tensor, from)?, open.row(tensor, to)?);
+            self.frame_mut().copy_within(from, to.start);
+        }
+        Ok(())
+    }
+
+    /// Appends the next row of a ragged tensor: any number of whole items.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open, the tensor is not ragged, the bytes are not
+    /// whole items or all rows are there; [`FormatError::OverLimit`] if the frame gets too large.
+    pub fn push_ragged(&mut self, tensor: usize, row: &[u8]) -> Result<(), FormatError> {
+        let limit = self.limits.frame_bytes;
+        let open = self.open.as_mut().ok_or_else(no_frame)?;
+        FormatError::within("frame size in bytes", open.bytes_with(row.len()), limit)?;
+        open.push_ragged(tensor, row)
+    }
+
+    /// Takes back all ragged rows from row `rows` on, when a record fails halfway. Rows of fixed
+    /// tensors are simply written again.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open.
+    pub fn truncate_ragged(&mut self, rows: usize) -> Result<(), FormatError> {
+        self.open.as_mut().ok_or_else(no_frame)?.truncate_ragged(rows);
+        Ok(())
+    }
+
+    /// Ends the frame with its first `rows` rows. Ending with as many as were begun moves nothing.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if no frame is open, `rows` is 0 or more than begun, or ragged rows
+    /// are missing; [`FormatError::OverLimit`] if object or frame get too large. The frame is gone.
+    pub fn end_frame(&mut self, kind: FrameKind, rows: usize) -> Result<(), FormatError> {
+        let mut open = self.open.take().ok_or_else(no_frame)?;
+        let layout = open.final_layout(rows)?;
+        let frame_bytes = layout.frame_bytes();
+        FormatError::within("frame size in bytes", frame_bytes as u64, self.limits.frame_bytes)?;
+        self.grow_frame(frame_bytes)?;
+        open.complete(&layout, self.frame_mut());
+        self.seal(kind, rows, frame_bytes)
+    }
+
+    /// Drops the open frame, if any.
+    pub fn abandon_frame(&mut self) {
+        self.open = None;
+    }
+
+    /// Writes a frame that is already assembled, as [`join_rows`](crate::join_rows) makes them.
+    ///
+    /// # Errors
+    /// As [`begin_frame`](Self::begin_frame) and [`end_frame`](Self::end_frame).
+    pub fn push_frame(&mut self, kind: FrameKind, frame: &Frame) -> Result<(), FormatError> {
+        self.check_room(frame.rows())?;
+        let bytes = frame.bytes();
+        FormatError::within("frame size in bytes", bytes.len() as u64, self.limits.frame_bytes)?;
+        self.grow_frame(bytes.len())?;
+        self.frame_mut()[..bytes.len()].copy_from_slice(bytes);
+        self.seal(kind, frame.rows(), bytes.len())
+    }
+
+    /// Frames written so far.
+    pub fn frames(&self) -> &[FrameInfo] {
+        &self.frames
+    }
+
+    /// Size of the object if it were finished now, without an open frame.
+    pub fn object_bytes(&self) -> usize {
+        self.used + Footer::written_bytes(self.frames.len())
+    }
+
+    /// Ends the object and gives it out. The writer can begin another; see
+    /// [`recycle`](Self::recycle).
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if a frame is open; [`FormatError::OverLimit`] if the object is
+    /// too large.
+    pub fn finish(&mut self) -> Result<Vec<u8>, FormatError> {
+        if self.open.is_some() {
+            return Err(FormatError::invalid("an object cannot be finished while a frame is open"));
+        }
+        let object_bytes = self.object_bytes() as u64;
+        FormatError::within("object size in bytes", object_bytes, self.limits.object_bytes)?;
+        self.grow_object(0)?;
+        let mut object = std::mem::take(&mut self.object);
+        let (head, _) = object.split_at_mut(HEAD_BYTES);
+        head[..8].copy_from_slice(&MAGIC);
+        head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        head[12..].fill(0);
+        object.truncate(self.used);
+        Footer::write(&self.frames, &mut object);
+        self.reset();
+        Ok(object)
+    }
+
+    fn open_frame(&self) -> Result<&OpenFrame, FormatError> {
+        self.open.as_ref().ok_or_else(no_frame)
+    }
+
+    fn check_room(&self, rows: usize) -> Result<(), FormatError> {
+        if self.open.is_some() {
+            return Err(FormatError::invalid("a frame is still open; end or abandon it first"));
+        }
+        if self.frames.last().is_some_and(|frame| frame.kind == FrameKind::Remainder) {
+            return Err(FormatError::invalid("nothing may follow the remainder frame"));
+        }
+        if rows == 0 {
+            return Err(FormatError::invalid("a frame has at least one row"));
+        }
+        FormatError::within("number of rows", rows as u64, u32::MAX.into())?;
+        FormatError::within("number of frames", self.frames.len() as u64 + 1, self.limits.frames)
+    }
+
+    fn has_begun(&self) -> bool {
+        self.open.is_some() || !self.frames.is_empty()
+    }
+
+    /// Makes sure that a frame of `frame_bytes` has room where it is assembled.
+    fn grow_frame(&mut self, frame_bytes: usize) -> Result<(), FormatError> {
+        match self.codec {
+            Codec::Stored => self.grow_object(frame_bytes),
+            Codec::Zstd { .. } => {
+                grow(&mut self.scratch, frame_bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes sure that `bytes` more, padding and footer have room in the object.
+    fn grow_object(&mut self, bytes: usize) -> Result<(), FormatError> {
+        let limit = self.limits.object_bytes;
+        let end = self.used.checked_add(bytes).and_then(aligned).ok_or_else(|| {
+            FormatError::OverLimit { what: "object size in bytes", actual: u64::MAX, limit }
+        })?;
+        FormatError::within("object size in bytes", end as u64, limit)?;
+        // With the footer, so that finishing does not move the whole object.
+        grow(&mut self.object, end + Footer::written_bytes(self.frames.len() + 1));
+        Ok(())
+    }
+
+    /// Where the open frame is assembled.
+    fn frame_mut(&mut self) -> &mut [u8] {
+        match self.codec {
+            Codec::Stored => &mut self.object[self.used..],
+            Codec::Zstd { .. } => &mut self.scratch,
+        }
+    }
+
+    /// Puts the assembled frame into object and index.
+    fn seal(&mut self, kind: FrameKind, rows: usize, raw_bytes: usize) -> Result<(), FormatError> {
+        let (encoding, stored_bytes) = match self.codec {
+            Codec::Stored => (Encoding::Stored, raw_bytes),
+            Codec::Zstd { level } => self.compress(level, raw_bytes)?,
+        };
+        let end = self.used + stored_bytes;
+        let padded = end.next_multiple_of(crate::ALIGN_BYTES);
+        self.object[end..padded].fill(0);
+        self.frames.push(FrameInfo {
+            kind,
+            encoding,
+            rows: rows as u32,
+            offset: self.used as u64,
+            stored_bytes: stored_bytes as u64,
+            raw_bytes: raw_bytes as u64,
+            crc32c: crc32c::crc32c(&self.object[self.used..end]),
+        });
+        self.used = padded;
+        Ok(())
+    }
+
+    fn compress(&mut self, level: i32, raw_bytes: usize) -> Result<(Encoding, usize), FormatError> {
+        self.grow_object(compress_bound(raw_bytes))?;
+        let raw = &self.scratch[..raw_bytes];
+        let room = &mut self.object[self.used..];
+        let failed = |error| FormatError::invalid(format!("zstd cannot compress a frame: {error}"));
+        if self.compressor.is_none() {
+            self.compressor = Some(Compressor::new(level).map_err(failed)?);
+        }
+        let stored_bytes = match &mut self.compressor {
+            Some(compressor) => compressor.compress_to_buffer(raw, room).map_err(failed)?,
+            None => raw_bytes,
+        };
+        if stored_bytes < raw_bytes {
+            return Ok((Encoding::Zstd, stored_bytes));
+        }
+        room[..raw_bytes].copy_from_slice(raw);
+        Ok((Encoding::Stored, raw_bytes))
+    }
+}
+
+fn no_frame() -> FormatError {
+    FormatError::invalid("no frame is open; begin one first")
+}
+
+/// Lengthens `buffer` to at least `bytes`, by a quarter more than that so that a row of frames
+/// does not grow it each time.
+fn grow(buffer: &mut Vec<u8>, bytes: usize) {
+    if buffer.is_empty() {
+        // Comes zeroed from the system without being touched.
+        *buffer = vec![0; bytes];
+    } else if buffer.len() < bytes {
+        buffer.resize(bytes.saturating_add(bytes / 4), 0);
+    }
+}
