@@ -1,1 +1,40 @@
-//! Placeholder.
+//! The split table: who may work on which splits, what is committed, how far the trainer is, what
+//! may be collected, and in which order batches come. All of it is pure: no I/O, no clock, no
+//! randomness.
+//!
+//! Every change of an item is a function `(before, command) -> Result<Outcome, Refusal>`, and there
+//! is no other way to change one. The caller reads an item with its version, decides here, and
+//! writes the outcome on condition that the version is still the one it read; when it is not, it
+//! decides again on the item that is there now. A command that was applied but whose answer was
+//! lost is recognised when it is sent again.
+//!
+//! [`invariants`] states what must hold, once: the transitions check their own steps against it in
+//! every build with debug assertions, and the model checker and the simulation in `tests/` check
+//! whole worlds.
+
+pub mod batches;
+mod bundle;
+pub mod collect;
+mod consumer;
+mod deaths;
+pub mod epoch;
+pub mod invariants;
+pub mod job;
+mod lease;
+pub mod order;
+mod plan;
+mod refusal;
+pub mod window;
+
+pub use bundle::{
+    Bundle, BundleState, Entry, EntryKind, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES,
+    MAX_INVOCATION_BYTES, Metrics, Suspect,
+};
+pub use consumer::{Ack, Consumer, Cursor, Place, ack, collected, register};
+pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
+pub use lease::{
+    Claim, Commit, Fail, Flush, Limits, Mark, Release, Term, claim, fail, flush, lease_until_ms,
+    mark, release, retry_delay_ms,
+};
+pub use plan::{SplitPlan, SplitRange};
+pub use refusal::{Outcome, Refusal};

@@ -1,0 +1,185 @@
+//! Which rows make which batch: arithmetic on the counts of committed splits, without their objects.
+//!
+//! Splits are taken in by position. The complete batches of a split come first; the rows left over
+//! are joined with those of later splits, and a joined batch follows the split that completes it. So
+//! every batch of an epoch is full but the last, and has a number `g` that says the same to
+//! everybody.
+
+use gristmill_types::Position;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Rows of one split's remainder.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Piece {
+    pub position: Position,
+    /// Rows of the remainder, from 0.
+    pub rows: Range<u32>,
+}
+
+impl Piece {
+    /// How many rows.
+    pub fn len(&self) -> u32 {
+        self.rows.end - self.rows.start
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// Where the rows of a batch are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Batch `frame` of the object at `position`, from 0.
+    Whole { position: Position, frame: u32 },
+    /// Pieces of remainders, to be put one after the other.
+    Joined(Vec<Piece>),
+}
+
+/// One batch of the epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// Its global number.
+    pub g: u64,
+    pub rows: u32,
+    pub source: Source,
+}
+
+/// What a committed split holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// Complete batches.
+    pub batches: u32,
+    /// Rows left over.
+    pub remainder: u32,
+}
+
+/// Takes in splits in order and says which batches they complete.
+///
+/// A consumer that resumes at batch g feeds a fresh joiner the counts of the epoch's splits from
+/// position 0 and drops batches below g: the objects it needs are those the others name. Or it keeps
+/// a joiner (it is small) beside its cursor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Joiner {
+    batch_size: u32,
+    drop_last: bool,
+    position: Position,
+    g: u64,
+    /// Left over so far, fewer rows than a batch.
+    carry: VecDeque<Piece>,
+    carried: u64,
+}
+
+impl Joiner {
+    /// The start of an epoch. `batch_size` is at least 1; `drop_last` leaves out a last batch that
+    /// is not full.
+    pub fn new(batch_size: u32, drop_last: bool) -> Self {
+        Self {
+            batch_size: batch_size.max(1),
+            drop_last,
+            position: 0,
+            g: 0,
+            carry: VecDeque::new(),
+            carried: 0,
+        }
+    }
+
+    /// A joiner at the lowest position from which batch `g` and all later ones can be made again,
+    /// given the counts of splits from position 0 on, as many as are known.
+    ///
+    /// What it carries are remainders of earlier positions that batch `g` or a later one needs; see
+    /// [`Joiner::first_needed`]. If the counts end before batch `g`, it stands where they end.
+    pub fn seek(
+        batch_size: u32,
+        drop_last: bool,
+        g: u64,
+        counts: impl IntoIterator<Item = Counts>,
+    ) -> Self {
+        let mut joiner = Self::new(batch_size, drop_last);
+        for counts in counts {
+            let rows = joiner.carried + u64::from(counts.remainder);
+            let completed = u64::from(counts.batches) + rows / u64::from(joiner.batch_size);
+            if joiner.g + completed > g {
+                break;
+            }
+            joiner.push(counts, |_| {});
+        }
+        joiner
+    }
+
+    /// The next position to take in.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The number of the next batch.
+    pub fn g(&self) -> u64 {
+        self.g
+    }
+
+    /// Remainders carried over to the next joined batch, in order.
+    pub fn carry(&self) -> impl Iterator<Item = &Piece> {
+        self.carry.iter()
+    }
+
+    /// The lowest position whose object the next batches can still need.
+    pub fn first_needed(&self) -> Position {
+        self.carry.front().map_or(self.position, |piece| piece.position)
+    }
+
+    /// Takes in the split at [`Joiner::position`] and gives the batches it completes, in order.
+    pub fn push(&mut self, counts: Counts, mut give: impl FnMut(Batch)) {
+        let position = self.position;
+        self.position += 1;
+        for frame in 0..counts.batches {
+            give(Batch {
+                g: self.g + u64::from(frame),
+                rows: self.batch_size,
+                source: Source::Whole { position, frame },
+            });
+        }
+        self.g += u64::from(counts.batches);
+        if counts.remainder > 0 {
+            self.carry.push_back(Piece { position, rows: 0..counts.remainder });
+            self.carried += u64::from(counts.remainder);
+        }
+        while self.carried >= u64::from(self.batch_size) {
+            give(self.take(self.batch_size));
+        }
+    }
+
+    /// Ends the epoch: the last batch, which is not full, unless there are no rows for one or it is
+    /// to be dropped.
+    pub fn finish(mut self) -> Option<Batch> {
+        let rows = u32::try_from(self.carried).unwrap_or(u32::MAX);
+        (rows > 0 && !self.drop_last).then(|| self.take(rows))
+    }
+
+    /// Joins the next `rows` carried rows; there are as many.
+    fn take(&mut self, rows: u32) -> Batch {
+        let mut pieces = Vec::with_capacity(self.carry.len());
+        let mut missing = rows;
+        while missing > 0
+            && let Some(piece) = self.carry.front_mut()
+        {
+            let taken = piece.len().min(missing);
+            let end = piece.rows.start + taken;
+            pieces.push(Piece { position: piece.position, rows: piece.rows.start..end });
+            piece.rows.start = end;
+            missing -= taken;
+            if piece.is_empty() {
+                self.carry.pop_front();
+            }
+        }
+        self.carried -= u64::from(rows - missing);
+        let g = self.g;
+        self.g += 1;
+        Batch { g, rows: rows - missing, source: Source::Joined(pieces) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! The order of an epoch: a keyed permutation of split ids, and bundles that ramp up in size.
+//!
+//! The permutation is a Feistel network over the smallest power of two that holds `n`, walked until
+//! it lands inside `0..n`; its round keys are BLAKE3 of (seed, epoch). So any position is found in
+//! constant time and nothing is stored.
+
+use gristmill_types::{BundleIndex, Epoch, Position, SplitId};
+use std::ops::Range;
+
+/// Enough that flipping one bit of the key or the index changes the whole of either half, also in
+/// the tiny networks of small datasets.
+const ROUNDS: usize = 8;
+
+/// The order of splits in one epoch: a bijection between positions and split ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Order {
+    n: u32,
+    left_bits: u32,
+    right_bits: u32,
+    keys: [u64; ROUNDS],
+}
+
+impl Order {
+    /// The order of `n` splits in `epoch` of a job with `seed`.
+    pub fn new(n: u32, seed: u64, epoch: Epoch) -> Self {
+        let bits = (u32::BITS - n.saturating_sub(1).leading_zeros()).max(2);
+        let left_bits = bits / 2;
+        let mut hasher = blake3::Hasher::new_derive_key("gristmill split order v1");
+        hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
+        let mut bytes = [0; ROUNDS * 8];
+        hasher.finalize_xof().fill(&mut bytes);
+        let mut keys = [0; ROUNDS];
+        for (key, chunk) in keys.iter_mut().zip(bytes.chunks_exact(8)) {
+            *key = chunk.iter().rev().fold(0, |key, byte| key << 8 | u64::from(*byte));
+        }
+        Self { n, left_bits, right_bits: bits - left_bits, keys }
+    }
+
+    /// How many splits are ordered.
+    pub fn n_splits(&self) -> u32 {
+        self.n
+    }
+
+    /// The split delivered at `position`; none beyond the end.
+    pub fn split_at(&self, position: Position) -> Option<SplitId> {
+        self.walk(position, |x| self.encrypt(x))
+    }
+
+    /// The position at which `split` is delivered; none for a split there is not.
+    pub fn position_of(&self, split: SplitId) -> Option<Position> {
+        self.walk(split, |x| self.decrypt(x))
+    }
+
+    /// Cycle walking: a bijection on the power of two restricted to `0..n` is one on `0..n`.
+    fn walk(&self, start: u32, step: impl Fn(u32) -> u32) -> Option<u32> {
+        if start >= self.n {
+            return None;
+        }
+        let mut x = step(start);
+        while x >= self.n {
+            x = step(x);
+        }
+        Some(x)
+    }
+
+    fn halves(&self, x: u32) -> (u32, u32) {
+        (x >> self.right_bits, x & mask(self.right_bits))
+    }
+
+    fn encrypt(&self, x: u32) -> u32 {
+        let (mut left, mut right) = self.halves(x);
+        for (round, key) in self.keys.iter().enumerate() {
+            match round % 2 {
+                0 => left ^= mix(right, *key) & mask(self.left_bits),
+                _ => right ^= mix(left, *key) & mask(self.right_bits),
+            }
+        }
+        left << self.right_bits | right
+    }
+
+    fn decrypt(&self, x: u32) -> u32 {
+        let (mut left, mut right) = self.halves(x);
+        for (round, key) in self.keys.iter().enumerate().rev() {
+            match round % 2 {
+                0 => left ^= mix(right, *key) & mask(self.left_bits),
+                _ => right ^= mix(left, *key) & mask(self.right_bits),
+            }
+        }
+        left << self.right_bits | right
+    }
+}
+
+fn mask(bits: u32) -> u32 {
+    1u32.checked_shl(bits).unwrap_or(0).wrapping_sub(1)
+}
+
+/// The finaliser of splitmix64 over (half, key): every input bit reaches every output bit.
+fn mix(half: u32, key: u64) -> u32 {
+    let mut z = (u64::from(half) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ z >> 31) >> 32) as u32
+}
+
+/// The split at `position` of an epoch, for a single look-up; keep an [`Order`] for many.
+pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<SplitId> {
+    Order::new(n, seed, epoch).split_at(position)
+}
+
+/// The largest bundle for a dataset of `n_splits`: enough bundles that workers stay busy to the
+/// end of an epoch, few enough writes that they cost little.
+pub fn default_r(n_splits: u32) -> u32 {
+    let most = (n_splits / 128).clamp(1, 8);
+    1 << most.ilog2()
+}
+
+/// Positions cut into bundles of 1, 1, 2, 4, .., R, R, ..: the first batch comes fast, and later
+/// ones cost few writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ramp {
+    n_splits: u32,
+    /// log2 of R.
+    log_r: u32,
+}
+
+impl Ramp {
+    /// Bundles of at most `r` positions; `r` is brought down to a power of two in 1..=8.
+    pub fn new(n_splits: u32, r: u32) -> Self {
+        Self { n_splits, log_r: r.clamp(1, 8).ilog2() }
+    }
+
+    /// Positions of a full bundle.
+    pub fn r(&self) -> u32 {
+        1 << self.log_r
+    }
+
+    /// How many positions there are.
+    pub fn n_splits(&self) -> u32 {
+        self.n_splits
+    }
+
+    /// How many bundles there are.
+    pub fn bundles(&self) -> BundleIndex {
+        match self.n_splits {
+            0 => 0,
+            n => self.index_of(n - 1) + 1,
+        }
+    }
+
+    /// The positions of `bundle`; empty beyond the last.
+    pub fn positions(&self, bundle: BundleIndex) -> Range<Position> {
+        let start = self.start(bundle).min(u64::from(self.n_splits));
+        let end = self.start(bundle.saturating_add(1)).min(u64::from(self.n_splits));
+        (start as u32)..(end as u32)
+    }
+
+    /// The bundle that holds `position`; none beyond the end.
+    pub fn bundle_of(&self, position: Position) -> Option<BundleIndex> {
+        (position < self.n_splits).then(|| self.index_of(position))
+    }
+
+    /// Where `bundle` starts, were there positions without end.
+    fn start(&self, bundle: BundleIndex) -> u64 {
+        match bundle {
+            0 => 0,
+            b if b <= self.log_r => 1 << (b - 1),
+            b => u64::from(b - self.log_r) << self.log_r,
+        }
+    }
+
+    fn index_of(&self, position: Position) -> BundleIndex {
+        match position {
+            0 => 0,
+            p if p < self.r() => p.ilog2() + 1,
+            p => (p >> self.log_r) + self.log_r,
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Which records a split covers: files cut into runs of `split_records`, the last of each file
+//! shorter.
+
+use gristmill_types::SplitId;
+
+/// The records of one split: neighbours in one file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SplitRange {
+    /// Index of the file in the dataset.
+    pub file: u32,
+    pub first_record: u32,
+    /// How many records, at least 1.
+    pub records: u32,
+}
+
+/// All splits of a dataset, in dataset order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitPlan {
+    split_records: u32,
+    records_per_file: Vec<u32>,
+    /// Splits before each file, and their total last.
+    first_split: Vec<u32>,
+    records: u64,
+}
+
+impl SplitPlan {
+    /// Cuts files of the given record counts into splits of `split_records` (at least 1). Files may
+    /// be empty, and so may the dataset.
+    ///
+    /// None when there would be more than `u32::MAX` splits.
+    pub fn new(records_per_file: &[u32], split_records: u32) -> Option<Self> {
+        let split_records = split_records.max(1);
+        let mut first_split = Vec::with_capacity(records_per_file.len() + 1);
+        let (mut splits, mut records) = (0u32, 0u64);
+        for file_records in records_per_file {
+            first_split.push(splits);
+            splits = splits.checked_add(file_records.div_ceil(split_records))?;
+            records += u64::from(*file_records);
+        }
+        first_split.push(splits);
+        let records_per_file = records_per_file.to_vec();
+        Some(Self { split_records, records_per_file, first_split, records })
+    }
+
+    /// How many splits there are.
+    pub fn n_splits(&self) -> u32 {
+        self.first_split.last().copied().unwrap_or(0)
+    }
+
+    /// Records of the whole dataset.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// The records of `split`; none for a split there is not. O(log files).
+    pub fn split(&self, split: SplitId) -> Option<SplitRange> {
+        if split >= self.n_splits() {
+            return None;
+        }
+        // The last file that starts at or before the split: empty files before it start there too.
+        let file = self.first_split.partition_point(|first| *first <= split) - 1;
+        let first_record = (split - self.first_split[file]) * self.split_records;
+        let records = (self.records_per_file[file] - first_record).min(self.split_records);
+        Some(SplitRange { file: file as u32, first_record, records })
+    }
+}
