@@ -3,7 +3,9 @@
 use bytes::Bytes;
 
 use crate::footer::{HEAD_BYTES, u32_at};
-use crate::{Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION};
+use crate::{
+    ALIGN_BYTES, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION,
+};
 
 /// An object whose head and index have been checked. Frames are checked when they are asked for.
 #[derive(Clone, Debug)]
@@ -33,6 +35,13 @@ impl Chunk {
         }
         if head[MAGIC.len() + 4..].iter().any(|byte| *byte != 0) {
             return Err(FormatError::corrupt("its head is not padded with zeros"));
+        }
+        for (i, info) in footer.frames().iter().enumerate() {
+            let end = info.range().end as usize;
+            let padding = bytes.get(end..end.next_multiple_of(ALIGN_BYTES)).unwrap_or_default();
+            if padding.iter().any(|byte| *byte != 0) {
+                return Err(FormatError::corrupt(format!("frame {i} is not padded with zeros")));
+            }
         }
         Ok(Chunk { bytes, footer, limits: limits.clone() })
     }

@@ -56,7 +56,7 @@ pub struct FrameInfo {
 impl FrameInfo {
     /// Where the frame lies in the object.
     pub fn range(&self) -> Range<u64> {
-        self.offset..self.offset + self.stored_bytes
+        self.offset..self.offset.saturating_add(self.stored_bytes)
     }
 
     /// Turns the bytes at [`range`](Self::range) into the frame. A stored frame is `stored`
@@ -204,7 +204,7 @@ impl Footer {
             return Err(FormatError::Unsupported { version, supported: VERSION });
         }
         let footer_bytes = u64_at(trailer, 0).unwrap_or(0);
-        if footer_bytes > object_bytes - least || footer_bytes % ENTRY_BYTES as u64 != 0 {
+        if footer_bytes > object_bytes - least || !footer_bytes.is_multiple_of(ENTRY_BYTES as u64) {
             return Err(FormatError::corrupt(format!(
                 "its index cannot have {footer_bytes} bytes"
             )));

@@ -208,16 +208,15 @@ fn layout_of(entries: Vec<(String, Entry)>) -> Option<FrameLayout> {
     let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     let is_ragged = |name: &str| names.binary_search(&&*format!("{name}{OFFSETS_SUFFIX}")).is_ok();
-    let stem_of = |name: &str| {
-        let stem = name.strip_suffix(OFFSETS_SUFFIX)?;
-        names.binary_search(&stem).is_ok().then_some(())
+    let is_offsets = |name: &str| {
+        name.strip_suffix(OFFSETS_SUFFIX).is_some_and(|stem| names.binary_search(&stem).is_ok())
     };
     let mut rows = None;
     let mut tensors = Vec::with_capacity(entries.len());
     let mut items = Vec::with_capacity(entries.len());
     for (name, entry) in &entries {
         let (leading, shape) = entry.shape.split_first()?;
-        if stem_of(name).is_some() {
+        if is_offsets(name) {
             rows = Some(leading.checked_sub(1)?);
             continue;
         }
@@ -233,5 +232,5 @@ fn layout_of(entries: Vec<(String, Entry)>) -> Option<FrameLayout> {
             ragged,
         });
     }
-    Schema::new(tensors).ok()?.layout(rows?, &items).ok()
+    Schema::new(tensors).ok()?.layout(rows.filter(|rows| *rows > 0)?, &items).ok()
 }

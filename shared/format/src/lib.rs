@@ -44,3 +44,8 @@ const VERSION: u32 = 1;
 fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(ALIGN_BYTES)
 }
+
+/// The example in the README is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -59,7 +59,7 @@ impl OpenFrame {
             return Err(FormatError::invalid(format!("tensor {tensor} is not a ragged one")));
         };
         let column = &mut self.ragged[tensor];
-        if row.len() % item_bytes != 0 {
+        if !row.len().is_multiple_of(item_bytes) {
             return Err(FormatError::invalid(format!(
                 "a row of {} bytes is not made of items of tensor {:?}, {item_bytes} bytes each",
                 row.len(),

@@ -20,7 +20,7 @@ use crate::{
 pub enum Codec {
     /// As they are.
     Stored,
-    /// Compressed; frames that do not get smaller are stored.
+    /// Compressed; frames that do not get smaller by a sixteenth are stored.
     Zstd { level: i32 },
 }
 
@@ -276,9 +276,7 @@ impl ChunkWriter {
     /// Makes sure that `bytes` more, padding and footer have room in the object.
     fn grow_object(&mut self, bytes: usize) -> Result<(), FormatError> {
         let limit = self.limits.object_bytes;
-        let end = self.used.checked_add(bytes).and_then(aligned).ok_or_else(|| {
-            FormatError::OverLimit { what: "object size in bytes", actual: u64::MAX, limit }
-        })?;
+        let end = self.used.checked_add(bytes).and_then(aligned).unwrap_or(usize::MAX);
         FormatError::within("object size in bytes", end as u64, limit)?;
         // With the footer, so that finishing does not move the whole object.
         grow(&mut self.object, end + Footer::written_bytes(self.frames.len() + 1));
@@ -327,7 +325,8 @@ impl ChunkWriter {
             Some(compressor) => compressor.compress_to_buffer(raw, room).map_err(failed)?,
             None => raw_bytes,
         };
-        if stored_bytes < raw_bytes {
+        // Less than a sixteenth is not worth a copy and a pass over the frame at every reader.
+        if stored_bytes <= raw_bytes - raw_bytes / 16 {
             return Ok((Encoding::Zstd, stored_bytes));
         }
         room[..raw_bytes].copy_from_slice(raw);
