@@ -1,1 +1,23 @@
-//! Placeholder.
+//! The ports over AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed
+//! function URL for the coordinator. The only crate that names the SDK; whether it talks to AWS or
+//! to a local service is a matter of endpoints and nothing else.
+
+mod aws;
+mod connect;
+mod coordinator;
+mod counts;
+mod credentials;
+mod fault;
+mod invoker;
+mod objects;
+mod settings;
+mod table;
+#[cfg(test)]
+mod testing;
+
+pub use aws::{Aws, Credentials, Endpoints};
+pub use coordinator::HttpCoordinator;
+pub use invoker::LambdaInvoker;
+pub use objects::S3Objects;
+pub use settings::{Settings, SettingsError};
+pub use table::DynamoTable;

@@ -1,0 +1,231 @@
+//! Where AWS, or what stands in for it, is found; and one lazily built client per service.
+
+use crate::{
+    DynamoTable, HttpCoordinator, LambdaInvoker, S3Objects, SettingsError,
+    connect::{CONNECT_TIMEOUT, HttpPool},
+    counts::{CountRequests, Counts},
+    invoker::ThrottlesAreAnswers,
+};
+use aws_config::{
+    BehaviorVersion, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
+    identity::IdentityCache, meta::region::RegionProviderChain,
+    profile::region::ProfileFileRegionProvider, retry::RetryConfig,
+    stalled_stream_protection::StalledStreamProtectionConfig, timeout::TimeoutConfig,
+};
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
+use gristmill_types::Namespace;
+use std::{
+    collections::BTreeMap,
+    env, fmt,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+/// Tries of one request, the first included.
+const MAX_ATTEMPTS: u32 = 4;
+/// Before the second try, doubled for each further one, with jitter. Far below the SDK's second:
+/// most faults here are a connection that was closed, or a process that is being restarted.
+const INITIAL_BACKOFF: Duration = Duration::from_millis(40);
+/// One try of a request that carries little.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
+/// All tries of a request that carries little.
+const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// One try of a put or get: 128 MiB at little more than 2 MB/s.
+const DATA_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
+/// All tries of a put or get.
+pub(crate) const DATA_OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Where a known set of services listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoints {
+    pub s3: String,
+    pub dynamodb: String,
+    pub lambda: String,
+    pub region: String,
+}
+
+/// A key pair. Its `Debug` form does not show the secret.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Credentials({}, ...)", self.access_key_id)
+    }
+}
+
+/// AWS as one process sees it. Clones share connections, clients and counts.
+#[derive(Debug, Clone)]
+pub struct Aws(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    sdk: SdkConfig,
+    region: Region,
+    pool: HttpPool,
+    counts: Counts,
+    /// Absent: what the environment says, service by service.
+    endpoints: Option<Endpoints>,
+    path_style: bool,
+    dynamodb: OnceLock<aws_sdk_dynamodb::Client>,
+    s3: OnceLock<aws_sdk_s3::Client>,
+    lambda: OnceLock<aws_sdk_lambda::Client>,
+}
+
+impl Aws {
+    /// As the AWS SDKs agree on: region, credentials and `AWS_ENDPOINT_URL[_SERVICE]` from the
+    /// environment or the shared configuration files. The instance metadata service is asked only
+    /// for what neither tells.
+    ///
+    /// # Errors
+    /// No region is configured.
+    pub async fn from_env() -> Result<Self, SettingsError> {
+        let pool = HttpPool::default();
+        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+            .http_client(pool.clone())
+            .retry_config(retries())
+            .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
+            .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build());
+        if env::var_os("AWS_ACCESS_KEY_ID").is_some() {
+            // Keys in the environment mean that nobody expects the metadata service to be there;
+            // asking it for a region would take seconds to fail.
+            let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
+                .or_else(ProfileFileRegionProvider::new());
+            loader = loader.region(region);
+        }
+        let sdk = loader.load().await;
+        let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
+        // Only an S3 endpoint of one's own may lack a name per bucket.
+        let path_style = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].map(env::var_os);
+        let path_style = path_style.iter().any(Option::is_some);
+        Ok(Self::new(sdk, region, pool, None, path_style))
+    }
+
+    /// Services at known addresses, with known credentials; reads no environment.
+    pub fn with(endpoints: Endpoints, credentials: Credentials) -> Self {
+        let pool = HttpPool::default();
+        let region = Region::new(endpoints.region.clone());
+        let Credentials { access_key_id, secret_access_key, session_token } = credentials;
+        let credentials = aws_credential_types::Credentials::new(
+            access_key_id,
+            secret_access_key,
+            session_token,
+            None,
+            "gristmill",
+        );
+        let sdk = SdkConfig::builder()
+            .behavior_version(BehaviorVersion::v2026_01_12())
+            .credentials_provider(SharedCredentialsProvider::new(credentials))
+            .http_client(pool.clone())
+            .identity_cache(IdentityCache::lazy().build())
+            .region(region.clone())
+            .retry_config(retries())
+            .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build())
+            .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
+            .build();
+        Self::new(sdk, region, pool, Some(endpoints), true)
+    }
+
+    fn new(
+        sdk: SdkConfig,
+        region: Region,
+        pool: HttpPool,
+        endpoints: Option<Endpoints>,
+        path_style: bool,
+    ) -> Self {
+        Self(Arc::new(Shared {
+            sdk,
+            region,
+            pool,
+            counts: Counts::default(),
+            endpoints,
+            path_style,
+            dynamodb: OnceLock::new(),
+            s3: OnceLock::new(),
+            lambda: OnceLock::new(),
+        }))
+    }
+
+    /// The DynamoDB table `name`, with string keys `pk` and `sk`.
+    pub fn table(&self, name: impl Into<String>) -> DynamoTable {
+        let client = self.0.dynamodb.get_or_init(|| {
+            let mut config = aws_sdk_dynamodb::config::Builder::from(&self.0.sdk)
+                .interceptor(self.counting("dynamodb"));
+            if let Some(endpoints) = &self.0.endpoints {
+                config.set_endpoint_url(Some(endpoints.dynamodb.clone()));
+            }
+            aws_sdk_dynamodb::Client::from_conf(config.build())
+        });
+        DynamoTable::new(client.clone(), name.into())
+    }
+
+    /// S3, in any bucket.
+    pub fn objects(&self) -> S3Objects {
+        let client = self.0.s3.get_or_init(|| {
+            // Chunks carry checksums of their own, per frame; another pass over every byte would
+            // buy nothing.
+            let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
+                .force_path_style(self.0.path_style)
+                .interceptor(self.counting("s3"))
+                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+                .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
+            if let Some(endpoints) = &self.0.endpoints {
+                config.set_endpoint_url(Some(endpoints.s3.clone()));
+            }
+            aws_sdk_s3::Client::from_conf(config.build())
+        });
+        S3Objects::new(client.clone())
+    }
+
+    /// Lambda's asynchronous invocation.
+    pub fn invoker(&self) -> LambdaInvoker {
+        let client = self.0.lambda.get_or_init(|| {
+            let mut config = aws_sdk_lambda::config::Builder::from(&self.0.sdk)
+                .interceptor(self.counting("lambda"))
+                .retry_classifier(ThrottlesAreAnswers);
+            if let Some(endpoints) = &self.0.endpoints {
+                config.set_endpoint_url(Some(endpoints.lambda.clone()));
+            }
+            aws_sdk_lambda::Client::from_conf(config.build())
+        });
+        LambdaInvoker::new(client.clone())
+    }
+
+    /// The coordinator of namespace `ns` behind the function URL `url`.
+    ///
+    /// # Errors
+    /// `url` is not an http or https URL.
+    pub fn coordinator(&self, url: &str, ns: Namespace) -> Result<HttpCoordinator, SettingsError> {
+        let provider = self.0.sdk.credentials_provider();
+        let Shared { pool, counts, region, .. } = &*self.0;
+        HttpCoordinator::new(url, ns, region.as_ref(), provider, pool.clone(), counts.clone())
+    }
+
+    /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are
+    /// `coordinator.call`.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        self.0.counts.snapshot()
+    }
+
+    fn counting(&self, service: &'static str) -> CountRequests {
+        CountRequests { service, counts: self.0.counts.clone() }
+    }
+}
+
+fn retries() -> RetryConfig {
+    RetryConfig::standard().with_max_attempts(MAX_ATTEMPTS).with_initial_backoff(INITIAL_BACKOFF)
+}
+
+fn timeouts(attempt: Duration, operation: Duration) -> TimeoutConfig {
+    TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .operation_attempt_timeout(attempt)
+        .operation_timeout(operation)
+        .build()
+}

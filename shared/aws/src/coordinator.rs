@@ -1,0 +1,211 @@
+//! The coordinator behind its function URL: one signed POST per call.
+
+use crate::{
+    SettingsError,
+    connect::HttpPool,
+    counts::Counts,
+    credentials::CredentialsCache,
+    fault::{is_passing_status, one_line, reason},
+};
+use async_trait::async_trait;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use aws_sigv4::{
+    http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},
+    sign::v4::SigningParams,
+};
+use aws_smithy_runtime_api::client::{
+    identity::Identity,
+    orchestrator::{HttpRequest, HttpResponse},
+};
+use aws_smithy_types::{body::SdkBody, byte_stream::ByteStream};
+use gristmill_ports::{CallError, Coordinator};
+use gristmill_protocol::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
+use gristmill_types::Namespace;
+use http::{Uri, header};
+use std::time::{Duration, SystemTime};
+
+/// Time for one call, from signing to the last byte of the answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+const URL_SETTING: &str = "GRISTMILL_COORDINATOR_URL";
+const JSON: &str = "application/json";
+
+/// Calls the coordinator of one namespace. Clones are not needed: share it behind an `Arc`.
+#[derive(Debug)]
+pub struct HttpCoordinator {
+    uri: Uri,
+    /// As signed and as shown: the text of `uri`.
+    url: String,
+    ns: Namespace,
+    region: String,
+    credentials: CredentialsCache,
+    pool: HttpPool,
+    counts: Counts,
+}
+
+impl HttpCoordinator {
+    pub(crate) fn new(
+        url: &str,
+        ns: Namespace,
+        region: &str,
+        credentials: Option<SharedCredentialsProvider>,
+        pool: HttpPool,
+        counts: Counts,
+    ) -> Result<Self, SettingsError> {
+        let invalid = |reason: &str| SettingsError::invalid(URL_SETTING, url, reason);
+        let uri: Uri = url.parse().map_err(|_| invalid("not a URL"))?;
+        if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() {
+            return Err(invalid("not a URL that starts with https:// or http://"));
+        }
+        let region = function_url_region(&uri).unwrap_or(region).to_owned();
+        let credentials = CredentialsCache::new(credentials);
+        Ok(Self { url: uri.to_string(), uri, ns, region, credentials, pool, counts })
+    }
+
+    async fn exchange(&self, call: &Call) -> Result<Reply, CallError> {
+        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.clone() };
+        let body = serde_json::to_vec(&request)
+            .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
+        if body.len() > MAX_MESSAGE_BYTES {
+            return Err(CallError::Rejected(format!(
+                "{} takes {} bytes, a message has at most {MAX_MESSAGE_BYTES}",
+                call.name(),
+                body.len()
+            )));
+        }
+        let identity = self.credentials.identity().await;
+        let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
+        let signed = self.sign(body, &identity);
+        let request =
+            signed.map_err(|text| CallError::Rejected(format!("{}: {text}", self.url)))?;
+        self.counts.add("coordinator", call.name());
+        let answer = self.pool.call(request).await;
+        let answer = answer.map_err(|error| {
+            CallError::Unavailable(format!("{} to {}: {}", call.name(), self.url, reason(&error)))
+        })?;
+        let status = answer.status().as_u16();
+        if status == 403 {
+            self.credentials.forget().await;
+        }
+        let body = read_answer(answer).await.map_err(|error| match error {
+            Unread::TooLong => CallError::Rejected(format!(
+                "{}: the answer of {} has more than {MAX_MESSAGE_BYTES} bytes",
+                call.name(),
+                self.url
+            )),
+            Unread::Broken(text) => {
+                CallError::Unavailable(format!("{} to {}: {text}", call.name(), self.url))
+            }
+        })?;
+        judge(call.name(), &self.url, status, &body)
+    }
+
+    fn sign(&self, body: Vec<u8>, identity: &Identity) -> Result<HttpRequest, String> {
+        let mut settings = SigningSettings::default();
+        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+        let params = SigningParams::builder()
+            .identity(identity)
+            .region(&self.region)
+            .name("lambda")
+            .time(SystemTime::now())
+            .settings(settings)
+            .build()
+            .map_err(|error| error.to_string())?;
+        let headers = [(header::CONTENT_TYPE.as_str(), JSON)];
+        let signable = SignableRequest::new(
+            "POST",
+            self.url.as_str(),
+            headers.into_iter(),
+            SignableBody::Bytes(&body),
+        );
+        let signed = signable.and_then(|signable| sign(signable, &params.into()));
+        let (instructions, _) = signed.map_err(|error| error.to_string())?.into_parts();
+        let mut request = http::Request::post(self.uri.clone())
+            .header(header::CONTENT_TYPE, JSON)
+            .body(SdkBody::from(body))
+            .map_err(|error| error.to_string())?;
+        instructions.apply_to_request_http1x(&mut request);
+        request.try_into().map_err(|error| format!("{error}"))
+    }
+}
+
+#[async_trait]
+impl Coordinator for HttpCoordinator {
+    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        match tokio::time::timeout(DEADLINE, self.exchange(call)).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(CallError::Unavailable(format!(
+                "{} to {}: no answer within {} s",
+                call.name(),
+                self.url,
+                DEADLINE.as_secs()
+            ))),
+        }
+    }
+}
+
+/// The region a function URL belongs to: `ID.lambda-url.REGION.on.aws`.
+fn function_url_region(uri: &Uri) -> Option<&str> {
+    let (_, rest) = uri.host()?.split_once(".lambda-url.")?;
+    rest.strip_suffix(".on.aws")
+}
+
+enum Unread {
+    TooLong,
+    Broken(String),
+}
+
+async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
+    let length = answer.headers().get(header::CONTENT_LENGTH.as_str());
+    let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
+    if length > MAX_MESSAGE_BYTES {
+        return Err(Unread::TooLong);
+    }
+    let mut body = Vec::with_capacity(length);
+    let mut stream = ByteStream::new(answer.into_body());
+    loop {
+        match stream.try_next().await {
+            Ok(Some(frame)) if body.len() + frame.len() > MAX_MESSAGE_BYTES => {
+                return Err(Unread::TooLong);
+            }
+            Ok(Some(frame)) => body.extend_from_slice(&frame),
+            Ok(None) => return Ok(body),
+            Err(error) => return Err(Unread::Broken(reason(&error))),
+        }
+    }
+}
+
+/// What an answer means to the caller.
+fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallError> {
+    let quote = || message(body);
+    match status {
+        200..=299 => match serde_json::from_slice(body) {
+            Ok(Reply::Refused(refusal)) => Err(CallError::Refused(refusal)),
+            Ok(reply) => Ok(reply),
+            Err(error) => Err(CallError::Rejected(format!(
+                "{call}: cannot read the answer of {url} as protocol version {VERSION}: {error}"
+            ))),
+        },
+        403 => Err(CallError::Rejected(format!(
+            "{call}: {url} answers 403: {}: check the AWS credentials, their permission \
+             lambda:InvokeFunctionUrl and the clock of this machine",
+            quote()
+        ))),
+        status if is_passing_status(status) => {
+            Err(CallError::Unavailable(format!("{call}: {url} answers {status}: {}", quote())))
+        }
+        status => Err(CallError::Rejected(format!("{call}: {url} answers {status}: {}", quote()))),
+    }
+}
+
+/// The words of an error answer; the platform puts them into `Message` or `message`.
+fn message(body: &[u8]) -> String {
+    let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let named = json.as_ref().and_then(|json| json.get("Message").or_else(|| json.get("message")));
+    match named.and_then(|message| message.as_str()) {
+        Some(message) => one_line(message),
+        None => one_line(&String::from_utf8_lossy(&body[..body.len().min(1000)])),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,73 @@
+//! Counts requests as they leave, retries included: what a bill counts.
+
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        interceptors::{
+            Intercept, context::BeforeTransmitInterceptorContextRef, dyn_dispatch_hint,
+        },
+        orchestrator::Metadata,
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::config_bag::ConfigBag;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// Requests by service and operation. A lock, held for a map look-up, costs nothing beside a
+/// request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counts(Arc<Mutex<BTreeMap<&'static str, BTreeMap<String, u64>>>>);
+
+impl Counts {
+    pub fn add(&self, service: &'static str, operation: &str) {
+        let mut counts = self.lock();
+        let operations = counts.entry(service).or_default();
+        match operations.get_mut(operation) {
+            Some(count) => *count += 1,
+            None => {
+                operations.insert(operation.to_owned(), 1);
+            }
+        }
+    }
+
+    /// All counts so far, by `service.Operation`.
+    pub fn snapshot(&self) -> BTreeMap<String, u64> {
+        let counts = self.lock();
+        let flat = counts.iter().flat_map(|(service, operations)| {
+            operations.iter().map(move |(name, count)| (format!("{service}.{name}"), *count))
+        });
+        flat.collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, BTreeMap<String, u64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Counts the requests of one service's client.
+#[derive(Debug)]
+pub(crate) struct CountRequests {
+    pub service: &'static str,
+    pub counts: Counts,
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for CountRequests {
+    fn name(&self) -> &'static str {
+        "CountRequests"
+    }
+
+    fn read_before_transmit(
+        &self,
+        _context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let operation = bag.load::<Metadata>().map_or("unknown", Metadata::name);
+        self.counts.add(self.service, operation);
+        Ok(())
+    }
+}

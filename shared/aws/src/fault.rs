@@ -1,0 +1,136 @@
+//! A failed request in one line: operation, resource, the service's own code and words, and whether
+//! sending it again may help.
+
+use aws_credential_types::provider::error::CredentialsError;
+use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
+use aws_smithy_types::error::metadata::ProvideErrorMetadata;
+use std::{error::Error, fmt};
+
+/// Longest part of somebody else's message that is passed on, in characters.
+const MAX_QUOTE_CHARS: usize = 300;
+
+/// Codes that ask for another try although their status is a 4xx.
+const PASSING_CODES: [&str; 10] = [
+    "InternalServerError",
+    "LimitExceededException",
+    "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "RequestTimeout",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TransactionConflictException",
+];
+
+/// What became of a request that did not succeed.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    /// Sending it again may help; it may already have had its effect.
+    pub is_passing: bool,
+    /// Of the answer, if there was one.
+    pub status: Option<u16>,
+    pub code: Option<String>,
+    /// The whole line.
+    pub text: String,
+}
+
+impl Fault {
+    /// Describes why `operation` on `resource` failed.
+    pub fn new<E>(
+        operation: &str,
+        resource: impl fmt::Display,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Self
+    where
+        E: Error + ProvideErrorMetadata + 'static,
+    {
+        let status = error.raw_response().map(|response| response.status().as_u16());
+        let code = error.as_service_error().and_then(|error| error.code()).map(str::to_owned);
+        let reason = match error {
+            SdkError::ServiceError(context) => {
+                let message = context.err().message().unwrap_or_default();
+                match (code.as_deref(), status) {
+                    (Some(code), _) if message.is_empty() => code.to_owned(),
+                    (Some(code), _) => format!("{code}: {message}"),
+                    (None, Some(status)) => format!("HTTP {status} {message}"),
+                    (None, None) => message.to_owned(),
+                }
+            }
+            SdkError::TimeoutError(_) => "no answer in time".to_owned(),
+            other => reason(other),
+        };
+        let is_passing = match error {
+            SdkError::ServiceError(_) => {
+                status.is_some_and(is_passing_status)
+                    || code.as_deref().is_some_and(|code| PASSING_CODES.contains(&code))
+            }
+            SdkError::ConstructionFailure(_) => false,
+            SdkError::DispatchFailure(failure) => !failure.is_user() && !lacks_credentials(error),
+            _ => true,
+        };
+        let text = format!("{operation} on {resource}: {}", one_line(&reason));
+        Self { is_passing, status, code, text }
+    }
+
+    pub fn has_code(&self, code: &str) -> bool {
+        self.code.as_deref() == Some(code)
+    }
+}
+
+/// Whether an HTTP status says that the same request may succeed later.
+pub(crate) fn is_passing_status(status: u16) -> bool {
+    status >= 500 || status == 429 || status == 408
+}
+
+/// The innermost cause, which names what happened; the outer ones only say where it passed by.
+pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
+    if lacks_credentials(error) {
+        return "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
+                AWS_PROFILE"
+            .to_owned();
+    }
+    let innermost = chain(error).last().map(ToString::to_string);
+    one_line(&innermost.unwrap_or_default())
+}
+
+/// At most [`MAX_QUOTE_CHARS`] characters of `text`, without line breaks.
+pub(crate) fn one_line(text: &str) -> String {
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match words.char_indices().nth(MAX_QUOTE_CHARS) {
+        Some((end, _)) => format!("{}...", &words[..end]),
+        None => words,
+    }
+}
+
+fn lacks_credentials(error: &(dyn Error + 'static)) -> bool {
+    chain(error).filter_map(|error| error.downcast_ref::<CredentialsError>()).any(|error| {
+        matches!(
+            error,
+            CredentialsError::CredentialsNotLoaded(_) | CredentialsError::InvalidConfiguration(_)
+        )
+    })
+}
+
+fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn foreign_text_becomes_one_short_line() {
+        assert_eq!(one_line("a\n  b\tc"), "a b c");
+        let long = one_line(&"ä".repeat(1000));
+        assert_eq!(long.chars().count(), MAX_QUOTE_CHARS + 3);
+    }
+
+    #[test]
+    fn the_innermost_cause_is_told() {
+        let inner = std::io::Error::other("connection refused");
+        let error = aws_smithy_runtime_api::client::result::ConnectorError::io(inner.into());
+        assert_eq!(reason(&error), "connection refused");
+    }
+}

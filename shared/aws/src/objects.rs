@@ -1,0 +1,177 @@
+//! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
+
+mod read;
+
+use crate::fault::Fault;
+use async_trait::async_trait;
+use aws_sdk_s3::{
+    error::{ProvideErrorMetadata, SdkError},
+    primitives::ByteStream,
+    types::{Delete, ObjectIdentifier},
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use bytes::Bytes;
+use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use std::{error::Error, fmt, ops::Range, time::Duration};
+
+/// Metadata that recognises one's own put.
+const PUT_ID: &str = "put-id";
+/// Tries of a put that meets another one under way.
+const PUT_TRIES: u32 = 5;
+const PUT_BACKOFF: Duration = Duration::from_millis(50);
+/// Most keys of one `DeleteObjects`.
+const DELETE_KEYS: usize = 1000;
+
+/// Every bucket the credentials reach.
+#[derive(Debug, Clone)]
+pub struct S3Objects {
+    client: aws_sdk_s3::Client,
+}
+
+impl S3Objects {
+    pub(crate) fn new(client: aws_sdk_s3::Client) -> Self {
+        Self { client }
+    }
+
+    /// What is known of an object that was there when we put: is it this very put?
+    async fn existing(
+        &self,
+        path: &ObjectPath,
+        put_id: &str,
+    ) -> Result<Option<PutOutcome>, ObjectError> {
+        let head = self.client.head_object().bucket(&path.bucket).key(&path.key).send().await;
+        match head {
+            Ok(head) => {
+                let found = head.metadata.as_ref().and_then(|metadata| metadata.get(PUT_ID));
+                match found.is_some_and(|found| found == put_id) {
+                    true => Ok(Some(PutOutcome::Created)),
+                    false => Ok(Some(PutOutcome::Exists)),
+                }
+            }
+            Err(error) => match failed("HeadObject", path, &error) {
+                ObjectError::NotFound(_) => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl Objects for S3Objects {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        for attempt in 0..PUT_TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(PUT_BACKOFF * 2_u32.pow(attempt - 1)).await;
+            }
+            let request = self
+                .client
+                .put_object()
+                .bucket(&path.bucket)
+                .key(&path.key)
+                .body(ByteStream::from(body.clone()))
+                .if_none_match("*")
+                .metadata(PUT_ID, put_id);
+            // The body is not hashed for the signature: it carries checksums of its own.
+            let Err(error) = request.customize().disable_payload_signing().send().await else {
+                return Ok(PutOutcome::Created);
+            };
+            match error.raw_response().map(|response| response.status().as_u16()) {
+                Some(412) => match self.existing(path, put_id).await? {
+                    Some(outcome) => return Ok(outcome),
+                    // Deleted since: the next put decides.
+                    None => continue,
+                },
+                // Another conditional put of this key is under way.
+                Some(409) => continue,
+                _ => return Err(failed("PutObject", path, &error)),
+            }
+        }
+        let text = format!("PutObject on {path}: other puts of this key are always under way");
+        Err(ObjectError::Unavailable(text))
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        self.read_whole(path).await
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        self.read_range(path, range, etag).await
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        let request = self.client.list_objects_v2().bucket(bucket).prefix(prefix);
+        let mut pages = request.into_paginator().send();
+        let mut found = Vec::new();
+        while let Some(page) = pages.next().await {
+            let path = ObjectPath::new(bucket, prefix);
+            let page = page.map_err(|error| failed("ListObjectsV2", &path, &error))?;
+            found.extend(page.contents.into_iter().flatten().filter_map(|object| {
+                Some(ObjectInfo {
+                    key: object.key?,
+                    size: u64::try_from(object.size?).ok()?,
+                    etag: object.e_tag?,
+                })
+            }));
+        }
+        // Directory buckets list in an order of their own.
+        found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(found)
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        for batch in keys.chunks(DELETE_KEYS) {
+            let ids = batch.iter().map(|key| ObjectIdentifier::builder().key(key).build());
+            let ids = ids.collect::<Result<Vec<_>, _>>();
+            let delete =
+                ids.and_then(|ids| Delete::builder().set_objects(Some(ids)).quiet(true).build());
+            let delete = delete.map_err(|error| ObjectError::Rejected(error.to_string()))?;
+            let sent = self.client.delete_objects().bucket(bucket).delete(delete).send().await;
+            let path = ObjectPath::new(bucket, batch[0].as_str());
+            let answer = sent.map_err(|error| failed("DeleteObjects", &path, &error))?;
+            let mut errors = answer.errors.into_iter().flatten();
+            if let Some(first) = errors.next() {
+                return Err(undeleted(bucket, first, errors.count()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn undeleted(bucket: &str, first: aws_sdk_s3::types::Error, others: usize) -> ObjectError {
+    let code = first.code.unwrap_or_default();
+    let text = format!(
+        "DeleteObjects on s3://{bucket}/{}: {code}: {} (and {others} more keys)",
+        first.key.unwrap_or_default(),
+        crate::fault::one_line(&first.message.unwrap_or_default()),
+    );
+    match code.as_str() {
+        "InternalError" | "ServiceUnavailable" | "SlowDown" => ObjectError::Unavailable(text),
+        _ => ObjectError::Rejected(text),
+    }
+}
+
+fn failed<E>(operation: &str, path: &ObjectPath, error: &SdkError<E, HttpResponse>) -> ObjectError
+where
+    E: Error + ProvideErrorMetadata + 'static,
+{
+    let fault = Fault::new(operation, path as &dyn fmt::Display, error);
+    match fault.status {
+        Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
+        Some(412) => ObjectError::Changed(path.clone()),
+        _ if fault.is_passing => ObjectError::Unavailable(fault.text),
+        _ => ObjectError::Rejected(fault.text),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! Reading objects: each byte is copied once, from the connection into the buffer that is returned.
+//! A large range is read as several pieces at a time, each straight into its place; a read that
+//! breaks off goes on where it stopped.
+
+use super::{S3Objects, failed};
+use crate::{aws::DATA_OPERATION_TIMEOUT, fault};
+use bytes::{Bytes, BytesMut};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
+use std::{
+    ops::{ControlFlow, Range},
+    time::Duration,
+};
+
+/// Ranges longer than this are read in pieces. A GET costs as much as 17 ms of compute, so pieces
+/// must not be small.
+const SPLIT_BYTES: u64 = 16 << 20;
+const PIECE_BYTES: u64 = 8 << 20;
+/// Pieces of one read under way at a time.
+const PIECES_AT_ONCE: usize = 4;
+/// Tries to go on with a read whose connection broke.
+const READ_TRIES: u32 = 4;
+const READ_BACKOFF: Duration = Duration::from_millis(40);
+
+/// A stretch of one object on its way into `buffer`.
+struct Piece<'a> {
+    path: &'a ObjectPath,
+    /// Of the whole object when the end is unknown: 0..MAX.
+    start: u64,
+    /// Exclusive; absent until the object's length is known.
+    end: Option<u64>,
+    etag: Option<String>,
+    buffer: BytesMut,
+}
+
+impl Piece<'_> {
+    fn remaining(&self) -> Option<u64> {
+        Some(self.end?.saturating_sub(self.start + self.buffer.len() as u64))
+    }
+
+    fn rejected(&self, what: impl std::fmt::Display) -> ObjectError {
+        ObjectError::Rejected(format!("GetObject on {}: {what}", self.path))
+    }
+}
+
+impl S3Objects {
+    pub(super) async fn read_whole(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        let piece = Piece { path, start: 0, end: None, etag: None, buffer: BytesMut::new() };
+        let piece = within_deadline(path, self.read(piece)).await?;
+        Ok(piece.buffer.freeze())
+    }
+
+    pub(super) async fn read_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        let bytes = range.end.checked_sub(range.start).filter(|bytes| *bytes <= MAX_GET_BYTES);
+        let Some(bytes) = bytes else {
+            let Range { start, end } = range;
+            return Err(ObjectError::Rejected(format!(
+                "GetObject on {path}: {start}..{end} is no range of at most {MAX_GET_BYTES} bytes"
+            )));
+        };
+        if bytes == 0 {
+            return Ok(Bytes::new());
+        }
+        let reads: Vec<_> = pieces(path, range, etag).into_iter().map(|p| self.read(p)).collect();
+        let read = stream::iter(reads).buffered(PIECES_AT_ONCE).try_collect::<Vec<_>>();
+        join(path, within_deadline(path, read).await?)
+    }
+
+    /// Fills a piece, from where it stands, over as many requests as it takes.
+    async fn read<'a>(&self, mut piece: Piece<'a>) -> Result<Piece<'a>, ObjectError> {
+        let mut reason = String::new();
+        for attempt in 0..READ_TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(READ_BACKOFF * 2_u32.pow(attempt - 1)).await;
+            }
+            match self.read_on(&mut piece).await? {
+                ControlFlow::Break(()) => return Ok(piece),
+                ControlFlow::Continue(error) => reason = error,
+            }
+        }
+        let text = format!("GetObject on {}: broke off {READ_TRIES} times: {reason}", piece.path);
+        Err(ObjectError::Unavailable(text))
+    }
+
+    /// One request for what a piece still lacks; goes on with a reason if it broke off.
+    async fn read_on(&self, piece: &mut Piece<'_>) -> Result<ControlFlow<(), String>, ObjectError> {
+        let ObjectPath { bucket, key } = piece.path;
+        let mut request = self.client.get_object().bucket(bucket).key(key);
+        if let Some(end) = piece.end {
+            let start = piece.start + piece.buffer.len() as u64;
+            if start >= end {
+                return Ok(ControlFlow::Break(()));
+            }
+            request = request.range(format!("bytes={start}-{}", end - 1));
+        }
+        let sent = request.set_if_match(piece.etag.clone()).send().await;
+        let mut answer = sent.map_err(|error| match error.raw_response() {
+            Some(response) if response.status().as_u16() == 416 => {
+                piece.rejected(format!("ends before byte {}", piece.start))
+            }
+            _ => failed("GetObject", piece.path, &error),
+        })?;
+        let length = answer.content_length.and_then(|length| u64::try_from(length).ok());
+        let Some(length) = length else {
+            return Err(piece.rejected("the answer does not say how long it is"));
+        };
+        match piece.remaining() {
+            Some(remaining) if length < remaining => {
+                let end = piece.end.unwrap_or_default();
+                return Err(piece.rejected(format!("ends before byte {end}")));
+            }
+            Some(remaining) if length > remaining => {
+                let what = format!("asked for {remaining} bytes, the answer has {length}");
+                return Err(piece.rejected(what));
+            }
+            Some(_) => {}
+            None if length > MAX_GET_BYTES => {
+                let what = format!("has {length} bytes, one get returns at most {MAX_GET_BYTES}");
+                return Err(piece.rejected(what));
+            }
+            None => {
+                piece.end = Some(length);
+                piece.buffer.reserve(usize::try_from(length).unwrap_or(usize::MAX));
+            }
+        }
+        piece.etag = piece.etag.take().or(answer.e_tag.take());
+        let goal = piece.buffer.len() as u64 + length;
+        loop {
+            match answer.body.try_next().await {
+                Ok(Some(frame)) if piece.buffer.len() as u64 + frame.len() as u64 > goal => {
+                    return Err(piece.rejected("the answer is longer than it says"));
+                }
+                Ok(Some(frame)) => piece.buffer.extend_from_slice(&frame),
+                Ok(None) if piece.buffer.len() as u64 == goal => return Ok(ControlFlow::Break(())),
+                Ok(None) => return Ok(ControlFlow::Continue("the answer is cut short".to_owned())),
+                Err(error) => return Ok(ControlFlow::Continue(fault::reason(&error))),
+            }
+        }
+    }
+}
+
+/// Cuts a range of known, capped length into pieces whose buffers are neighbours in one allocation.
+fn pieces<'a>(path: &'a ObjectPath, range: Range<u64>, etag: Option<&str>) -> Vec<Piece<'a>> {
+    let bytes = range.end - range.start;
+    let piece_bytes = if bytes > SPLIT_BYTES { PIECE_BYTES } else { bytes };
+    let mut rest = BytesMut::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
+    let mut pieces = Vec::new();
+    let mut start = range.start;
+    while start < range.end {
+        let end = range.end.min(start + piece_bytes);
+        let after = rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX));
+        let buffer = std::mem::replace(&mut rest, after);
+        let etag = etag.map(str::to_owned);
+        pieces.push(Piece { path, start, end: Some(end), etag, buffer });
+        start = end;
+    }
+    pieces
+}
+
+/// Puts neighbouring pieces together again, without a copy; they must come from one object.
+fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<Bytes, ObjectError> {
+    let mut pieces = pieces.into_iter();
+    let Some(first) = pieces.next() else { return Ok(Bytes::new()) };
+    let mut whole = first.buffer;
+    for piece in pieces {
+        if piece.etag != first.etag {
+            return Err(ObjectError::Changed(path.clone()));
+        }
+        whole.unsplit(piece.buffer);
+    }
+    Ok(whole.freeze())
+}
+
+/// The SDK's timeouts end with the headers of an answer; its body gets the same time again.
+async fn within_deadline<T>(
+    path: &ObjectPath,
+    read: impl Future<Output = Result<T, ObjectError>>,
+) -> Result<T, ObjectError> {
+    match tokio::time::timeout(DATA_OPERATION_TIMEOUT, read).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            let seconds = DATA_OPERATION_TIMEOUT.as_secs();
+            let text = format!("GetObject on {path}: not done within {seconds} s");
+            Err(ObjectError::Unavailable(text))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_join_without_a_copy() {
+        let path = ObjectPath::new("b", "k");
+        let bytes = (20 << 20) + 5;
+        let mut pieces = pieces(&path, 3..3 + bytes, None);
+        assert_eq!(
+            pieces.iter().map(|piece| piece.start).collect::<Vec<_>>(),
+            [3, 3 + PIECE_BYTES, 3 + 2 * PIECE_BYTES]
+        );
+        let address = pieces[0].buffer.as_ptr();
+        for (i, piece) in pieces.iter_mut().enumerate() {
+            let length = usize::try_from(piece.end.unwrap() - piece.start).unwrap();
+            assert!(piece.buffer.capacity() >= length);
+            piece.buffer.resize(length, i as u8);
+        }
+        let whole = join(&path, pieces).unwrap();
+        assert_eq!(whole.len() as u64, bytes);
+        assert_eq!(whole.as_ptr(), address, "the pieces were neighbours");
+        assert_eq!((whole[0], whole[whole.len() - 1]), (0, 2));
+    }
+
+    #[test]
+    fn pieces_of_two_versions_are_a_change() {
+        let path = ObjectPath::new("b", "k");
+        let mut pieces = pieces(&path, 0..SPLIT_BYTES + 1, None);
+        pieces[0].etag = Some("a".to_owned());
+        pieces[1].etag = Some("b".to_owned());
+        assert!(matches!(join(&path, pieces), Err(ObjectError::Changed(_))));
+    }
+}

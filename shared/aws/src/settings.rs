@@ -1,0 +1,129 @@
+//! What a process needs to know to reach its stack, as its environment says it.
+
+use gristmill_types::Namespace;
+
+const NAMESPACE: &str = "GRISTMILL_NAMESPACE";
+const TABLE: &str = "GRISTMILL_TABLE";
+const BUCKET: &str = "GRISTMILL_BUCKET";
+const COORDINATOR_URL: &str = "GRISTMILL_COORDINATOR_URL";
+const WORKER_FUNCTION: &str = "GRISTMILL_WORKER_FUNCTION";
+const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// A setting that must be put right before the process can do its work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    #[error("{0} is not set: set it in the environment of this process")]
+    Missing(&'static str),
+    #[error("{name} is {value:?}: {reason}")]
+    Invalid { name: &'static str, value: String, reason: String },
+}
+
+impl SettingsError {
+    pub(crate) fn invalid(name: &'static str, value: &str, reason: impl ToString) -> Self {
+        let value = value.chars().take(200).collect();
+        Self::Invalid { name, value, reason: reason.to_string() }
+    }
+}
+
+/// Names of the parts of one stack. Each process uses only some of them, so a missing one is an
+/// error when it is asked for, not before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    pub ns: Namespace,
+    pub table: Option<String>,
+    pub bucket: Option<String>,
+    pub coordinator_url: Option<String>,
+    pub worker_function: Option<String>,
+    pub scaler_function: Option<String>,
+}
+
+impl Settings {
+    /// Reads the `GRISTMILL_*` variables through `lookup`; an empty value counts as absent.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let get = |name| lookup(name).filter(|value| !value.is_empty());
+        let ns = get(NAMESPACE).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        Ok(Self {
+            ns: ns.parse().map_err(|error| SettingsError::invalid(NAMESPACE, &ns, error))?,
+            table: get(TABLE),
+            bucket: get(BUCKET),
+            coordinator_url: get(COORDINATOR_URL),
+            worker_function: get(WORKER_FUNCTION),
+            scaler_function: get(SCALER_FUNCTION),
+        })
+    }
+
+    /// The variables that [`Self::from_lookup`] reads these settings back from: what a process hands
+    /// to the ones it starts.
+    pub fn to_variables(&self) -> Vec<(&'static str, String)> {
+        let optional = [
+            (TABLE, &self.table),
+            (BUCKET, &self.bucket),
+            (COORDINATOR_URL, &self.coordinator_url),
+            (WORKER_FUNCTION, &self.worker_function),
+            (SCALER_FUNCTION, &self.scaler_function),
+        ];
+        let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
+        std::iter::once((NAMESPACE, self.ns.to_string())).chain(set).collect()
+    }
+
+    /// Name of the DynamoDB table.
+    pub fn table(&self) -> Result<&str, SettingsError> {
+        self.table.as_deref().ok_or(SettingsError::Missing(TABLE))
+    }
+
+    /// Name of the bucket for chunks and indices.
+    pub fn bucket(&self) -> Result<&str, SettingsError> {
+        self.bucket.as_deref().ok_or(SettingsError::Missing(BUCKET))
+    }
+
+    /// Function URL of the coordinator.
+    pub fn coordinator_url(&self) -> Result<&str, SettingsError> {
+        self.coordinator_url.as_deref().ok_or(SettingsError::Missing(COORDINATOR_URL))
+    }
+
+    /// Name or ARN of the worker function.
+    pub fn worker_function(&self) -> Result<&str, SettingsError> {
+        self.worker_function.as_deref().ok_or(SettingsError::Missing(WORKER_FUNCTION))
+    }
+
+    /// Name or ARN of the scaler function.
+    pub fn scaler_function(&self) -> Result<&str, SettingsError> {
+        self.scaler_function.as_deref().ok_or(SettingsError::Missing(SCALER_FUNCTION))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_settings_fail_only_when_asked_for() {
+        let settings = Settings::from_lookup(|_| None).unwrap();
+        assert_eq!(settings.ns.as_str(), "default");
+        let message = settings.table().unwrap_err().to_string();
+        assert!(message.contains("GRISTMILL_TABLE"), "{message}");
+    }
+
+    #[test]
+    fn variables_read_back() {
+        let lookup = |name: &str| (name != SCALER_FUNCTION).then(|| name.to_lowercase());
+        let lookup = |name: &str| match name {
+            NAMESPACE => Some("team-a".to_owned()),
+            name => lookup(name),
+        };
+        let settings = Settings::from_lookup(lookup).unwrap();
+        let variables = settings.to_variables();
+        let again = Settings::from_lookup(|name| {
+            variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone())
+        });
+        assert_eq!(again, Ok(settings));
+    }
+
+    #[test]
+    fn a_bad_namespace_is_named() {
+        let error = Settings::from_lookup(|name| (name == NAMESPACE).then(|| "A b".to_owned()));
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains(NAMESPACE) && message.contains("A b"), "{message}");
+    }
+}
