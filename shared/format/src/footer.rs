@@ -247,6 +247,16 @@ impl Footer {
     }
 }
 
+/// What identifies the content of a finished object: the CRC32C of its index, which holds the
+/// CRC32C of every frame. Read from the trailer; whoever opens the object checks that it is true.
+///
+/// # Errors
+/// [`FormatError::Corrupt`] if the object is too short to have a trailer.
+pub fn checksum(object: &[u8]) -> Result<u32, FormatError> {
+    let trailer = object.last_chunk::<TRAILER_BYTES>().and_then(|trailer| u32_at(trailer, 12));
+    trailer.ok_or_else(|| FormatError::corrupt("it is cut short"))
+}
+
 /// Entries must tile the object exactly: each frame starts at the first multiple of 64 after the
 /// one before, and the index after the last. So no two can overlap and nothing can hide between.
 fn parse_entries(

@@ -2,6 +2,8 @@
 //! for byte and today's reader reads them. To add one, add it to `objects` and run
 //! `cargo test --release -p gristmill-format --test golden -- --ignored`.
 
+#![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
+
 use std::path::PathBuf;
 
 use bytes::Bytes;

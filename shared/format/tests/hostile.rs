@@ -1,5 +1,7 @@
 //! Damaged and malicious bytes are errors: never a panic, never a promise broken.
 
+#![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
+
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -234,5 +236,74 @@ fn frames_that_safetensors_would_misread_are_refused() {
     ] {
         let error = frame(&json, data_bytes).unwrap_err();
         assert!(matches!(error, FormatError::Corrupt(_)), "{why}: {error}");
+    }
+}
+
+#[test]
+fn offsets_that_do_not_bound_rows_are_refused() {
+    let frame = ragged_frame();
+    let good = Frame::parse(Bytes::from(frame.clone()), &limits()).unwrap();
+    let tensor = good.schema().index_of("text").unwrap();
+    let at = good.layout().offsets(tensor).unwrap();
+    let items = good.get("text").unwrap().shape()[0] as u64;
+    for offsets in [
+        [1, 1, 1, items],
+        [0, 2, 1, items],
+        [0, 0, 0, items + 1],
+        [0, 0, 0, items - 1],
+        [0, u64::MAX, 0, items],
+    ] {
+        let mut bytes = frame.clone();
+        let words: Vec<u8> = offsets.iter().flat_map(|word: &u64| word.to_le_bytes()).collect();
+        bytes[at.clone()].copy_from_slice(&words);
+        let error = Frame::parse(Bytes::from(bytes), &limits()).unwrap_err();
+        assert!(error.to_string().contains("offsets of tensor \"text\""), "{error}");
+    }
+}
+
+#[test]
+fn nothing_hides_between_frames_and_index() {
+    for object in golden() {
+        let frames = Chunk::open(Bytes::from(object.clone()), &limits()).unwrap().frames().len();
+        let footer = object.len() - 24 - 40 * frames;
+        for more in [8, 64, 128] {
+            let mut bytes = object.clone();
+            bytes.splice(footer..footer, vec![0; more]);
+            let error = Chunk::open(Bytes::from(bytes), &limits()).unwrap_err();
+            assert!(matches!(error, FormatError::Corrupt(_)), "{error}");
+        }
+    }
+}
+
+/// Index entries that lie, one field at a time, under a checksum that is right.
+#[test]
+fn lying_index_entries_are_refused() {
+    let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/remainder.chunk");
+    let object = std::fs::read(file).unwrap();
+    let first = object.len() - 24 - 80;
+    let stored = u64::from_le_bytes(object[first + 16..first + 24].try_into().unwrap());
+    let lies: [(&str, usize, Vec<u8>); 13] = [
+        ("remainder first", first, vec![1]),
+        ("unknown kind", first, vec![2]),
+        ("unknown encoding", first + 1, vec![2]),
+        ("reserved", first + 2, vec![1]),
+        ("no rows", first + 4, vec![0; 4]),
+        ("other rows", first + 4, vec![3]),
+        ("inside the head", first + 8, 0u64.to_le_bytes().to_vec()),
+        ("gap", first + 8, 128u64.to_le_bytes().to_vec()),
+        ("end of numbers", first + 8, (u64::MAX - 63).to_le_bytes().to_vec()),
+        ("longer", first + 16, (stored + 1).to_le_bytes().to_vec()),
+        ("empty", first + 16, 0u64.to_le_bytes().to_vec()),
+        ("other raw size", first + 24, (stored + 1).to_le_bytes().to_vec()),
+        ("reserved", first + 36, vec![1]),
+    ];
+    for (why, at, lie) in lies {
+        let mut bytes = object.clone();
+        bytes[at..at + lie.len()].copy_from_slice(&lie);
+        reseal(&mut bytes).unwrap();
+        let result = Chunk::open(Bytes::from(bytes), &limits()).and_then(|chunk| {
+            (0..chunk.frames().len()).try_for_each(|i| chunk.tensors(i).map(drop))
+        });
+        assert!(matches!(result, Err(FormatError::Corrupt(_))), "{why}: {result:?}");
     }
 }

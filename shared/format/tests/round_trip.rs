@@ -1,5 +1,7 @@
 //! Objects read back as what was written, also by the `safetensors` crate.
 
+#![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
+
 use bytes::Bytes;
 use gristmill_format::*;
 use proptest::prelude::*;
