@@ -1,0 +1,55 @@
+//! What can go wrong when a stand-in is started or asked for something.
+
+use std::path::PathBuf;
+
+/// Errors of this crate, by what the caller does next.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// Another process holds the port: stop it or choose another.
+    #[error("cannot listen on {address} for the {what}: {source}; free the port or choose another")]
+    Bind {
+        /// Which listener.
+        what: &'static str,
+        /// The address asked for.
+        address: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Another service runs on the same state directory: attach to it or stop it.
+    #[error("{path}: another service is running on this state directory; stop it or use another")]
+    Busy {
+        /// The state directory.
+        path: PathBuf,
+    },
+    /// A configuration that cannot work: correct it.
+    #[error("{0}")]
+    Config(String),
+    /// A file or directory of the state could not be used: check the path, its permissions and the free space.
+    #[error("{path}: {reason}")]
+    State {
+        /// The file or directory.
+        path: PathBuf,
+        /// What went wrong with it.
+        reason: String,
+    },
+    /// The embedded table refused to start.
+    #[error("table: {0}")]
+    Table(String),
+    /// The operating system refused a thread or random bytes.
+    #[error("cannot start {what}: {source}")]
+    System {
+        /// What was being started.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// No function of that name is configured.
+    #[error("no function named {0:?} is configured")]
+    UnknownFunction(String),
+}
+
+impl LocalError {
+    pub(crate) fn state(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
+        Self::State { path: path.into(), reason: reason.to_string() }
+    }
+}

@@ -1,0 +1,251 @@
+//! The queue of asynchronous events of one function, as Lambda keeps it.
+//!
+//! An accepted event runs as soon as the concurrency limits let it, or is given up when it becomes too old. A failed
+//! one is run again as configured and then handed to the failure destination. The queue lives in memory: events
+//! waiting when the host ends are lost, which callers must survive anyway.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use bytes::Bytes;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tokio::sync::Notify;
+
+use super::environment::Invocation;
+use super::function::{Failure, Function, Outcome};
+use super::host::Host;
+use super::lock;
+use super::stats::bump;
+
+/// Memory is the queue's only bound; past this many events callers are told to come back.
+const MAX_EVENTS: usize = 100_000;
+
+/// Events waiting for a place to run.
+#[derive(Default)]
+pub(crate) struct EventQueue {
+    events: Mutex<VecDeque<Event>>,
+    added: Notify,
+}
+
+/// An accepted asynchronous invocation.
+pub(crate) struct Event {
+    invocation: Invocation,
+    accepted: Instant,
+    /// Not to be run before.
+    due: Instant,
+    /// How often it was run.
+    attempts: u32,
+    /// Whether its throttling was counted.
+    throttled: bool,
+    /// Failures of an event that itself reports a failure end there: two functions that name each other as
+    /// destination must not go on for ever.
+    reports_failure: bool,
+}
+
+impl Event {
+    pub(crate) fn new(invocation: Invocation) -> Self {
+        let now = Instant::now();
+        Self {
+            invocation,
+            accepted: now,
+            due: now,
+            attempts: 0,
+            throttled: false,
+            reports_failure: false,
+        }
+    }
+}
+
+/// The queue holds as many events as it may.
+#[derive(Debug)]
+pub(crate) struct Full;
+
+impl EventQueue {
+    pub(crate) fn push(&self, event: Event) -> Result<(), Full> {
+        {
+            let mut events = lock(&self.events);
+            if events.len() >= MAX_EVENTS {
+                return Err(Full);
+            }
+            events.push_back(event);
+        }
+        self.added.notify_one();
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.events).len()
+    }
+
+    /// The first event that is due, and when to look again if there is none.
+    fn pop(&self, now: Instant) -> Result<Event, Option<Instant>> {
+        let mut events = lock(&self.events);
+        match events.iter().position(|event| event.due <= now).and_then(|at| events.remove(at)) {
+            Some(event) => Ok(event),
+            None => Err(events.iter().map(|event| event.due).min()),
+        }
+    }
+
+    fn push_front(&self, event: Event) {
+        lock(&self.events).push_front(event);
+    }
+}
+
+/// Runs the events of `function` until the host stops.
+pub(crate) async fn dispatch(host: Arc<Host>, function: Arc<Function>) {
+    tokio::select! {
+        () = host.stop.cancelled() => {}
+        () = dispatch_all(&host, &function) => {}
+    }
+}
+
+async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
+    let queue = &function.queue;
+    loop {
+        // Listening starts before looking, so that a place given back in between is not missed.
+        let freed = host.freed.notified();
+        let mut event = match queue.pop(Instant::now()) {
+            Ok(event) => event,
+            Err(due) => {
+                let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+                tokio::select! {
+                    () = queue.added.notified() => {}
+                    () = tokio::time::sleep_until(due.into()) => {}
+                }
+                continue;
+            }
+        };
+        let expires = event.accepted + function.config.max_event_age;
+        if Instant::now() >= expires {
+            bump(&function.counters.events_expired);
+            report(host, function, &event, "EventAgeExceeded", None);
+            continue;
+        }
+        match function.admit(host) {
+            Ok(permit) => {
+                let (host_, function_) = (Arc::clone(host), Arc::clone(function));
+                host.tasks.spawn(async move {
+                    bump(&function_.counters.event);
+                    event.attempts += 1;
+                    let outcome = Function::run(permit, event.invocation.clone()).await;
+                    if let Outcome::Failed(failure) = outcome {
+                        failed(&host_, &function_, event, &failure);
+                    }
+                });
+            }
+            Err(_) => {
+                if !event.throttled {
+                    event.throttled = true;
+                    bump(&function.counters.throttles);
+                }
+                queue.push_front(event);
+                tokio::select! {
+                    () = freed => {}
+                    () = tokio::time::sleep_until(expires.into()) => {}
+                }
+            }
+        }
+    }
+}
+
+fn failed(host: &Arc<Host>, function: &Function, mut event: Event, failure: &Failure) {
+    if host.stop.is_cancelled() {
+        return;
+    }
+    if event.attempts <= function.config.retry_attempts {
+        let doubled = 2u32.saturating_pow(event.attempts - 1);
+        event.due = Instant::now() + host.settings.retry_delay.saturating_mul(doubled);
+        function.queue.push_front(event);
+        function.queue.added.notify_one();
+        return;
+    }
+    report(host, function, &event, "RetriesExhausted", Some(&failure.payload));
+}
+
+/// The document AWS sends to a failure destination.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report<'a> {
+    version: &'static str,
+    timestamp: String,
+    request_context: RequestContext<'a>,
+    request_payload: &'a RawValue,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_context: Option<ResponseContext<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response_payload: Option<&'a RawValue>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RequestContext<'a> {
+    request_id: &'a str,
+    function_arn: String,
+    condition: &'static str,
+    approximate_invoke_count: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ResponseContext<'a> {
+    status_code: u16,
+    executed_version: &'a str,
+    function_error: &'static str,
+}
+
+/// Hands an event given up to the failure destination, if there is one.
+fn report(
+    host: &Host,
+    function: &Function,
+    event: &Event,
+    condition: &'static str,
+    error: Option<&Bytes>,
+) {
+    let Some(target) = function.config.on_failure.as_deref().filter(|_| !event.reports_failure)
+    else {
+        return;
+    };
+    let Some(target) = host.functions.get(target) else { return };
+    let Some(request_payload) = raw(&event.invocation.payload) else { return };
+    let config = &function.config;
+    let timestamp = DateTime::from(SystemTime::now()).fmt(Format::DateTime).unwrap_or_default();
+    let document = Report {
+        version: "1.0",
+        timestamp,
+        request_context: RequestContext {
+            request_id: &event.invocation.request_id,
+            function_arn: format!("{}:{}", function.arn, config.version),
+            condition,
+            approximate_invoke_count: event.attempts,
+        },
+        request_payload,
+        response_context: error.map(|_| ResponseContext {
+            status_code: 200,
+            executed_version: &config.version,
+            function_error: "Unhandled",
+        }),
+        response_payload: error.and_then(|payload| raw(payload)),
+    };
+    let (Ok(payload), Ok(invocation)) =
+        (serde_json::to_vec(&document), host.invocation(Bytes::new()))
+    else {
+        tracing::error!(function = config.name, "a failed event could not be reported");
+        return;
+    };
+    let mut report = Event::new(Invocation { payload: payload.into(), ..invocation });
+    report.reports_failure = true;
+    match target.queue.push(report) {
+        Ok(()) => bump(&function.counters.events_failed),
+        Err(Full) => {
+            tracing::error!(function = config.name, "the failure destination's queue is full")
+        }
+    }
+}
+
+fn raw(json: &[u8]) -> Option<&RawValue> {
+    serde_json::from_slice(json).ok()
+}

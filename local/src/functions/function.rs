@@ -1,0 +1,392 @@
+//! One function: its environments, its share of the concurrency, and how an invocation runs in it.
+
+use std::fs::File;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::config::FunctionConfig;
+use super::environment::{Environment, Invocation, Job, Reply};
+use super::events::EventQueue;
+use super::host::Host;
+use super::lock;
+use super::process::{self, Exit};
+use super::stats::{Counters, FunctionStats, bump};
+use crate::ids;
+
+/// Warm environments that turn out dead before they take an invocation cost a retry each; then a new one is made.
+const STALE_LIMIT: u32 = 4;
+
+/// A configured function and all that lives of it.
+pub(crate) struct Function {
+    pub config: FunctionConfig,
+    pub arn: String,
+    pub counters: Counters,
+    pub queue: EventQueue,
+    log: Option<File>,
+    running: AtomicU32,
+    pool: Mutex<Pool>,
+}
+
+#[derive(Default)]
+struct Pool {
+    all: Vec<Arc<Environment>>,
+    /// The most recently used last.
+    idle: Vec<Arc<Environment>>,
+}
+
+/// What became of an invocation.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Response(Bytes),
+    Failed(Failure),
+}
+
+/// Why it failed, and the error document Lambda gives for it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub kind: FailureKind,
+    pub payload: Bytes,
+}
+
+/// What kind of end it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureKind {
+    Handler,
+    Crash,
+    Timeout,
+    Init,
+    ResponseTooLarge,
+}
+
+/// Which limit an invocation ran into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Throttle {
+    Function,
+    Account,
+}
+
+/// The right to run one invocation; given back when dropped.
+pub(crate) struct Permit {
+    host: Arc<Host>,
+    function: Arc<Function>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.function.running.fetch_sub(1, Relaxed);
+        self.host.running.fetch_sub(1, Relaxed);
+        self.host.freed.notify_waiters();
+    }
+}
+
+impl Failure {
+    fn new(kind: FailureKind, error_type: &str, message: &str) -> Self {
+        let payload = json!({"errorType": error_type, "errorMessage": message}).to_string();
+        Self { kind, payload: payload.into() }
+    }
+
+    fn exited(kind: FailureKind, request_id: &str, exit: Exit) -> Self {
+        let message = format!("RequestId: {request_id} Error: {}", exit.describe());
+        Self::new(kind, "Runtime.ExitError", &message)
+    }
+
+    fn timed_out(request_id: &str, after: Duration) -> Self {
+        let seconds = after.as_secs_f64();
+        let message =
+            format!("RequestId: {request_id} Error: Task timed out after {seconds:.2} seconds");
+        Self::new(FailureKind::Timeout, "Sandbox.Timedout", &message)
+    }
+
+    fn init(request_id: &str, reason: &str) -> Self {
+        let message = format!("RequestId: {request_id} Error: {reason}");
+        Self::new(FailureKind::Init, "Runtime.InitError", &message)
+    }
+}
+
+impl Function {
+    pub(crate) fn new(config: FunctionConfig, arn: String, log: Option<File>) -> Self {
+        Self {
+            config,
+            arn,
+            counters: Counters::default(),
+            queue: EventQueue::default(),
+            log,
+            running: AtomicU32::new(0),
+            pool: Mutex::default(),
+        }
+    }
+
+    /// Takes a place among the running invocations.
+    pub(crate) fn admit(self: &Arc<Self>, host: &Arc<Host>) -> Result<Permit, Throttle> {
+        let limit = self.config.reserved_concurrency.unwrap_or(u32::MAX);
+        let below = |limit: u32| move |n: u32| (n < limit).then_some(n + 1);
+        let before = self
+            .running
+            .fetch_update(Relaxed, Relaxed, below(limit))
+            .map_err(|_| Throttle::Function)?;
+        if host.running.fetch_update(Relaxed, Relaxed, below(host.concurrency_limit)).is_err() {
+            self.running.fetch_sub(1, Relaxed);
+            return Err(Throttle::Account);
+        }
+        self.counters.concurrent_max.fetch_max(u64::from(before) + 1, Relaxed);
+        Ok(Permit { host: Arc::clone(host), function: Arc::clone(self) })
+    }
+
+    /// Runs one invocation to its end, whatever that is, and counts it.
+    pub(crate) async fn run(permit: Permit, invocation: Invocation) -> Outcome {
+        let function = Arc::clone(&permit.function);
+        let outcome = function.attempt(&permit.host, &invocation).await;
+        if let Outcome::Failed(failure) = &outcome {
+            let counters = &function.counters;
+            bump(match failure.kind {
+                FailureKind::Handler | FailureKind::ResponseTooLarge => &counters.errors,
+                FailureKind::Crash => &counters.crashes,
+                FailureKind::Timeout => &counters.timeouts,
+                FailureKind::Init => &counters.init_failures,
+            });
+            function.note(&String::from_utf8_lossy(&failure.payload));
+        }
+        outcome
+    }
+
+    async fn attempt(self: &Arc<Self>, host: &Arc<Host>, invocation: &Invocation) -> Outcome {
+        let request_id = &invocation.request_id;
+        let mut stale = 0;
+        loop {
+            let warm = if stale < STALE_LIMIT { lock(&self.pool).idle.pop() } else { None };
+            let environment = match warm {
+                Some(environment) => environment,
+                None => match self.start(host).await {
+                    Ok(environment) => environment,
+                    Err(error) => {
+                        let command = self.config.command.display();
+                        let reason = format!("cannot start {command}: {error}");
+                        return Outcome::Failed(Failure::init(request_id, &reason));
+                    }
+                },
+            };
+            match self.run_in(host, &environment, invocation).await {
+                Some(outcome) => return outcome,
+                None => stale += 1,
+            }
+        }
+    }
+
+    /// Nothing when the environment was gone before it took the invocation, which then never ran.
+    async fn run_in(
+        &self,
+        host: &Host,
+        environment: &Arc<Environment>,
+        invocation: &Invocation,
+    ) -> Option<Outcome> {
+        let timeout = self.config.timeout;
+        let (taken_tx, taken_rx) = oneshot::channel();
+        let (reply_tx, reply_rx) = oneshot::channel();
+        let job = Job { invocation: invocation.clone(), timeout, taken: taken_tx, reply: reply_tx };
+        let warm = environment.initialised();
+        environment.assign(job).ok()?;
+        let patience = if warm { timeout } else { host.settings.init_timeout };
+        if tokio::time::timeout(patience, taken_rx).await.is_err() {
+            self.end(environment).await;
+            let failure = if warm {
+                Failure::timed_out(&invocation.request_id, timeout)
+            } else {
+                let reason = format!("no event asked for within {} s", patience.as_secs_f64());
+                Failure::init(&invocation.request_id, &reason)
+            };
+            return Some(Outcome::Failed(failure));
+        }
+        let Ok(reply) = tokio::time::timeout(timeout, reply_rx).await else {
+            self.end(environment).await;
+            return Some(Outcome::Failed(Failure::timed_out(&invocation.request_id, timeout)));
+        };
+        self.settle(environment, &invocation.request_id, reply.ok())
+    }
+
+    fn settle(
+        &self,
+        environment: &Arc<Environment>,
+        id: &str,
+        reply: Option<Reply>,
+    ) -> Option<Outcome> {
+        Some(match reply {
+            Some(Reply::Response(payload)) => {
+                self.park(environment);
+                Outcome::Response(payload)
+            }
+            Some(Reply::Error(payload)) => {
+                self.park(environment);
+                Outcome::Failed(Failure { kind: FailureKind::Handler, payload })
+            }
+            Some(Reply::TooLarge) => {
+                self.park(environment);
+                let cap = super::runtime_api::MAX_RESPONSE_BYTES;
+                let message = format!("the response is longer than the {cap} bytes allowed");
+                let kind = FailureKind::ResponseTooLarge;
+                Outcome::Failed(Failure::new(kind, "Function.ResponseSizeTooLarge", &message))
+            }
+            Some(Reply::Gone { taken: false, initialised: true, .. }) => return None,
+            Some(Reply::Gone { init_error: Some(payload), initialised: false, .. }) => {
+                Outcome::Failed(Failure { kind: FailureKind::Init, payload })
+            }
+            Some(Reply::Gone { initialised: false, exit, .. }) => {
+                Outcome::Failed(Failure::exited(FailureKind::Init, id, exit))
+            }
+            Some(Reply::Gone { exit, .. }) => {
+                Outcome::Failed(Failure::exited(FailureKind::Crash, id, exit))
+            }
+            None => Outcome::Failed(Failure::exited(FailureKind::Crash, id, Exit::Unknown)),
+        })
+    }
+
+    async fn end(&self, environment: &Environment) {
+        self.kill(environment);
+        // A process in an uninterruptible call dies when the call returns; its caller need not wait for that.
+        let _ = tokio::time::timeout(Duration::from_secs(1), environment.gone.cancelled()).await;
+    }
+
+    fn park(&self, environment: &Arc<Environment>) {
+        if !environment.gone.is_cancelled() {
+            lock(&self.pool).idle.push(Arc::clone(environment));
+        }
+    }
+
+    /// Starts a new environment and the task that sees it end.
+    async fn start(self: &Arc<Self>, host: &Arc<Host>) -> std::io::Result<Arc<Environment>> {
+        if host.stop.is_cancelled() {
+            return Err(std::io::Error::other("the host is stopping"));
+        }
+        let token = ids::hex(&ids::random::<16>()?);
+        let command = self.command(host, &token)?;
+        let environment = Arc::new(Environment::new(token, self.arn.clone(), host.settings.freeze));
+        // Before the process exists: a runtime whose first poll finds nobody gives up.
+        host.register(&environment);
+        let exit = match process::spawn(command).await {
+            Ok((process, exit)) => {
+                environment.adopt(process);
+                exit
+            }
+            Err(error) => {
+                host.unregister(&environment);
+                return Err(error);
+            }
+        };
+        bump(&self.counters.cold_starts);
+        lock(&self.pool).all.push(Arc::clone(&environment));
+        if host.stop.is_cancelled() {
+            environment.kill();
+        }
+        let (function, host, watched) =
+            (Arc::clone(self), Arc::clone(host), Arc::clone(&environment));
+        host.tasks.clone().spawn(async move {
+            let exit = exit.await.unwrap_or(Exit::Unknown);
+            function.forget(&host, &watched, exit);
+        });
+        Ok(environment)
+    }
+
+    fn forget(&self, host: &Host, environment: &Arc<Environment>, exit: Exit) {
+        {
+            let mut pool = lock(&self.pool);
+            self.counters.exited_cpu_ms.fetch_add(environment.cpu_ms(), Relaxed);
+            pool.all.retain(|other| !Arc::ptr_eq(other, environment));
+            pool.idle.retain(|other| !Arc::ptr_eq(other, environment));
+        }
+        host.unregister(environment);
+        environment.exited(exit);
+    }
+
+    fn command(&self, host: &Host, token: &str) -> std::io::Result<Command> {
+        let config = &self.config;
+        let mut command = Command::new(&config.command);
+        command.args(&config.args).stdin(Stdio::null()).env_clear();
+        for name in ["PATH", "HOME", "TMPDIR", "RUST_LOG"] {
+            if let Some(value) = std::env::var_os(name) {
+                command.env(name, value);
+            }
+        }
+        let settings = &host.settings;
+        command
+            .env("TZ", ":UTC")
+            .env("AWS_REGION", &settings.region)
+            .env("AWS_DEFAULT_REGION", &settings.region)
+            .env("AWS_ACCESS_KEY_ID", &settings.credentials.access_key_id)
+            .env("AWS_SECRET_ACCESS_KEY", &settings.credentials.secret_access_key)
+            .env("AWS_EC2_METADATA_DISABLED", "true")
+            .env("AWS_LAMBDA_FUNCTION_NAME", &config.name)
+            .env("AWS_LAMBDA_FUNCTION_VERSION", &config.version)
+            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", config.memory_mb.to_string())
+            .env("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand")
+            .env("AWS_LAMBDA_LOG_GROUP_NAME", format!("/aws/lambda/{}", config.name))
+            .env("AWS_LAMBDA_LOG_STREAM_NAME", token)
+            // The scheme is needed: without it the runtime cannot read an address that carries a path.
+            .env("AWS_LAMBDA_RUNTIME_API", format!("http://{}/{token}", host.runtime_api))
+            .envs(&config.env);
+        match &self.log {
+            Some(log) => command.stdout(log.try_clone()?).stderr(log.try_clone()?),
+            None => command.stdout(Stdio::null()).stderr(Stdio::null()),
+        };
+        Ok(command)
+    }
+
+    /// A line of the host's own in the function's log.
+    fn note(&self, line: &str) {
+        if let Some(mut log) = self.log.as_ref() {
+            // A full disk must not fail an invocation; the outcome says the same to the caller.
+            let _ = log.write_all(format!("[host] {line}\n").as_bytes());
+        }
+    }
+
+    /// All environments living now.
+    pub(crate) fn environments(&self) -> Vec<Arc<Environment>> {
+        lock(&self.pool).all.clone()
+    }
+
+    /// Ends environments that were not needed for `idle_timeout`.
+    pub(crate) fn reap(&self, idle_timeout: Duration) {
+        let expired: Vec<_> = {
+            let mut pool = lock(&self.pool);
+            let old = |e: &Arc<Environment>| e.idle_for().is_some_and(|idle| idle >= idle_timeout);
+            let expired = pool.idle.iter().filter(|e| old(e)).cloned().collect();
+            pool.idle.retain(|e| !old(e));
+            expired
+        };
+        for environment in expired {
+            self.kill(&environment);
+        }
+    }
+
+    /// Ends an environment, its figures taken; whether it was still alive.
+    pub(crate) fn kill(&self, environment: &Environment) -> bool {
+        self.counters.peak_rss_bytes.fetch_max(environment.peak_rss_bytes(), Relaxed);
+        environment.kill()
+    }
+
+    /// Reads the high-water marks of the living.
+    pub(crate) fn sample(&self) {
+        for environment in self.environments() {
+            let peak = environment.peak_rss_bytes();
+            self.counters.peak_rss_bytes.fetch_max(peak, Relaxed);
+        }
+    }
+
+    pub(crate) fn stats(&self) -> FunctionStats {
+        self.sample();
+        // One that dies moves from the living to the dead under this lock, so its time counts exactly once.
+        let pool = lock(&self.pool);
+        let mut stats = self.counters.snapshot();
+        stats.cpu_ms += pool.all.iter().map(|e| e.cpu_ms()).sum::<u64>();
+        stats.environments = pool.all.len() as u64;
+        drop(pool);
+        stats.concurrent = u64::from(self.running.load(Relaxed));
+        stats.events_waiting = self.queue.len() as u64;
+        stats
+    }
+}

@@ -1,0 +1,121 @@
+//! What the host counts.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of one function since the host started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FunctionStats {
+    /// `RequestResponse` invocations run.
+    pub invocations_sync: u64,
+    /// Asynchronous events run, retries included.
+    pub invocations_event: u64,
+    /// Requests to the function URL run.
+    pub invocations_url: u64,
+    /// Requests refused because the concurrency limit was reached, and events that had to wait for it.
+    pub throttles: u64,
+    /// Invocations answered with an error by the function itself.
+    pub errors: u64,
+    /// Invocations whose process ended under them.
+    pub crashes: u64,
+    /// Invocations killed at their deadline.
+    pub timeouts: u64,
+    /// Environments that never asked for an event.
+    pub init_failures: u64,
+    /// Environments started.
+    pub cold_starts: u64,
+    /// Environments killed on request.
+    pub kills: u64,
+    /// Asynchronous events that became too old to run.
+    pub events_expired: u64,
+    /// Failed events handed to the failure destination.
+    pub events_failed: u64,
+    /// Asynchronous events waiting now.
+    pub events_waiting: u64,
+    /// Invocations running now.
+    pub concurrent: u64,
+    /// The most that ever ran at a time.
+    pub concurrent_max: u64,
+    /// Environments living now.
+    pub environments: u64,
+    /// User and system CPU time of all environments, dead and alive.
+    pub cpu_ms: u64,
+    /// The largest resident set any environment reached, as sampled twice a second and after invocations.
+    pub peak_rss_bytes: u64,
+}
+
+/// Counters of the whole host.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostStats {
+    /// By function name.
+    pub functions: BTreeMap<String, FunctionStats>,
+    /// Invocations running now.
+    pub concurrent: u64,
+    /// The most that may run at a time.
+    pub concurrency_limit: u64,
+}
+
+/// One environment as an observer sees it.
+#[derive(Debug, Clone)]
+pub struct EnvironmentInfo {
+    /// Its process (and process group).
+    pub pid: u32,
+    /// Whether an invocation is queued on it or running in it.
+    pub busy: bool,
+    /// That invocation.
+    pub request_id: Option<String>,
+    /// When it last became busy or idle.
+    pub since: Instant,
+}
+
+/// The living form of [`FunctionStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub sync: AtomicU64,
+    pub event: AtomicU64,
+    pub url: AtomicU64,
+    pub throttles: AtomicU64,
+    pub errors: AtomicU64,
+    pub crashes: AtomicU64,
+    pub timeouts: AtomicU64,
+    pub init_failures: AtomicU64,
+    pub cold_starts: AtomicU64,
+    pub kills: AtomicU64,
+    pub events_expired: AtomicU64,
+    pub events_failed: AtomicU64,
+    pub concurrent_max: AtomicU64,
+    pub exited_cpu_ms: AtomicU64,
+    pub peak_rss_bytes: AtomicU64,
+}
+
+impl Counters {
+    /// The counters alone; the caller adds what is known of the living.
+    pub(crate) fn snapshot(&self) -> FunctionStats {
+        FunctionStats {
+            invocations_sync: self.sync.load(Relaxed),
+            invocations_event: self.event.load(Relaxed),
+            invocations_url: self.url.load(Relaxed),
+            throttles: self.throttles.load(Relaxed),
+            errors: self.errors.load(Relaxed),
+            crashes: self.crashes.load(Relaxed),
+            timeouts: self.timeouts.load(Relaxed),
+            init_failures: self.init_failures.load(Relaxed),
+            cold_starts: self.cold_starts.load(Relaxed),
+            kills: self.kills.load(Relaxed),
+            events_expired: self.events_expired.load(Relaxed),
+            events_failed: self.events_failed.load(Relaxed),
+            concurrent_max: self.concurrent_max.load(Relaxed),
+            cpu_ms: self.exited_cpu_ms.load(Relaxed),
+            peak_rss_bytes: self.peak_rss_bytes.load(Relaxed),
+            ..FunctionStats::default()
+        }
+    }
+}
+
+/// Adds one.
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}

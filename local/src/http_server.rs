@@ -1,0 +1,144 @@
+//! One accept loop for every listener of this crate: HTTP/1.1 with keep-alive, bounded bodies, graceful end.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::LocalError;
+
+/// Every answer is complete in memory: payloads are capped at a few MiB.
+pub(crate) type Reply = Response<Full<Bytes>>;
+
+/// How long an open exchange may go on once the server is told to stop.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Binds `port` of the loopback interface (0 = any free port).
+///
+/// # Errors
+/// [`LocalError::Bind`].
+pub(crate) fn bind(what: &'static str, port: u16) -> Result<std::net::TcpListener, LocalError> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let failed = |source| LocalError::Bind { what, address: address.to_string(), source };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Hands a bound listener to the current runtime; also says where it listens.
+///
+/// # Errors
+/// [`LocalError::System`].
+pub(crate) fn adopt(
+    what: &'static str,
+    listener: std::net::TcpListener,
+) -> Result<(TcpListener, SocketAddr), LocalError> {
+    let failed = |source| LocalError::System { what, source };
+    listener.set_nonblocking(true).map_err(failed)?;
+    let listener = TcpListener::from_std(listener).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Accepts until `stop`, one task of `tasks` per connection.
+pub(crate) async fn serve<H, F>(
+    listener: TcpListener,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    handler: H,
+) where
+    H: Fn(Request<Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Reply> + Send + 'static,
+{
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of descriptors, mostly: give the connections already open a moment to close.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        // Small request, small answer: Nagle's delay would cost more than the exchange.
+        let _ = stream.set_nodelay(true);
+        let (handler, stop) = (handler.clone(), stop.clone());
+        tasks.spawn(async move {
+            let service = service_fn(move |request| {
+                let reply = handler(request);
+                async move { Ok::<_, Infallible>(reply.await) }
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::pin!(connection);
+            tokio::select! {
+                _ = connection.as_mut() => return,
+                () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+            }
+            let _ = tokio::time::timeout(DRAIN, connection).await;
+        });
+    }
+}
+
+/// Why a body was not read.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    /// Longer than the cap.
+    TooLarge,
+    /// The connection broke.
+    Broken,
+}
+
+/// The whole body, never holding more than `cap_bytes` of it.
+pub(crate) async fn read_body(body: Incoming, cap_bytes: usize) -> Result<Bytes, BodyError> {
+    if body.size_hint().lower() > cap_bytes as u64 {
+        return Err(BodyError::TooLarge);
+    }
+    match Limited::new(body, cap_bytes).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge),
+        Err(_) => Err(BodyError::Broken),
+    }
+}
+
+/// An answer with a JSON body.
+pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Reply {
+    typed(status, "application/json", body)
+}
+
+/// An answer with a body of `content_type`.
+pub(crate) fn typed(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
+
+/// Adds a header; a value HTTP cannot carry is left out.
+pub(crate) fn with_header(mut reply: Reply, name: &'static str, value: &str) -> Reply {
+    if let Ok(value) = HeaderValue::from_str(value) {
+        reply.headers_mut().insert(HeaderName::from_static(name), value);
+    }
+    reply
+}
+
+/// An answer without a body.
+pub(crate) fn empty(status: StatusCode) -> Reply {
+    let mut reply = Response::new(Full::new(Bytes::new()));
+    *reply.status_mut() = status;
+    reply
+}

@@ -1,0 +1,295 @@
+//! The three stand-ins composed: one state directory, fixed ports, one key pair.
+//!
+//! A service started again on its state directory comes back on the same ports with the same keys and data sets, so
+//! clients that lived through its restart go on. What functions there are is the caller's to say.
+
+mod state;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::functions::{AdminHooks, HostConfig, Schedule, lock};
+use crate::{
+    Credentials, FunctionConfig, FunctionHost, LocalError, TableConfig, TableServer, TableStats,
+    http_server,
+};
+use state::{Saved, StateDir};
+
+/// How to start a [`Service`].
+#[derive(Debug)]
+pub struct ServiceConfig {
+    /// Where everything is kept; made if missing, readable by its owner only.
+    pub state_dir: PathBuf,
+    /// The region all services answer for.
+    pub region: String,
+    /// The keys; those of the state directory, or new random ones, when absent.
+    pub credentials: Option<Credentials>,
+    /// The ports; 0 is that of the state directory, or any.
+    pub ports: Ports,
+    /// Keep the table in a file, so that jobs survive a restart; otherwise in memory, which is faster.
+    pub durable: bool,
+    /// The table made at start.
+    pub table: String,
+    /// The bucket made at start.
+    pub bucket: String,
+    /// Directories offered as read-only buckets, beside those of the state directory.
+    pub mounts: Vec<Mount>,
+    /// The function whose URL is [`Endpoints::coordinator_url`].
+    pub url_function: String,
+    /// The most invocations at a time over all functions.
+    pub account_concurrency: u32,
+    /// A warm environment unused for this long is ended.
+    pub idle_timeout: Duration,
+    /// Stop environments between invocations, as Lambda does.
+    pub freeze: bool,
+    /// Events at a fixed rate.
+    pub schedules: Vec<Schedule>,
+}
+
+impl ServiceConfig {
+    /// Defaults: `us-east-1`, any ports, durable, table and bucket `gristmill`, URL function `coordinator`.
+    #[must_use]
+    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            state_dir: state_dir.into(),
+            region: "us-east-1".into(),
+            credentials: None,
+            ports: Ports::default(),
+            durable: true,
+            table: "gristmill".into(),
+            bucket: "gristmill".into(),
+            mounts: Vec::new(),
+            url_function: "coordinator".into(),
+            account_concurrency: 1000,
+            idle_timeout: Duration::from_secs(60),
+            freeze: false,
+            schedules: Vec::new(),
+        }
+    }
+}
+
+/// The loopback ports of a service.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ports {
+    /// Invoke API and admin routes.
+    pub lambda: u16,
+    /// Objects.
+    pub s3: u16,
+    /// The table.
+    pub dynamodb: u16,
+    /// The function URL.
+    pub coordinator: u16,
+}
+
+/// Where the services of a [`Service`] are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Endpoints {
+    /// For `aws-sdk-lambda`, and the admin routes.
+    pub lambda: String,
+    /// For `aws-sdk-s3`, with path-style addressing.
+    pub s3: String,
+    /// For `aws-sdk-dynamodb`.
+    pub dynamodb: String,
+    /// The function URL of [`ServiceConfig::url_function`].
+    pub coordinator_url: String,
+}
+
+/// A directory offered as a read-only bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The bucket's name.
+    pub name: String,
+    /// The directory.
+    pub path: PathBuf,
+}
+
+/// Running stand-ins.
+#[derive(Debug)]
+pub struct Service {
+    endpoints: Endpoints,
+    credentials: Credentials,
+    host: FunctionHost,
+    table: TableServer,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// What is written down for the next start.
+#[derive(Debug)]
+struct Kept {
+    dir: StateDir,
+    saved: Saved,
+}
+
+impl Service {
+    /// Starts everything on the current tokio runtime. The ports are bound before `functions` is asked what to run,
+    /// so that it can tell each function where the services are; the first function named
+    /// [`ServiceConfig::url_function`] that has a URL gets the coordinator's port.
+    ///
+    /// # Errors
+    /// [`LocalError::Busy`] when another service runs on the state directory, [`LocalError::Bind`] when one of its ports
+    /// is taken, and whatever the parts report.
+    pub async fn start(
+        config: ServiceConfig,
+        functions: impl FnOnce(&Endpoints) -> Vec<FunctionConfig>,
+    ) -> Result<Self, LocalError> {
+        let dir = StateDir::open(&config.state_dir)?;
+        let before = dir.load()?;
+        let credentials = match (config.credentials, &before) {
+            (Some(given), _) => given,
+            (None, Some(before)) => before.credentials.clone(),
+            (None, None) => Credentials::random()?,
+        };
+        let listeners = Listeners::bind(config.ports, before.as_ref().map(|b| b.ports))?;
+        let endpoints = listeners.endpoints();
+        let mut mounts = before.map(|b| b.mounts).unwrap_or_default();
+        config.mounts.into_iter().for_each(|mount| keep_mount(&mut mounts, mount));
+
+        let saved = Saved { ports: listeners.ports, credentials: credentials.clone(), mounts };
+        dir.save(&saved)?;
+        let table = TableServer::start(TableConfig {
+            file: config.durable.then(|| dir.path().join("table.sqlite")),
+            tables: vec![config.table.clone()],
+            region: config.region.clone(),
+            credentials: credentials.clone(),
+            listener: Some(listeners.dynamodb),
+        })?;
+
+        let discovery = json!({
+            "service": "gristmill",
+            "version": env!("CARGO_PKG_VERSION"),
+            "region": config.region,
+            "table": config.table,
+            "bucket": config.bucket,
+            "endpoints": endpoints,
+            "state_file": dir.file(),
+        });
+        let mut functions = functions(&endpoints);
+        let coordinator = functions.iter_mut().find(|f| f.name == config.url_function);
+        if let Some(url) = coordinator.and_then(|function| function.url.as_mut()) {
+            url.listener = Some(listeners.coordinator);
+        }
+        let kept = Arc::new(Mutex::new(Kept { dir, saved }));
+        let admin = hooks(discovery, &table);
+        let log_dir = config.state_dir.join("logs");
+        let host = FunctionHost::start(HostConfig {
+            region: config.region,
+            listener: Some(listeners.lambda),
+            log_dir: Some(log_dir),
+            account_concurrency: config.account_concurrency,
+            idle_timeout: config.idle_timeout,
+            freeze: config.freeze,
+            schedules: config.schedules,
+            admin,
+            ..HostConfig::new(credentials.clone(), functions)
+        })
+        .await?;
+        Ok(Self { endpoints, credentials, host, table, kept })
+    }
+
+    /// Where the services are.
+    #[must_use]
+    pub fn endpoints(&self) -> &Endpoints {
+        &self.endpoints
+    }
+
+    /// The keys all of them accept.
+    #[must_use]
+    pub fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// The function host, to observe it and to kill what it runs.
+    #[must_use]
+    pub fn host(&self) -> &FunctionHost {
+        &self.host
+    }
+
+    /// Counters of the table.
+    #[must_use]
+    pub fn table_stats(&self) -> TableStats {
+        self.table.stats()
+    }
+
+    /// Ends functions first, then what they use. Nothing is left running.
+    pub async fn shutdown(self) {
+        self.host.shutdown().await;
+        let table = self.table;
+        // It blocks until its thread ended, which must not hold up the runtime.
+        let _ = tokio::task::spawn_blocking(move || table.shutdown()).await;
+        drop(self.kept);
+    }
+}
+
+fn hooks(discovery: serde_json::Value, table: &TableServer) -> AdminHooks {
+    let table_stats = table.stats_reader();
+    AdminHooks {
+        service: Some(Arc::new(move || discovery.clone())),
+        stats: Some(Arc::new(move || json!({"table": table_stats()}))),
+        mount: None,
+    }
+}
+
+/// A name maps to one directory: the one given last.
+fn keep_mount(mounts: &mut Vec<Mount>, mount: Mount) {
+    match mounts.iter_mut().find(|known| known.name == mount.name) {
+        Some(known) => known.path = mount.path,
+        None => mounts.push(mount),
+    }
+}
+
+/// Every port bound before anything serves.
+struct Listeners {
+    ports: Ports,
+    lambda: std::net::TcpListener,
+    s3: std::net::TcpListener,
+    dynamodb: std::net::TcpListener,
+    coordinator: std::net::TcpListener,
+}
+
+impl Listeners {
+    fn bind(wanted: Ports, before: Option<Ports>) -> Result<Self, LocalError> {
+        let before = before.unwrap_or_default();
+        let bind = |what, wanted: u16, before: u16| {
+            let listener = http_server::bind(what, if wanted == 0 { before } else { wanted })?;
+            let system = |source| LocalError::System { what, source };
+            let port = listener.local_addr().map_err(system)?.port();
+            Ok::<_, LocalError>((listener, port))
+        };
+        let (lambda, lambda_port) = bind("function API", wanted.lambda, before.lambda)?;
+        let (s3, s3_port) = bind("object store", wanted.s3, before.s3)?;
+        let (dynamodb, dynamodb_port) = bind("table", wanted.dynamodb, before.dynamodb)?;
+        let (coordinator, coordinator_port) =
+            bind("coordinator's URL", wanted.coordinator, before.coordinator)?;
+        let ports = Ports {
+            lambda: lambda_port,
+            s3: s3_port,
+            dynamodb: dynamodb_port,
+            coordinator: coordinator_port,
+        };
+        Ok(Self { ports, lambda, s3, dynamodb, coordinator })
+    }
+
+    fn endpoints(&self) -> Endpoints {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        Endpoints {
+            lambda: url(self.ports.lambda),
+            s3: url(self.ports.s3),
+            dynamodb: url(self.ports.dynamodb),
+            coordinator_url: url(self.ports.coordinator),
+        }
+    }
+}
+
+/// The keys of a service running on `state_dir`, for a client on the same machine and of the same user.
+///
+/// # Errors
+/// [`LocalError::State`] when there is no readable `service.json`.
+pub fn read_credentials(state_dir: &Path) -> Result<Credentials, LocalError> {
+    state::read(&state_dir.join(state::FILE))?.map(|saved| saved.credentials).ok_or_else(|| {
+        LocalError::state(state_dir.join(state::FILE), "no service has run on this state directory")
+    })
+}

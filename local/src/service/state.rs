@@ -1,0 +1,102 @@
+//! The state directory: a lock against a second service, and `service.json` for the next start.
+
+use std::fs::{DirBuilder, File};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use super::{Mount, Ports};
+use crate::{Credentials, LocalError};
+
+/// Holds keys, so it is readable by its owner only.
+pub(super) const FILE: &str = "service.json";
+
+/// Larger than any service writes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What a service writes down.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Saved {
+    pub ports: Ports,
+    pub credentials: Credentials,
+    pub mounts: Vec<Mount>,
+}
+
+/// A state directory held by this process.
+#[derive(Debug)]
+pub(super) struct StateDir {
+    path: PathBuf,
+    /// The lock goes with the descriptor, so a killed service leaves none behind.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory if needed and takes it.
+    pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |error: std::io::Error| LocalError::state(path, error)
+        };
+        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(path))?;
+        let path = path.canonicalize().map_err(failed(path))?;
+        let lock_path = path.join("service.lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(failed(&lock_path))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(LocalError::Busy { path }),
+            Err(error) => Err(LocalError::state(lock_path, error)),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn file(&self) -> PathBuf {
+        self.path.join(FILE)
+    }
+
+    /// What the last service wrote down, if there was one.
+    pub(super) fn load(&self) -> Result<Option<Saved>, LocalError> {
+        read(&self.file())
+    }
+
+    /// Replaces what is written down, in one step.
+    pub(super) fn save(&self, saved: &Saved) -> Result<(), LocalError> {
+        let file = self.file();
+        let failed = |error: std::io::Error| LocalError::state(&file, error);
+        let text = serde_json::to_vec_pretty(saved).map_err(|error| failed(error.into()))?;
+        let new = self.path.join("service.json.new");
+        // One left by a service killed here may have other permissions.
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let mut out =
+            File::options().create_new(true).write(true).mode(0o600).open(&new).map_err(failed)?;
+        out.write_all(&text).and_then(|()| out.sync_all()).map_err(failed)?;
+        std::fs::rename(&new, &file).map_err(failed)
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<Option<Saved>, LocalError> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(LocalError::state(path, error)),
+    };
+    let mut text = Vec::new();
+    file.take(MAX_BYTES).read_to_end(&mut text).map_err(|error| LocalError::state(path, error))?;
+    serde_json::from_slice(&text).map(Some).map_err(|error| {
+        LocalError::state(path, format!("not a service's state ({error}); remove it to start anew"))
+    })
+}
