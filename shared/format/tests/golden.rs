@@ -154,3 +154,13 @@ fn a_golden_file_matches_the_specification_by_hand() {
          \"image\":{\"dtype\":\"U8\",\"shape\":[3,2,2,3],\"data_offsets\":[48,84]}}"
     );
 }
+
+#[test]
+fn a_checksum_tells_objects_apart() {
+    let mut seen: Vec<u32> =
+        objects().iter().map(|(_, object)| gristmill_format::checksum(object).unwrap()).collect();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), objects().len());
+    assert!(gristmill_format::checksum(&[0; 23]).is_err());
+}

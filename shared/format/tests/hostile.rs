@@ -301,9 +301,12 @@ fn lying_index_entries_are_refused() {
         let mut bytes = object.clone();
         bytes[at..at + lie.len()].copy_from_slice(&lie);
         reseal(&mut bytes).unwrap();
-        let result = Chunk::open(Bytes::from(bytes), &limits()).and_then(|chunk| {
-            (0..chunk.frames().len()).try_for_each(|i| chunk.tensors(i).map(drop))
-        });
+        let opened = Chunk::open(Bytes::from(bytes), &limits());
+        // The index alone does not tell how many rows a frame has.
+        let result = match opened {
+            Ok(chunk) if why == "other rows" => chunk.tensors(0).map(drop),
+            opened => opened.map(drop),
+        };
         assert!(matches!(result, Err(FormatError::Corrupt(_))), "{why}: {result:?}");
     }
 }
