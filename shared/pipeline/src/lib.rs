@@ -1,1 +1,32 @@
-//! Placeholder.
+//! A preprocessing pipeline as data: a source, a row of operators, and what the trainer does last.
+//!
+//! [`Pipeline::parse`] reads the YAML people write, fills in defaults and checks it as a whole:
+//! every operator declares what it takes and gives ([`Schema`]), and a pipeline that parses runs.
+//! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
+//! results. Pure: no I/O, no clock, no randomness.
+
+mod deliver;
+mod error;
+mod fingerprint;
+mod flow;
+mod node;
+mod op;
+pub mod ops;
+mod pipeline;
+mod schema;
+mod source;
+mod table;
+
+pub use deliver::Deliver;
+pub use error::PipelineError;
+pub use op::{Cardinality, Declaration, Op, Randomness, Scope, Stage};
+pub use pipeline::Pipeline;
+pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
+pub use source::{Feature, FeatureDType, Source};
+
+/// Largest pipeline text, in bytes.
+pub const MAX_TEXT_BYTES: usize = 4 << 20;
+
+/// Largest batch, in bytes of all its tensors: what fits one frame of a chunk object with room for
+/// its header.
+pub const MAX_BATCH_BYTES: u64 = 511 << 20;

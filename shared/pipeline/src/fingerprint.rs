@@ -1,0 +1,77 @@
+//! Names for results: equal fingerprints mean equal bytes.
+
+use crate::{Declaration, Op, Pipeline, Randomness, Source, Stage};
+use gristmill_types::{Epoch, Fingerprint};
+use serde::Serialize;
+
+/// What determines the output of a prefix. The order of fields is part of the fingerprint.
+#[derive(Serialize)]
+struct Identity<'a> {
+    version: u32,
+    numerics: &'a str,
+    dataset: Fingerprint,
+    source: &'a Source,
+    ops: Vec<OpIdentity<'a>>,
+    /// Of a prefix with random operators.
+    drawn: Option<(u64, Epoch)>,
+}
+
+#[derive(Serialize)]
+struct OpIdentity<'a> {
+    op: &'static str,
+    version: u32,
+    params: &'a Op,
+    /// Of random operators only: it keys what they draw.
+    ordinal: Option<u32>,
+}
+
+impl<'a> OpIdentity<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let Declaration { name, version, randomness, .. } = *stage.op.declaration();
+        let ordinal = (randomness == Randomness::Random).then_some(stage.ordinal);
+        OpIdentity { op: name, version, params: &stage.op, ordinal }
+    }
+}
+
+impl Pipeline {
+    /// What this pipeline is over `dataset` in numerics class `numerics`, whatever seed and epoch.
+    /// Neither its name, nor where the data lies, nor what trainers do last is part of it.
+    pub fn fingerprint(&self, dataset: &Fingerprint, numerics: &str) -> Fingerprint {
+        self.identify(self.stages().len(), dataset, numerics, None)
+    }
+
+    /// What each prefix yields, by the number of its operators: entry 0 is the source alone, the
+    /// last one is the whole. From the first random operator on, seed and epoch take part.
+    pub fn prefix_fingerprints(
+        &self,
+        dataset: &Fingerprint,
+        numerics: &str,
+        seed: u64,
+        epoch: Epoch,
+    ) -> Vec<Fingerprint> {
+        let random = |stage: &Stage| stage.op.declaration().randomness == Randomness::Random;
+        let prefix = |ops: usize| {
+            let drawn = self.stages()[..ops].iter().any(random).then_some((seed, epoch));
+            self.identify(ops, dataset, numerics, drawn)
+        };
+        (0..=self.stages().len()).map(prefix).collect()
+    }
+
+    fn identify(
+        &self,
+        ops: usize,
+        dataset: &Fingerprint,
+        numerics: &str,
+        drawn: Option<(u64, Epoch)>,
+    ) -> Fingerprint {
+        let identity = Identity {
+            version: 1,
+            numerics,
+            dataset: *dataset,
+            source: self.source(),
+            ops: self.stages()[..ops].iter().map(OpIdentity::new).collect(),
+            drawn,
+        };
+        Fingerprint::of("gristmill pipeline v1", crate::pipeline::to_json(&identity).as_bytes())
+    }
+}

@@ -1,0 +1,189 @@
+//! YAML (and so JSON) as a tree whose every node knows its line.
+//!
+//! Reading into a tree first, and into types from there, is what lets an error name the line, the
+//! operator and the parameter, and suggest the key that was meant.
+
+use crate::{MAX_TEXT_BYTES, PipelineError};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Location, Spanned};
+use std::fmt;
+
+/// Nesting deeper than any pipeline needs.
+const MAX_DEPTH: usize = 32;
+/// Values in all: a pipeline of a thousand operators has about ten thousand.
+const MAX_NODES: usize = 100_000;
+/// Longest piece of the text repeated in a message.
+const MAX_SHOWN_CHARS: usize = 48;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Bool(bool),
+    Int(i128),
+    Float(f64),
+    Str(String),
+    Seq(Vec<Node>),
+    Map(Vec<(Node, Node)>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) line: Option<u32>,
+    pub(crate) column: Option<u32>,
+}
+
+impl Node {
+    /// Reads one YAML document.
+    pub(crate) fn parse(text: &str) -> Result<Node, PipelineError> {
+        if text.len() > MAX_TEXT_BYTES {
+            let bytes = text.len();
+            return Err(PipelineError::general(format!(
+                "the pipeline has {bytes} bytes; the limit is {MAX_TEXT_BYTES}: is this the right file?"
+            )));
+        }
+        let options = serde_saphyr::options! {
+            budget: serde_saphyr::budget! {
+                max_depth: MAX_DEPTH,
+                flow_nesting_limit: MAX_DEPTH,
+                max_documents: 1,
+                max_nodes: MAX_NODES,
+                max_total_scalar_bytes: MAX_TEXT_BYTES,
+                max_recorded_anchor_bytes: MAX_TEXT_BYTES,
+            },
+            with_snippet: false,
+        };
+        serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax(&error))
+    }
+
+    /// An error about this node.
+    pub(crate) fn error(&self, message: impl Into<String>) -> PipelineError {
+        PipelineError { line: self.line, column: self.column, message: message.into() }
+    }
+
+    /// How a message speaks of this value.
+    pub(crate) fn shown(&self) -> String {
+        match &self.value {
+            Value::Null => "nothing".into(),
+            Value::Bool(value) => value.to_string(),
+            Value::Int(value) => value.to_string(),
+            Value::Float(value) => value.to_string(),
+            Value::Str(text) => shown(text),
+            Value::Seq(_) => "a list".into(),
+            Value::Map(_) => "a mapping".into(),
+        }
+    }
+}
+
+/// Text as it is repeated in a message: quoted, on one line, and cut.
+pub(crate) fn shown(text: &str) -> String {
+    let mut cut: String = text.chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN_CHARS).is_some() {
+        cut.push_str("...");
+    }
+    format!("`{cut}`")
+}
+
+fn syntax(error: &serde_saphyr::Error) -> PipelineError {
+    let (line, column) = error.location().map_or((None, None), position);
+    let rendered = error.without_snippet().to_string();
+    let message = rendered.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("");
+    // The position is said once, by us.
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    let message = match (message.rfind(" at line "), message.find(": ")) {
+        (Some(end), _) => &message[..end],
+        (None, Some(colon)) if message.starts_with("line ") => &message[colon + 2..],
+        _ => message,
+    };
+    let message: String = message.chars().take(200).collect();
+    PipelineError { line, column, message: format!("this is not valid YAML: {message}") }
+}
+
+fn position(at: Location) -> (Option<u32>, Option<u32>) {
+    let number = |n: u64| u32::try_from(n).ok().filter(|&n| n > 0);
+    (number(at.line()), number(at.column()))
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Spanned { value, referenced, .. } = Spanned::<Value>::deserialize(deserializer)?;
+        let (line, column) = position(referenced);
+        Ok(Node { value, line, column })
+    }
+}
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ValueVisitor)
+    }
+}
+
+struct ValueVisitor;
+
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a scalar, a list or a mapping")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        Value::deserialize(deserializer)
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Int(value.into()))
+    }
+
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Int(value))
+    }
+
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
+        Ok(Value::Int(i128::try_from(value).unwrap_or(i128::MAX)))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::Float(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::Str(value.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(Value::Str(value))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(item) = seq.next_element()? {
+            items.push(item);
+        }
+        Ok(Value::Seq(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut entries = Vec::new();
+        while let Some(entry) = map.next_entry()? {
+            entries.push(entry);
+        }
+        Ok(Value::Map(entries))
+    }
+}

@@ -1,0 +1,133 @@
+//! Operators as data: what each declares, and the set of them.
+//!
+//! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
+
+use crate::{PipelineError, flow::Flow, ops, table::Table};
+use serde::Serialize;
+
+/// Whether equal input gives equal output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Randomness {
+    Deterministic,
+    /// Output depends on (seed, epoch, record, repeat, copy, ordinal) as well.
+    Random,
+}
+
+/// How many elements come out for those that go in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cardinality {
+    OneToOne,
+    Filter,
+    OneToMany,
+    Batch,
+}
+
+/// How much of the dataset an operator must see at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    Element,
+    Split,
+    Global,
+}
+
+/// What an operator declares of itself, whatever its parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Declaration {
+    /// The name used in pipeline files.
+    pub name: &'static str,
+    /// Counts up whenever the same parameters give other results; part of every fingerprint.
+    pub version: u32,
+    pub randomness: Randomness,
+    pub cardinality: Cardinality,
+    /// No operator may be moved across it.
+    pub pins_position: bool,
+    pub scope: Scope,
+}
+
+/// What every operator's file provides.
+pub(crate) trait Operator: Sized {
+    const DECLARATION: Declaration;
+
+    /// Reads the parameters and fills in defaults.
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError>;
+
+    /// Turns the schema of its input into that of its output, or says why it cannot.
+    fn infer(&self, flow: &mut Flow) -> Result<(), String>;
+
+    /// The field it reads and replaces; none if it leaves all fields alone.
+    fn field(&self) -> Option<&str>;
+}
+
+macro_rules! operators {
+    ($($name:ident),* $(,)?) => {
+        /// An operator with its parameters. Serialises as its parameters alone.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(untagged)]
+        #[non_exhaustive]
+        pub enum Op {
+            $($name(ops::$name),)*
+        }
+
+        impl Op {
+            /// What every operator declares, in the order of the documentation.
+            pub const DECLARATIONS: &[Declaration] =
+                &[$(<ops::$name as Operator>::DECLARATION,)*];
+
+            /// What this operator declares.
+            pub fn declaration(&self) -> &'static Declaration {
+                match self {
+                    $(Op::$name(_) => const { &<ops::$name as Operator>::DECLARATION },)*
+                }
+            }
+
+            /// The field it reads and replaces; none if it leaves all fields alone.
+            pub fn field(&self) -> Option<&str> {
+                match self {
+                    $(Op::$name(op) => op.field(),)*
+                }
+            }
+
+            /// The operator called `name`, if there is one.
+            pub(crate) fn parse(
+                name: &str,
+                params: &mut Table<'_>,
+            ) -> Option<Result<Op, PipelineError>> {
+                $(if name == <ops::$name as Operator>::DECLARATION.name {
+                    return Some(<ops::$name as Operator>::parse(params).map(Op::$name));
+                })*
+                None
+            }
+
+            pub(crate) fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+                match self {
+                    $(Op::$name(op) => op.infer(flow),)*
+                }
+            }
+        }
+    };
+}
+
+operators!(Decode, Resize, RandomResizedCrop, Flip, Normalise, Cast, Batch, Sleep, Inflate,);
+
+impl Op {
+    /// The name used in pipeline files.
+    pub fn name(&self) -> &'static str {
+        self.declaration().name
+    }
+}
+
+/// An operator in its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    pub op: Op,
+    /// Place in the graph as its author wrote it, from 0: keys the randomness of the operator, so
+    /// that moving it does not change what it draws.
+    pub ordinal: u32,
+    /// The author forbids moving it.
+    pub keep_position: bool,
+    /// Line of the pipeline file; none when read from the canonical form.
+    pub line: Option<u32>,
+}

@@ -1,0 +1,55 @@
+//! The operators' parameters, one file each. The executor gives them effect.
+
+mod batch;
+mod cast;
+mod decode;
+mod flip;
+mod inflate;
+mod normalise;
+mod random_resized_crop;
+mod resize;
+mod sleep;
+
+pub use batch::Batch;
+pub(crate) use batch::MAX_BATCH_SIZE;
+pub use cast::{Cast, CastDType};
+pub use decode::Decode;
+pub use flip::Flip;
+pub use inflate::Inflate;
+pub use normalise::Normalise;
+pub use random_resized_crop::RandomResizedCrop;
+pub use resize::Resize;
+pub use sleep::{Sleep, SleepPer};
+
+use crate::{
+    Cardinality, Declaration, PipelineError, Randomness, Scope,
+    node::{Node, Value},
+    table::Table,
+};
+
+/// Largest side of an image an operator may be asked to make.
+pub const MAX_SIDE: u32 = 16_384;
+
+/// The declaration most operators share: one element in, one out, movable, deterministic.
+const fn element_wise(name: &'static str, version: u32) -> Declaration {
+    Declaration {
+        name,
+        version,
+        randomness: Randomness::Deterministic,
+        cardinality: Cardinality::OneToOne,
+        pins_position: false,
+        scope: Scope::Element,
+    }
+}
+
+/// `size`: one number for a square, or `[height, width]`.
+fn image_size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
+    let node: &Node = params.require("size")?;
+    match &node.value {
+        Value::Seq(items) if items.len() == 2 => {
+            let side = |i: usize| params.whole("size", &items[i], 1..=MAX_SIDE);
+            Ok([side(0)?, side(1)?])
+        }
+        _ => params.whole("size", node, 1..=MAX_SIDE).map(|side| [side, side]),
+    }
+}

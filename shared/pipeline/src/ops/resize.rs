@@ -1,0 +1,39 @@
+//! `resize`: an image of any size becomes one of a given size.
+
+use super::{element_wise, image_size};
+use crate::{
+    DType, Declaration, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
+};
+use serde::Serialize;
+
+/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`, bilinear. With `antialias` every source pixel
+/// under the (then wider) triangle counts, as in Pillow; without, the nearest four.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Resize {
+    pub field: String,
+    /// Height and width in pixels.
+    pub size: [u32; 2],
+    pub antialias: bool,
+}
+
+impl Operator for Resize {
+    const DECLARATION: Declaration = element_wise("resize", 1);
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let size = image_size(params)?;
+        let antialias = params.bool("antialias", true)?;
+        Ok(Resize { field: params.field()?, size, antialias })
+    }
+
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let range = flow.image("resize", &self.field, &[DType::U8])?.range;
+        let [height, width] = self.size;
+        let output = FieldSchema::fixed(DType::U8, [height, width, 3]);
+        flow.write("resize", &self.field, FieldSchema { range, ..output });
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+}

@@ -1,0 +1,343 @@
+//! A checked pipeline: read from YAML, written as canonical JSON.
+
+use crate::{
+    Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    flow::Flow,
+    node::{Node, Value, shown},
+    ops::Batch,
+    table::{Table, nearest},
+};
+use serde::Serialize;
+use std::collections::BTreeSet;
+
+#[cfg(test)]
+mod tests;
+
+/// Version of the canonical form.
+const CANONICAL_VERSION: u32 = 1;
+/// Most operators of a pipeline.
+const MAX_OPS: usize = 1024;
+
+/// A pipeline that can run: its schema is known on every edge, and it ends in one batch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipeline {
+    name: Option<String>,
+    source: Source,
+    stages: Vec<Stage>,
+    deliver: Deliver,
+    schemas: Vec<Schema>,
+    output: Schema,
+    batch: Batch,
+}
+
+#[derive(Serialize)]
+struct Canonical<'a> {
+    version: u32,
+    source: &'a Source,
+    ops: Vec<CanonicalOp<'a>>,
+    deliver: &'a Deliver,
+}
+
+#[derive(Serialize)]
+struct CanonicalOp<'a> {
+    op: &'static str,
+    version: u32,
+    ordinal: u32,
+    keep_position: bool,
+    params: &'a Op,
+}
+
+impl Pipeline {
+    /// Reads a pipeline file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line, and what to do about it.
+    pub fn parse(yaml: &str) -> Result<Pipeline, PipelineError> {
+        let root = Node::parse(yaml)?;
+        if root.value == Value::Null {
+            return Err(PipelineError::general(
+                "the pipeline is empty; it needs `source` and `ops`",
+            ));
+        }
+        let mut table = Table::new("the pipeline", &root)?;
+        let name = match table.get("name") {
+            Some(node) => Some(table.text("name", node)?),
+            None => None,
+        };
+        let source = table.get("source");
+        let ops = table.get("ops");
+        let deliver = table.get("deliver");
+        // A misspelt key is the better message than the missing one it leaves behind.
+        let missing = |key| PipelineError::general(format!("the pipeline needs `{key}`"));
+        table.finish()?;
+        let source = Source::parse(source.ok_or_else(|| missing("source"))?)?;
+        let ops = ops.ok_or_else(|| missing("ops"))?;
+        let mut stages = Vec::new();
+        for (ordinal, node) in (0..).zip(op_nodes(ops)?) {
+            stages.push(parse_stage(ordinal, node)?);
+        }
+        let deliver_line = deliver.and_then(|node| node.line);
+        let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
+        Self::check(name, source, stages, ops.line, deliver, deliver_line)
+    }
+
+    /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
+    /// of it.
+    ///
+    /// # Errors
+    /// If it is not that, or needs operators or versions that this build does not have.
+    pub fn from_canonical(json: &str) -> Result<Pipeline, PipelineError> {
+        // JSON is YAML; and this reader, unlike our JSON one, reads every float back exactly.
+        let parsed = Node::parse(json).and_then(|root| Self::read_canonical(&root));
+        // Lines of a text that no person wrote help nobody.
+        parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
+            pipeline.stages.iter_mut().for_each(|stage| stage.line = None);
+            pipeline
+        })
+    }
+
+    fn read_canonical(root: &Node) -> Result<Pipeline, PipelineError> {
+        let mut table = Table::new("the canonical pipeline", root)?;
+        let version = table.require("version")?;
+        if version.value != Value::Int(CANONICAL_VERSION.into()) {
+            return Err(version.error(format!(
+                "the canonical pipeline has version {}, this build reads {CANONICAL_VERSION}; \
+                 use one release for all parts of a job",
+                version.shown()
+            )));
+        }
+        let source = Source::parse_canonical(table.require("source")?)?;
+        let ops = op_nodes(table.require("ops")?)?;
+        let stages = ops.iter().map(read_canonical_stage).collect::<Result<Vec<_>, _>>()?;
+        let deliver = Deliver::parse(table.require("deliver")?)?;
+        table.finish()?;
+        let mut ordinals = BTreeSet::new();
+        if !stages.iter().all(|stage| ordinals.insert(stage.ordinal)) {
+            return Err(PipelineError::general("two ops have the same ordinal"));
+        }
+        Self::check(None, source, stages, None, deliver, None)
+    }
+
+    /// Infers the schema of every edge and checks what concerns the pipeline as a whole.
+    fn check(
+        name: Option<String>,
+        source: Source,
+        stages: Vec<Stage>,
+        ops_line: Option<u32>,
+        deliver: Deliver,
+        deliver_line: Option<u32>,
+    ) -> Result<Pipeline, PipelineError> {
+        let mut flow = Flow::new(source.schema());
+        let mut schemas = vec![flow.schema().clone()];
+        let mut batch: Option<&Batch> = None;
+        for stage in &stages {
+            let at = |message: String| PipelineError::at_line(stage.line, message);
+            if batch.is_some() {
+                let name = stage.op.name();
+                let message = match &stage.op {
+                    Op::Batch(_) => "`batch` comes once; remove one".to_owned(),
+                    _ => format!("`{name}` comes after `batch`; move it before, `batch` is last"),
+                };
+                return Err(at(message));
+            }
+            stage.op.infer(&mut flow).map_err(at)?;
+            schemas.push(flow.schema().clone());
+            if let Op::Batch(op) = &stage.op {
+                batch = Some(op);
+            }
+        }
+        let Some(batch) = batch.cloned() else {
+            let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
+            return Err(PipelineError::at_line(ops_line, message));
+        };
+        deliver.check(&flow).map_err(|m| PipelineError::at_line(deliver_line, m))?;
+        let output = flow.schema().with_implicit();
+        Ok(Pipeline { name, source, stages, deliver, schemas, output, batch })
+    }
+
+    /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
+    /// source path, which change no result.
+    pub fn canonical_json(&self) -> String {
+        let ops = self.stages.iter().map(|stage| {
+            let Stage { op, ordinal, keep_position, .. } = stage;
+            let Declaration { name, version, .. } = *op.declaration();
+            CanonicalOp {
+                op: name,
+                version,
+                ordinal: *ordinal,
+                keep_position: *keep_position,
+                params: op,
+            }
+        });
+        to_json(&Canonical {
+            version: CANONICAL_VERSION,
+            source: &self.source,
+            ops: ops.collect(),
+            deliver: &self.deliver,
+        })
+    }
+
+    /// What its author calls it.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Where its elements come from.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Where the data lies, as the author wrote it: path, directory, glob or `s3://bucket/prefix`.
+    /// Empty when read from the canonical form.
+    pub fn source_path(&self) -> &str {
+        &self.source.path
+    }
+
+    /// The operators in the order they run; the last one is the batch.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// What trainers do with delivered batches.
+    pub fn deliver(&self) -> &Deliver {
+        &self.deliver
+    }
+
+    /// One element on every edge: entry 0 is what the source yields, entry i + 1 what op i does.
+    /// `batch` stacks elements and leaves their schema as it is.
+    pub fn schemas(&self) -> &[Schema] {
+        &self.schemas
+    }
+
+    /// One element as it is delivered, `__key__` and `__copy__` included.
+    pub fn output_schema(&self) -> &Schema {
+        &self.output
+    }
+
+    /// Bytes of one delivered element; `None` if elements differ.
+    pub fn element_bytes(&self) -> Option<u64> {
+        self.output.element_bytes()
+    }
+
+    /// Elements of a batch.
+    pub fn batch_size(&self) -> u32 {
+        self.batch.size
+    }
+
+    /// Whether the last batch of an epoch is left out when it is short.
+    pub fn drop_remainder(&self) -> bool {
+        self.batch.drop_remainder
+    }
+
+    /// The same with another batch size.
+    ///
+    /// # Errors
+    /// If it is 0, or a batch would be too large.
+    pub fn with_batch_size(self, size: u32) -> Result<Pipeline, PipelineError> {
+        let most = crate::ops::MAX_BATCH_SIZE;
+        if !(1..=most).contains(&size) {
+            return Err(PipelineError::general(format!(
+                "the batch size must be 1 to {most}, not {size}"
+            )));
+        }
+        let Pipeline { name, source, mut stages, deliver, .. } = self;
+        for stage in &mut stages {
+            if let Op::Batch(batch) = &mut stage.op {
+                batch.size = size;
+            }
+        }
+        let checked = Self::check(name, source, stages, None, deliver, None);
+        // The number came from elsewhere than the file.
+        checked.map_err(|error| PipelineError::general(error.message))
+    }
+
+    /// The same over other data.
+    #[must_use]
+    pub fn with_source_path(mut self, path: impl Into<String>) -> Pipeline {
+        self.source.path = path.into();
+        self
+    }
+}
+
+/// JSON of plain data, in the order of its declaration.
+pub(crate) fn to_json(value: &impl Serialize) -> String {
+    // Serialising fails only on maps with keys that are not text; there are none.
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
+    match &node.value {
+        Value::Seq(ops) if ops.len() > MAX_OPS => {
+            Err(node.error(format!("`ops` has {} entries; the limit is {MAX_OPS}", ops.len())))
+        }
+        Value::Seq(ops) => Ok(ops),
+        _ => Err(node.error(format!("`ops` must be a list of operators, not {}", node.shown()))),
+    }
+}
+
+/// `- name`, or `- name: { parameters }`.
+fn parse_stage(ordinal: u32, node: &Node) -> Result<Stage, PipelineError> {
+    let (name, params) = match &node.value {
+        Value::Str(name) => (name, None),
+        Value::Map(entries) => match entries.as_slice() {
+            [(Node { value: Value::Str(name), .. }, params)] => (name, Some(params)),
+            [(first, _), (second, _), ..] => {
+                return Err(second.error(format!(
+                    "an op is one name with its parameters below it; {} stands beside {}: indent \
+                     it further, or start it with a dash",
+                    second.shown(),
+                    first.shown()
+                )));
+            }
+            _ => return Err(node.error("an op is a name, or a name with its parameters")),
+        },
+        _ => {
+            let found = node.shown();
+            return Err(node.error(format!("an op is a name with its parameters, not {found}")));
+        }
+    };
+    let mut params = match params {
+        Some(params) => Table::new(format!("`{}`", cut(name)), params)?,
+        None => Table::empty(format!("`{}`", cut(name)), node.line),
+    };
+    let op = Op::parse(name, &mut params).ok_or_else(|| unknown(name, node))??;
+    let keep_position = params.bool("keep_position", false)?;
+    params.finish()?;
+    Ok(Stage { op, ordinal, keep_position, line: node.line })
+}
+
+fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
+    let mut table = Table::new("an op", node)?;
+    let name = table.require("op")?;
+    let name = table.text("op", name)?;
+    let version = table.require("version")?;
+    let version = table.whole("version", version, 0..=u32::MAX)?;
+    let ordinal = table.require("ordinal")?;
+    let ordinal = table.whole("ordinal", ordinal, 0..=MAX_OPS as u32)?;
+    let keep_position = table.bool("keep_position", false)?;
+    let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
+    table.finish()?;
+    let op = Op::parse(&name, &mut params).ok_or_else(|| unknown(&name, node))??;
+    params.finish()?;
+    let known = op.declaration().version;
+    if version != known {
+        return Err(node.error(format!(
+            "op `{name}` is needed in version {version}, this build has {known}; use the release \
+             the job was registered with"
+        )));
+    }
+    Ok(Stage { op, ordinal, keep_position, line: None })
+}
+
+fn cut(name: &str) -> &str {
+    name.char_indices().nth(32).map_or(name, |(end, _)| &name[..end])
+}
+
+fn unknown(name: &str, node: &Node) -> PipelineError {
+    let known: Vec<&str> = Op::DECLARATIONS.iter().map(|declaration| declaration.name).collect();
+    let advice = match nearest(name, &known) {
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("there are {}", known.join(", ")),
+    };
+    node.error(format!("op {} is not known; {advice}", shown(name)))
+}

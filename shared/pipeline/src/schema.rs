@@ -1,0 +1,139 @@
+//! What one element looks like on an edge of the pipeline.
+
+use serde::Serialize;
+use std::{collections::BTreeMap, fmt};
+
+/// Field holding the source record an element comes from: u64, `file index << 32 | record index`.
+pub const KEY_FIELD: &str = "__key__";
+/// Field holding which of several elements of one source record this is: u32, from 0.
+pub const COPY_FIELD: &str = "__copy__";
+
+/// Type of the values of a field. Little-endian wherever it is bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DType {
+    /// A byte string of any length, such as an encoded image.
+    Bytes,
+    U8,
+    /// IEEE 754 binary16.
+    F16,
+    /// The upper half of an f32.
+    BF16,
+    F32,
+    U32,
+    I64,
+    U64,
+}
+
+impl DType {
+    /// Bytes of one value; none for byte strings, whose length varies.
+    pub const fn size_bytes(self) -> Option<u64> {
+        match self {
+            DType::Bytes => None,
+            DType::U8 => Some(1),
+            DType::F16 | DType::BF16 => Some(2),
+            DType::F32 | DType::U32 => Some(4),
+            DType::I64 | DType::U64 => Some(8),
+        }
+    }
+
+    /// The name used in pipeline files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bytes => "bytes",
+            DType::U8 => "u8",
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            DType::F32 => "f32",
+            DType::U32 => "u32",
+            DType::I64 => "i64",
+            DType::U64 => "u64",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+/// The values a field can hold, both ends included.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ValueRange {
+    pub min: f64,
+    pub max: f64,
+}
+
+impl ValueRange {
+    /// What pixels of a decoded image hold.
+    pub const PIXELS: ValueRange = ValueRange { min: 0.0, max: 255.0 };
+}
+
+/// One field of an element.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FieldSchema {
+    pub dtype: DType,
+    /// One entry per dimension, `None` where elements differ; empty for scalars and byte strings.
+    pub shape: Vec<Option<u32>>,
+    /// The values it can hold, where that is known and narrower than the dtype says.
+    pub range: Option<ValueRange>,
+}
+
+impl FieldSchema {
+    /// A field of known shape and unknown range.
+    pub fn fixed(dtype: DType, shape: impl IntoIterator<Item = u32>) -> Self {
+        FieldSchema { dtype, shape: shape.into_iter().map(Some).collect(), range: None }
+    }
+
+    /// Bytes of one element's value; `None` if elements differ, or beyond counting.
+    pub fn element_bytes(&self) -> Option<u64> {
+        let size = self.dtype.size_bytes()?;
+        self.shape.iter().try_fold(size, |bytes, dim| bytes.checked_mul(u64::from((*dim)?)))
+    }
+
+    /// The dimensions, if all are known.
+    pub fn known_shape(&self) -> Option<Vec<u32>> {
+        self.shape.iter().copied().collect()
+    }
+}
+
+impl fmt::Display for FieldSchema {
+    /// For example `u8 [?, ?, 3]`; byte strings are just `bytes`, scalars just their dtype.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", self.dtype)?;
+        if self.shape.is_empty() {
+            return Ok(());
+        }
+        let dims = self.shape.iter().map(|dim| dim.map_or("?".into(), |dim| dim.to_string()));
+        write!(out, " [{}]", dims.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The fields of one element by name, without the batch dimension. Serialises as a mapping.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Schema {
+    pub fields: BTreeMap<String, FieldSchema>,
+}
+
+impl Schema {
+    /// The field called `name`.
+    pub fn field(&self, name: &str) -> Option<&FieldSchema> {
+        self.fields.get(name)
+    }
+
+    /// Bytes of one element; `None` if elements differ, or beyond counting.
+    pub fn element_bytes(&self) -> Option<u64> {
+        let mut fields = self.fields.values();
+        fields.try_fold(0_u64, |sum, field| sum.checked_add(field.element_bytes()?))
+    }
+
+    /// With the fields that every delivered batch has beside the author's own.
+    pub(crate) fn with_implicit(&self) -> Schema {
+        let mut fields = self.fields.clone();
+        fields.insert(KEY_FIELD.into(), FieldSchema::fixed(DType::U64, []));
+        fields.insert(COPY_FIELD.into(), FieldSchema::fixed(DType::U32, []));
+        Schema { fields }
+    }
+}

@@ -1,0 +1,226 @@
+//! A mapping of the pipeline file with a known set of keys, read key by key.
+
+use crate::{
+    PipelineError,
+    node::{Node, Value, shown},
+};
+use std::ops::RangeInclusive;
+
+/// Reads the keys of one mapping; what nobody asked for is an error at [`Table::finish`].
+pub(crate) struct Table<'a> {
+    /// How messages name the mapping, for example "`resize`".
+    what: String,
+    line: Option<u32>,
+    entries: &'a [(Node, Node)],
+    asked: Vec<&'static str>,
+}
+
+impl<'a> Table<'a> {
+    /// `node` as a mapping; nothing at all is an empty one.
+    pub(crate) fn new(what: impl Into<String>, node: &'a Node) -> Result<Self, PipelineError> {
+        let what = what.into();
+        let entries: &[(Node, Node)] = match &node.value {
+            Value::Map(entries) => entries,
+            Value::Null => &[],
+            _ => {
+                let found = node.shown();
+                return Err(node.error(format!("{what} must be a mapping of keys, not {found}")));
+            }
+        };
+        Ok(Table { what, line: node.line, entries, asked: Vec::new() })
+    }
+
+    /// A mapping without keys, as a bare operator name has.
+    pub(crate) fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
+        Table { what: what.into(), line, entries: &[], asked: Vec::new() }
+    }
+
+    pub(crate) fn error(&self, message: impl Into<String>) -> PipelineError {
+        PipelineError::at_line(self.line, message)
+    }
+
+    /// The value of `key`, if it is there.
+    pub(crate) fn get(&mut self, key: &'static str) -> Option<&'a Node> {
+        self.asked.push(key);
+        let named = |(name, _): &&(Node, Node)| matches!(&name.value, Value::Str(n) if n == key);
+        self.entries.iter().find(named).map(|(_, value)| value)
+    }
+
+    /// The value of `key`.
+    pub(crate) fn require(&mut self, key: &'static str) -> Result<&'a Node, PipelineError> {
+        let what = self.what.clone();
+        let line = self.line;
+        self.get(key).ok_or_else(|| PipelineError::at_line(line, format!("{what} needs `{key}`")))
+    }
+
+    fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
+        node.error(format!("{} `{key}` must be {wanted}, not {}", self.what, node.shown()))
+    }
+
+    pub(crate) fn bool(&mut self, key: &'static str, default: bool) -> Result<bool, PipelineError> {
+        match self.get(key) {
+            None => Ok(default),
+            Some(Node { value: Value::Bool(value), .. }) => Ok(*value),
+            Some(node) => Err(self.wrong(key, node, "true or false")),
+        }
+    }
+
+    pub(crate) fn text(&self, key: &str, node: &Node) -> Result<String, PipelineError> {
+        match &node.value {
+            // Control characters have no place in a key or path, and would break one-line messages.
+            Value::Str(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
+                Ok(text.clone())
+            }
+            _ => Err(self.wrong(key, node, "text (quote it if it looks like a number)")),
+        }
+    }
+
+    /// The field an operator works on; `image` unless given.
+    pub(crate) fn field(&mut self) -> Result<String, PipelineError> {
+        match self.get("field") {
+            None => Ok("image".into()),
+            Some(node) => self.text("field", node),
+        }
+    }
+
+    pub(crate) fn whole(
+        &self,
+        key: &str,
+        node: &Node,
+        range: RangeInclusive<u32>,
+    ) -> Result<u32, PipelineError> {
+        let number = match node.value {
+            Value::Int(number) => u32::try_from(number).ok(),
+            _ => None,
+        };
+        number.filter(|number| range.contains(number)).ok_or_else(|| {
+            let wanted = format!("a whole number from {} to {}", range.start(), range.end());
+            self.wrong(key, node, &wanted)
+        })
+    }
+
+    /// A finite number in `range`, written whole or with a point.
+    pub(crate) fn number(
+        &self,
+        key: &str,
+        node: &Node,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, PipelineError> {
+        let number = match node.value {
+            Value::Int(number) => Some(number as f64),
+            Value::Float(number) => Some(number),
+            _ => None,
+        };
+        // Adding zero turns -0.0, which would have a canonical form of its own, into 0.0.
+        let number = number.filter(|n| n.is_finite() && range.contains(n)).map(|n| n + 0.0);
+        number.ok_or_else(|| {
+            let wanted = match (*range.start(), *range.end()) {
+                (f64::MIN, f64::MAX) => "a finite number".to_owned(),
+                (low, f64::MAX) => format!("a number of at least {low}"),
+                (low, high) => format!("a number from {low} to {high}"),
+            };
+            self.wrong(key, node, &wanted)
+        })
+    }
+
+    /// A list of exactly `N` numbers.
+    pub(crate) fn numbers<const N: usize>(
+        &self,
+        key: &str,
+        node: &Node,
+        range: RangeInclusive<f64>,
+    ) -> Result<[f64; N], PipelineError> {
+        let items = match &node.value {
+            Value::Seq(items) if items.len() == N => items,
+            _ => return Err(self.wrong(key, node, &format!("a list of {N} numbers"))),
+        };
+        let mut numbers = [0.0; N];
+        for (number, item) in numbers.iter_mut().zip(items) {
+            *number = self.number(key, item, range.clone())?;
+        }
+        Ok(numbers)
+    }
+
+    /// A list of whole numbers in `range`.
+    pub(crate) fn wholes(
+        &self,
+        key: &str,
+        node: &Node,
+        range: RangeInclusive<u32>,
+    ) -> Result<Vec<u32>, PipelineError> {
+        match &node.value {
+            Value::Seq(items) => {
+                items.iter().map(|item| self.whole(key, item, range.clone())).collect()
+            }
+            _ => Err(self.wrong(key, node, "a list of whole numbers")),
+        }
+    }
+
+    /// One of `choices` by name.
+    pub(crate) fn choice<T: Copy>(
+        &self,
+        key: &str,
+        node: &Node,
+        choices: &[(&str, T)],
+    ) -> Result<T, PipelineError> {
+        let chosen = match &node.value {
+            Value::Str(text) => choices.iter().find(|(name, _)| name == text),
+            _ => None,
+        };
+        chosen.map(|(_, value)| *value).ok_or_else(|| {
+            let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
+            self.wrong(key, node, &one_of(&names))
+        })
+    }
+
+    /// Every entry with its key as text, for mappings whose keys the author chooses.
+    pub(crate) fn entries(&self) -> Result<Vec<(String, &'a Node, &'a Node)>, PipelineError> {
+        let named = |(key, value): &'a (Node, Node)| match &key.value {
+            Value::Str(name) => Ok((name.clone(), key, value)),
+            _ => {
+                Err(key.error(format!("{} has the key {}; keys are text", self.what, key.shown())))
+            }
+        };
+        self.entries.iter().map(named).collect()
+    }
+
+    /// Refuses keys nobody asked for.
+    pub(crate) fn finish(self) -> Result<(), PipelineError> {
+        for (name, key, _) in self.entries()? {
+            if self.asked.contains(&name.as_str()) {
+                continue;
+            }
+            let advice = match nearest(&name, &self.asked) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None if self.asked.is_empty() => "it takes none".to_owned(),
+                None => {
+                    let mut known = self.asked.clone();
+                    known.sort_unstable();
+                    format!("it takes {}", known.join(", "))
+                }
+            };
+            let (what, name) = (&self.what, shown(&name));
+            return Err(key.error(format!("{what} has no key {name}; {advice}")));
+        }
+        Ok(())
+    }
+}
+
+/// "a, b or c".
+pub(crate) fn one_of(names: &[&str]) -> String {
+    match names {
+        [] => "nothing".into(),
+        [only] => (*only).into(),
+        [rest @ .., last] => format!("{} or {last}", rest.join(", ")),
+    }
+}
+
+/// The name that `name` was probably meant to be.
+pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
+    // Nobody mistypes a name into a much longer one; and the distance costs time quadratic in it.
+    let name = name.get(..64.min(name.len()))?.to_lowercase();
+    let distance = |other: &str| strsim::osa_distance(&name, other);
+    let best = known.iter().map(|other| (distance(other), *other)).min()?;
+    // A third of the letters wrong is still recognisable; more is another word.
+    (best.0 <= 1.max(best.1.len().min(name.len()) / 3)).then_some(best.1)
+}
