@@ -1,1 +1,25 @@
-//! Placeholder.
+//! Streams committed batches into the training loop: in order, exactly once, with bounded memory.
+//!
+//! [`Fetcher::start`] joins a job; [`Fetcher::next`] hands out batches; [`Fetcher::checkpointed`]
+//! says what is safe. Everything else (polling, prefetching, joining remainders, local workers)
+//! runs behind these three.
+
+mod assembler;
+mod dataset;
+mod downloader;
+mod error;
+mod fetcher;
+pub mod framing;
+mod ledger;
+mod local;
+mod poller;
+mod progress;
+pub mod server;
+mod service_file;
+
+pub use assembler::Batch;
+pub use dataset::{ListError, Source, list_dataset, mount_name};
+pub use gristmill_executor::NUMERICS;
+pub use error::FetchError;
+pub use service_file::{AttachError, ServiceFile};
+pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};

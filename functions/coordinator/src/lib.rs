@@ -1,1 +1,21 @@
-//! Placeholder.
+//! The coordinator function: registers jobs, hands out splits, accepts commits and reports.
+//!
+//! Stateless. A call loads the items it is about, decides with the pure functions of
+//! `gristmill-splits`, and commits with one conditional write; on a conflict it decides again on
+//! the item that is there. It alone touches the table (the scaler its own item).
+
+mod collect;
+mod coordinator;
+mod epochs;
+mod handler;
+mod items;
+mod jobs;
+mod leases;
+mod progress;
+mod scan;
+mod settings;
+mod store;
+
+pub use coordinator::Coordinator;
+pub use handler::{handle, serve};
+pub use settings::Settings;

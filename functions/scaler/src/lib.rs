@@ -1,1 +1,19 @@
-//! Placeholder.
+//! The scaler function: reads the job's SCALE item, decides, records, invokes.
+
+mod handler;
+
+pub use handler::{ScaleError, Scaler};
+
+use gristmill_protocol::ScalerEvent;
+use lambda_runtime::{Error, LambdaEvent, service_fn};
+use std::sync::Arc;
+
+/// Serves scaler events until the platform ends the environment.
+pub async fn serve(scaler: Scaler) -> Result<(), Error> {
+    let scaler = Arc::new(scaler);
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<ScalerEvent>| {
+        let scaler = Arc::clone(&scaler);
+        async move { scaler.handle(&event.payload).await.map_err(Error::from) }
+    }))
+    .await
+}

@@ -1,1 +1,3 @@
-//! Placeholder.
+//! Decisions as pure functions: observation, state and settings in, decision and reason out.
+
+pub mod scaling;

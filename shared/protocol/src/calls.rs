@@ -166,7 +166,7 @@ pub struct Commit {
     /// No object was put: the bytes are with the trainer that ran it.
     pub local: bool,
     pub object_bytes: u64,
-    /// CRC32C of the whole object.
+    /// What identifies its content: the checksum over the checksums of its frames.
     pub crc32c: u32,
     /// Records of an indexed file, or rows of a split.
     pub rows: u32,
@@ -184,6 +184,8 @@ pub struct Flush {
     pub attempt: Attempt,
     pub nonce: Nonce,
     pub commits: Vec<Commit>,
+    /// The split to be started next, where splits are marked: saves a call.
+    pub next: Option<u8>,
     pub remaining_ms: u64,
     pub split_ms: u64,
     pub cost: WorkerCost,

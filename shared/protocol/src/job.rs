@@ -125,12 +125,15 @@ pub struct Register {
 pub struct Plan {
     pub records: u64,
     pub batch_size: u32,
+    /// An epoch's last batch is left out when it is not full.
+    pub drop_last: bool,
     pub split_records: u32,
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).
     pub r: u32,
-    /// Positions workers may run ahead of the lowest undelivered one.
+    /// Positions workers may run ahead of the lowest undelivered one, and bytes ready beyond it.
     pub window_splits: u32,
+    pub window_bytes: u64,
 }
 
 /// Where a job stands.

@@ -1,4 +1,4 @@
-//! Names of objects in the bucket. Every key starts with its namespace, so that a role or a bucket
+//! Names of objects in the bucket, and of what functions share in the table. Every key starts with its namespace, so that a role or a bucket
 //! policy can be scoped to one.
 
 use gristmill_types::{
@@ -23,6 +23,15 @@ pub fn bundle_prefix(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: Bundle
 /// One attempt at one split. The nonce keeps two attempts, or two runs of one attempt, apart.
 pub fn chunk(bundle_prefix: &str, position: Position, attempt: Attempt, nonce: Nonce) -> String {
     format!("{bundle_prefix}{position:08}.{attempt}.{nonce}.gmc")
+}
+
+/// The inverse of [`chunk`]; none for any other key.
+pub fn parse_chunk(bundle_prefix: &str, key: &str) -> Option<(Position, Attempt, Nonce)> {
+    let name = key.strip_prefix(bundle_prefix)?.strip_suffix(".gmc")?;
+    let mut parts = name.split('.');
+    let (position, attempt, nonce) = (parts.next()?, parts.next()?, parts.next()?);
+    let parsed = (position.parse().ok()?, attempt.parse().ok()?, nonce.parse().ok()?);
+    parts.next().is_none().then_some(parsed)
 }
 
 /// Records left out of one split, as JSON lines; beside the chunk, named like it.
@@ -50,6 +59,14 @@ pub fn manifest(ns: &Namespace, version: Fingerprint) -> String {
     format!("{}/datasets/{version}/manifest.json", root(ns))
 }
 
+/// Partition of a job's own items.
+pub fn job_partition(ns: &Namespace, job: &JobName) -> String {
+    format!("T#{ns}#J#{job}")
+}
+
+/// Sort key of the scaler's item in a job's partition.
+pub const SCALE: &str = "SCALE";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +77,8 @@ mod tests {
         let prefix = bundle_prefix(&ns, &job, 1, 2);
         let first = chunk(&prefix, 3, 1, Nonce([1; 8]));
         assert_eq!(first, "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.gmc");
+        assert_eq!(parse_chunk(&prefix, &first), Some((3, 1, Nonce([1; 8]))));
+        assert_eq!(parse_chunk(&prefix, &skipped(&first)), None);
         assert_ne!(first, chunk(&prefix, 3, 2, Nonce([1; 8])));
         assert_ne!(first, chunk(&prefix, 3, 1, Nonce([2; 8])));
         assert_eq!(

@@ -1,1 +1,16 @@
-//! Placeholder.
+//! Turns leases into committed splits: claim, read the source, run the pipeline, store, commit.
+//!
+//! The loop is shared by the worker function and by the workers inside a trainer's host; they
+//! differ only in where a finished split goes, which is the [`Sink`].
+
+mod committer;
+mod dataset;
+mod error;
+mod indexing;
+mod lease;
+mod worker;
+
+pub use dataset::{DatasetCache, SplitSource};
+pub use error::RunError;
+pub use lease::{FinishedSplit, Sink, SplitName, run_position};
+pub use worker::{Ended, JobContext, Runner, RunnerConfig};

@@ -2,7 +2,11 @@
 
 pub(crate) fn encode(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    bytes.iter().flat_map(|b| [b >> 4, b & 15]).map(|d| char::from(DIGITS[usize::from(d)])).collect()
+    bytes
+        .iter()
+        .flat_map(|b| [b >> 4, b & 15])
+        .map(|d| char::from(DIGITS[usize::from(d)]))
+        .collect()
 }
 
 pub(crate) fn decode<const N: usize>(text: &str) -> Option<[u8; N]> {

@@ -1,0 +1,236 @@
+//! From splits to batches: whole batches pass through untouched, remainders are joined, every batch
+//! gets its number.
+
+use crate::{
+    EpochTotals, FetchError,
+    downloader::{Arrival, Content},
+    ledger::{Ledger, Place},
+};
+use bytes::Bytes;
+use gristmill_format::{Chunk, Frame, Limits, join_rows};
+use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
+use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
+use gristmill_types::{Epoch, Position};
+use std::collections::BTreeMap;
+use tokio::sync::mpsc;
+
+/// One batch, as the trainer gets it.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    pub epoch: Epoch,
+    /// Number of the batch in its epoch.
+    pub g: u64,
+    pub rows: u32,
+    /// A safetensors blob: the element's tensors with a leading dimension of `rows`, `__key__`
+    /// (u64) and `__copy__` (u32).
+    pub frame: Bytes,
+}
+
+pub(crate) enum Assembled {
+    Batch {
+        batch: Batch,
+        /// The split that completed it.
+        place: Place,
+        /// A restart at this batch needs splits from here on.
+        resume_place: Place,
+    },
+    EpochEnd {
+        totals: EpochTotals,
+        next: Place,
+    },
+}
+
+/// Where to begin: a joiner that has counted up to the batch to resume at.
+pub(crate) struct Start {
+    pub joiner: Joiner,
+    pub totals: EpochTotals,
+    /// The first split whose object is needed.
+    pub place: Place,
+}
+
+impl Start {
+    /// Counts the batches of epoch `epoch` up to `g` from the entries of its splits.
+    pub async fn seek(
+        ledger: &Ledger,
+        plan: &Plan,
+        (epoch, g): (Epoch, u64),
+    ) -> Result<Self, FetchError> {
+        let mut joiner = Joiner::new(plan.batch_size, plan.drop_last);
+        let mut totals = EpochTotals { epoch, ..EpochTotals::default() };
+        while joiner.g() < g && joiner.position() < plan.n_splits {
+            let entry = ledger.peek((epoch, joiner.position())).await?;
+            let mut ahead = joiner.clone();
+            ahead.push(counts(&entry), |_| {});
+            // The split that completes batch g is the first one to be taken in for good.
+            if ahead.g() > g {
+                break;
+            }
+            joiner = ahead;
+            add(&mut totals, &entry);
+        }
+        totals.batches = joiner.g();
+        let place = (epoch, joiner.first_needed());
+        ledger.forget_before(place);
+        Ok(Self { joiner, totals, place })
+    }
+}
+
+fn counts(entry: &ReadyEntry) -> Counts {
+    Counts { batches: entry.batches, remainder: entry.remainder_rows }
+}
+
+fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
+    totals.rows += u64::from(entry.rows);
+    totals.skipped += u64::from(entry.skipped);
+    totals.splits += 1;
+}
+
+/// Joins splits into batches, epoch after epoch.
+pub(crate) struct Assembler {
+    plan: Plan,
+    epochs: Epoch,
+    resume: (Epoch, u64),
+    joiner: Joiner,
+    totals: EpochTotals,
+    /// Remainders not yet used up, copied out of their objects so that those can be freed.
+    remainders: BTreeMap<Position, Frame>,
+    queue: mpsc::Sender<Assembled>,
+}
+
+impl Assembler {
+    pub fn new(
+        plan: Plan,
+        epochs: Epoch,
+        resume: (Epoch, u64),
+        start: Start,
+        queue: mpsc::Sender<Assembled>,
+    ) -> Self {
+        let Start { joiner, totals, .. } = start;
+        Self { plan, epochs, resume, joiner, totals, remainders: BTreeMap::new(), queue }
+    }
+
+    /// Takes in splits until the last one of the last epoch. A closed queue (the trainer is gone)
+    /// ends it quietly.
+    pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
+        if self.plan.n_splits == 0 {
+            for epoch in self.resume.0..self.epochs {
+                self.totals = EpochTotals { epoch, ..EpochTotals::default() };
+                let _ = self.end_epoch().await?;
+            }
+            return Ok(());
+        }
+        while let Some(Arrival { entry, content }) = arrivals.recv().await {
+            let chunk = match content {
+                Content::Nothing => None,
+                Content::Pending(chunk) => {
+                    let gone = |_| FetchError::BadObject("a download was cut off".into());
+                    Some(chunk.await.map_err(gone)??)
+                }
+            };
+            if !self.take_in(&entry, chunk.as_ref()).await? {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the trainer still listens.
+    async fn take_in(
+        &mut self,
+        entry: &ReadyEntry,
+        chunk: Option<&Chunk>,
+    ) -> Result<bool, FetchError> {
+        if let Some(chunk) = chunk {
+            check_counts(entry, chunk)?;
+            if let Some(i) = chunk.remainder() {
+                let frame = Bytes::copy_from_slice(&chunk.frame(i).map_err(|e| bad(entry, &e))?);
+                let frame = Frame::parse(frame, &Limits::default()).map_err(|e| bad(entry, &e))?;
+                self.remainders.insert(entry.position, frame);
+            }
+        }
+        // When resuming, splits before the joiner's position are wanted for their remainder only.
+        if entry.position < self.joiner.position() {
+            return Ok(true);
+        }
+        let place = (entry.epoch, entry.position);
+        let resume_place = (entry.epoch, self.joiner.first_needed());
+        let mut planned = Vec::new();
+        self.joiner.push(counts(entry), |batch| planned.push(batch));
+        add(&mut self.totals, entry);
+        for batch in planned {
+            if !self.deliver(batch, entry, chunk, place, resume_place).await? {
+                return Ok(false);
+            }
+        }
+        self.remainders = self.remainders.split_off(&self.joiner.first_needed());
+        if self.joiner.position() < self.plan.n_splits {
+            return Ok(true);
+        }
+        let fresh = Joiner::new(self.plan.batch_size, self.plan.drop_last);
+        if let Some(batch) = std::mem::replace(&mut self.joiner, fresh).finish() {
+            if !self.deliver(batch, entry, None, place, resume_place).await? {
+                return Ok(false);
+            }
+        }
+        self.remainders.clear();
+        self.end_epoch().await
+    }
+
+    async fn deliver(
+        &mut self,
+        batch: PlannedBatch,
+        entry: &ReadyEntry,
+        chunk: Option<&Chunk>,
+        place: Place,
+        resume_place: Place,
+    ) -> Result<bool, FetchError> {
+        let PlannedBatch { g, rows, source } = batch;
+        self.totals.batches = g + 1;
+        if (entry.epoch, g) < self.resume {
+            return Ok(true);
+        }
+        let frame = match (source, chunk) {
+            (Source::Whole { frame, .. }, Some(chunk)) => {
+                chunk.frame(frame as usize).map_err(|error| bad(entry, &error))?
+            }
+            (Source::Whole { .. }, None) => return Err(bad(entry, &"it has no content")),
+            (Source::Joined(pieces), _) => {
+                let mut parts = Vec::with_capacity(pieces.len());
+                for piece in &pieces {
+                    let frame = self.remainders.get(&piece.position);
+                    let frame = frame.ok_or_else(|| bad(entry, &"its remainder is missing"))?;
+                    parts.push((frame, piece.rows.start as usize..piece.rows.end as usize));
+                }
+                let joined = join_rows(&parts, &Limits::default());
+                Bytes::from(joined.map_err(|error| bad(entry, &error))?)
+            }
+        };
+        let batch = Batch { epoch: entry.epoch, g, rows, frame };
+        Ok(self.queue.send(Assembled::Batch { batch, place, resume_place }).await.is_ok())
+    }
+
+    async fn end_epoch(&mut self) -> Result<bool, FetchError> {
+        let next = self.totals.epoch + 1;
+        let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
+        let totals = std::mem::replace(&mut self.totals, fresh);
+        Ok(self.queue.send(Assembled::EpochEnd { totals, next: (next, 0) }).await.is_ok())
+    }
+}
+
+/// The object must hold what its entry promised, or batch numbers would shift.
+fn check_counts(entry: &ReadyEntry, chunk: &Chunk) -> Result<(), FetchError> {
+    let remainder = chunk.remainder().map_or(0, |i| chunk.frames()[i].rows);
+    let batches = chunk.frames().len() - usize::from(chunk.remainder().is_some());
+    let promised = entry.kind != ReadyKind::Poison
+        && batches == entry.batches as usize
+        && remainder == entry.remainder_rows;
+    match promised {
+        true => Ok(()),
+        false => Err(bad(entry, &"it holds other batches than were committed")),
+    }
+}
+
+fn bad(entry: &ReadyEntry, error: &dyn std::fmt::Display) -> FetchError {
+    let ReadyEntry { epoch, position, .. } = entry;
+    FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
+}

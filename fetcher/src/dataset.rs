@@ -1,0 +1,155 @@
+//! Datasets as people name them, and as jobs read them: files pinned by size and etag.
+
+use gristmill_ports::{ObjectError, Objects};
+use gristmill_protocol::{Dataset, SourceFile};
+use gristmill_types::Fingerprint;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Where a dataset is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    S3 { bucket: String, pattern: String },
+    /// On this machine: `pattern` is relative to `root`, a directory that exists.
+    Local { root: PathBuf, pattern: String },
+}
+
+impl Source {
+    /// Reads `text`: `s3://bucket/pattern`, or a path or glob relative to `base`.
+    ///
+    /// # Errors
+    /// A local path that is not there, or an S3 address without a bucket.
+    pub fn parse(text: &str, base: &Path) -> io::Result<Self> {
+        if let Some(address) = text.strip_prefix("s3://") {
+            let (bucket, pattern) = address.split_once('/').unwrap_or((address, ""));
+            if bucket.is_empty() {
+                return Err(io::Error::other(format!("{text} names no bucket")));
+            }
+            return Ok(Self::S3 { bucket: bucket.to_owned(), pattern: pattern.to_owned() });
+        }
+        let missing = |path: &Path, error: io::Error| {
+            io::Error::other(format!("cannot read dataset {}: {error}", path.display()))
+        };
+        // The root ends before the first component with a wildcard.
+        let parts: Vec<&str> = text.split('/').collect();
+        let fixed = parts.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
+        let path = base.join(parts[..fixed].join("/"));
+        let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
+        let found = fs::canonicalize(&path).map_err(|error| missing(&path, error))?;
+        if fixed < parts.len() {
+            return Ok(Self::Local { root: found, pattern: parts[fixed..].join("/") });
+        }
+        if found.is_dir() {
+            return Ok(Self::Local { root: found, pattern: String::new() });
+        }
+        let name = found.file_name().and_then(|name| name.to_str());
+        match (found.parent(), name) {
+            (Some(root), Some(name)) => {
+                Ok(Self::Local { root: root.to_owned(), pattern: name.to_owned() })
+            }
+            _ => Err(missing(&path, io::Error::other("it is no file or directory"))),
+        }
+    }
+}
+
+/// The bucket under which a directory of this machine is mounted: the same for the same directory,
+/// so that a dataset keeps its version.
+pub fn mount_name(root: &Path) -> String {
+    let fingerprint = Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes());
+    format!("dir-{}", &fingerprint.to_string()[..24])
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListError {
+    #[error(transparent)]
+    Objects(#[from] ObjectError),
+    #[error("{0} is not a valid pattern: {1}")]
+    Pattern(String, glob::PatternError),
+    #[error("no file matches s3://{bucket}/{pattern}")]
+    Empty { bucket: String, pattern: String },
+}
+
+/// Lists the files of `bucket` that match `pattern`, in key order: a key, a prefix (a directory,
+/// with or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out.
+pub async fn list_dataset(
+    objects: &dyn Objects,
+    bucket: &str,
+    pattern: &str,
+) -> Result<Dataset, ListError> {
+    let wild = pattern.find(['*', '?', '[']);
+    let prefix = &pattern[..wild.unwrap_or(pattern.len())];
+    let glob = wild.map(|_| glob::Pattern::new(pattern)).transpose();
+    let glob = glob.map_err(|error| ListError::Pattern(pattern.to_owned(), error))?;
+    let options = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
+    let wanted = |key: &str| match &glob {
+        Some(glob) => glob.matches_with(key, options),
+        None => {
+            let rest = key.strip_prefix(prefix);
+            rest.is_some_and(|r| prefix.is_empty() || prefix.ends_with('/') || r.is_empty() || r.starts_with('/'))
+        }
+    };
+    let hidden = |key: &str| key.rsplit('/').next().is_none_or(|n| n.is_empty() || n.starts_with(['.', '_']));
+    let listed = objects.list(bucket, prefix).await?;
+    let files: Vec<SourceFile> = listed
+        .into_iter()
+        .filter(|info| wanted(&info.key) && !hidden(&info.key))
+        // A directory of shards may hold notes about itself.
+        .filter(|info| glob.is_some() || !info.key.ends_with(".json"))
+        .map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag })
+        .collect();
+    match files.is_empty() {
+        true => Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() }),
+        false => Ok(Dataset { bucket: bucket.to_owned(), files }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use gristmill_ports::{ObjectPath, memory::MemoryObjects};
+
+    async fn keys(pattern: &str) -> Result<Vec<String>, ListError> {
+        let objects = MemoryObjects::default();
+        for key in ["a/x-1.tfrecord", "a/x-2.tfrecord", "a/manifest.json", "a/.tmp", "ab/x-3.tfrecord"] {
+            let path = ObjectPath::new("b", key);
+            objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
+        }
+        let dataset = list_dataset(&objects, "b", pattern).await?;
+        Ok(dataset.files.into_iter().map(|file| file.key).collect())
+    }
+
+    #[test]
+    fn sources_are_files_directories_globs_and_buckets() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = fs::canonicalize(dir.path()).unwrap();
+        fs::create_dir(root.join("data")).unwrap();
+        fs::write(root.join("data/x.tfrecord"), "x").unwrap();
+        let local = |root: PathBuf, pattern: &str| Source::Local { root, pattern: pattern.into() };
+        let parse = |text: &str| Source::parse(text, &root).unwrap();
+        assert_eq!(parse("data"), local(root.join("data"), ""));
+        assert_eq!(parse("data/x.tfrecord"), local(root.join("data"), "x.tfrecord"));
+        assert_eq!(parse("data/x-*.tfrecord"), local(root.join("data"), "x-*.tfrecord"));
+        assert_eq!(parse("*/x-*"), local(root.clone(), "*/x-*"));
+        let absolute = root.join("data").display().to_string();
+        assert_eq!(parse(&absolute), local(root.join("data"), ""));
+        let s3 = Source::S3 { bucket: "b".into(), pattern: "p/*".into() };
+        assert_eq!(parse("s3://b/p/*"), s3);
+        let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
+        assert!(missing.contains("nothing/here"), "{missing}");
+        assert!(Source::parse("s3:///x", &root).is_err());
+    }
+
+    #[tokio::test]
+    async fn patterns_name_files_directories_and_globs() {
+        assert_eq!(keys("a").await.unwrap(), ["a/x-1.tfrecord", "a/x-2.tfrecord"]);
+        assert_eq!(keys("a/").await.unwrap(), ["a/x-1.tfrecord", "a/x-2.tfrecord"]);
+        assert_eq!(keys("a/x-2.tfrecord").await.unwrap(), ["a/x-2.tfrecord"]);
+        assert_eq!(keys("a*/x-[23].tfrecord").await.unwrap(), ["a/x-2.tfrecord", "ab/x-3.tfrecord"]);
+        assert_eq!(keys("").await.unwrap().len(), 3);
+        let none = keys("c/*.tfrecord").await.unwrap_err();
+        assert_eq!(none.to_string(), "no file matches s3://b/c/*.tfrecord");
+    }
+}

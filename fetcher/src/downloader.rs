@@ -1,0 +1,125 @@
+//! Fetches committed splits in delivery order, several at a time, within a memory budget.
+
+use crate::{
+    FetchError,
+    ledger::{Ledger, Place, next_place},
+    local::{LocalStore, open, recompute},
+};
+use bytes::Bytes;
+use gristmill_format::Chunk;
+use gristmill_ports::{ObjectPath, Objects};
+use gristmill_protocol::{ReadyEntry, ReadyKind, keys};
+use gristmill_runner::{JobContext, Runner};
+use std::sync::Arc;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    task::JoinSet,
+};
+
+/// Splits whose download may be under way or waiting to be joined, at most.
+pub(crate) const MAX_AHEAD: usize = 32;
+/// Unit of the memory budget.
+const PERMIT_BYTES: u64 = 1 << 16;
+
+/// One split in delivery order: its entry, and its content once it has arrived.
+pub(crate) struct Arrival {
+    pub entry: ReadyEntry,
+    pub content: Content,
+}
+
+pub(crate) enum Content {
+    /// A poisoned split has no content.
+    Nothing,
+    Pending(oneshot::Receiver<Result<Chunk, FetchError>>),
+}
+
+/// Downloads the splits of one job.
+pub(crate) struct Downloader {
+    pub runner: Runner,
+    pub context: Arc<JobContext>,
+    pub ledger: Arc<Ledger>,
+    pub local: Arc<LocalStore>,
+    pub budget_bytes: u64,
+}
+
+/// Bytes that give their part of the budget back when the last batch made of them is gone.
+struct Held {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Downloader {
+    /// Sends every split from `start` to the end of the run, in order, then closes the channel.
+    pub async fn run(
+        self,
+        start: Place,
+        n_splits: u32,
+        arrivals: mpsc::Sender<Arrival>,
+    ) -> Result<(), FetchError> {
+        let permits = usize::try_from(self.budget_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(1).max(1);
+        let budget = Arc::new(Semaphore::new(permits));
+        let mut downloads = JoinSet::new();
+        let mut place = start;
+        while place.0 < self.context.view.spec.epochs && n_splits > 0 {
+            let entry = self.ledger.take(place).await?;
+            let content = match entry.kind {
+                ReadyKind::Poison => Content::Nothing,
+                ReadyKind::Object | ReadyKind::Local => {
+                    // Permits are taken in delivery order, so the split that is waited for always
+                    // gets its own. One larger than the budget takes all of it.
+                    let wanted = entry.object_bytes.div_ceil(PERMIT_BYTES).min(permits as u64);
+                    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+                    let permit = Arc::clone(&budget).acquire_many_owned(wanted).await;
+                    let permit = permit.map_err(|e| FetchError::BadObject(e.to_string()))?;
+                    let (sender, receiver) = oneshot::channel();
+                    let fetch = self.fetch(entry.clone(), permit);
+                    downloads.spawn(async move { drop(sender.send(fetch.await)) });
+                    Content::Pending(receiver)
+                }
+            };
+            if arrivals.send(Arrival { entry, content }).await.is_err() {
+                return Ok(());
+            }
+            while downloads.try_join_next().is_some() {}
+            place = next_place(place, n_splits);
+        }
+        // Dropping the set would cut the last downloads off.
+        while downloads.join_next().await.is_some() {}
+        Ok(())
+    }
+
+    fn fetch(
+        &self,
+        entry: ReadyEntry,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
+        let (runner, context) = (self.runner.clone(), Arc::clone(&self.context));
+        let local = Arc::clone(&self.local);
+        async move {
+            let config = &runner.config;
+            let prefix = keys::bundle_prefix(&config.ns, &context.view.job, entry.epoch, entry.bundle);
+            let key = keys::chunk(&prefix, entry.position, entry.attempt, entry.nonce);
+            let bytes = match (entry.kind, local.take(&entry)) {
+                (_, Some(object)) => object,
+                (ReadyKind::Local, None) => recompute(&runner, &context, &entry).await?,
+                (_, None) => {
+                    let path = ObjectPath::new(&config.bucket, &key);
+                    get(&*runner.objects, &path, entry.object_bytes).await?
+                }
+            };
+            open(Bytes::from_owner(Held { bytes, _permit: permit }), &entry, &key)
+        }
+    }
+}
+
+async fn get(objects: &dyn Objects, path: &ObjectPath, bytes: u64) -> Result<Bytes, FetchError> {
+    // The committed length is the cap: a larger object is not the one committed.
+    let got = objects.get_range(path, 0..bytes, None).await;
+    got.map_err(|error| FetchError::BadObject(error.to_string()))
+}

@@ -1,0 +1,299 @@
+//! The trainer's handle on its stream of batches.
+
+use crate::{
+    Batch, FetchError,
+    assembler::{Assembled, Assembler, Start},
+    downloader::{Downloader, MAX_AHEAD},
+    ledger::{Ledger, Place},
+    local::{self, LocalStore},
+    poller::Poller,
+    progress::Progress,
+};
+use gristmill_ports::{CallError, Clock, Coordinator, Objects, call_with_retry};
+use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
+use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
+use gristmill_types::{Epoch, JobName, Namespace};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{sync::mpsc, task::JoinSet};
+
+/// Batches joined and waiting for the trainer, beside the objects they are slices of.
+const QUEUE_BATCHES: usize = 64;
+
+/// How a trainer wants its batches.
+#[derive(Debug, Clone)]
+pub struct FetcherConfig {
+    pub ns: Namespace,
+    pub bucket: String,
+    pub job: JobName,
+    /// Workers inside this process.
+    pub local_workers: u32,
+    /// Memory for objects fetched ahead, in bytes.
+    pub prefetch_bytes: u64,
+    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint.
+    pub resume: (Epoch, u64),
+    /// How long the service may be silent before the run fails.
+    pub patience: Duration,
+}
+
+impl FetcherConfig {
+    /// From the start, remote workers only, with room for a few objects ahead.
+    pub fn new(ns: Namespace, bucket: String, job: JobName) -> Self {
+        Self {
+            ns,
+            bucket,
+            job,
+            local_workers: 0,
+            prefetch_bytes: 256 << 20,
+            resume: (0, 0),
+            patience: Duration::from_secs(120),
+        }
+    }
+}
+
+/// The world as the fetcher sees it.
+#[derive(Clone)]
+pub struct FetcherPorts {
+    pub coordinator: Arc<dyn Coordinator>,
+    pub objects: Arc<dyn Objects>,
+    pub clock: Arc<dyn Clock>,
+}
+
+/// What the trainer is given next.
+#[derive(Debug)]
+pub enum Delivery {
+    Batch(Batch),
+    EpochEnd(EpochTotals),
+    /// All epochs are delivered.
+    End,
+}
+
+/// What an epoch came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpochTotals {
+    pub epoch: Epoch,
+    pub batches: u64,
+    pub rows: u64,
+    pub skipped: u64,
+    pub splits: u32,
+}
+
+/// Numbers for people to watch.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    pub metrics: TrainerMetrics,
+    pub scale: ScaleState,
+    pub active_workers: u32,
+    pub workers_max: u32,
+    pub indexed_files: u32,
+}
+
+/// A job's stream of batches. Dropping it stops everything that runs behind it.
+pub struct Fetcher {
+    ledger: Arc<Ledger>,
+    progress: Arc<Progress>,
+    ports: FetcherPorts,
+    config: FetcherConfig,
+    batches: mpsc::Receiver<Assembled>,
+    last_handed_over: Option<Instant>,
+    last_batch: Option<(Epoch, u64)>,
+    ended: bool,
+    _tasks: JoinSet<()>,
+}
+
+impl Fetcher {
+    /// Registers `register` (or joins the job of that name) and returns it as it stands.
+    pub async fn register(ports: &FetcherPorts, register: Register) -> Result<JobView, FetchError> {
+        let call = Call::Register(register);
+        expect_job(call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await)
+    }
+
+    /// The job of that name.
+    pub async fn describe(ports: &FetcherPorts, job: &JobName) -> Result<JobView, FetchError> {
+        let call = Call::Describe { job: job.clone() };
+        expect_job(call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await)
+    }
+
+    /// Begins streaming a registered job.
+    pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let FetcherPorts { coordinator, objects, clock } = ports.clone();
+        let runner_config =
+            RunnerConfig { ns: config.ns.clone(), bucket: config.bucket.clone(), local: true };
+        let runner = Runner { coordinator, objects, clock, config: runner_config };
+        let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;
+        let context = Arc::new(context);
+
+        // Batches are counted from the start of the epoch to resume in: entries of all its splits
+        // are asked for again, objects only of those still needed.
+        let start: Place = (config.resume.0, 0);
+        let ledger = Arc::new(Ledger::new((*context.view).clone(), start));
+        let progress = Arc::new(Progress::new(ports.clock.now_ms(), config.resume));
+        let store = Arc::new(LocalStore::new(config.prefetch_bytes));
+
+        let mut tasks = JoinSet::new();
+        let poller = Poller {
+            job: config.job.clone(),
+            coordinator: Arc::clone(&ports.coordinator),
+            clock: Arc::clone(&ports.clock),
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            patience: config.patience,
+        };
+        tasks.spawn(poller.run());
+        for _ in 0..config.local_workers {
+            let (runner, context) = (runner.clone(), (*context).clone());
+            tasks.spawn(local::work(runner, Arc::new(context), Arc::clone(&store), Arc::clone(&ledger)));
+        }
+        let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
+        let downloader = Downloader {
+            runner,
+            context,
+            ledger: Arc::clone(&ledger),
+            local: store,
+            budget_bytes: config.prefetch_bytes,
+        };
+        tasks.spawn(stream(downloader, Arc::clone(&ledger), Arc::clone(&progress), config.resume, queue));
+        Ok(Self {
+            ledger,
+            progress,
+            ports,
+            config,
+            batches,
+            last_handed_over: None,
+            last_batch: None,
+            ended: false,
+            _tasks: tasks,
+        })
+    }
+
+    /// The next batch, the end of an epoch, or the end of the job.
+    pub async fn next(&mut self) -> Result<Delivery, FetchError> {
+        if self.ended {
+            return Ok(Delivery::End);
+        }
+        let asked = Instant::now();
+        if self.batches.is_empty() {
+            self.progress.urgent.notify_one();
+        }
+        let queued = self.batches.len();
+        let Some(assembled) = self.batches.recv().await else {
+            self.ended = true;
+            return match self.ledger.error() {
+                Some(error) => Err(error),
+                None => Ok(Delivery::End),
+            };
+        };
+        match assembled {
+            Assembled::Batch { batch, place, resume_place } => {
+                let now = Instant::now();
+                let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
+                let name = ((batch.epoch, batch.g), place, resume_place);
+                self.progress.handed_over(name, (since_last, now - asked), queued);
+                self.last_batch = Some((batch.epoch, batch.g));
+                self.report_if_due();
+                Ok(Delivery::Batch(batch))
+            }
+            Assembled::EpochEnd { totals, next } => {
+                self.progress.passed(next);
+                Ok(Delivery::EpochEnd(totals))
+            }
+        }
+    }
+
+    /// Everything up to and including batch `g` of `epoch` is safe in a checkpoint.
+    pub fn checkpointed(&self, epoch: Epoch, g: u64) {
+        self.progress.durable((epoch, g + 1));
+    }
+
+    /// Everything of all epochs before `epoch` is safe in a checkpoint.
+    pub fn checkpointed_epochs(&self, epoch: Epoch) {
+        self.progress.durable((epoch, 0));
+        self.progress.urgent.notify_one();
+    }
+
+    /// Where the job stands, for people.
+    pub fn snapshot(&self) -> Snapshot {
+        let metrics = self.progress.metrics();
+        self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
+            metrics,
+            scale: scale.clone(),
+            active_workers,
+            workers_max,
+            indexed_files,
+        })
+    }
+
+    /// The batch handed out last, by (epoch, g).
+    pub fn last_batch(&self) -> Option<(Epoch, u64)> {
+        self.last_batch
+    }
+
+    /// The job as last heard of.
+    pub fn view(&self) -> Option<JobView> {
+        self.ledger.view()
+    }
+
+    /// Says how far the trainer came and waits until the coordinator knows; call it once at the
+    /// end, so that the job is closed and its objects are collected.
+    pub async fn finish(self) -> Result<Snapshot, FetchError> {
+        let snapshot = self.snapshot();
+        let give_up = Instant::now() + self.config.patience;
+        while self.progress.ack().is_some() && Instant::now() < give_up {
+            if let Some(error) = self.ledger.error() {
+                return Err(error);
+            }
+            self.progress.urgent.notify_one();
+            self.ports.clock.sleep(Duration::from_millis(5)).await;
+        }
+        Ok(snapshot)
+    }
+
+    fn report_if_due(&self) {
+        let Some(plan) = self.ledger.view().and_then(|view| view.plan) else { return };
+        let unreported = self.progress.unreported_splits(plan.n_splits);
+        if unreported >= u64::from(plan.window_splits / 4).max(1) {
+            self.progress.urgent.notify_one();
+        }
+    }
+}
+
+/// How long registration insists.
+const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
+
+fn expect_job(reply: Result<Reply, CallError>) -> Result<JobView, FetchError> {
+    match reply? {
+        Reply::Job(view) => Ok(view),
+        other => Err(FetchError::Refused(format!("the coordinator's answer does not fit: {other:?}"))),
+    }
+}
+
+fn run_error(error: RunError) -> FetchError {
+    FetchError::Refused(error.to_string())
+}
+
+/// Downloads and joins from `resume` to the end of the run; an error ends it for everybody.
+async fn stream(
+    downloader: Downloader,
+    ledger: Arc<Ledger>,
+    progress: Arc<Progress>,
+    resume: (Epoch, u64),
+    queue: mpsc::Sender<Assembled>,
+) {
+    let streaming = async {
+        let view = ledger.planned().await?;
+        let Some(plan) = view.plan else { return Ok(()) };
+        let start = Start::seek(&ledger, &plan, resume).await?;
+        let place = start.place;
+        progress.starts_at(place);
+        let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
+        let assembler = Assembler::new(plan, view.spec.epochs, resume, start, queue);
+        let downloading = downloader.run(place, plan.n_splits, sender);
+        let (downloaded, assembled) = tokio::join!(downloading, assembler.run(arrivals));
+        downloaded.and(assembled)
+    };
+    if let Err(error) = streaming.await {
+        ledger.fail(error);
+    }
+}

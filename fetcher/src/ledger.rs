@@ -1,0 +1,162 @@
+//! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
+//! error that ended it. Written by the poller, awaited by the downloader.
+
+use crate::FetchError;
+use gristmill_protocol::{IdleReason, JobState, JobView, Polled, ReadyEntry, ScaleState};
+use gristmill_types::{Epoch, Position};
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::watch;
+
+/// A place in the run: splits are delivered in this order.
+pub(crate) type Place = (Epoch, Position);
+
+#[derive(Debug, Default)]
+struct Inner {
+    entries: BTreeMap<Place, ReadyEntry>,
+    /// Everything before this place is known; entries beyond it may be.
+    known_until: Place,
+    view: Option<JobView>,
+    scale: ScaleState,
+    active_workers: u32,
+    claimable: u32,
+    indexed_files: u32,
+    workers_max: u32,
+    ended: Option<FetchError>,
+    local_idle: Option<IdleReason>,
+}
+
+/// Shared between the fetcher's tasks; a change of `changed` says that something is new.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    inner: Mutex<Inner>,
+    changed: watch::Sender<u64>,
+}
+
+impl Ledger {
+    /// Starts knowing nothing, wanting entries from `start` on.
+    pub fn new(view: JobView, start: Place) -> Self {
+        let inner = Inner { known_until: start, view: Some(view), ..Inner::default() };
+        Self { inner: Mutex::new(inner), changed: watch::Sender::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The first place whose entry is not known.
+    pub fn known_until(&self) -> Place {
+        self.lock().known_until
+    }
+
+    /// The job as last heard of.
+    pub fn view(&self) -> Option<JobView> {
+        self.lock().view.clone()
+    }
+
+    /// Reads the numbers a person watches.
+    pub fn watch<T>(&self, read: impl FnOnce(&ScaleState, u32, u32, u32) -> T) -> T {
+        let inner = self.lock();
+        read(&inner.scale, inner.active_workers, inner.workers_max, inner.indexed_files)
+    }
+
+    /// Records the answer to a poll.
+    pub fn merge(&self, polled: Polled) {
+        let mut inner = self.lock();
+        for entry in polled.ready {
+            inner.entries.insert((entry.epoch, entry.position), entry);
+        }
+        if let Some(plan) = polled.job.plan {
+            while inner.entries.contains_key(&inner.known_until) {
+                inner.known_until = next_place(inner.known_until, plan.n_splits);
+            }
+        }
+        match &polled.job.state {
+            JobState::Failed { error } => end(&mut inner, FetchError::JobFailed(error.clone())),
+            JobState::Stopped => end(&mut inner, FetchError::JobStopped),
+            JobState::Indexing | JobState::Running | JobState::Done => {}
+        }
+        inner.workers_max = inner.workers_max.max(polled.active_workers);
+        inner.active_workers = polled.active_workers;
+        inner.claimable = polled.claimable;
+        inner.indexed_files = polled.indexed_files;
+        inner.scale = polled.scale;
+        inner.view = Some(polled.job);
+        drop(inner);
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Ends the run: everybody who waits gets `error`. The first one stays.
+    pub fn fail(&self, error: FetchError) {
+        end(&mut self.lock(), error);
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Why the run ended, if it did.
+    pub fn error(&self) -> Option<FetchError> {
+        self.lock().ended.clone()
+    }
+
+    /// Splits that a worker could claim now, as last heard.
+    pub fn claimable(&self) -> u32 {
+        self.lock().claimable
+    }
+
+    /// Resolves when `ready` finds what it looks for, or with the error that ended the run.
+    async fn wait<T>(&self, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Result<T, FetchError> {
+        let mut changed = self.changed.subscribe();
+        loop {
+            {
+                let mut inner = self.lock();
+                if let Some(error) = &inner.ended {
+                    return Err(error.clone());
+                }
+                if let Some(value) = ready(&mut inner) {
+                    return Ok(value);
+                }
+            }
+            // The sender lives as long as self.
+            let _ = changed.changed().await;
+        }
+    }
+
+    /// Takes the entry at `place`, once it is committed.
+    pub async fn take(&self, place: Place) -> Result<ReadyEntry, FetchError> {
+        self.wait(|inner| inner.entries.remove(&place)).await
+    }
+
+    /// A copy of the entry at `place`, once it is committed.
+    pub async fn peek(&self, place: Place) -> Result<ReadyEntry, FetchError> {
+        self.wait(|inner| inner.entries.get(&place).cloned()).await
+    }
+
+    /// Drops entries that are not needed any more.
+    pub fn forget_before(&self, place: Place) {
+        let mut inner = self.lock();
+        inner.entries = inner.entries.split_off(&place);
+    }
+
+    /// The job once it has a plan: its dataset is indexed.
+    pub async fn planned(&self) -> Result<JobView, FetchError> {
+        self.wait(|inner| inner.view.clone().filter(|view| view.plan.is_some())).await
+    }
+
+    /// Resolves at the next change.
+    pub async fn changed(&self) {
+        let _ = self.changed.subscribe().changed().await;
+    }
+}
+
+fn end(inner: &mut Inner, error: FetchError) {
+    inner.ended.get_or_insert(error);
+}
+
+/// The place after `place` when every epoch has `n_splits`.
+pub(crate) fn next_place((epoch, position): Place, n_splits: Position) -> Place {
+    match position + 1 < n_splits {
+        true => (epoch, position + 1),
+        false => (epoch + 1, 0),
+    }
+}

@@ -1,0 +1,135 @@
+//! Workers inside the trainer's host: the same loop as remote ones, without an object in between.
+
+use crate::{
+    FetchError,
+    ledger::{Ledger, Place},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_format::Chunk;
+use gristmill_protocol::{Commit, IdleReason, ReadyEntry};
+use gristmill_runner::{
+    Ended, FinishedSplit, JobContext, RunError, Runner, Sink, SplitName, run_position,
+};
+use gristmill_types::{InvocationId, Nonce};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// How long a local worker rests when there is nothing to claim; progress wakes it sooner.
+const REST: Duration = Duration::from_millis(200);
+/// A local worker has no platform to stop it: its leases are as long as they may be.
+const NO_DEADLINE_MS: u64 = 3_600_000;
+
+/// Splits computed here and not yet taken by the trainer, in memory.
+pub(crate) struct LocalStore {
+    outputs: Mutex<HashMap<(Place, Nonce), Bytes>>,
+    held_bytes: AtomicU64,
+    max_bytes: u64,
+}
+
+impl LocalStore {
+    pub fn new(max_bytes: u64) -> Self {
+        Self { outputs: Mutex::default(), held_bytes: AtomicU64::new(0), max_bytes }
+    }
+
+    fn put(&self, place: Place, nonce: Nonce, object: Bytes) {
+        self.held_bytes.fetch_add(object.len() as u64, Ordering::Relaxed);
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        outputs.insert((place, nonce), object);
+    }
+
+    /// Takes the split that was committed as `entry`, if this process computed it.
+    pub fn take(&self, entry: &ReadyEntry) -> Option<Bytes> {
+        let key = ((entry.epoch, entry.position), entry.nonce);
+        let object = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)?;
+        self.held_bytes.fetch_sub(object.len() as u64, Ordering::Relaxed);
+        Some(object)
+    }
+
+    fn has_room(&self) -> bool {
+        self.held_bytes.load(Ordering::Relaxed) < self.max_bytes
+    }
+}
+
+struct LocalSink {
+    store: Arc<LocalStore>,
+    ledger: Arc<Ledger>,
+}
+
+#[async_trait]
+impl Sink for LocalSink {
+    /// A full store stops claims, never commits: the split the trainer waits for may be the next
+    /// one to finish.
+    fn has_room(&self) -> bool {
+        self.store.has_room() && self.ledger.error().is_none()
+    }
+
+    async fn store(&self, name: &SplitName, split: FinishedSplit) -> Result<Commit, RunError> {
+        if split.indexed {
+            return Ok(split.commit(name.index, true, 0));
+        }
+        let checksum = gristmill_format::checksum(&split.object)
+            .map_err(|error| RunError::fatal(error.to_string()))?;
+        let commit = split.commit(name.index, true, checksum);
+        self.store.put((name.epoch, name.position), name.nonce, split.object);
+        Ok(commit)
+    }
+}
+
+/// Claims and works in this process until the job ends or the run fails.
+pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, store: Arc<LocalStore>, ledger: Arc<Ledger>) {
+    let sink = LocalSink { store, ledger: Arc::clone(&ledger) };
+    let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
+    while ledger.error().is_none() {
+        let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
+        match runner.work(&context, &invocation, deadline_ms, &sink).await {
+            Ok(Ended::Idle(IdleReason::JobEnded)) => return,
+            Ok(_) => {}
+            // A fatal error has been told to the coordinator, which ends the job for everybody.
+            Err(error) => tracing::warn!(%error, "local worker"),
+        }
+        tokio::select! {
+            () = runner.clock.sleep(REST) => {}
+            () = ledger.changed() => {}
+        }
+    }
+}
+
+/// Computes a local split again after a restart. It must come out as it was committed.
+pub(crate) async fn recompute(
+    runner: &Runner,
+    context: &Arc<JobContext>,
+    entry: &ReadyEntry,
+) -> Result<Bytes, FetchError> {
+    let ReadyEntry { epoch, position, .. } = *entry;
+    let bad = |error: String| {
+        FetchError::BadObject(format!("split {position} of epoch {epoch}, run again here: {error}"))
+    };
+    let source = context.read(runner, epoch, position).await.map_err(|e| bad(e.to_string()))?;
+    let context = Arc::clone(context);
+    let run = tokio::task::spawn_blocking(move || {
+        run_position(&context, epoch, position, &source, &|| false)
+    });
+    let split = run.await.map_err(|e| bad(e.to_string()))?.map_err(|e| bad(e.to_string()))?;
+    let checksum = gristmill_format::checksum(&split.object).map_err(|e| bad(e.to_string()))?;
+    match checksum == entry.crc32c {
+        true => Ok(split.object),
+        false => Err(bad("its bytes differ from those committed".into())),
+    }
+}
+
+/// Opens a split's object and checks that it is the one committed as `entry`.
+pub(crate) fn open(object: Bytes, entry: &ReadyEntry, name: &str) -> Result<Chunk, FetchError> {
+    let bad = |error: String| FetchError::BadObject(format!("{name}: {error}"));
+    let checksum = gristmill_format::checksum(&object).map_err(|error| bad(error.to_string()))?;
+    if checksum != entry.crc32c || object.len() as u64 != entry.object_bytes {
+        return Err(bad("it is not the object that was committed".into()));
+    }
+    Chunk::open(object, &gristmill_format::Limits::default()).map_err(|error| bad(error.to_string()))
+}

@@ -1,0 +1,98 @@
+//! Asks the coordinator what is ready: often while the trainer waits, rarely while there is plenty.
+
+use crate::{FetchError, ledger::Ledger, progress::Progress};
+use gristmill_ports::{CallError, Clock, Coordinator};
+use gristmill_protocol::{Call, Poll, Polled, RefusalKind, Reply};
+use gristmill_types::JobName;
+use std::{sync::Arc, time::Duration};
+
+/// The poll interval while nothing is ready, and at most.
+const FASTEST: Duration = Duration::from_millis(50);
+const SLOWEST: Duration = Duration::from_secs(2);
+/// Progress is written at most this often unless the window waits for it.
+const ACK_INTERVAL_MS: u64 = 1_000;
+
+/// Polls for one job until it is dropped or the run ends.
+pub(crate) struct Poller {
+    pub job: JobName,
+    pub coordinator: Arc<dyn Coordinator>,
+    pub clock: Arc<dyn Clock>,
+    pub ledger: Arc<Ledger>,
+    pub progress: Arc<Progress>,
+    /// How long the service may be silent.
+    pub patience: Duration,
+}
+
+impl Poller {
+    pub async fn run(self) {
+        let mut wait = FASTEST;
+        let mut last_answer_ms = self.clock.now_ms();
+        let mut last_ack_ms = 0;
+        while self.ledger.error().is_none() {
+            let now_ms = self.clock.now_ms();
+            let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS || self.window_waits();
+            let ack = self.progress.ack().filter(|_| due);
+            match self.poll(ack).await {
+                Ok(polled) => {
+                    if let Some(ack) = ack {
+                        self.progress.acknowledged(ack);
+                        last_ack_ms = now_ms;
+                    }
+                    last_answer_ms = self.clock.now_ms();
+                    wait = self.next_wait(wait, &polled);
+                    self.ledger.merge(polled);
+                }
+                Err(error) if error.is_passing() => {
+                    let waited_ms = self.clock.now_ms().saturating_sub(last_answer_ms);
+                    if u128::from(waited_ms) >= self.patience.as_millis() {
+                        let (waited_s, error) = (waited_ms / 1000, error.to_string());
+                        self.ledger.fail(FetchError::Unreachable { waited_s, error });
+                    }
+                    wait = (wait * 2).min(Duration::from_millis(500));
+                }
+                Err(error) => self.ledger.fail(error.into()),
+            }
+            let urgent = self.progress.urgent.notified();
+            tokio::select! {
+                () = self.clock.sleep(wait) => {}
+                () = urgent => wait = FASTEST,
+            }
+        }
+    }
+
+    async fn poll(&self, ack: Option<gristmill_protocol::Ack>) -> Result<Polled, CallError> {
+        let call = Call::Poll(Poll {
+            job: self.job.clone(),
+            from: self.ledger.known_until(),
+            ack,
+            metrics: self.progress.metrics(),
+        });
+        match self.coordinator.call(&call).await? {
+            Reply::Polled(polled) => Ok(polled),
+            other => Err(CallError::Refused(gristmill_protocol::Refusal {
+                kind: RefusalKind::Invalid,
+                message: format!("the coordinator's answer does not fit a poll: {other:?}"),
+            })),
+        }
+    }
+
+    /// A quarter of the window has been consumed and not been reported: workers may stand still
+    /// for it.
+    fn window_waits(&self) -> bool {
+        let plan = self.ledger.view().and_then(|view| view.plan);
+        plan.is_some_and(|plan| {
+            let unreported = self.progress.unreported_splits(plan.n_splits);
+            unreported >= u64::from(plan.window_splits / 4).max(1)
+        })
+    }
+
+    /// News keeps the interval short; silence lengthens it while the trainer has batches to work on.
+    fn next_wait(&self, wait: Duration, polled: &Polled) -> Duration {
+        let starving = self.progress.metrics().queue_batches == 0;
+        match (starving, polled.ready.is_empty()) {
+            (true, _) => FASTEST,
+            (false, false) => FASTEST,
+            (false, true) => (wait * 2).min(SLOWEST),
+        }
+    }
+}

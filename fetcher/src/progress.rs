@@ -1,0 +1,192 @@
+//! How far the trainer is, and what it felt on the way: what the poller reports.
+
+use crate::ledger::Place;
+use gristmill_protocol::{Ack, TrainerMetrics};
+use gristmill_types::Epoch;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// Batches over which the reported means are taken (Cachew 4.3 averages over the last 100).
+const METRIC_BATCHES: usize = 100;
+
+#[derive(Debug)]
+struct Inner {
+    started: bool,
+    delivered: Place,
+    durable: (Epoch, u64),
+    durable_place: Place,
+    /// The place a restart would need, by the batch it would restart at.
+    resume_places: BTreeMap<(Epoch, u64), Place>,
+    acked: Option<Ack>,
+    /// (time since the batch before, part of it spent waiting).
+    recent: VecDeque<(Duration, Duration)>,
+    batches: u64,
+    queue_batches: u32,
+}
+
+/// Shared by the trainer's side (which advances it) and the poller (which reports it).
+#[derive(Debug)]
+pub(crate) struct Progress {
+    generation: u64,
+    inner: Mutex<Inner>,
+    /// Something is worth an acknowledgement at once.
+    pub urgent: Notify,
+}
+
+impl Progress {
+    /// A trainer that resumes at batch `durable`; nothing is reported before the splits it needs
+    /// are known, see [`Progress::starts_at`].
+    pub fn new(generation: u64, durable: (Epoch, u64)) -> Self {
+        let inner = Inner {
+            started: false,
+            delivered: (durable.0, 0),
+            durable,
+            durable_place: (durable.0, 0),
+            resume_places: BTreeMap::new(),
+            acked: None,
+            recent: VecDeque::new(),
+            batches: 0,
+            queue_batches: 0,
+        };
+        Self { generation, inner: Mutex::new(inner), urgent: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream begins with the split at `place`.
+    pub fn starts_at(&self, place: Place) {
+        let mut inner = self.lock();
+        inner.started = true;
+        inner.delivered = inner.delivered.max(place);
+        inner.durable_place = inner.durable_place.max(place);
+    }
+
+    /// A batch is handed to the trainer: its split is `place`, and a restart at it would need
+    /// splits from `resume_place` on.
+    pub fn handed_over(
+        &self,
+        (batch, place, resume_place): ((Epoch, u64), Place, Place),
+        (since_last, waited): (Duration, Duration),
+        queue_batches: usize,
+    ) {
+        let mut inner = self.lock();
+        inner.delivered = inner.delivered.max(place);
+        inner.resume_places.insert(batch, resume_place);
+        inner.batches += 1;
+        inner.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
+        inner.recent.truncate(METRIC_BATCHES - 1);
+        inner.recent.push_front((since_last, waited));
+    }
+
+    /// All batches before `place` are handed over (the end of an epoch has no batch to say so).
+    pub fn passed(&self, place: Place) {
+        let mut inner = self.lock();
+        inner.delivered = inner.delivered.max(place);
+    }
+
+    /// Everything before `next` is safe: a restart begins there. Older words are ignored.
+    pub fn durable(&self, next: (Epoch, u64)) {
+        let mut inner = self.lock();
+        if next <= inner.durable {
+            return;
+        }
+        inner.durable = next;
+        // The batch after `next` may not have been handed over yet: what the last one needed is a
+        // safe, slightly early answer.
+        let known = inner.resume_places.range(..=next).next_back().map(|(_, place)| *place);
+        let at_epoch_start = (next.1 == 0).then_some((next.0, 0));
+        let place = at_epoch_start.into_iter().chain(known).max();
+        inner.durable_place = inner.durable_place.max(place.unwrap_or_default());
+        inner.resume_places = inner.resume_places.split_off(&next);
+    }
+
+    /// The acknowledgement to send now, if it says anything new.
+    pub fn ack(&self) -> Option<Ack> {
+        let inner = self.lock();
+        let ack = Ack {
+            generation: self.generation,
+            delivered: inner.delivered,
+            durable: inner.durable,
+            durable_position: inner.durable_place,
+        };
+        (inner.started && inner.acked != Some(ack)).then_some(ack)
+    }
+
+    /// `ack` has been written.
+    pub fn acknowledged(&self, ack: Ack) {
+        self.lock().acked = Some(ack);
+    }
+
+    /// How many splits have been delivered beyond the last acknowledged one, within an epoch's
+    /// arithmetic of `n_splits`.
+    pub fn unreported_splits(&self, n_splits: u32) -> u64 {
+        let inner = self.lock();
+        let linear = |(epoch, position): Place| {
+            u64::from(epoch) * u64::from(n_splits) + u64::from(position)
+        };
+        let reported = inner.acked.map_or(0, |ack| linear(ack.delivered));
+        linear(inner.delivered).saturating_sub(reported)
+    }
+
+    /// What the trainer felt lately.
+    pub fn metrics(&self) -> TrainerMetrics {
+        let inner = self.lock();
+        let n = inner.recent.len().max(1) as f64;
+        let total: Duration = inner.recent.iter().map(|(time, _)| *time).sum();
+        let waited: Duration = inner.recent.iter().map(|(_, waited)| *waited).sum();
+        let stall_fraction = match total.is_zero() {
+            true => 0.0,
+            false => (waited.as_secs_f64() / total.as_secs_f64()).min(1.0),
+        };
+        TrainerMetrics {
+            batch_time_ms: total.as_secs_f64() * 1e3 / n,
+            stall_fraction,
+            batches: inner.batches,
+            queue_batches: inner.queue_batches,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(10));
+
+    #[test]
+    fn durable_never_frees_what_a_restart_needs() {
+        let progress = Progress::new(1, (0, 0));
+        progress.starts_at((0, 0));
+        // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
+        for (g, place, resume) in [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))] {
+            progress.handed_over(((0, g), place, resume), TIMES, 0);
+        }
+        progress.durable((0, 2));
+        assert_eq!(progress.ack().unwrap().durable_position, (0, 0));
+        progress.durable((0, 3));
+        assert_eq!(progress.ack().unwrap().durable_position, (0, 2));
+        progress.durable((0, 1));
+        assert_eq!(progress.ack().unwrap().durable, (0, 3), "an older word is ignored");
+        progress.durable((1, 0));
+        assert_eq!(progress.ack().unwrap().durable_position, (1, 0));
+    }
+
+    #[test]
+    fn says_only_what_is_new() {
+        let progress = Progress::new(1, (0, 0));
+        progress.starts_at((0, 0));
+        let ack = progress.ack().unwrap();
+        progress.acknowledged(ack);
+        assert_eq!(progress.ack(), None);
+        progress.handed_over(((0, 0), (0, 3), (0, 0)), TIMES, 2);
+        assert_eq!(progress.unreported_splits(10), 3);
+        assert!(progress.ack().is_some());
+        assert!((progress.metrics().stall_fraction - 0.2).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,118 @@
+//! One coordinator: checks a request's version and namespace, and hands its call to the room that
+//! deals with it.
+
+use crate::{
+    Settings,
+    items::{ItemName, JobItem},
+    store::{Store, invalid},
+};
+use gristmill_ports::{Clock, Invoker, Objects, Table};
+use gristmill_protocol::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_splits::job::{JobEvent, apply};
+use gristmill_splits::{Outcome, Refusal as SplitRefusal};
+use gristmill_types::JobName;
+use std::sync::Arc;
+
+/// The coordinator with what it touches.
+#[derive(Clone)]
+pub struct Coordinator {
+    pub(crate) store: Store,
+    pub(crate) objects: Arc<dyn Objects>,
+    pub(crate) invoker: Arc<dyn Invoker>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) settings: Arc<Settings>,
+}
+
+impl Coordinator {
+    pub fn new(
+        table: Arc<dyn Table>,
+        objects: Arc<dyn Objects>,
+        invoker: Arc<dyn Invoker>,
+        clock: Arc<dyn Clock>,
+        settings: Settings,
+    ) -> Self {
+        let store = Store { table, ns: settings.ns.clone() };
+        Self { store, objects, invoker, clock, settings: Arc::new(settings) }
+    }
+
+    /// Answers one request. Never fails: what goes wrong is a refusal.
+    pub async fn answer(&self, request: &Request) -> Reply {
+        self.try_answer(request).await.unwrap_or_else(Reply::Refused)
+    }
+
+    async fn try_answer(&self, request: &Request) -> Result<Reply, Refusal> {
+        if request.v != VERSION {
+            return Err(invalid(format!(
+                "the call has protocol version {}, this coordinator speaks {VERSION}: \
+                 use one version of gristmill throughout",
+                request.v
+            )));
+        }
+        if request.ns != self.settings.ns {
+            return Err(invalid(format!(
+                "the call is for namespace {}, this coordinator serves {}",
+                request.ns, self.settings.ns
+            )));
+        }
+        match &request.call {
+            Call::Register(register) => self.register(register).await,
+            Call::Describe { job } => Ok(Reply::Job(self.job(job).await?.view(job))),
+            Call::Stop { job } => self.end_job(job, &JobEvent::Stopped).await,
+            Call::Poll(poll) => self.poll(poll).await,
+            Call::Claim(claim) => self.claim(claim).await,
+            Call::Mark(mark) => self.mark(mark).await,
+            Call::Flush(flush) => self.flush(flush).await,
+            Call::Fail(fail) => self.fail(fail).await,
+            Call::Release(release) => self.release(release).await,
+            Call::Leave(leave) => self.strike_off(&leave.job, leave.worker).await,
+        }
+    }
+
+    /// The job of that name.
+    pub(crate) async fn job(&self, job: &JobName) -> Result<JobItem, Refusal> {
+        let read = self.store.read::<JobItem>(&ItemName::Job(job)).await?;
+        read.item.ok_or_else(|| no_job(job))
+    }
+
+    /// Moves the job on, if it has not ended.
+    pub(crate) async fn end_job(&self, job: &JobName, event: &JobEvent) -> Result<Reply, Refusal> {
+        let decide = |before: Option<&JobItem>| {
+            let before = before.ok_or_else(|| no_job(job))?;
+            match apply(&before.state, event) {
+                Ok(Outcome::Write(state)) => Ok(Outcome::Write(JobItem { state, ..before.clone() })),
+                // A job that has ended stays as it ended.
+                Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {
+                    Ok(Outcome::AlreadyApplied(before.clone()))
+                }
+                Err(refusal) => Err(invalid(refusal.to_string())),
+            }
+        };
+        let item = self.store.update(&ItemName::Job(job), decide).await??;
+        Ok(Reply::Job(item.view(job)))
+    }
+}
+
+pub(crate) fn no_job(job: &JobName) -> Refusal {
+    let message = format!("there is no job {job} here");
+    Refusal { kind: RefusalKind::NotFound, message }
+}
+
+/// What a caller is told when the split table says no.
+pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
+    let kind = match refusal {
+        SplitRefusal::Lost
+        | SplitRefusal::Leased { .. }
+        | SplitRefusal::NotDue { .. }
+        | SplitRefusal::Done
+        | SplitRefusal::Dead { .. }
+        | SplitRefusal::DeathUnrecorded { .. } => RefusalKind::LeaseLost,
+        SplitRefusal::Fenced { .. } => RefusalKind::Fenced,
+        SplitRefusal::Collected { .. } => RefusalKind::Collected,
+        SplitRefusal::NotDone { .. } | SplitRefusal::NotDurable { .. } => RefusalKind::Busy,
+        SplitRefusal::Contradiction { .. }
+        | SplitRefusal::Invalid { .. }
+        | SplitRefusal::TooManySkipped { .. }
+        | SplitRefusal::Ended { .. } => RefusalKind::Invalid,
+    };
+    Refusal { kind, message: refusal.to_string() }
+}

@@ -1,0 +1,95 @@
+//! Epochs: sealed with their totals once the trainer has passed them, closed when they are safe in
+//! a checkpoint; the last one closes the job.
+
+use crate::{
+    Coordinator,
+    coordinator::{no_job, refuse},
+    items::{ItemName, JobItem},
+    store::invalid,
+};
+use gristmill_protocol::Refusal;
+use gristmill_splits::{
+    Bundle, Consumer, Outcome, Refusal as SplitRefusal,
+    epoch::{self, EpochItem, Seal},
+    job::{JobEvent, JobState},
+    order::Ramp,
+};
+use gristmill_types::{Epoch, JobName};
+
+impl Coordinator {
+    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: a crash
+    /// anywhere leaves work that the next report does.
+    pub(crate) async fn close_epochs(
+        &self,
+        job: &JobName,
+        mut item: JobItem,
+        consumer: &Consumer,
+    ) -> Result<JobItem, Refusal> {
+        while item.closed < consumer.durable.epoch.min(item.spec.epochs) {
+            match self.close_epoch(job, &item, consumer).await? {
+                Ok(()) => {}
+                Err(refusal @ SplitRefusal::TooManySkipped { .. }) => {
+                    let error = refusal.to_string();
+                    self.end_job(job, &JobEvent::Failed { error }).await?;
+                    return self.job(job).await;
+                }
+                Err(refusal) => return Err(refuse(&refusal)),
+            }
+            item = self.advance(job, item.closed).await?;
+        }
+        Ok(item)
+    }
+
+    async fn close_epoch(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+    ) -> Result<Result<(), SplitRefusal>, Refusal> {
+        let Some(plan) = item.plan else { return Err(invalid("the job has no plan")) };
+        let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
+        let ramp = Ramp::new(plan.n_splits, plan.r);
+        let names: Vec<_> = (0..ramp.bundles()).map(|index| (number, index)).collect();
+        let scanned = self.read_bundles(job, &ramp, &names).await?;
+        let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
+        let seal = Seal {
+            bundles: &bundles,
+            batch_size: plan.batch_size,
+            drop_last: plan.drop_last,
+            max_skipped: item.spec.max_skipped,
+        };
+        let open = |before: Option<&EpochItem>| match before {
+            Some(before) => Ok(Outcome::AlreadyApplied(*before)),
+            None => epoch::open(None, item.spec.seed),
+        };
+        let steps = self.store.update(&name, open).await?;
+        let steps = match steps {
+            Ok(_) => self.store.update(&name, |before| epoch::seal(before, &seal)).await?,
+            refused => refused,
+        };
+        let durable = [consumer.durable];
+        let steps = match steps {
+            Ok(_) => {
+                self.store.update(&name, |before| epoch::close(before, number, &durable)).await?
+            }
+            refused => refused,
+        };
+        Ok(steps.map(|_| ()))
+    }
+
+    /// Notes that `closed` is closed; after the last epoch the job is done.
+    async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, Refusal> {
+        let decide = |before: Option<&JobItem>| {
+            let before = before.ok_or_else(|| no_job(job))?;
+            if before.closed > closed {
+                return Ok(Outcome::AlreadyApplied(before.clone()));
+            }
+            let mut after = JobItem { closed: closed + 1, ..before.clone() };
+            if after.closed == after.spec.epochs && after.state == JobState::Running {
+                after.state = JobState::Done;
+            }
+            Ok(Outcome::Write(after))
+        };
+        self.store.update(&ItemName::Job(job), decide).await?
+    }
+}

@@ -1,0 +1,118 @@
+//! The items of the table: one enum states every key, one type each what is stored under it.
+
+use gristmill_ports::ItemKey;
+use gristmill_protocol::{JobSpec, JobView, Plan, keys};
+use gristmill_splits::{Place, job::JobState};
+use gristmill_types::{BundleIndex, Epoch, Fingerprint, JobName, Namespace};
+use serde::{Deserialize, Serialize};
+
+/// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
+pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
+/// Bundles of an epoch are spread over this many partitions, so that one job's workers can write
+/// faster than a single partition allows (1,000 write units per second).
+const BUNDLE_PARTITIONS: u32 = 8;
+
+/// Names an item of one namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ItemName<'a> {
+    Job(&'a JobName),
+    /// The scaler's books.
+    Scale(&'a JobName),
+    /// The trainer. One, for now.
+    Consumer(&'a JobName),
+    /// How far collected objects have been deleted.
+    Swept(&'a JobName),
+    Deaths(&'a JobName),
+    Epoch(&'a JobName, Epoch),
+    Bundle(&'a JobName, Epoch, BundleIndex),
+}
+
+impl ItemName<'_> {
+    /// The key in the table.
+    pub fn key(&self, ns: &Namespace) -> ItemKey {
+        let job_item = |job: &JobName, sk: &str| ItemKey {
+            pk: keys::job_partition(ns, job),
+            sk: sk.to_owned(),
+        };
+        match self {
+            Self::Job(job) => job_item(job, "JOB"),
+            Self::Scale(job) => job_item(job, keys::SCALE),
+            Self::Consumer(job) => job_item(job, "C#0000"),
+            Self::Swept(job) => job_item(job, "SWEPT"),
+            Self::Deaths(job) => job_item(job, "DEATHS"),
+            Self::Epoch(job, epoch) => job_item(job, &format!("E#{epoch:06}")),
+            Self::Bundle(job, epoch, bundle) => ItemKey {
+                pk: format!(
+                    "{}#E#{epoch:06}#P#{}",
+                    keys::job_partition(ns, job),
+                    bundle % BUNDLE_PARTITIONS
+                ),
+                sk: format!("B#{bundle:08}"),
+            },
+        }
+    }
+}
+
+/// A job as stored.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobItem {
+    pub spec: JobSpec,
+    pub dataset_version: Fingerprint,
+    pub n_files: u32,
+    pub state: JobState,
+    pub plan: Option<Plan>,
+    /// Epochs before this one are closed.
+    pub closed: Epoch,
+}
+
+impl JobItem {
+    pub fn view(&self, job: &JobName) -> JobView {
+        use gristmill_protocol::JobState as Wire;
+        let state = match &self.state {
+            JobState::Indexing => Wire::Indexing,
+            JobState::Running => Wire::Running,
+            JobState::Done => Wire::Done,
+            JobState::Stopped => Wire::Stopped,
+            JobState::Failed { error } => Wire::Failed { error: error.clone() },
+        };
+        JobView {
+            job: job.clone(),
+            spec: self.spec.clone(),
+            dataset_version: self.dataset_version,
+            n_files: self.n_files,
+            state,
+            plan: self.plan,
+        }
+    }
+}
+
+/// How far collected objects have been deleted; behind the horizon only while a sweep is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Swept {
+    pub place: Place,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_item_has_a_key_of_its_own_in_its_namespace() {
+        let (ns, job): (Namespace, JobName) = ("team".parse().unwrap(), "j".parse().unwrap());
+        let mut names = vec![
+            ItemName::Job(&job),
+            ItemName::Scale(&job),
+            ItemName::Consumer(&job),
+            ItemName::Swept(&job),
+            ItemName::Deaths(&job),
+            ItemName::Epoch(&job, 0),
+            ItemName::Epoch(&job, INDEX_EPOCH),
+        ];
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, 0, b)));
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, 1, b)));
+        let keys: BTreeSet<_> = names.iter().map(|name| name.key(&ns)).collect();
+        assert_eq!(keys.len(), names.len());
+        assert!(keys.iter().all(|key| key.pk.starts_with("T#team#")));
+    }
+}

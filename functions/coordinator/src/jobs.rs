@@ -1,0 +1,198 @@
+//! Jobs: registered once, indexed if their dataset is new, then planned into splits.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem},
+    scan::Scan,
+    store::{busy, invalid},
+};
+use bytes::Bytes;
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{ObjectError, ObjectPath};
+use gristmill_protocol::{
+    Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, keys,
+};
+use gristmill_splits::{
+    Outcome, SplitPlan,
+    job::JobState,
+    order::{Ramp, default_r},
+};
+use gristmill_types::{Fingerprint, JobName};
+
+/// Bundles in flight that workers may hold of one job: what the window must have room for.
+const WINDOW_BUNDLES_PER_WORKER: u32 = 2;
+
+impl Coordinator {
+    /// Registers a job, or joins the one of that name.
+    pub(crate) async fn register(&self, register: &Register) -> Result<Reply, Refusal> {
+        let Register { job, spec, dataset } = register;
+        let name = ItemName::Job(job);
+        let read = self.store.read::<JobItem>(&name).await?;
+        if let Some(item) = &read.item {
+            return join(item, register);
+        }
+        let pipeline = Pipeline::from_canonical(&spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        if dataset.files.is_empty() {
+            return Err(invalid("the dataset has no files: name at least one"));
+        }
+        let n_files = u32::try_from(dataset.files.len())
+            .map_err(|_| invalid("the dataset has more files than can be counted"))?;
+        let dataset_version = dataset.version();
+        let plan = match self.manifest(dataset_version).await? {
+            Some(manifest) => Some(self.plan(spec, &pipeline, &manifest)?),
+            None => {
+                self.put_json(keys::listing(&self.settings.ns, dataset_version), dataset).await?;
+                None
+            }
+        };
+        let state = if plan.is_some() { JobState::Running } else { JobState::Indexing };
+        let fresh =
+            JobItem { spec: spec.clone(), dataset_version, n_files, state, plan, closed: 0 };
+        let decide = |before: Option<&JobItem>| match before {
+            // Somebody registered it meanwhile; an earlier sending of this call is no other.
+            Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
+            None => Ok(Outcome::Write(fresh.clone())),
+        };
+        let item = self.store.update_from(&name, read, decide).await??;
+        let reply = join(&item, register)?;
+        self.kick(job, &item, n_files, 0, 0).await;
+        Ok(reply)
+    }
+
+    /// When every file is indexed: writes the manifest and starts the job.
+    pub(crate) async fn finish_indexing(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        scan: &Scan,
+    ) -> Result<JobItem, Refusal> {
+        let path = keys::listing(&self.settings.ns, item.dataset_version);
+        let listing = self.objects.get(&ObjectPath::new(&self.settings.bucket, &path)).await;
+        let listing = listing.map_err(|error| object_fault(&error))?;
+        let listing: Dataset = serde_json::from_slice(&listing)
+            .map_err(|error| invalid(format!("{path} is not a listing: {error}")))?;
+        let records: Vec<u32> = scan
+            .bundles
+            .iter()
+            .filter_map(|bundle| bundle.item.as_ref()?.entry(0).map(|entry| entry.rows))
+            .collect();
+        if records.len() != listing.files.len() {
+            return Err(busy("the index is not complete yet"));
+        }
+        let files = listing.files.into_iter().zip(records);
+        let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
+        let manifest = Manifest { bucket: listing.bucket, files };
+        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let plan = self.plan(&item.spec, &pipeline, &manifest)?;
+        self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
+        let decide = |before: Option<&JobItem>| match before {
+            Some(before) if before.state == JobState::Indexing => {
+                let (state, plan) = (JobState::Running, Some(plan));
+                Ok(Outcome::Write(JobItem { state, plan, ..before.clone() }))
+            }
+            Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
+            None => Err(crate::coordinator::no_job(job)),
+        };
+        self.store.update(&ItemName::Job(job), decide).await?
+    }
+
+    /// The manifest of a dataset version, if it has been indexed before.
+    async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
+        let path =
+            ObjectPath::new(&self.settings.bucket, keys::manifest(&self.settings.ns, version));
+        match self.objects.get(&path).await {
+            Ok(body) => {
+                let manifest = serde_json::from_slice(&body);
+                manifest.map(Some).map_err(|e| invalid(format!("{path} is not a manifest: {e}")))
+            }
+            Err(ObjectError::NotFound(_)) => Ok(None),
+            Err(error) => Err(object_fault(&error)),
+        }
+    }
+
+    /// Puts an object whose content its key determines: whoever wins the race wrote the same.
+    async fn put_json(&self, key: String, value: &impl serde::Serialize) -> Result<(), Refusal> {
+        let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
+        let path = ObjectPath::new(&self.settings.bucket, key);
+        let put = self.objects.put_if_absent(&path, Bytes::from(body), "content").await;
+        put.map(|_| ()).map_err(|error| object_fault(&error))
+    }
+
+    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan
+    /// out on a small dataset.
+    fn plan(
+        &self,
+        spec: &JobSpec,
+        pipeline: &Pipeline,
+        manifest: &Manifest,
+    ) -> Result<Plan, Refusal> {
+        let batch_size = pipeline.batch_size();
+        let batch = u64::from(batch_size.max(1));
+        let files = manifest.records();
+        let records: u64 = files.iter().map(|&records| u64::from(records)).sum();
+        let by_bytes = pipeline.element_bytes().map_or(1, |element_bytes| {
+            self.settings.object_bytes / element_bytes.saturating_mul(batch).max(1)
+        });
+        let by_spread = records / (batch * self.settings.min_splits);
+        let chosen = by_bytes.min(by_spread).max(1);
+        let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
+        let split_records = u32::try_from(split_batches * batch)
+            .map_err(|_| invalid("split-batches x batch size is too large"))?;
+        let splits = SplitPlan::new(&files, split_records)
+            .ok_or_else(|| invalid("the dataset has more splits than can be counted"))?;
+        let n_splits = splits.n_splits();
+        let r = Ramp::new(n_splits, default_r(n_splits)).r();
+        let workers = spec.workers.saturating_add(spec.local_workers).max(1);
+        Ok(Plan {
+            records,
+            batch_size,
+            drop_last: pipeline.drop_remainder(),
+            split_records,
+            n_splits,
+            r,
+            window_splits: workers.saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r),
+            window_bytes: self.settings.window_bytes,
+        })
+    }
+
+    /// What of the dataset's index is done: one bundle for each file.
+    pub(crate) fn index_ramp(item: &JobItem) -> Ramp {
+        Ramp::new(item.n_files, 1)
+    }
+}
+
+/// Joins the job as stored, unless it would deliver something else.
+fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
+    let Register { job, spec, dataset } = register;
+    if let Some(difference) = item.spec.difference(spec) {
+        let (field, registered, requested) =
+            (difference.field, cut(&difference.registered), cut(&difference.requested));
+        return Err(invalid(format!(
+            "job {job} exists with another {field} ({registered}, not {requested}): \
+             choose another job name or use the same {field}"
+        )));
+    }
+    if item.dataset_version != dataset.version() {
+        return Err(invalid(format!(
+            "job {job} exists over another dataset, or its files have changed since: \
+             choose another job name"
+        )));
+    }
+    Ok(Reply::Job(item.view(job)))
+}
+
+fn cut(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
+    match error {
+        ObjectError::Unavailable(_) => busy(error.to_string()),
+        _ => invalid(error.to_string()),
+    }
+}

@@ -1,0 +1,272 @@
+//! Leases: claimed, marked, flushed, failed, released. Each is one transition of one bundle.
+
+use crate::{
+    Coordinator,
+    coordinator::refuse,
+    items::{ItemName, JobItem},
+    scan::{Scan, ScannedBundle},
+    store::invalid,
+};
+use gristmill_protocol::{
+    Claim, Fail, Flush, Idle, IdleReason, Lease, Mark, Refusal, Release, Reply, ScaleState, Work,
+};
+use gristmill_splits::{
+    self as splits, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, Metrics, Outcome,
+    Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms,
+};
+use gristmill_types::{BundleIndex, Epoch, JobName};
+
+impl Coordinator {
+    /// Leases the first bundle that may be claimed.
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Reply, Refusal> {
+        let (item, consumer) = self.job_and_consumer(&claim.job).await?;
+        if item.state.is_ended() {
+            return Ok(idle(IdleReason::JobEnded));
+        }
+        let scan = self.scan(&claim.job, &item, &consumer, consumer.delivered).await?;
+        let now_ms = self.clock.now_ms();
+        // The answer to an earlier sending of this claim was lost.
+        if let Some(bundle) = scan.owned_by(claim.nonce)
+            && let Some(held) = &bundle.item
+        {
+            return Ok(leased(&item, bundle, held));
+        }
+        for candidate in scan.candidates(now_ms) {
+            let Some(after) = self.claim_one(claim, &item, candidate, now_ms).await? else {
+                continue;
+            };
+            match after.state {
+                BundleState::Leased if after.owner == claim.nonce => {
+                    return Ok(leased(&item, candidate, &after));
+                }
+                BundleState::Dead => {
+                    let error = after.error.unwrap_or_default();
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(idle(IdleReason::JobEnded));
+                }
+                // Another worker was faster, or a suspect is left alone for a while.
+                _ => {}
+            }
+        }
+        Ok(idle(why_idle(&scan, &item)))
+    }
+
+    /// Tries to claim one bundle; none if somebody else has it.
+    async fn claim_one(
+        &self,
+        claim: &Claim,
+        item: &JobItem,
+        candidate: &ScannedBundle,
+        now_ms: u64,
+    ) -> Result<Option<Bundle>, Refusal> {
+        let name = ItemName::Bundle(&claim.job, candidate.epoch, candidate.index);
+        let records = records_of(item, candidate);
+        let limits = self.settings.limits_of(item.spec.on_error);
+        let mut death = None;
+        // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
+        for _ in 0..3 {
+            let decide = |before: Option<&Bundle>| {
+                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
+                let command = splits::Claim {
+                    nonce: claim.nonce,
+                    invocation: &claim.invocation,
+                    term: Term {
+                        now_ms,
+                        remaining_ms: claim.remaining_ms,
+                        predicted_ms: claim.split_ms.saturating_mul(open),
+                    },
+                    first: candidate.positions.start,
+                    records: &records,
+                    death,
+                };
+                splits::claim(before, &command, &limits)
+            };
+            match self.store.update_from(&name, candidate.versioned(), decide).await? {
+                Ok(after) => return Ok(Some(after)),
+                Err(SplitRefusal::DeathUnrecorded { attempt, .. }) => {
+                    let (epoch, bundle) = (candidate.epoch, candidate.index);
+                    let record = DeathRecord { epoch, bundle, attempt };
+                    death = self.record_death(&claim.job, record).await?;
+                }
+                Err(SplitRefusal::Dead { error }) => {
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(None);
+                }
+                Err(SplitRefusal::Invalid { what }) => return Err(invalid(what)),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn record_death(
+        &self,
+        job: &JobName,
+        record: DeathRecord,
+    ) -> Result<Option<Death>, Refusal> {
+        tracing::info!(%job, ?record, "a worker died");
+        let decide = |before: Option<&DeathLog>| Ok::<_, Refusal>(DeathLog::record(before, record));
+        let log = self.store.update(&ItemName::Deaths(job), decide).await??;
+        Ok(log.death(record))
+    }
+
+    /// Notes which split is about to be started.
+    pub(crate) async fn mark(&self, mark: &Mark) -> Result<Reply, Refusal> {
+        let command = splits::Mark { attempt: mark.attempt, nonce: mark.nonce, cur: mark.index };
+        self.transition(&mark.job, mark.epoch, mark.bundle, |before| splits::mark(before, &command))
+            .await
+    }
+
+    /// Commits splits and renews the lease.
+    pub(crate) async fn flush(&self, flush: &Flush) -> Result<Reply, Refusal> {
+        let commit = |commit: &gristmill_protocol::Commit| splits::Commit {
+            at: commit.index,
+            local: commit.local,
+            bytes: commit.object_bytes,
+            crc32c: commit.crc32c,
+            rows: commit.rows,
+            batches: commit.batches,
+            remainder: commit.remainder_rows,
+            skipped: commit.skipped,
+        };
+        let commits: Vec<_> = flush.commits.iter().map(commit).collect();
+        let now_ms = self.clock.now_ms();
+        let decide = |before: Option<&Bundle>| {
+            let open = before.map_or(0, |bundle| bundle.todo().len()) as u64;
+            let predicted_ms = flush.split_ms.saturating_mul(open);
+            let command = splits::Flush {
+                attempt: flush.attempt,
+                nonce: flush.nonce,
+                commits: &commits,
+                next: flush.next,
+                term: Term { now_ms, remaining_ms: flush.remaining_ms, predicted_ms },
+                spent: Metrics {
+                    source_ms: flush.cost.source_ms,
+                    compute_ms: flush.cost.compute_ms,
+                    put_ms: flush.cost.put_ms,
+                },
+            };
+            splits::flush(before, &command)
+        };
+        self.transition(&flush.job, flush.epoch, flush.bundle, decide).await
+    }
+
+    /// Takes a bundle back; a fatal failure ends the job.
+    pub(crate) async fn fail(&self, fail: &Fail) -> Result<Reply, Refusal> {
+        let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(fail.attempt));
+        let command = splits::Fail {
+            attempt: fail.attempt,
+            nonce: fail.nonce,
+            error: &fail.error,
+            retry_at_ms,
+            fatal: fail.fatal,
+        };
+        let reply = self
+            .transition(&fail.job, fail.epoch, fail.bundle, |before| splits::fail(before, &command))
+            .await?;
+        if fail.fatal {
+            self.end_job(&fail.job, &JobEvent::Failed { error: fail.error.clone() }).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
+    pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
+        let Release { job, invocation, worker } = release;
+        let (item, consumer) = self.job_and_consumer(job).await?;
+        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        for bundle in scan.bundles {
+            let held = |held: &Bundle| {
+                held.state == BundleState::Leased && held.invocation == *invocation
+            };
+            let Some(attempt) = bundle.item.as_ref().filter(|b| held(b)).map(|b| b.attempt) else {
+                continue;
+            };
+            let command = splits::Release { invocation, attempt: Some(attempt) };
+            let name = ItemName::Bundle(job, bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::release(before, &command);
+            // A refusal says that the bundle has moved on: nothing is left to free.
+            let _ = self.store.update_from(&name, bundle.versioned(), decide).await?;
+        }
+        match worker {
+            Some(worker) => self.strike_off(job, *worker).await,
+            None => Ok(Reply::Applied),
+        }
+    }
+
+    /// Removes a worker that ended from the scaler's books.
+    pub(crate) async fn strike_off(&self, job: &JobName, worker: u32) -> Result<Reply, Refusal> {
+        let decide = |before: Option<&ScaleState>| {
+            let mut after = before.cloned().unwrap_or_default();
+            after.outstanding.retain(|(number, _)| *number != worker);
+            Ok::<_, Refusal>(match before {
+                Some(before) if after != *before => Outcome::Write(after),
+                _ => Outcome::AlreadyApplied(after),
+            })
+        };
+        self.store.update(&ItemName::Scale(job), decide).await??;
+        Ok(Reply::Applied)
+    }
+
+    async fn transition(
+        &self,
+        job: &JobName,
+        epoch: Epoch,
+        bundle: BundleIndex,
+        decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
+    ) -> Result<Reply, Refusal> {
+        let name = ItemName::Bundle(job, epoch, bundle);
+        match self.store.update(&name, decide).await? {
+            Ok(_) => Ok(Reply::Applied),
+            Err(refusal) => Err(refuse(&refusal)),
+        }
+    }
+
+    /// The job and its trainer; a trainer not heard of yet stands at the start.
+    pub(crate) async fn job_and_consumer(
+        &self,
+        job: &JobName,
+    ) -> Result<(JobItem, Consumer), Refusal> {
+        let names = [ItemName::Job(job), ItemName::Consumer(job)];
+        let items = self.store.read_raw(&names).await?;
+        let [job_item, consumer] = items.as_slice() else {
+            return Err(invalid("the table answered another number of items than asked for"));
+        };
+        let item = crate::store::decode::<JobItem>(&names[0], job_item.as_ref())?.item;
+        let item = item.ok_or_else(|| crate::coordinator::no_job(job))?;
+        let consumer = crate::store::decode::<Consumer>(&names[1], consumer.as_ref())?.item;
+        Ok((item, consumer.unwrap_or_default()))
+    }
+}
+
+fn idle(reason: IdleReason) -> Reply {
+    Reply::Idle(Idle { reason })
+}
+
+fn why_idle(scan: &Scan, item: &JobItem) -> IdleReason {
+    let last = item.plan.map(|plan| u64::from(plan.n_splits) * u64::from(item.spec.epochs));
+    let end = scan.bundles.last().map_or(0, |b| b.linear + u64::from(b.positions.end - b.positions.start));
+    match last {
+        Some(last) if end < last => IdleReason::WindowFull,
+        _ => IdleReason::AllClaimed,
+    }
+}
+
+fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
+    let first = candidate.positions.start;
+    Reply::Leased(Lease {
+        epoch: candidate.epoch,
+        bundle: candidate.index,
+        attempt: bundle.attempt,
+        work: if item.plan.is_some() { Work::Splits } else { Work::Index },
+        first,
+        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+    })
+}
+
+/// Source records of each position: what a poisoned split counts as skipped. The last split of a
+/// file may hold fewer, which only the worker that reads it knows.
+fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
+    let records = item.plan.map_or(0, |plan| plan.split_records);
+    candidate.positions.clone().map(|_| records).collect()
+}

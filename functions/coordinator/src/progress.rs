@@ -1,0 +1,130 @@
+//! The trainer's report: acknowledged, answered with what is ready, and turned into a kick of the
+//! scaler when work waits for workers.
+
+use crate::{
+    Coordinator,
+    coordinator::refuse,
+    items::{ItemName, JobItem},
+    store::{decode, invalid},
+};
+use bytes::Bytes;
+use gristmill_protocol::{
+    Ack, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
+};
+use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
+use gristmill_types::JobName;
+
+/// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
+const QUIET_MS: u64 = 90_000;
+
+impl Coordinator {
+    /// Answers a trainer's poll.
+    pub(crate) async fn poll(&self, poll: &Poll) -> Result<Reply, Refusal> {
+        let job = &poll.job;
+        let (mut item, mut consumer, scale) = self.load(job).await?;
+        if let Some(ack) = &poll.ack {
+            consumer = self.acknowledge(job, ack).await?;
+        }
+        let from = Place { epoch: poll.from.0, position: poll.from.1 };
+        let mut scan = self.scan(job, &item, &consumer, from).await?;
+        let indexed_files = if item.plan.is_none() { scan.done() } else { item.n_files };
+        if item.state == JobState::Indexing && indexed_files == item.n_files {
+            item = self.finish_indexing(job, &item, &scan).await?;
+            scan = self.scan(job, &item, &consumer, from).await?;
+        }
+        if item.state == JobState::Running {
+            item = self.close_epochs(job, item, &consumer).await?;
+            consumer = self.collect(job, &item, consumer).await?;
+        }
+        let now_ms = self.clock.now_ms();
+        let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
+        if !item.state.is_ended() && self.needs_workers(&item, &scale, &scan, now_ms) {
+            self.kick(job, &item, claimable, active, poll.metrics.batches).await;
+        }
+        let _ = consumer;
+        Ok(Reply::Polled(Polled {
+            job: item.view(job),
+            ready: if item.plan.is_some() { scan.ready(poll.from) } else { Vec::new() },
+            active_workers: active,
+            claimable,
+            indexed_files,
+            scale,
+        }))
+    }
+
+    async fn load(&self, job: &JobName) -> Result<(JobItem, Consumer, ScaleState), Refusal> {
+        let names = [ItemName::Job(job), ItemName::Consumer(job), ItemName::Scale(job)];
+        let items = self.store.read_raw(&names).await?;
+        let [job_item, consumer, scale] = items.as_slice() else {
+            return Err(invalid("the table answered another number of items than asked for"));
+        };
+        let item = decode::<JobItem>(&names[0], job_item.as_ref())?.item;
+        let item = item.ok_or_else(|| crate::coordinator::no_job(job))?;
+        let consumer = decode::<Consumer>(&names[1], consumer.as_ref())?.item;
+        let scale = decode::<ScaleState>(&names[2], scale.as_ref())?.item;
+        Ok((item, consumer.unwrap_or_default(), scale.unwrap_or_default()))
+    }
+
+    async fn acknowledge(&self, job: &JobName, ack: &Ack) -> Result<Consumer, Refusal> {
+        let place = |(epoch, position)| Place { epoch, position };
+        let command = splits::Ack {
+            generation: ack.generation,
+            delivered: place(ack.delivered),
+            durable: Cursor { epoch: ack.durable.0, g: ack.durable.1 },
+            durable_place: place(ack.durable_position),
+            now_ms: self.clock.now_ms(),
+        };
+        let decide = |before: Option<&Consumer>| splits::ack(before, &command);
+        let acked = self.store.update(&ItemName::Consumer(job), decide).await?;
+        acked.map_err(|refusal| refuse(&refusal))
+    }
+
+    fn needs_workers(
+        &self,
+        item: &JobItem,
+        scale: &ScaleState,
+        scan: &crate::scan::Scan,
+        now_ms: u64,
+    ) -> bool {
+        if scan.claimable(now_ms) == 0 {
+            return false;
+        }
+        let outstanding = scale.outstanding.len() as u32;
+        if outstanding < item.spec.workers {
+            return scan.wants_workers(outstanding > 0);
+        }
+        let lost = |&(_, sent_ms): &(u32, u64)| now_ms.saturating_sub(sent_ms) > QUIET_MS;
+        scan.active_workers(now_ms) == 0 && scale.outstanding.iter().any(lost)
+    }
+
+    /// Asks the scaler to look at a job. Best effort: the next report asks again.
+    pub(crate) async fn kick(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        claimable: u32,
+        active_workers: u32,
+        batches: u64,
+    ) {
+        if item.spec.workers == 0 || item.state.is_ended() {
+            return;
+        }
+        let event = ScalerEvent {
+            v: VERSION,
+            ns: self.settings.ns.clone(),
+            job: job.clone(),
+            claimable,
+            active_workers,
+            wanted: item.spec.workers,
+            batches,
+            at_ms: self.clock.now_ms(),
+        };
+        let payload = match serde_json::to_vec(&event) {
+            Ok(payload) => Bytes::from(payload),
+            Err(error) => return tracing::error!(%error, "cannot encode a scaler event"),
+        };
+        if let Err(error) = self.invoker.invoke(&self.settings.scaler_function, payload).await {
+            tracing::warn!(%job, %error, "cannot kick the scaler");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Reading the bundles of a stretch of the run: what is committed, who works, what may be claimed.
+
+use crate::{
+    Coordinator,
+    items::{INDEX_EPOCH, ItemName, JobItem},
+    store::{Versioned, decode},
+};
+use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal};
+use gristmill_splits::{
+    Bundle, BundleState, Consumer, EntryKind, Place,
+    order::Ramp,
+    window::{Ahead, Window},
+};
+use gristmill_types::{BundleIndex, Epoch, JobName, Nonce, Position};
+use std::{collections::BTreeSet, ops::Range};
+
+/// Bundles read at once: one batch read of the table.
+const PAGE: usize = 48;
+/// Bundles of an index read in one poll or claim; a larger dataset is looked at in pages.
+const MAX_INDEX_BUNDLES: usize = 100_000;
+
+/// One bundle as read.
+#[derive(Debug, Clone)]
+pub(crate) struct ScannedBundle {
+    pub epoch: Epoch,
+    pub index: BundleIndex,
+    pub positions: Range<Position>,
+    /// The first position, counted through all epochs.
+    pub linear: u64,
+    pub version: u64,
+    pub item: Option<Bundle>,
+}
+
+impl ScannedBundle {
+    fn len(&self) -> u64 {
+        u64::from(self.positions.end - self.positions.start)
+    }
+
+    /// Whether a claim at `now_ms` can succeed.
+    pub fn is_claimable(&self, now_ms: u64) -> bool {
+        match &self.item {
+            None => true,
+            Some(bundle) => bundle.claimable_at_ms().is_some_and(|at_ms| at_ms <= now_ms),
+        }
+    }
+
+    /// Positions not committed.
+    fn open(&self) -> u32 {
+        match &self.item {
+            None => self.positions.end - self.positions.start,
+            Some(bundle) => bundle.todo().len() as u32,
+        }
+    }
+
+    pub fn versioned(&self) -> Versioned<Bundle> {
+        Versioned { version: self.version, item: self.item.clone() }
+    }
+}
+
+/// A stretch of bundles in delivery order, all read at one time.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub bundles: Vec<ScannedBundle>,
+    pub ahead: Ahead,
+    /// None while indexing: every file may be indexed at once.
+    window: Option<Window>,
+}
+
+impl Scan {
+    /// Bundles that may be claimed now, in delivery order.
+    pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = &ScannedBundle> {
+        self.bundles.iter().filter(move |bundle| bundle.is_claimable(now_ms) && self.admits(bundle))
+    }
+
+    fn admits(&self, bundle: &ScannedBundle) -> bool {
+        let range = bundle.linear..bundle.linear + bundle.len();
+        self.window.is_none_or(|window| window.admits(self.ahead, &range))
+    }
+
+    /// Positions that may be claimed now.
+    pub fn claimable(&self, now_ms: u64) -> u32 {
+        self.candidates(now_ms).map(ScannedBundle::open).sum()
+    }
+
+    /// Distinct workers with an unexpired lease.
+    pub fn active_workers(&self, now_ms: u64) -> u32 {
+        let leased = |bundle: &&Bundle| {
+            bundle.state == BundleState::Leased && bundle.until_ms > now_ms
+        };
+        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
+        items.filter(leased).map(|bundle| &bundle.invocation).collect::<BTreeSet<_>>().len() as u32
+    }
+
+    /// Whether workers are to be held: drained at the top of the window, woken below half.
+    pub fn wants_workers(&self, held: bool) -> bool {
+        self.window.is_none_or(|window| window.wants_workers(self.ahead, held))
+    }
+
+    /// Index bundles that are done.
+    pub fn done(&self) -> u32 {
+        let done = |bundle: &&ScannedBundle| {
+            bundle.item.as_ref().is_some_and(|item| item.state == BundleState::Done)
+        };
+        self.bundles.iter().filter(done).count() as u32
+    }
+
+    /// Committed splits from `from` on.
+    pub fn ready(&self, from: (Epoch, Position)) -> Vec<ReadyEntry> {
+        let mut ready = Vec::new();
+        for bundle in &self.bundles {
+            let Some(item) = &bundle.item else { continue };
+            for (position, entry) in bundle.positions.clone().zip(&item.entries) {
+                let Some(entry) = entry.filter(|_| (bundle.epoch, position) >= from) else {
+                    continue;
+                };
+                ready.push(ReadyEntry {
+                    epoch: bundle.epoch,
+                    position,
+                    bundle: bundle.index,
+                    attempt: entry.attempt,
+                    nonce: entry.nonce,
+                    kind: match entry.kind {
+                        EntryKind::Object => ReadyKind::Object,
+                        EntryKind::Local => ReadyKind::Local,
+                        EntryKind::Poison => ReadyKind::Poison,
+                    },
+                    object_bytes: entry.bytes,
+                    crc32c: entry.crc32c,
+                    rows: entry.rows,
+                    batches: entry.batches,
+                    remainder_rows: entry.remainder,
+                    skipped: entry.skipped,
+                });
+            }
+        }
+        ready
+    }
+
+    /// The bundle whose lease `nonce` holds or held last.
+    pub fn owned_by(&self, nonce: Nonce) -> Option<&ScannedBundle> {
+        self.bundles.iter().find(|bundle| {
+            let leased = |item: &Bundle| item.state == BundleState::Leased && item.owner == nonce;
+            bundle.item.as_ref().is_some_and(leased)
+        })
+    }
+}
+
+impl Coordinator {
+    /// The bundles from `from` (or from the consumer's place, if that is earlier) to the end of the
+    /// window; while indexing, all of the index.
+    pub(crate) async fn scan(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+        from: Place,
+    ) -> Result<Scan, Refusal> {
+        let Some(plan) = item.plan else { return self.scan_index(job, item).await };
+        let ramp = Ramp::new(plan.n_splits, plan.r);
+        let n = plan.n_splits;
+        let window = Window::new(plan.window_splits, plan.window_bytes, ramp.r());
+        let delivered = consumer.delivered.linear(n);
+        let end = window.end(delivered).min(u64::from(item.spec.epochs) * u64::from(n));
+        let mut names = Vec::new();
+        let mut start = from.linear(n).min(delivered);
+        while start < end {
+            let (epoch, position) = ((start / u64::from(n)) as u32, (start % u64::from(n)) as u32);
+            let Some(index) = ramp.bundle_of(position) else { break };
+            names.push((epoch, index));
+            start = u64::from(epoch) * u64::from(n) + u64::from(ramp.positions(index).end);
+        }
+        let bundles = self.read_bundles(job, &ramp, &names).await?;
+        let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
+        for bundle in &bundles {
+            let Some(item) = &bundle.item else { continue };
+            for (linear, entry) in (bundle.linear..).zip(&item.entries) {
+                if let Some(entry) = entry.filter(|_| linear >= delivered) {
+                    ahead.ready += 1;
+                    ahead.ready_bytes += entry.bytes;
+                }
+            }
+        }
+        Ok(Scan { bundles, ahead, window: Some(window) })
+    }
+
+    async fn scan_index(&self, job: &JobName, item: &JobItem) -> Result<Scan, Refusal> {
+        let ramp = Self::index_ramp(item);
+        let names: Vec<_> = (0..ramp.bundles())
+            .map(|index| (INDEX_EPOCH, index))
+            .take(MAX_INDEX_BUNDLES)
+            .collect();
+        let bundles = self.read_bundles(job, &ramp, &names).await?;
+        let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };
+        Ok(Scan { bundles, ahead, window: None })
+    }
+
+    /// The named bundles, in pages.
+    pub(crate) async fn read_bundles(
+        &self,
+        job: &JobName,
+        ramp: &Ramp,
+        names: &[(Epoch, BundleIndex)],
+    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        let mut bundles = Vec::with_capacity(names.len());
+        for page in names.chunks(PAGE) {
+            let keys: Vec<_> =
+                page.iter().map(|&(epoch, index)| ItemName::Bundle(job, epoch, index)).collect();
+            let items = self.store.read_raw(&keys).await?;
+            for ((&(epoch, index), name), item) in page.iter().zip(&keys).zip(items) {
+                let Versioned { version, item } = decode::<Bundle>(name, item.as_ref())?;
+                let positions = ramp.positions(index);
+                let place = Place { epoch, position: positions.start };
+                let linear = match epoch {
+                    INDEX_EPOCH => u64::from(positions.start),
+                    _ => place.linear(ramp.n_splits()),
+                };
+                bundles.push(ScannedBundle { epoch, index, positions, linear, version, item });
+            }
+        }
+        Ok(bundles)
+    }
+}

@@ -1,0 +1,185 @@
+//! Typed items over the table: read, decide, write if nobody else has, decide again if somebody has.
+
+use crate::items::ItemName;
+use bytes::Bytes;
+use gristmill_ports::{Item, Table, TableError, WriteOutcome};
+use gristmill_protocol::{Refusal, RefusalKind, ScaleState};
+use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem};
+use gristmill_types::Namespace;
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+
+/// Decisions on one item before the caller is told to come again: more writers than this on one
+/// item at one time are a fault of the caller.
+const MAX_TRIES: u32 = 16;
+
+/// How an item is encoded: JSON where people read it, packed where every byte is billed.
+pub(crate) trait Stored: Sized {
+    fn encode(&self) -> Result<Bytes, String>;
+    fn decode(body: &[u8]) -> Result<Self, String>;
+}
+
+macro_rules! stored_as_json {
+    ($($item:ty),*) => {$(
+        impl Stored for $item {
+            fn encode(&self) -> Result<Bytes, String> {
+                encode_json(self)
+            }
+            fn decode(body: &[u8]) -> Result<Self, String> {
+                decode_json(body)
+            }
+        }
+    )*};
+}
+
+stored_as_json!(crate::items::JobItem, crate::items::Swept, Consumer, DeathLog, EpochItem, ScaleState);
+
+fn encode_json(item: &impl Serialize) -> Result<Bytes, String> {
+    serde_json::to_vec(item).map(Bytes::from).map_err(|error| error.to_string())
+}
+
+fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(body).map_err(|error| error.to_string())
+}
+
+/// First byte of a packed bundle: the version of its layout.
+const BUNDLE_LAYOUT: u8 = 1;
+
+impl Stored for Bundle {
+    fn encode(&self) -> Result<Bytes, String> {
+        let packed = postcard::to_extend(self, vec![BUNDLE_LAYOUT]);
+        packed.map(Bytes::from).map_err(|error| error.to_string())
+    }
+
+    fn decode(body: &[u8]) -> Result<Self, String> {
+        match body.split_first() {
+            Some((&BUNDLE_LAYOUT, packed)) => {
+                postcard::from_bytes(packed).map_err(|error| error.to_string())
+            }
+            Some((layout, _)) => Err(format!("bundle layout {layout} is not known")),
+            None => Err("it is empty".to_owned()),
+        }
+    }
+}
+
+/// A passing fault: the caller sends again.
+pub(crate) fn busy(message: impl Into<String>) -> Refusal {
+    Refusal { kind: RefusalKind::Busy, message: message.into() }
+}
+
+pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
+    Refusal { kind: RefusalKind::Invalid, message: message.into() }
+}
+
+fn table_fault(error: TableError) -> Refusal {
+    match error {
+        TableError::Unavailable(_) => busy(error.to_string()),
+        TableError::Rejected(_) => invalid(error.to_string()),
+    }
+}
+
+/// The table of one namespace.
+#[derive(Clone)]
+pub(crate) struct Store {
+    pub table: Arc<dyn Table>,
+    pub ns: Namespace,
+}
+
+/// An item with the version it was read at.
+#[derive(Debug, Clone)]
+pub(crate) struct Versioned<T> {
+    pub version: u64,
+    pub item: Option<T>,
+}
+
+impl Store {
+    /// The raw items under `names`, in one read.
+    pub async fn read_raw(&self, names: &[ItemName<'_>]) -> Result<Vec<Option<Item>>, Refusal> {
+        let keys: Vec<_> = names.iter().map(|name| name.key(&self.ns)).collect();
+        self.table.read(&keys).await.map_err(table_fault)
+    }
+
+    /// The item under `name`.
+    pub async fn read<T: Stored>(&self, name: &ItemName<'_>) -> Result<Versioned<T>, Refusal> {
+        let item = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten();
+        decode(name, item.as_ref())
+    }
+
+    /// Lets `decide` change the item under `name`: one read and one conditional write, more only
+    /// if others write the same item.
+    pub async fn update<T, E>(
+        &self,
+        name: &ItemName<'_>,
+        decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+    ) -> Result<Result<T, E>, Refusal>
+    where
+        T: Stored + Clone,
+    {
+        let read = self.read(name).await?;
+        self.update_from(name, read, decide).await
+    }
+
+    /// As [`Store::update`], on an item already read.
+    pub async fn update_from<T, E>(
+        &self,
+        name: &ItemName<'_>,
+        mut read: Versioned<T>,
+        mut decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+    ) -> Result<Result<T, E>, Refusal>
+    where
+        T: Stored + Clone,
+    {
+        for _ in 0..MAX_TRIES {
+            let after = match decide(read.item.as_ref()) {
+                Err(refused) => return Ok(Err(refused)),
+                Ok(Outcome::AlreadyApplied(item)) => return Ok(Ok(item)),
+                Ok(Outcome::Write(item)) => item,
+            };
+            let key = name.key(&self.ns);
+            let body = after.encode().map_err(invalid)?;
+            let written = self.table.write(&key, read.version, body, None).await;
+            match written.map_err(table_fault)? {
+                WriteOutcome::Written => return Ok(Ok(after)),
+                WriteOutcome::Conflict(current) => read = decode(name, current.as_ref())?,
+            }
+        }
+        Err(busy(format!("too many writers of {name:?} at one time")))
+    }
+}
+
+/// Reads an item of type `T`.
+pub(crate) fn decode<T: Stored>(
+    name: &ItemName<'_>,
+    item: Option<&Item>,
+) -> Result<Versioned<T>, Refusal> {
+    let Some(Item { version, body }) = item else {
+        return Ok(Versioned { version: 0, item: None });
+    };
+    let decoded = T::decode(body)
+        .map_err(|error| invalid(format!("item {name:?} cannot be read: {error}")))?;
+    Ok(Versioned { version: *version, item: Some(decoded) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_splits::{Claim, Limits, Term, claim};
+    use gristmill_types::{InvocationId, Nonce};
+
+    #[test]
+    fn bundles_round_trip_packed() {
+        let command = Claim {
+            nonce: Nonce([3; 8]),
+            invocation: &InvocationId("i".into()),
+            term: Term { now_ms: 1, remaining_ms: 2, predicted_ms: 3 },
+            first: 0,
+            records: &[0; 8],
+            death: None,
+        };
+        let bundle = claim(None, &command, &Limits::default()).unwrap().into_item();
+        let packed = bundle.encode().unwrap();
+        assert_eq!(Bundle::decode(&packed).unwrap(), bundle);
+        assert!(Bundle::decode(&[9, 1]).is_err());
+        assert!(Bundle::decode(&[]).is_err());
+    }
+}

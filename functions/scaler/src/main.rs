@@ -1,0 +1,18 @@
+//! The scaler function: wiring only.
+
+use gristmill_aws::{Aws, Settings};
+use gristmill_scaler::Scaler;
+use std::sync::Arc;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    lambda_runtime::tracing::init_default_subscriber();
+    let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
+    let aws = Aws::from_env().await?;
+    let scaler = Scaler {
+        table: Arc::new(aws.table(settings.table()?)),
+        invoker: Arc::new(aws.invoker()),
+        worker_function: settings.worker_function()?.to_owned(),
+    };
+    gristmill_scaler::serve(scaler).await
+}

@@ -1,0 +1,102 @@
+//! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
+
+use crate::ObjectSink;
+use gristmill_ports::{CallError, call_with_retry};
+use gristmill_protocol::{Call, Leave, RefusalKind, VERSION, WorkerEvent};
+use gristmill_runner::{JobContext, RunError, Runner};
+use gristmill_types::{InvocationId, JobName};
+use serde::Serialize;
+use std::{sync::Mutex, sync::PoisonError, time::Duration};
+
+/// How long a leaving worker insists; afterwards the scaler presumes it gone.
+const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    #[error("the event has protocol version {0}, this worker speaks {VERSION}: deploy one version")]
+    Version(u32),
+    #[error("the event is for namespace {event}, this worker serves {own}")]
+    Namespace { event: String, own: String },
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// What an invocation reports to the platform.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub ended: String,
+}
+
+/// The worker as it stays warm: connections and the last job's program and indices.
+pub struct WorkerFunction {
+    runner: Runner,
+    warm: Mutex<Option<JobContext>>,
+}
+
+impl WorkerFunction {
+    pub fn new(runner: Runner) -> Self {
+        Self { runner, warm: Mutex::new(None) }
+    }
+
+    /// Works for `event`'s job until `deadline_ms` (Unix time).
+    pub async fn handle(
+        &self,
+        event: &WorkerEvent,
+        request_id: String,
+        deadline_ms: u64,
+    ) -> Result<Report, WorkerError> {
+        if event.v != VERSION {
+            return Err(WorkerError::Version(event.v));
+        }
+        let own = &self.runner.config.ns;
+        if event.ns != *own {
+            let (event, own) = (event.ns.to_string(), own.to_string());
+            return Err(WorkerError::Namespace { event, own });
+        }
+        let outcome = self.work(&event.job, InvocationId(request_id), deadline_ms).await;
+        self.leave(event).await;
+        match outcome {
+            Ok(ended) => Ok(Report { ended }),
+            // The job has been told (or its lease runs out): not a failure of the function.
+            Err(error @ (RunError::Fatal { .. } | RunError::Passing(_))) => {
+                tracing::warn!(job = %event.job, worker = event.worker, %error, "worker ends");
+                Ok(Report { ended: error.to_string() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn work(
+        &self,
+        job: &JobName,
+        invocation: InvocationId,
+        deadline_ms: u64,
+    ) -> Result<String, RunError> {
+        let context = self.context(job).await?;
+        let sink = ObjectSink { runner: self.runner.clone(), job: job.clone() };
+        let ended = self.runner.work(&context, &invocation, deadline_ms, &sink).await?;
+        Ok(format!("{ended:?}"))
+    }
+
+    async fn context(&self, job: &JobName) -> Result<JobContext, RunError> {
+        let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match warm {
+            Some(context) if context.view.job == *job => Ok(context),
+            _ => {
+                let context = JobContext::load(&self.runner, job).await?;
+                *self.warm.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.clone());
+                Ok(context)
+            }
+        }
+    }
+
+    async fn leave(&self, event: &WorkerEvent) {
+        let call = Call::Leave(Leave { job: event.job.clone(), worker: event.worker });
+        let Runner { coordinator, clock, .. } = &self.runner;
+        match call_with_retry(&**coordinator, &**clock, &call, LEAVE_PATIENCE).await {
+            Ok(_) => {}
+            Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
+            Err(error) => tracing::warn!(%error, "could not tell the coordinator of leaving"),
+        }
+    }
+}

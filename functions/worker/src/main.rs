@@ -1,0 +1,25 @@
+//! The worker function: wiring only.
+
+use gristmill_aws::{Aws, Settings};
+use gristmill_ports::SystemClock;
+use gristmill_runner::{Runner, RunnerConfig};
+use gristmill_worker::WorkerFunction;
+use std::sync::Arc;
+
+#[tokio::main]
+async fn main() -> Result<(), lambda_runtime::Error> {
+    lambda_runtime::tracing::init_default_subscriber();
+    let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
+    let aws = Aws::from_env().await?;
+    let runner = Runner {
+        coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
+        objects: Arc::new(aws.objects()),
+        clock: Arc::new(SystemClock),
+        config: RunnerConfig {
+            ns: settings.ns.clone(),
+            bucket: settings.bucket()?.to_owned(),
+            local: false,
+        },
+    };
+    gristmill_worker::serve(WorkerFunction::new(runner)).await
+}

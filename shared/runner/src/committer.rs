@@ -1,0 +1,114 @@
+//! Commits finished splits of one lease: stores them, batches the flushes, keeps the lease alive.
+//!
+//! Runs beside the computation, so that storing one split overlaps with computing the next. Few
+//! flushes are the point: a table write is worth ~27 ms of compute.
+
+use crate::{
+    RunError, Sink,
+    lease::{Handover, LeaseRun},
+};
+use gristmill_ports::call_with_retry;
+use gristmill_protocol::{Call, Commit, Flush, Reply, WorkerCost};
+use std::{sync::atomic::Ordering, time::Duration};
+use tokio::{sync::mpsc::Receiver, time::Instant};
+
+/// Commits are held back at least this long, so that fast splits share one flush.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
+/// A lease is renewed after this long without a flush; it lasts 30 s at least.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+/// How long a worker insists on a flush before it gives the bundle up to others.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Receives the lease's splits in order until the sender is dropped, then flushes the rest.
+pub(crate) async fn commit_all(
+    run: &LeaseRun<'_>,
+    sink: &dyn Sink,
+    mut finished: Receiver<Handover>,
+) -> Result<(), RunError> {
+    let mut pending = Pending::new(run.lease.todo.len());
+    loop {
+        match tokio::time::timeout_at(pending.heartbeat_at(), finished.recv()).await {
+            Ok(Some(Handover { split, next, committed })) => {
+                let started = Instant::now();
+                let cost = split.cost;
+                let commit = sink.store(&run.name(split.position), split).await?;
+                pending.add(commit, cost, started.elapsed());
+                if next.is_some() || pending.is_due() {
+                    pending.flush(run, next).await?;
+                }
+                // Nobody waits where splits are not marked.
+                let _ = committed.send(());
+            }
+            Ok(None) => break,
+            Err(_heartbeat) => pending.flush(run, None).await?,
+        }
+    }
+    match pending.commits.is_empty() {
+        true => Ok(()),
+        false => pending.flush(run, None).await,
+    }
+}
+
+struct Pending {
+    commits: Vec<Commit>,
+    cost: WorkerCost,
+    last_flush: Instant,
+    /// Commits that are worth a flush before the bundle is complete: a third of it, so that a
+    /// bundle of eight costs at most two flushes more than its last.
+    worth: usize,
+    remaining: usize,
+}
+
+impl Pending {
+    fn new(splits: usize) -> Self {
+        Self {
+            commits: Vec::new(),
+            cost: WorkerCost::default(),
+            last_flush: Instant::now(),
+            worth: splits.div_ceil(3),
+            remaining: splits,
+        }
+    }
+
+    fn add(&mut self, commit: Commit, cost: WorkerCost, storing: Duration) {
+        self.commits.push(commit);
+        self.remaining = self.remaining.saturating_sub(1);
+        self.cost.source_ms += cost.source_ms;
+        self.cost.compute_ms += cost.compute_ms;
+        self.cost.put_ms += u32::try_from(storing.as_millis()).unwrap_or(u32::MAX);
+    }
+
+    /// The last flush comes when the sender is dropped; it is not due before.
+    fn is_due(&self) -> bool {
+        self.remaining > 0
+            && self.commits.len() >= self.worth
+            && self.last_flush.elapsed() >= FLUSH_INTERVAL
+    }
+
+    fn heartbeat_at(&self) -> Instant {
+        self.last_flush + HEARTBEAT
+    }
+
+    async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
+        let call = Call::Flush(Flush {
+            job: run.context.view.job.clone(),
+            epoch: run.lease.epoch,
+            bundle: run.lease.bundle,
+            attempt: run.lease.attempt,
+            nonce: run.nonce,
+            commits: std::mem::take(&mut self.commits),
+            next,
+            remaining_ms: run.runner.remaining_ms(run.deadline_ms),
+            split_ms: run.split_ms.load(Ordering::Relaxed),
+            cost: std::mem::take(&mut self.cost),
+        });
+        let runner = run.runner;
+        let reply =
+            call_with_retry(&*runner.coordinator, &*runner.clock, &call, FLUSH_PATIENCE).await?;
+        self.last_flush = Instant::now();
+        match reply {
+            Reply::Applied => Ok(()),
+            other => Err(RunError::unexpected(&other)),
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What can go wrong while working on a lease, by what the worker does next.
+
+use gristmill_ports::{CallError, ObjectError};
+use gristmill_protocol::{RefusalKind, Reply};
+use gristmill_types::SkippedRecord;
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RunError {
+    /// Somebody else owns the bundle now: drop it and claim again.
+    #[error("the lease was lost")]
+    LeaseLost,
+    /// The platform stops this worker soon: give the bundle back.
+    #[error("out of time")]
+    OutOfTime,
+    /// A passing fault: give the bundle back, another attempt may succeed.
+    #[error("{0}")]
+    Passing(String),
+    /// Trying again cannot help: the job fails with this line.
+    #[error("{message}")]
+    Fatal { message: String, record: Option<SkippedRecord> },
+}
+
+impl RunError {
+    /// An error that fails the job.
+    pub fn fatal(message: impl Into<String>) -> Self {
+        Self::Fatal { message: message.into(), record: None }
+    }
+
+    /// A reply that does not belong to the call; only a broken coordinator sends one.
+    pub(crate) fn unexpected(reply: &Reply) -> Self {
+        Self::fatal(format!("the coordinator's answer does not fit the call: {reply:?}"))
+    }
+}
+
+impl From<ObjectError> for RunError {
+    fn from(error: ObjectError) -> Self {
+        match error {
+            ObjectError::Unavailable(_) => Self::Passing(error.to_string()),
+            ObjectError::Changed(_) => Self::fatal(format!(
+                "{error}: the job was registered for the old content; restore the file or start a new job"
+            )),
+            ObjectError::NotFound(_) | ObjectError::Rejected(_) => Self::fatal(error.to_string()),
+        }
+    }
+}
+
+impl From<CallError> for RunError {
+    fn from(error: CallError) -> Self {
+        match &error {
+            CallError::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost => Self::LeaseLost,
+            // The job cannot be told of it either way: the lease runs out and others find out.
+            CallError::Unavailable(_) | CallError::Refused(_) | CallError::Rejected(_) => {
+                Self::Passing(error.to_string())
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Working on one lease: sources are read ahead, splits run one after another, commits follow
+//! behind.
+
+use crate::{JobContext, RunError, Runner, SplitSource, committer, indexing::ensure_index};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_executor::{ExecError, SplitInput, SplitOutput};
+use gristmill_ports::call_with_retry;
+use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
+use gristmill_types::{Attempt, BundleIndex, Epoch, Nonce, Position, RecordKey, SkippedRecord};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::{mpsc, oneshot};
+
+/// Time kept back at the end of an invocation for storing and committing what is done.
+const STOP_MARGIN_MS: u64 = 1_500;
+/// How long a worker insists on a mark before it gives the bundle up to others.
+const MARK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What names one attempt at one split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SplitName {
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    pub position: Position,
+    /// Index of the position in its bundle.
+    pub index: u8,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+}
+
+/// A split that has been run and awaits its commit.
+#[derive(Debug)]
+pub struct FinishedSplit {
+    pub position: Position,
+    /// The chunk object; empty for an indexed file.
+    pub object: Bytes,
+    pub rows: u32,
+    pub batches: u32,
+    pub remainder_rows: u32,
+    pub skipped: Vec<SkippedRecord>,
+    /// Raw records to set aside, under the `quarantine` policy.
+    pub quarantined: Vec<(RecordKey, Bytes)>,
+    pub cost: WorkerCost,
+    /// Nothing to store: the result is in the index, and `rows` counts the file's records.
+    pub indexed: bool,
+}
+
+impl FinishedSplit {
+    /// The commit of this split, given where its object went.
+    pub fn commit(&self, index: u8, local: bool, crc32c: u32) -> Commit {
+        Commit {
+            index,
+            local,
+            object_bytes: self.object.len() as u64,
+            crc32c,
+            rows: self.rows,
+            batches: self.batches,
+            remainder_rows: self.remainder_rows,
+            skipped: u32::try_from(self.skipped.len()).unwrap_or(u32::MAX),
+        }
+    }
+}
+
+/// A finished split on its way to the committer.
+pub(crate) struct Handover {
+    pub split: FinishedSplit,
+    /// Where splits are marked: the next one, to be marked by the flush of this one.
+    pub next: Option<u8>,
+    /// Told when the split is stored, and flushed if `next` is given.
+    pub committed: oneshot::Sender<()>,
+}
+
+/// Where finished splits go.
+#[async_trait]
+pub trait Sink: Send + Sync {
+    /// Whether another bundle may be claimed.
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    /// Makes the split's result last as long as its commit promises, and says what to commit.
+    async fn store(&self, name: &SplitName, split: FinishedSplit) -> Result<Commit, RunError>;
+}
+
+/// One lease being worked on.
+pub(crate) struct LeaseRun<'a> {
+    pub runner: &'a Runner,
+    pub context: &'a JobContext,
+    pub lease: &'a Lease,
+    pub nonce: Nonce,
+    pub deadline_ms: u64,
+    /// Predicted time of one split, from those already run.
+    pub split_ms: &'a AtomicU64,
+}
+
+impl LeaseRun<'_> {
+    pub fn name(&self, position: Position) -> SplitName {
+        let Lease { epoch, bundle, attempt, first, .. } = *self.lease;
+        let index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
+        SplitName { epoch, bundle, position, index, attempt, nonce: self.nonce }
+    }
+
+    /// Works until the lease is committed, lost or out of time. What is committed stays so.
+    pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
+        // One split may wait for its commit while the next one runs: memory for two objects.
+        let (finished, queue) = mpsc::channel(1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let committing = async {
+            let outcome = committer::commit_all(self, sink, queue).await;
+            stop.store(outcome.is_err(), Ordering::Relaxed);
+            outcome
+        };
+        let computing = async {
+            let outcome = match self.lease.work {
+                Work::Index => self.index_files(finished).await,
+                Work::Splits => self.run_splits(finished, &stop).await,
+            };
+            outcome
+        };
+        let (committed, computed) = tokio::join!(committing, computing);
+        committed.and(computed)
+    }
+
+    async fn index_files(&self, finished: mpsc::Sender<Handover>) -> Result<(), RunError> {
+        let listing = self.context.listing(self.runner).await?;
+        for &position in &self.lease.todo {
+            let file = listing.files.get(position as usize).ok_or_else(|| {
+                RunError::fatal(format!("file {position} is not in the dataset's listing"))
+            })?;
+            let started = Instant::now();
+            let Runner { objects, config, .. } = self.runner;
+            let rows =
+                ensure_index(&**objects, &config.ns, &config.bucket, &listing.bucket, file).await?;
+            let cost = WorkerCost { source_ms: millis(started), ..WorkerCost::default() };
+            let split = FinishedSplit {
+                position,
+                object: Bytes::new(),
+                rows,
+                batches: 0,
+                remainder_rows: 0,
+                skipped: Vec::new(),
+                quarantined: Vec::new(),
+                cost,
+                indexed: true,
+            };
+            let (committed, _) = oneshot::channel();
+            if finished.send(Handover { split, next: None, committed }).await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn run_splits(
+        &self,
+        finished: mpsc::Sender<Handover>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<(), RunError> {
+        let epoch = self.lease.epoch;
+        let mut ahead = None;
+        for (i, &position) in self.lease.todo.iter().enumerate() {
+            if self.out_of_time() {
+                return Err(RunError::OutOfTime);
+            }
+            // Later splits are marked by the flush of the one before.
+            if self.lease.marks() && i == 0 {
+                self.mark(position).await?;
+            }
+            let reading = Instant::now();
+            let source = match ahead.take() {
+                Some(reading) => join(reading).await?,
+                None => self.context.read(self.runner, epoch, position).await?,
+            };
+            let source_ms = millis(reading);
+            if let Some(&next) = self.lease.todo.get(i + 1) {
+                let (context, runner) = (self.context.clone(), self.runner.clone());
+                ahead = Some(tokio::spawn(async move { context.read(&runner, epoch, next).await }));
+            }
+            let started = Instant::now();
+            let mut split = self.compute(position, source, stop).await?;
+            self.learn(started.elapsed());
+            split.cost = WorkerCost { source_ms, compute_ms: millis(started), put_ms: 0 };
+            let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
+            let next = next.map(|&position| self.name(position).index);
+            let (committed, done) = oneshot::channel();
+            // A closed queue means that committing failed; its error is the one to report.
+            if finished.send(Handover { split, next, committed }).await.is_err() {
+                return Ok(());
+            }
+            if next.is_some() && done.await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn compute(
+        &self,
+        position: Position,
+        source: SplitSource,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<FinishedSplit, RunError> {
+        let (context, epoch, stop) = (self.context.clone(), self.lease.epoch, Arc::clone(stop));
+        let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
+        let cancelled = move || {
+            stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
+        };
+        join(tokio::task::spawn_blocking(move || {
+            run_position(&context, epoch, position, &source, &cancelled)
+        }))
+        .await
+    }
+
+    async fn mark(&self, position: Position) -> Result<(), RunError> {
+        let SplitName { epoch, bundle, index, attempt, nonce, .. } = self.name(position);
+        let job = self.context.view.job.clone();
+        let call = Call::Mark(Mark { job, epoch, bundle, attempt, nonce, index });
+        let runner = self.runner;
+        match call_with_retry(&*runner.coordinator, &*runner.clock, &call, MARK_PATIENCE).await? {
+            Reply::Applied => Ok(()),
+            other => Err(RunError::unexpected(&other)),
+        }
+    }
+
+    fn out_of_time(&self) -> bool {
+        let needed_ms = self.split_ms.load(Ordering::Relaxed) + STOP_MARGIN_MS;
+        self.runner.remaining_ms(self.deadline_ms) < needed_ms
+    }
+
+    /// Predicts the next split from the last ones: half old, half new.
+    fn learn(&self, taken: Duration) {
+        let taken_ms = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
+        let old_ms = self.split_ms.load(Ordering::Relaxed);
+        let predicted_ms = if old_ms == 0 { taken_ms } else { old_ms.midpoint(taken_ms) };
+        self.split_ms.store(predicted_ms, Ordering::Relaxed);
+    }
+}
+
+/// Runs the pipeline over one split. Pure but for op timings: the same arguments give the same
+/// bytes on every host, which is what redelivery of a local split relies on.
+pub fn run_position(
+    context: &JobContext,
+    epoch: Epoch,
+    position: Position,
+    source: &SplitSource,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<FinishedSplit, RunError> {
+    let input = SplitInput {
+        epoch,
+        seed: context.view.spec.seed,
+        on_error: context.view.spec.on_error,
+        first: source.first,
+        n_records: source.n_records,
+        data: source.data.clone(),
+        index: &source.index,
+    };
+    let mut scratch = context.program.scratch();
+    let output = context.program.run_split(&mut scratch, &input, cancelled);
+    let output: SplitOutput = output.map_err(|error| match error {
+        ExecError::Cancelled => RunError::OutOfTime,
+        ExecError::Record(record) => {
+            let SkippedRecord { key, op, reason } = &record;
+            let message = format!("{} record {} ({op}): {reason}", source.file, key.record);
+            RunError::Fatal { message, record: Some(record) }
+        }
+        other => RunError::fatal(other.to_string()),
+    })?;
+    Ok(FinishedSplit {
+        position,
+        object: Bytes::from(output.object),
+        rows: output.rows,
+        batches: output.batches,
+        remainder_rows: output.remainder_rows,
+        skipped: output.skipped,
+        quarantined: output.quarantined,
+        cost: WorkerCost::default(),
+        indexed: false,
+    })
+}
+
+/// The result of a task; one that panicked is a passing fault of this worker, not of the job.
+async fn join<T>(task: tokio::task::JoinHandle<Result<T, RunError>>) -> Result<T, RunError> {
+    task.await.unwrap_or_else(|error| Err(RunError::Passing(format!("a task died: {error}"))))
+}
+
+fn millis(since: Instant) -> u32 {
+    u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,213 @@
+//! The life of one worker: claim bundles until there is no work or no time.
+
+use crate::{DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
+use gristmill_executor::Program;
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
+use gristmill_protocol::{
+    Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
+};
+use gristmill_splits::{SplitPlan, order::permute};
+use gristmill_types::{Epoch, InvocationId, JobName, Namespace, Nonce, Position};
+use std::{
+    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    time::Duration,
+};
+use tokio::sync::OnceCell;
+
+/// How long a worker insists on a claim: it holds nothing yet, others can work.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
+/// Below this much time left, a claim is not worth its write.
+const MIN_CLAIM_MS: u64 = 5_000;
+
+/// What a worker needs to know of its place.
+#[derive(Debug, Clone)]
+pub struct RunnerConfig {
+    pub ns: Namespace,
+    /// The bucket of chunks, indices and manifests.
+    pub bucket: String,
+    /// Works inside the trainer's host: commits are local.
+    pub local: bool,
+}
+
+/// Everything a worker works with; cheap to clone.
+#[derive(Clone)]
+pub struct Runner {
+    pub coordinator: Arc<dyn Coordinator>,
+    pub objects: Arc<dyn Objects>,
+    pub clock: Arc<dyn Clock>,
+    pub config: RunnerConfig,
+}
+
+/// Why a worker stopped claiming.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing may be claimed now.
+    Idle(IdleReason),
+    /// The platform stops this invocation soon.
+    OutOfTime,
+}
+
+/// A job as a worker holds it: described once, its program compiled once, its dataset opened when
+/// the first split needs it.
+#[derive(Clone)]
+pub struct JobContext {
+    pub view: Arc<JobView>,
+    pub program: Arc<Program>,
+    dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
+}
+
+impl JobContext {
+    /// Asks the coordinator for the job and compiles its pipeline.
+    pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, RunError> {
+        let view = describe(runner, job).await?;
+        let pipeline = Pipeline::from_canonical(&view.spec.pipeline)
+            .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+        let program = Program::compile(&pipeline)
+            .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+        if view.spec.numerics != gristmill_executor::NUMERICS {
+            return Err(RunError::fatal(format!(
+                "job {job} runs numerics class {}, this worker has {}: results would differ; \
+                 use workers of one build and architecture",
+                view.spec.numerics,
+                gristmill_executor::NUMERICS
+            )));
+        }
+        Ok(Self { view: Arc::new(view), program: Arc::new(program), dataset: Arc::default() })
+    }
+
+    /// The dataset's files as listed at registration.
+    pub(crate) async fn listing(&self, runner: &Runner) -> Result<Dataset, RunError> {
+        let RunnerConfig { ns, bucket, .. } = &runner.config;
+        let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
+        serde_json::from_slice(&runner.objects.get(&path).await?)
+            .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
+    }
+
+    /// Reads the source of the split at `position` of `epoch`.
+    pub async fn read(
+        &self,
+        runner: &Runner,
+        epoch: Epoch,
+        position: Position,
+    ) -> Result<SplitSource, RunError> {
+        let (dataset, plan, splits) = self.dataset(runner).await?;
+        let split = permute(plan.n_splits, self.view.spec.seed, epoch, position)
+            .ok_or_else(|| RunError::fatal(format!("position {position} is not in the plan")))?;
+        dataset.read_split(&*runner.objects, splits, split).await
+    }
+
+    async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
+        let open = || async {
+            // A job described while it was indexing has no plan yet: ask again.
+            let plan = match self.view.plan {
+                Some(plan) => plan,
+                None => describe(runner, &self.view.job).await?.plan.ok_or_else(|| {
+                    RunError::Passing("a split was leased before the job had a plan".into())
+                })?,
+            };
+            let RunnerConfig { ns, bucket, .. } = &runner.config;
+            let version = self.view.dataset_version;
+            let dataset = DatasetCache::open(&*runner.objects, ns, bucket, version).await?;
+            let splits = dataset.split_plan(plan.split_records)?;
+            Ok::<_, RunError>((dataset, plan, splits))
+        };
+        self.dataset.get_or_try_init(open).await
+    }
+}
+
+async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
+    let call = Call::Describe { job: job.clone() };
+    match call_with_retry(&*runner.coordinator, &*runner.clock, &call, CLAIM_PATIENCE).await? {
+        Reply::Job(view) => Ok(view),
+        other => Err(RunError::unexpected(&other)),
+    }
+}
+
+impl Runner {
+    /// Milliseconds until `deadline_ms`.
+    pub(crate) fn remaining_ms(&self, deadline_ms: u64) -> u64 {
+        deadline_ms.saturating_sub(self.clock.now_ms())
+    }
+
+    /// Claims and works until there is nothing to claim or `deadline_ms` is near.
+    pub async fn work(
+        &self,
+        context: &JobContext,
+        invocation: &InvocationId,
+        deadline_ms: u64,
+        sink: &dyn Sink,
+    ) -> Result<Ended, RunError> {
+        let split_ms = AtomicU64::new(0);
+        loop {
+            if !sink.has_room() {
+                return Ok(Ended::Idle(IdleReason::WindowFull));
+            }
+            if self.remaining_ms(deadline_ms) < MIN_CLAIM_MS + split_ms.load(Ordering::Relaxed) {
+                return Ok(Ended::OutOfTime);
+            }
+            // Fresh for every claim: it names this attempt's objects and its ownership.
+            let nonce = self.clock.nonce();
+            let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await? {
+                Reply::Leased(lease) => lease,
+                Reply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
+                other => return Err(RunError::unexpected(&other)),
+            };
+            let run =
+                LeaseRun { runner: self, context, lease: &lease, nonce, deadline_ms, split_ms: &split_ms };
+            let span = tracing::debug_span!("lease", epoch = lease.epoch, bundle = lease.bundle);
+            match tracing::Instrument::instrument(run.work(sink), span).await {
+                Ok(()) | Err(RunError::LeaseLost) => {}
+                Err(error) => {
+                    self.give_back(context, &lease, nonce, &error).await;
+                    match error {
+                        RunError::OutOfTime => return Ok(Ended::OutOfTime),
+                        RunError::Passing(_) => tracing::warn!(%error, "bundle given back"),
+                        error => return Err(error),
+                    }
+                }
+            }
+        }
+    }
+
+    async fn claim(
+        &self,
+        context: &JobContext,
+        nonce: Nonce,
+        invocation: &InvocationId,
+        deadline_ms: u64,
+        split_ms: &AtomicU64,
+    ) -> Result<Reply, CallError> {
+        let call = Call::Claim(Claim {
+            job: context.view.job.clone(),
+            nonce,
+            invocation: invocation.clone(),
+            remaining_ms: self.remaining_ms(deadline_ms),
+            split_ms: split_ms.load(Ordering::Relaxed),
+            local: self.config.local,
+        });
+        call_with_retry(&*self.coordinator, &*self.clock, &call, CLAIM_PATIENCE).await
+    }
+
+    /// Tells the coordinator that this attempt is over. Best effort: the lease runs out by itself.
+    async fn give_back(&self, context: &JobContext, lease: &Lease, nonce: Nonce, error: &RunError) {
+        let (fatal, record) = match error {
+            RunError::Fatal { record, .. } => (true, record.clone()),
+            _ => (false, None),
+        };
+        let call = Call::Fail(Fail {
+            job: context.view.job.clone(),
+            epoch: lease.epoch,
+            bundle: lease.bundle,
+            attempt: lease.attempt,
+            nonce,
+            error: error.to_string(),
+            fatal,
+            record,
+        });
+        let told = call_with_retry(&*self.coordinator, &*self.clock, &call, CLAIM_PATIENCE).await;
+        if let Err(untold) = told {
+            tracing::warn!(%untold, %error, "could not give the bundle back; its lease will run out");
+        }
+    }
+}
