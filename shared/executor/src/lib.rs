@@ -1,1 +1,35 @@
-//! Placeholder.
+//! Runs a pipeline over one split: source bytes in, one chunk object out.
+//!
+//! [`Program::compile`] turns a checked pipeline into steps once; [`Program::run_split`] runs them
+//! over the records of a split with scratch buffers that are reused from element to element and
+//! from split to split. Rows are computed in place in the batch they are delivered in. The output
+//! is a function of pipeline, seed, epoch and records, and of nothing else: not of what ran before,
+//! nor where. Synchronous; no I/O, and no clock but to time the operators.
+
+mod cell;
+mod error;
+mod metrics;
+mod ops;
+mod program;
+mod random;
+mod run;
+pub mod sources;
+mod step;
+
+pub use error::ExecError;
+pub use metrics::OpMetrics;
+pub use program::Program;
+pub use run::{Scratch, SplitInput, SplitOutput};
+
+/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
+/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
+#[cfg(target_arch = "x86_64")]
+pub const NUMERICS: &str = "x86_64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";
+/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
+/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
+#[cfg(target_arch = "aarch64")]
+pub const NUMERICS: &str = "aarch64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";
+/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
+/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub const NUMERICS: &str = "other/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";

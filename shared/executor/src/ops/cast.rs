@@ -1,0 +1,142 @@
+//! `cast`: the same numbers in another type.
+
+use crate::{
+    cell::Sink,
+    random::Draw,
+    step::{Made, Tools, Transform, View},
+};
+use gristmill_pipeline::{DType, ops::CastDType};
+use half::{bf16, f16};
+
+/// Numbers of one type -> numbers of another, rounded to nearest, ties to even.
+#[derive(Debug)]
+pub(crate) struct Convert {
+    from: DType,
+    to: CastDType,
+}
+
+impl Convert {
+    pub(crate) fn new(from: DType, to: CastDType) -> Self {
+        Convert { from, to }
+    }
+}
+
+impl Transform for Convert {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        _: &mut Draw,
+    ) -> Result<Made, String> {
+        let View { bytes, size } = input;
+        let values = bytes.len() / super::dtype_bytes(self.from);
+        let made = values * super::dtype_bytes(self.to.dtype());
+        let out = output.take(made)?;
+        match self.from {
+            DType::U8 => write(bytes.iter().map(|x| f32::from(*x)), self.to, out),
+            DType::F16 => {
+                let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
+                write(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::BF16 => {
+                let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
+                write(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::F32 => {
+                let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
+                write(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::I64 => {
+                let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
+                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            other => return Err(format!("cannot cast {other}")),
+        }
+        Ok(Made { bytes: made, size })
+    }
+}
+
+fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
+    match to {
+        // A float to integer cast saturates, and takes not-a-number to 0.
+        CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
+        CastDType::F16 => put(values.map(|x| f16::from_f32(x).to_le_bytes()), out),
+        CastDType::BF16 => put(values.map(|x| bf16::from_f32(x).to_le_bytes()), out),
+        CastDType::F32 => put(values.map(f32::to_le_bytes), out),
+    }
+}
+
+/// Integers that f32 cannot hold are rounded once, not by way of f32.
+fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) {
+    match to {
+        CastDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
+        // From 2^53 on everything is infinite (f16), or goes through the sticky bit (bf16).
+        CastDType::F16 => put(values.map(|x| f16::from_f64(x as f64).to_le_bytes()), out),
+        CastDType::BF16 => put(values.map(|x| bf16::from_f64(sticky(x)).to_le_bytes()), out),
+        CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+    }
+}
+
+/// `x` as an f64 whose last bit says whether anything was cut off: rounding it again then gives
+/// what rounding `x` at once would.
+fn sticky(x: i64) -> f64 {
+    let magnitude = x.unsigned_abs();
+    let cut = (64 - magnitude.leading_zeros()).saturating_sub(53);
+    let kept = magnitude >> cut << cut;
+    let odd = if kept == magnitude { 0 } else { 1_u64 << cut };
+    let value = (kept | odd) as f64;
+    if x < 0 { -value } else { value }
+}
+
+fn put<const N: usize>(values: impl Iterator<Item = [u8; N]>, out: &mut [u8]) {
+    for (value, to) in values.zip(out.as_chunks_mut::<N>().0) {
+        *to = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cast(values: &[f32], to: CastDType) -> Vec<u8> {
+        let mut out = vec![0xaa; values.len() * crate::ops::dtype_bytes(to.dtype())];
+        write(values.iter().copied(), to, &mut out);
+        out
+    }
+
+    #[test]
+    fn u8_rounds_to_even_and_saturates() {
+        let values = [0.5, 1.5, 2.5, 254.5, 255.4, 300.0, -3.0, f32::NAN, f32::INFINITY];
+        assert_eq!(cast(&values, CastDType::U8), [0, 2, 2, 254, 255, 255, 0, 0, 255]);
+    }
+
+    #[test]
+    fn halves_round_to_even() {
+        let f16s = cast(&[1.0, 65504.0, 1e6, 2049.0], CastDType::F16);
+        assert_eq!(f16s, [0x00, 0x3c, 0xff, 0x7b, 0x00, 0x7c, 0x00, 0x68]);
+        let bf16s = cast(&[1.0, 257.0, 259.0], CastDType::BF16);
+        assert_eq!(bf16s, [0x80, 0x3f, 0x80, 0x43, 0x82, 0x43]);
+    }
+
+    #[test]
+    fn integers_are_rounded_once() {
+        let wide = |x: i64, to: CastDType| {
+            let mut out = vec![0; crate::ops::dtype_bytes(to.dtype())];
+            write_wide([x].into_iter(), to, &mut out);
+            out
+        };
+        assert_eq!(wide(-1, CastDType::U8), [0]);
+        assert_eq!(wide(256, CastDType::U8), [255]);
+        assert_eq!(wide(16_777_219, CastDType::F32), 16_777_220_f32.to_le_bytes());
+        // Just above the tie between two bf16 values, by less than f64 can tell.
+        let above = (1_i64 << 62) + (1 << 54) + 1;
+        let up = bf16::from_f64((1_u64 << 62) as f64 * (1.0 + 1.0 / 128.0));
+        assert_eq!(wide(above, CastDType::BF16), up.to_le_bytes());
+        assert_eq!(wide(-above, CastDType::BF16), (-up).to_le_bytes());
+        assert_eq!(
+            wide(i64::MIN, CastDType::BF16),
+            bf16::from_f64(-(2_f64.powi(63))).to_le_bytes()
+        );
+    }
+}

@@ -1,0 +1,107 @@
+//! `decode`: JPEG to RGB.
+
+use crate::{
+    cell::Sink,
+    random::Draw,
+    step::{Made, Tools, Transform, View},
+};
+use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
+
+/// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
+const MAX_PIXELS: u64 = 100_000_000;
+/// Most scans of a progressive image; real scripts have about ten, a scan bomb thousands.
+const MAX_SCANS: usize = 500;
+/// What a decoder may allocate by its own estimate: coefficients of a progressive image and output.
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
+
+/// bytes -> u8 `[h, w, 3]`.
+#[derive(Debug)]
+pub(crate) struct DecodeJpeg;
+
+impl Transform for DecodeJpeg {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+        _: &mut Draw,
+    ) -> Result<Made, String> {
+        let jpeg = input.bytes;
+        if !jpeg.starts_with(&[0xff, 0xd8]) {
+            return Err(match jpeg {
+                [] => "the image is empty".into(),
+                _ => format!("not a JPEG: it starts with {:02x?}", &jpeg[..jpeg.len().min(4)]),
+            });
+        }
+        let limits = DecodeLimits {
+            max_pixels: MAX_PIXELS,
+            max_scans: MAX_SCANS,
+            max_memory: Some(MAX_MEMORY_BYTES),
+            ..DecodeLimits::default()
+        };
+        let mut decoder = Decoder::new_with_limits(jpeg, limits).map_err(reason)?;
+        let size = [decoder.header().height.into(), decoder.header().width.into()];
+        let [height, width]: [usize; 2] = size;
+        if height == 0 || width == 0 {
+            return Err(format!("bad JPEG: its size is {width} x {height}"));
+        }
+        let pixels = height * width;
+        if pixels as u64 > MAX_PIXELS {
+            return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
+        }
+        let bytes = pixels * 3;
+        if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
+            decoder.set_output_format(PixelFormat::Cmyk);
+            let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
+            decode_into(&decoder, cmyk, size)?;
+            cmyk_to_rgb(cmyk, output.take(bytes)?);
+        } else {
+            decoder.set_output_format(PixelFormat::Rgb);
+            decode_into(&decoder, output.take(bytes)?, size)?;
+        }
+        Ok(Made { bytes, size })
+    }
+}
+
+fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Result<(), String> {
+    // The decoder's own measure of what it will write, so that no byte of the output stays old.
+    let needed = decoder.output_buffer_size().map_err(reason)?;
+    if needed != out.len() {
+        return Err(format!("bad JPEG: it decodes to {needed} bytes, not {}", out.len()));
+    }
+    let info = decoder.decode_image_into(out).map_err(reason)?;
+    if [info.height, info.width] != size || info.bytes_written != out.len() {
+        return Err("bad JPEG: its header and its image differ in size".into());
+    }
+    // Bytes between markers are common and harmless. What follows made up for missing image data.
+    let broken = info.warnings.iter().find(|w| !matches!(w, DecodeWarning::ExtraneousData { .. }));
+    match broken {
+        Some(DecodeWarning::TruncatedData { decoded_mcus, total_mcus }) => {
+            Err(format!("bad JPEG: cut short after {decoded_mcus} of {total_mcus} blocks"))
+        }
+        Some(warning) => Err(format!("bad JPEG: {}", one_line(&warning.to_string()))),
+        None => Ok(()),
+    }
+}
+
+fn reason(error: JpegError) -> String {
+    match error {
+        JpegError::LimitExceeded { what, actual, limit } => {
+            format!("JPEG beyond limits: {what} is {actual}, the limit is {limit}")
+        }
+        error => format!("bad JPEG: {}", one_line(&error.to_string())),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Adobe's CMYK, which all JPEGs in the wild have: inverted, so that 255 is no ink. As Pillow and
+/// TensorFlow: each channel is scaled by black.
+fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
+    for (from, to) in cmyk.as_chunks::<4>().0.iter().zip(rgb.as_chunks_mut::<3>().0) {
+        let [c, m, y, k] = from.map(u32::from);
+        *to = [c, m, y].map(|ink| ((ink * k + 127) / 255) as u8);
+    }
+}

@@ -1,0 +1,77 @@
+//! `flip`: an image is mirrored left to right, or not.
+
+use crate::{random::Draw, step::InPlace};
+use gristmill_pipeline::ops::Flip;
+
+/// `[h, w, c]` -> the same, in place.
+#[derive(Debug)]
+pub(crate) struct Mirror {
+    p: f64,
+    pixel_bytes: usize,
+}
+
+impl Mirror {
+    pub(crate) fn new(op: &Flip, pixel_bytes: usize) -> Self {
+        Mirror { p: op.p, pixel_bytes }
+    }
+}
+
+impl InPlace for Mirror {
+    fn run(&self, value: &mut [u8], [_, width]: [usize; 2], draw: &mut Draw) {
+        if draw.unit() >= self.p || width < 2 {
+            return;
+        }
+        for row in value.chunks_exact_mut(width * self.pixel_bytes) {
+            // Constant sizes let the compiler move a pixel at once.
+            match self.pixel_bytes {
+                3 => row.as_chunks_mut::<3>().0.reverse(),
+                6 => row.as_chunks_mut::<6>().0.reverse(),
+                12 => row.as_chunks_mut::<12>().0.reverse(),
+                bytes => {
+                    row.reverse();
+                    row.chunks_exact_mut(bytes).for_each(<[u8]>::reverse);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::DrawKey;
+    use gristmill_types::RecordKey;
+
+    fn draw(record: u32) -> Draw {
+        let record = RecordKey { file: 0, record };
+        DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
+    }
+
+    #[test]
+    fn rows_are_mirrored_by_whole_pixels() {
+        for pixel_bytes in [2, 3, 6, 12] {
+            let mirror = Mirror { p: 1.0, pixel_bytes };
+            let pixel = |p: u8| (0..pixel_bytes as u8).map(move |b| p * 16 + b);
+            let mut value: Vec<u8> = [1, 2, 3, 4, 5, 6].into_iter().flat_map(pixel).collect();
+            mirror.run(&mut value, [2, 3], &mut draw(0));
+            let expected: Vec<u8> = [3, 2, 1, 6, 5, 4].into_iter().flat_map(pixel).collect();
+            assert_eq!(value, expected);
+        }
+    }
+
+    #[test]
+    fn about_p_of_the_elements_are_mirrored() {
+        let flipped = |p: f64| {
+            let mirror = Mirror { p, pixel_bytes: 3 };
+            let one = |record| {
+                let mut value = [1, 1, 1, 2, 2, 2];
+                mirror.run(&mut value, [1, 2], &mut draw(record));
+                value[0] == 2
+            };
+            (0..1000).filter(|record| one(*record)).count()
+        };
+        assert_eq!(flipped(0.0), 0);
+        assert_eq!(flipped(1.0), 1000);
+        assert!((430..570).contains(&flipped(0.5)));
+    }
+}

@@ -1,0 +1,77 @@
+//! `resize`: RGB to RGB of another size.
+
+use crate::{
+    cell::Sink,
+    random::Draw,
+    step::{Made, Tools, Transform, View},
+};
+use fast_image_resize::{
+    FilterType, PixelType, ResizeAlg, ResizeOptions,
+    images::{CroppedImage, Image, ImageRef},
+};
+
+/// A rectangle of pixels inside an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    pub(crate) left: u32,
+    pub(crate) top: u32,
+    pub(crate) width: u32,
+    pub(crate) height: u32,
+}
+
+/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`, the whole image or a window of it.
+#[derive(Debug)]
+pub(crate) struct ResizeImage {
+    size: [u32; 2],
+    options: ResizeOptions,
+}
+
+impl ResizeImage {
+    pub(crate) fn new(size: [u32; 2], antialias: bool) -> Self {
+        let algorithm = match antialias {
+            true => ResizeAlg::Convolution(FilterType::Bilinear),
+            false => ResizeAlg::Interpolation(FilterType::Bilinear),
+        };
+        ResizeImage { size, options: ResizeOptions::new().resize_alg(algorithm) }
+    }
+
+    /// Resizes `window` of the image as if it were all there is: nothing outside of it counts.
+    pub(crate) fn resize(
+        &self,
+        input: View<'_>,
+        window: Window,
+        output: Sink<'_>,
+        tools: &mut Tools,
+    ) -> Result<Made, String> {
+        let [height, width] = input.size.map(|side| side as u32);
+        let [out_height, out_width] = self.size;
+        let bytes = out_height as usize * out_width as usize * 3;
+        let image = ImageRef::new(width, height, input.bytes, PixelType::U8x3)
+            .map_err(|error| format!("cannot resize: {error}"))?;
+        let Window { left, top, width, height } = window;
+        let image = CroppedImage::new(&image, left, top, width, height)
+            .map_err(|error| format!("cannot crop: {error}"))?;
+        let output = output.take(bytes)?;
+        Image::from_slice_u8(out_width, out_height, output, PixelType::U8x3)
+            .map_err(|error| error.to_string())
+            .and_then(|mut output| {
+                let resized = tools.resizer.resize(&image, &mut output, &self.options);
+                resized.map_err(|error| error.to_string())
+            })
+            .map_err(|error| format!("cannot resize: {error}"))?;
+        Ok(Made { bytes, size: [out_height as usize, out_width as usize] })
+    }
+}
+
+impl Transform for ResizeImage {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+        _: &mut Draw,
+    ) -> Result<Made, String> {
+        let [height, width] = input.size.map(|side| side as u32);
+        self.resize(input, Window { left: 0, top: 0, width, height }, output, tools)
+    }
+}

@@ -1,0 +1,21 @@
+//! `sleep`: waiting that can be called off.
+
+use std::time::{Duration, Instant};
+
+/// How long a wait goes on before it looks whether it was called off.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// Waits for `duration`; false if `cancelled` became true meanwhile.
+pub(crate) fn sleep(duration: Duration, cancelled: &dyn Fn() -> bool) -> bool {
+    let started = Instant::now();
+    loop {
+        let left = duration.saturating_sub(started.elapsed());
+        if left.is_zero() {
+            return true;
+        }
+        if left > SLICE && cancelled() {
+            return false;
+        }
+        std::thread::sleep(left.min(SLICE));
+    }
+}

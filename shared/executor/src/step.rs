@@ -1,0 +1,70 @@
+//! What a compiled pipeline consists of, and how one element goes through it.
+
+use crate::{cell::Sink, random::Draw};
+use fast_image_resize::Resizer;
+use std::time::Duration;
+
+/// What operators work with beside their input; reused, and without effect on the result.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    pub(crate) resizer: Resizer,
+    /// Pixels in a form that only one operator knows.
+    pub(crate) pixels: Vec<u8>,
+}
+
+/// A value being read: numbers little-endian, images row by row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct View<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Height and width of an image.
+    pub(crate) size: [usize; 2],
+}
+
+/// What a transformation made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Made {
+    pub(crate) bytes: usize,
+    /// Height and width of an image.
+    pub(crate) size: [usize; 2],
+}
+
+/// An operator that writes its output elsewhere than its input. An error is the record's: one
+/// line saying what is wrong with it.
+pub(crate) trait Transform: Send + Sync {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String>;
+}
+
+/// An operator that changes a value where it is.
+pub(crate) trait InPlace: Send + Sync {
+    fn run(&self, value: &mut [u8], size: [usize; 2], draw: &mut Draw);
+}
+
+/// What a step does.
+pub(crate) enum Action {
+    /// `to_row`: the output is final, and goes straight to where it is delivered.
+    Transform {
+        field: usize,
+        kernel: Box<dyn Transform>,
+        to_row: bool,
+    },
+    InPlace {
+        field: usize,
+        kernel: Box<dyn InPlace>,
+    },
+    Wait(Duration),
+    /// The value is already what the operator asks for.
+    Nothing,
+}
+
+/// One operator of the author's graph, compiled.
+pub(crate) struct Step {
+    pub(crate) name: &'static str,
+    pub(crate) ordinal: u32,
+    pub(crate) action: Action,
+}
