@@ -145,7 +145,7 @@ const GAUSSIAN_SCALE: f32 = 1.0 / 147.8;
 /// Rounds and clips. Adding 2^23 leaves the rounded value in the low bits of the mantissa, which,
 /// unlike a saturating cast, compiles to a few vector instructions.
 fn to_byte(value: f32) -> u8 {
-    (value.max(0.0).min(255.0) + 8_388_608.0).to_bits() as u8
+    (value.clamp(0.0, 255.0) + 8_388_608.0).to_bits() as u8
 }
 
 /// Width and height in pixels: the two common ones, else a clipped spread.
