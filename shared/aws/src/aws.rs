@@ -1,9 +1,10 @@
 //! Where AWS, or what stands in for it, is found; and one lazily built client per service.
 
 use crate::{
-    DynamoTable, HttpCoordinator, LambdaInvoker, S3Objects, SettingsError,
+    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
+    credentials::CredentialsCache,
     invoker::ThrottlesAreAnswers,
 };
 use aws_config::{
@@ -205,6 +206,12 @@ impl Aws {
         let provider = self.0.sdk.credentials_provider();
         let Shared { pool, counts, region, .. } = &*self.0;
         HttpCoordinator::new(url, ns, region.as_ref(), provider, pool.clone(), counts.clone())
+    }
+
+    /// The admin routes of the local service at `endpoint`.
+    pub fn local_service(&self, endpoint: &str) -> LocalService {
+        let credentials = CredentialsCache::new(self.0.sdk.credentials_provider());
+        LocalService::new(endpoint, self.0.region.as_ref(), credentials, self.0.pool.clone())
     }
 
     /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are

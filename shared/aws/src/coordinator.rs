@@ -6,28 +6,21 @@ use crate::{
     counts::Counts,
     credentials::CredentialsCache,
     fault::{is_passing_status, one_line, reason},
+    signing::sign_json,
 };
 use async_trait::async_trait;
 use aws_credential_types::provider::SharedCredentialsProvider;
-use aws_sigv4::{
-    http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},
-    sign::v4::SigningParams,
-};
-use aws_smithy_runtime_api::client::{
-    identity::Identity,
-    orchestrator::{HttpRequest, HttpResponse},
-};
-use aws_smithy_types::{body::SdkBody, byte_stream::ByteStream};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_ports::{CallError, Coordinator};
 use gristmill_protocol::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
 use gristmill_types::Namespace;
-use http::{Uri, header};
-use std::time::{Duration, SystemTime};
+use http::{Method, Uri, header};
+use std::time::Duration;
 
 /// Time for one call, from signing to the last byte of the answer.
 const DEADLINE: Duration = Duration::from_secs(10);
 const URL_SETTING: &str = "GRISTMILL_COORDINATOR_URL";
-const JSON: &str = "application/json";
 
 /// Calls the coordinator of one namespace. Clones are not needed: share it behind an `Arc`.
 #[derive(Debug)]
@@ -74,7 +67,7 @@ impl HttpCoordinator {
         }
         let identity = self.credentials.identity().await;
         let identity = identity.map_err(|error| CallError::Rejected(reason(&error)))?;
-        let signed = self.sign(body, &identity);
+        let signed = sign_json(Method::POST, &self.uri, &self.region, body, &identity);
         let request =
             signed.map_err(|text| CallError::Rejected(format!("{}: {text}", self.url)))?;
         self.counts.add("coordinator", call.name());
@@ -97,34 +90,6 @@ impl HttpCoordinator {
             }
         })?;
         judge(call.name(), &self.url, status, &body)
-    }
-
-    fn sign(&self, body: Vec<u8>, identity: &Identity) -> Result<HttpRequest, String> {
-        let mut settings = SigningSettings::default();
-        settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
-        let params = SigningParams::builder()
-            .identity(identity)
-            .region(&self.region)
-            .name("lambda")
-            .time(SystemTime::now())
-            .settings(settings)
-            .build()
-            .map_err(|error| error.to_string())?;
-        let headers = [(header::CONTENT_TYPE.as_str(), JSON)];
-        let signable = SignableRequest::new(
-            "POST",
-            self.url.as_str(),
-            headers.into_iter(),
-            SignableBody::Bytes(&body),
-        );
-        let signed = signable.and_then(|signable| sign(signable, &params.into()));
-        let (instructions, _) = signed.map_err(|error| error.to_string())?.into_parts();
-        let mut request = http::Request::post(self.uri.clone())
-            .header(header::CONTENT_TYPE, JSON)
-            .body(SdkBody::from(body))
-            .map_err(|error| error.to_string())?;
-        instructions.apply_to_request_http1x(&mut request);
-        request.try_into().map_err(|error| format!("{error}"))
     }
 }
 
@@ -149,12 +114,12 @@ fn function_url_region(uri: &Uri) -> Option<&str> {
     rest.strip_suffix(".on.aws")
 }
 
-enum Unread {
+pub(crate) enum Unread {
     TooLong,
     Broken(String),
 }
 
-async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
+pub(crate) async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread> {
     let length = answer.headers().get(header::CONTENT_LENGTH.as_str());
     let length: usize = length.and_then(|length| length.parse().ok()).unwrap_or(0);
     if length > MAX_MESSAGE_BYTES {
@@ -198,7 +163,7 @@ fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallE
 }
 
 /// The words of an error answer; the platform puts them into `Message` or `message`.
-fn message(body: &[u8]) -> String {
+pub(crate) fn message(body: &[u8]) -> String {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let named = json.as_ref().and_then(|json| json.get("Message").or_else(|| json.get("message")));
     match named.and_then(|message| message.as_str()) {

@@ -76,3 +76,48 @@ impl ClassifyRetry for ThrottlesAreAnswers {
         "ThrottlesAreAnswers"
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Answer, Server};
+
+    async fn invoked(answer: u16) -> (Result<Invoked, InvokeError>, Server) {
+        let server = Server::start(move |_, _| Answer::status(answer, "{}")).await;
+        let event = Bytes::from_static(b"{\"v\":1}");
+        (server.aws().invoker().invoke("worker", event).await, server)
+    }
+
+    #[tokio::test]
+    async fn an_event_is_sent_without_waiting() {
+        let (outcome, server) = invoked(202).await;
+        assert_eq!(outcome.unwrap(), Invoked::Accepted);
+        let asked = &server.asked()[0];
+        assert_eq!(asked.target, "/2015-03-31/functions/worker/invocations");
+        assert_eq!(asked.header("x-amz-invocation-type"), "Event");
+        assert_eq!(asked.body, "{\"v\":1}");
+    }
+
+    #[tokio::test]
+    async fn a_throttle_is_an_answer_and_not_tried_again() {
+        let (outcome, server) = invoked(429).await;
+        assert_eq!(outcome.unwrap(), Invoked::Throttled);
+        assert_eq!(server.asked().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn faults_are_tried_again_and_then_told() {
+        let (outcome, server) = invoked(500).await;
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.starts_with("cannot invoke worker: ") && error.contains("500"), "{error}");
+        assert_eq!(server.asked().len(), 4);
+    }
+
+    #[tokio::test]
+    async fn an_event_over_the_limit_is_not_sent() {
+        let server = Server::start(|_, _| Answer::status(202, "")).await;
+        let event = Bytes::from(vec![b' '; MAX_EVENT_BYTES + 1]);
+        assert!(server.aws().invoker().invoke("worker", event).await.is_err());
+        assert!(server.asked().is_empty());
+    }
+}

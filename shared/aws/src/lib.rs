@@ -9,8 +9,10 @@ mod counts;
 mod credentials;
 mod fault;
 mod invoker;
+mod local_service;
 mod objects;
 mod settings;
+mod signing;
 mod table;
 #[cfg(test)]
 mod testing;
@@ -18,6 +20,7 @@ mod testing;
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
+pub use local_service::LocalService;
 pub use objects::S3Objects;
 pub use settings::{Settings, SettingsError};
 pub use table::DynamoTable;

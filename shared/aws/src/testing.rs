@@ -1,1 +1,176 @@
-//! Servers for tests.
+//! A server that answers as a test says and remembers what it was asked; and a real table.
+
+use crate::{Aws, Credentials, Endpoints};
+use bytes::Bytes;
+use dynoxide::Database;
+use futures::{StreamExt as _, stream};
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
+use hyper::{body::Frame, server::conn::http1, service::service_fn};
+use hyper_util::rt::TokioIo;
+use std::{
+    io,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+use tokio::net::TcpListener;
+
+/// A request as it arrived.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Asked {
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+}
+
+pub(crate) enum Answer {
+    Full(u16, Vec<(&'static str, String)>, Bytes),
+    /// Declares `length` bytes, sends `body` and closes.
+    Cut {
+        status: u16,
+        headers: Vec<(&'static str, String)>,
+        length: u64,
+        body: Bytes,
+    },
+    /// Closes the connection without an answer.
+    Drop,
+}
+
+impl Answer {
+    pub fn status(status: u16, body: impl Into<Bytes>) -> Self {
+        Self::Full(status, Vec::new(), body.into())
+    }
+}
+
+pub(crate) struct Server {
+    pub url: String,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    connections: Arc<AtomicUsize>,
+}
+
+impl Server {
+    /// Answers the request with number `n` (from 0) by `answer(n, request)`.
+    pub async fn start(answer: impl Fn(usize, &Asked) -> Answer + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
+        let connections: Arc<AtomicUsize> = Arc::default();
+        let (answer, log, opened) = (Arc::new(answer), asked.clone(), connections.clone());
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                opened.fetch_add(1, Ordering::Relaxed);
+                let (answer, log) = (answer.clone(), log.clone());
+                let service = service_fn(move |request| {
+                    let (answer, log) = (answer.clone(), log.clone());
+                    async move {
+                        let (parts, body) = http::Request::into_parts(request);
+                        let body: hyper::body::Incoming = body;
+                        let asked = Asked {
+                            method: parts.method.to_string(),
+                            target: parts.uri.to_string(),
+                            headers: parts.headers,
+                            body: body.collect().await.unwrap().to_bytes(),
+                        };
+                        let n = {
+                            let mut log = log.lock().unwrap();
+                            log.push(asked.clone());
+                            log.len() - 1
+                        };
+                        respond(answer(n, &asked))
+                    }
+                });
+                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
+            }
+        });
+        Self { url, asked, connections }
+    }
+
+    pub fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Every service at this server.
+    pub fn aws(&self) -> Aws {
+        aws(&self.url)
+    }
+}
+
+pub(crate) fn aws(url: &str) -> Aws {
+    let endpoints = Endpoints {
+        s3: url.to_owned(),
+        dynamodb: url.to_owned(),
+        lambda: url.to_owned(),
+        region: "us-east-1".to_owned(),
+    };
+    let credentials = Credentials {
+        access_key_id: "AKIDEXAMPLE".to_owned(),
+        secret_access_key: "wJalrXUtnFEMI".to_owned(),
+        session_token: Some("session".to_owned()),
+    };
+    Aws::with(endpoints, credentials)
+}
+
+/// A URL where nobody listens.
+pub(crate) async fn nowhere() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+type Body = BoxBody<Bytes, io::Error>;
+
+fn respond(answer: Answer) -> Result<Response<Body>, io::Error> {
+    let gone = || io::Error::other("the test closes this connection");
+    let (status, headers, body): (_, _, Body) = match answer {
+        Answer::Drop => return Err(gone()),
+        Answer::Full(status, headers, body) => {
+            (status, headers, Full::new(body).map_err(|never| match never {}).boxed())
+        }
+        Answer::Cut { status, mut headers, length, body } => {
+            headers.push(("content-length", length.to_string()));
+            // Pending once, so that the server flushes what it has before it gives up.
+            let end = async move {
+                tokio::task::yield_now().await;
+                Err(gone())
+            };
+            let frames = stream::iter([Ok(Frame::data(body))]).chain(stream::once(end));
+            (status, headers, BoxBody::new(StreamBody::new(frames)))
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    for (name, value) in headers {
+        response.headers_mut().insert(name, value.parse().unwrap());
+    }
+    Ok(response)
+}
+
+/// The embedded table service, empty, on a thread of its own for the life of the process.
+pub(crate) fn dynamodb() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        runtime.enable_all().build().unwrap().block_on(async move {
+            let listener = TcpListener::from_std(listener).unwrap();
+            let database = Database::memory().unwrap();
+            let never = std::future::pending();
+            dynoxide::server::serve_with_shutdown(listener, database, never).await.unwrap();
+        });
+    });
+    url
+}

@@ -1,1 +1,222 @@
+use super::*;
+use crate::testing::{self, Answer, Asked, Server};
+use aws_credential_types::{
+    Credentials,
+    provider::{self, ProvideCredentials, future},
+};
+use aws_sigv4::{
+    http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},
+    sign::v4::SigningParams,
+};
+use bytes::Bytes;
+use gristmill_protocol::RefusalKind;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
 
+fn call() -> Call {
+    Call::Describe { job: "a-job".parse().unwrap() }
+}
+
+fn coordinator(url: &str) -> HttpCoordinator {
+    testing::aws(url).coordinator(url, "team".parse().unwrap()).unwrap()
+}
+
+async fn outcome(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Result<Reply, CallError> {
+    let server = Server::start(move |_, _| answer()).await;
+    let outcome = coordinator(&server.url).call(&call()).await;
+    assert_eq!(server.asked().len(), 1, "a call is one try");
+    outcome
+}
+
+/// Signs what arrived again, with what it says of itself.
+fn signed_again(asked: &Asked, url: &str) -> String {
+    let authorization = asked.header("authorization");
+    let names = authorization.split_once("SignedHeaders=").unwrap().1.split_once(',').unwrap().0;
+    let headers = names.split(';').filter(|name| !name.starts_with("x-amz-"));
+    let headers: Vec<_> = headers.map(|name| (name, asked.header(name))).collect();
+    let date = aws_smithy_types::DateTime::from_str(
+        &{
+            let d = asked.header("x-amz-date");
+            let day = format!("{}-{}-{}", &d[..4], &d[4..6], &d[6..8]);
+            format!("{day}T{}:{}:{}Z", &d[9..11], &d[11..13], &d[13..15])
+        },
+        aws_smithy_types::date_time::Format::DateTime,
+    );
+    let identity =
+        Credentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI", Some("session".to_owned()), None, "t");
+    let identity = identity.into();
+    let mut settings = SigningSettings::default();
+    settings.payload_checksum_kind = PayloadChecksumKind::XAmzSha256;
+    let params = SigningParams::builder()
+        .identity(&identity)
+        .region("us-east-1")
+        .name("lambda")
+        .time(date.unwrap().try_into().unwrap())
+        .settings(settings)
+        .build()
+        .unwrap()
+        .into();
+    let body = SignableBody::Bytes(&asked.body);
+    let url = format!("{url}{}", asked.target);
+    let signable = SignableRequest::new(&asked.method, url, headers.into_iter(), body).unwrap();
+    let (instructions, _) = sign(signable, &params).unwrap().into_parts();
+    let found = instructions.headers().find(|(name, _)| *name == "authorization");
+    found.unwrap().1.to_owned()
+}
+
+#[tokio::test]
+async fn a_call_is_a_signed_post() {
+    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"applied"}"#)).await;
+    let aws = server.aws();
+    let coordinator = aws.coordinator(&server.url, "team".parse().unwrap()).unwrap();
+    assert!(matches!(coordinator.call(&call()).await, Ok(Reply::Applied)));
+    let asked = &server.asked()[0];
+    assert_eq!((asked.method.as_str(), asked.target.as_str()), ("POST", "/"));
+    let request: Request = serde_json::from_slice(&asked.body).unwrap();
+    assert_eq!((request.v, request.ns.as_str()), (VERSION, "team"));
+    assert!(matches!(request.call, Call::Describe { job } if job.as_str() == "a-job"));
+    let authorization = asked.header("authorization");
+    for signed in ["host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"] {
+        assert!(authorization.contains(signed), "{authorization}");
+    }
+    assert!(authorization.contains("/us-east-1/lambda/aws4_request"), "{authorization}");
+    assert_eq!(asked.header("x-amz-content-sha256").len(), 64);
+    assert_eq!(authorization, signed_again(asked, &server.url), "the signature holds");
+    assert_eq!(aws.counts()["coordinator.describe"], 1);
+}
+
+#[tokio::test]
+async fn connections_are_reused() {
+    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"applied"}"#)).await;
+    let coordinator = coordinator(&server.url);
+    for _ in 0..3 {
+        coordinator.call(&call()).await.unwrap();
+    }
+    assert_eq!((server.asked().len(), server.connections()), (3, 1));
+}
+
+#[tokio::test]
+async fn answers_mean_what_the_caller_does_next() {
+    let refused = r#"{"reply":"refused","kind":"lease_lost","message":"gone"}"#;
+    let refused = outcome(move || Answer::status(200, refused)).await;
+    assert!(matches!(refused, Err(CallError::Refused(r)) if r.kind == RefusalKind::LeaseLost));
+    for status in [429, 500, 502, 503, 504] {
+        let passing = outcome(move || Answer::status(status, "{\"Message\":\"later\"}")).await;
+        let Err(CallError::Unavailable(text)) = passing else { panic!("{status}: {passing:?}") };
+        assert!(text.contains(&status.to_string()) && text.ends_with("later"), "{text}");
+    }
+    let denied = outcome(|| Answer::status(403, "{\"Message\":\"Forbidden\"}")).await;
+    let Err(CallError::Rejected(text)) = denied else { panic!("{denied:?}") };
+    assert!(text.contains("Forbidden") && text.contains("clock"), "{text}");
+    let unlike = outcome(|| Answer::status(400, "<html>\nno</html>")).await;
+    assert!(matches!(unlike, Err(CallError::Rejected(text)) if text.ends_with("<html> no</html>")));
+    let other = outcome(|| Answer::status(200, "{\"reply\":\"of-another-version\"}")).await;
+    assert!(matches!(other, Err(CallError::Rejected(_))));
+}
+
+#[tokio::test]
+async fn no_answer_is_unavailable_after_one_try() {
+    let dropped = outcome(|| Answer::Drop).await;
+    assert!(matches!(dropped, Err(CallError::Unavailable(_))), "{dropped:?}");
+    let cut = outcome(|| Answer::Cut {
+        status: 200,
+        headers: Vec::new(),
+        length: 100,
+        body: Bytes::from_static(b"{\"reply\":"),
+    })
+    .await;
+    assert!(matches!(cut, Err(CallError::Unavailable(_))), "{cut:?}");
+    let url = testing::nowhere().await;
+    let nobody = coordinator(&url).call(&call()).await;
+    assert!(matches!(nobody, Err(CallError::Unavailable(text)) if text.contains(&url)));
+}
+
+#[tokio::test]
+async fn messages_are_capped_both_ways() {
+    let long = outcome(|| Answer::Cut {
+        status: 200,
+        headers: Vec::new(),
+        length: MAX_MESSAGE_BYTES as u64 + 1,
+        body: Bytes::new(),
+    })
+    .await;
+    assert!(matches!(long, Err(CallError::Rejected(_))), "{long:?}");
+    let server = Server::start(|_, _| Answer::Drop).await;
+    let fail = gristmill_protocol::Fail {
+        job: "a-job".parse().unwrap(),
+        epoch: 0,
+        bundle: 0,
+        attempt: 1,
+        nonce: gristmill_types::Nonce([0; 8]),
+        error: "x".repeat(MAX_MESSAGE_BYTES),
+        fatal: false,
+        record: None,
+    };
+    let sent = coordinator(&server.url).call(&Call::Fail(fail)).await;
+    assert!(matches!(sent, Err(CallError::Rejected(_))), "{sent:?}");
+    assert!(server.asked().is_empty());
+}
+
+#[test]
+fn urls_are_checked_and_tell_their_region() {
+    let uri = "https://abc.lambda-url.eu-west-1.on.aws/".parse().unwrap();
+    assert_eq!(function_url_region(&uri), Some("eu-west-1"));
+    assert_eq!(function_url_region(&"http://127.0.0.1:1/".parse().unwrap()), None);
+    let aws = testing::aws("http://127.0.0.1:1");
+    for url in ["", "abc", "ftp://host/", "/path", "https://"] {
+        let error = aws.coordinator(url, "team".parse().unwrap()).unwrap_err().to_string();
+        assert!(error.contains("GRISTMILL_COORDINATOR_URL"), "{error}");
+    }
+}
+
+#[derive(Debug, Default)]
+struct Loads {
+    count: Arc<AtomicUsize>,
+    expires_in: Option<Duration>,
+}
+
+impl ProvideCredentials for Loads {
+    fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+    where
+        Self: 'a,
+    {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let expiry = self.expires_in.map(|after| SystemTime::now() + after);
+        let credentials: provider::Result = Ok(Credentials::new("id", "key", None, expiry, "t"));
+        future::ProvideCredentials::ready(credentials)
+    }
+}
+
+#[tokio::test]
+async fn credentials_are_loaded_once_until_they_end_or_are_refused() {
+    let loads = |expires_in| {
+        let loads = Loads { expires_in, ..Loads::default() };
+        let count = loads.count.clone();
+        (CredentialsCache::new(Some(SharedCredentialsProvider::new(loads))), count)
+    };
+    for (expires_in, expected) in
+        [(None, 1), (Some(Duration::from_secs(3600)), 1), (Some(Duration::from_secs(30)), 3)]
+    {
+        let (cache, count) = loads(expires_in);
+        for _ in 0..3 {
+            cache.identity().await.unwrap();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), expected, "{expires_in:?}");
+    }
+    let (cache, count) = loads(None);
+    cache.identity().await.unwrap();
+    cache.forget().await;
+    cache.identity().await.unwrap();
+    assert_eq!(count.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn absent_credentials_are_explained() {
+    let error = CredentialsCache::new(None).identity().await.unwrap_err();
+    assert!(reason(&error).contains("AWS_ACCESS_KEY_ID"));
+}
