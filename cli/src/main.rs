@@ -1,2 +1,58 @@
-//! Placeholder.
-fn main() {}
+//! `gristmill`: everything a person does, as one program.
+
+mod args;
+mod attach;
+mod bench;
+mod dataset;
+mod failure;
+mod function;
+mod job;
+mod train;
+mod up;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    if let Command::Function { name } = &cli.command {
+        return finish(function::run(name));
+    }
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "error".into()),
+        )
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => runtime.block_on(run(cli)),
+        Err(error) => Err(Failure::failed(format!("cannot start: {error}"))),
+    };
+    finish(outcome)
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Demo(args) => train::demo(args).await,
+        Command::Run(args) => train::run(args).await,
+        Command::Up(args) => up::run(args).await,
+        Command::Bench(args) => bench::run(args).await,
+        Command::Function { .. } => Ok(()),
+    }
+}
+
+/// One line on standard error, and the exit code that says whose fault it was.
+fn finish(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("gristmill: {}", failure.message.replace(['\n', '\r'], " "));
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -98,6 +98,7 @@ pub struct Fetcher {
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
     last_handed_over: Option<Instant>,
+    asked: Option<Instant>,
     last_batch: Option<(Epoch, u64)>,
     ended: bool,
     _tasks: JoinSet<()>,
@@ -162,18 +163,21 @@ impl Fetcher {
             config,
             batches,
             last_handed_over: None,
+            asked: None,
             last_batch: None,
             ended: false,
             _tasks: tasks,
         })
     }
 
-    /// The next batch, the end of an epoch, or the end of the job.
+    /// The next batch, the end of an epoch, or the end of the job. Cancelling the wait loses
+    /// nothing.
     pub async fn next(&mut self) -> Result<Delivery, FetchError> {
         if self.ended {
             return Ok(Delivery::End);
         }
-        let asked = Instant::now();
+        // Asking again after a cancelled wait is the same wait.
+        let asked = *self.asked.get_or_insert_with(Instant::now);
         if self.batches.is_empty() {
             self.progress.urgent.notify_one();
         }
@@ -185,6 +189,7 @@ impl Fetcher {
                 None => Ok(Delivery::End),
             };
         };
+        self.asked = None;
         match assembled {
             Assembled::Batch { batch, place, resume_place } => {
                 let now = Instant::now();
@@ -240,11 +245,11 @@ impl Fetcher {
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
         let give_up = Instant::now() + self.config.patience;
+        self.progress.close();
         while self.progress.ack().is_some() && Instant::now() < give_up {
             if let Some(error) = self.ledger.error() {
                 return Err(error);
             }
-            self.progress.urgent.notify_one();
             self.ports.clock.sleep(Duration::from_millis(5)).await;
         }
         Ok(snapshot)

@@ -205,7 +205,7 @@ async fn registration(
                 bail!(Usage("data on this machine cannot be read by functions on AWS: name s3://bucket/prefix".into()));
             };
             let bucket = mount_name(&root);
-            place.aws.mount(&file.endpoint, &bucket, &root).await?;
+            place.aws.local_service(&file.endpoint).mount(&bucket, &root).await?;
             (bucket, pattern)
         }
     };

@@ -5,7 +5,10 @@ use gristmill_protocol::{Ack, TrainerMetrics};
 use gristmill_types::Epoch;
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::Notify;
@@ -33,8 +36,10 @@ struct Inner {
 pub(crate) struct Progress {
     generation: u64,
     inner: Mutex<Inner>,
-    /// Something is worth an acknowledgement at once.
+    /// Somebody waits for the next poll.
     pub urgent: Notify,
+    /// Somebody waits for the next acknowledgement.
+    closing: AtomicBool,
 }
 
 impl Progress {
@@ -52,7 +57,7 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
         };
-        Self { generation, inner: Mutex::new(inner), urgent: Notify::new() }
+        Self { generation, inner: Mutex::new(inner), urgent: Notify::new(), closing: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -116,6 +121,16 @@ impl Progress {
             durable_position: inner.durable_place,
         };
         (inner.started && inner.acked != Some(ack)).then_some(ack)
+    }
+
+    /// From now on progress is acknowledged at every poll.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        self.urgent.notify_one();
+    }
+
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// `ack` has been written.

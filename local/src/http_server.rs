@@ -5,9 +5,9 @@ use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -22,6 +22,9 @@ pub(crate) type Reply = Response<Full<Bytes>>;
 
 /// How long an open exchange may go on once the server is told to stop.
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// How much of a refused body is read to let its sender hear the refusal.
+const MAX_DISCARD_BYTES: usize = 64 * 1024 * 1024;
 
 /// Binds `port` of the loopback interface (0 = any free port).
 ///
@@ -100,15 +103,36 @@ pub(crate) enum BodyError {
 }
 
 /// The whole body, never holding more than `cap_bytes` of it.
-pub(crate) async fn read_body(body: Incoming, cap_bytes: usize) -> Result<Bytes, BodyError> {
-    if body.size_hint().lower() > cap_bytes as u64 {
+///
+/// A body that is too long is still read to its end, up to a limit, and thrown away: a client writes all of it before it
+/// looks for the answer, and would see a broken connection instead of the refusal.
+pub(crate) async fn read_body(mut body: Incoming, cap_bytes: usize) -> Result<Bytes, BodyError> {
+    let mut first = Bytes::new();
+    let mut rest = BytesMut::new();
+    let mut seen_bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|_| BodyError::Broken)?.into_data() else { continue };
+        seen_bytes += data.len();
+        if seen_bytes > cap_bytes {
+            (first, rest) = (Bytes::new(), BytesMut::new());
+            if seen_bytes > cap_bytes + MAX_DISCARD_BYTES {
+                return Err(BodyError::TooLarge);
+            }
+        } else if first.is_empty() {
+            first = data;
+        } else {
+            if rest.is_empty() {
+                let announced = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+                rest.reserve((first.len() + data.len() + announced).min(cap_bytes));
+                rest.extend_from_slice(&first);
+            }
+            rest.extend_from_slice(&data);
+        }
+    }
+    if seen_bytes > cap_bytes {
         return Err(BodyError::TooLarge);
     }
-    match Limited::new(body, cap_bytes).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(BodyError::TooLarge),
-        Err(_) => Err(BodyError::Broken),
-    }
+    Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
 /// An answer with a JSON body.

@@ -14,10 +14,11 @@ use serde_json::json;
 
 use crate::functions::{AdminHooks, HostConfig, Schedule, lock};
 use crate::{
-    Credentials, FunctionConfig, FunctionHost, LocalError, TableConfig, TableServer, TableStats,
-    http_server,
+    Credentials, FunctionConfig, FunctionHost, LocalError, Serving, ObjectServer, ObjectStats,
+    TableConfig, TableServer, TableStats, http_server,
 };
 use state::{Saved, StateDir};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// How to start a [`Service`].
 #[derive(Debug)]
@@ -30,7 +31,8 @@ pub struct ServiceConfig {
     pub credentials: Option<Credentials>,
     /// The ports; 0 is that of the state directory, or any.
     pub ports: Ports,
-    /// Keep the table in a file, so that jobs survive a restart; otherwise in memory, which is faster.
+    /// Keep the table in a file, so that jobs survive a restart or a kill; otherwise in memory, which is faster.
+    /// Objects are files either way, and are not forced to the disk: a power cut may lose some.
     pub durable: bool,
     /// The table made at start.
     pub table: String,
@@ -114,6 +116,8 @@ pub struct Service {
     credentials: Credentials,
     host: FunctionHost,
     table: TableServer,
+    objects: Serving,
+    stop_objects: DropGuard,
     kept: Arc<Mutex<Kept>>,
 }
 
@@ -138,18 +142,23 @@ impl Service {
     ) -> Result<Self, LocalError> {
         let dir = StateDir::open(&config.state_dir)?;
         let before = dir.load()?;
-        let credentials = match (config.credentials, &before) {
-            (Some(given), _) => given,
+        let credentials = match (&config.credentials, &before) {
+            (Some(given), _) => given.clone(),
             (None, Some(before)) => before.credentials.clone(),
             (None, None) => Credentials::random()?,
         };
         let listeners = Listeners::bind(config.ports, before.as_ref().map(|b| b.ports))?;
         let endpoints = listeners.endpoints();
-        let mut mounts = before.map(|b| b.mounts).unwrap_or_default();
-        config.mounts.into_iter().for_each(|mount| keep_mount(&mut mounts, mount));
+        let mounts = before.map(|b| b.mounts).unwrap_or_default();
+        let mut saved = Saved { ports: listeners.ports, credentials: credentials.clone(), mounts };
 
-        let saved = Saved { ports: listeners.ports, credentials: credentials.clone(), mounts };
+        let server = objects(&config, dir.path(), &mut saved)?;
         dir.save(&saved)?;
+        let (s3, _) = http_server::adopt("object store", listeners.s3)?;
+        let stop_objects = CancellationToken::new();
+        let objects = server
+            .serve(s3, stop_objects.clone())
+            .map_err(|source| LocalError::System { what: "the object store", source })?;
         let table = TableServer::start(TableConfig {
             file: config.durable.then(|| dir.path().join("table.sqlite")),
             tables: vec![config.table.clone()],
@@ -158,6 +167,11 @@ impl Service {
             listener: Some(listeners.dynamodb),
         })?;
 
+        let mut functions = functions(&endpoints);
+        let coordinator = functions.iter_mut().find(|f| f.name == config.url_function);
+        if let Some(url) = coordinator.and_then(|function| function.url.as_mut()) {
+            url.listener = Some(listeners.coordinator);
+        }
         let discovery = json!({
             "service": "gristmill",
             "version": env!("CARGO_PKG_VERSION"),
@@ -167,14 +181,8 @@ impl Service {
             "endpoints": endpoints,
             "state_file": dir.file(),
         });
-        let mut functions = functions(&endpoints);
-        let coordinator = functions.iter_mut().find(|f| f.name == config.url_function);
-        if let Some(url) = coordinator.and_then(|function| function.url.as_mut()) {
-            url.listener = Some(listeners.coordinator);
-        }
+        let log_dir = dir.path().join("logs");
         let kept = Arc::new(Mutex::new(Kept { dir, saved }));
-        let admin = hooks(discovery, &table);
-        let log_dir = config.state_dir.join("logs");
         let host = FunctionHost::start(HostConfig {
             region: config.region,
             listener: Some(listeners.lambda),
@@ -183,11 +191,11 @@ impl Service {
             idle_timeout: config.idle_timeout,
             freeze: config.freeze,
             schedules: config.schedules,
-            admin,
+            admin: hooks(discovery, &table, objects.server(), &kept),
             ..HostConfig::new(credentials.clone(), functions)
         })
         .await?;
-        Ok(Self { endpoints, credentials, host, table, kept })
+        Ok(Self { endpoints, credentials, host, table, objects, stop_objects, kept })
     }
 
     /// Where the services are.
@@ -214,31 +222,96 @@ impl Service {
         self.table.stats()
     }
 
+    /// Counters of the object store.
+    #[must_use]
+    pub fn object_stats(&self) -> ObjectStats {
+        self.objects.stats()
+    }
+
+    /// Offers a directory as a read-only bucket, now and after a restart; the last call for a name holds.
+    ///
+    /// # Errors
+    /// [`LocalError::Config`] or [`LocalError::State`] saying what is wrong with the name or the directory.
+    pub fn mount(&self, name: &str, path: &Path) -> Result<(), LocalError> {
+        mount(self.objects.server(), &self.kept, name, path)
+    }
+
     /// Ends functions first, then what they use. Nothing is left running.
     pub async fn shutdown(self) {
         self.host.shutdown().await;
         let table = self.table;
+        drop(self.stop_objects);
         // It blocks until its thread ended, which must not hold up the runtime.
-        let _ = tokio::task::spawn_blocking(move || table.shutdown()).await;
-        drop(self.kept);
+        let (_, ()) = tokio::join!(
+            tokio::task::spawn_blocking(move || table.shutdown()),
+            self.objects.ended()
+        );
     }
 }
 
-fn hooks(discovery: serde_json::Value, table: &TableServer) -> AdminHooks {
+/// Opens the object store with the directories given now and those remembered.
+fn objects(
+    config: &ServiceConfig,
+    state_dir: &Path,
+    saved: &mut Saved,
+) -> Result<ObjectServer, LocalError> {
+    let keys = &saved.credentials;
+    let server = ObjectServer::builder(state_dir.join("objects"))
+        .credentials(&keys.access_key_id, &keys.secret_access_key)
+        .bucket(&config.bucket)
+        .region(&config.region)
+        .open()?;
+    // One that went away since must not keep the service from starting; jobs that need it will name it.
+    for Mount { name, path } in &saved.mounts {
+        if let Err(error) = server.mount(name, path) {
+            tracing::warn!(mount = name, %error, "a directory offered before is not there any more");
+        }
+    }
+    for Mount { name, path } in &config.mounts {
+        server.mount(name, path)?;
+        keep_mount(&mut saved.mounts, name, path)?;
+    }
+    Ok(server)
+}
+
+fn hooks(
+    discovery: serde_json::Value,
+    table: &TableServer,
+    objects: &ObjectServer,
+    kept: &Arc<Mutex<Kept>>,
+) -> AdminHooks {
     let table_stats = table.stats_reader();
+    let (counted, mounted, kept) = (objects.clone(), objects.clone(), Arc::clone(kept));
     AdminHooks {
         service: Some(Arc::new(move || discovery.clone())),
-        stats: Some(Arc::new(move || json!({"table": table_stats()}))),
-        mount: None,
+        stats: Some(Arc::new(move || json!({"table": table_stats(), "objects": counted.stats()}))),
+        mount: Some(Arc::new(move |name, path| {
+            mount(&mounted, &kept, name, path).map_err(|error| error.to_string())
+        })),
     }
+}
+
+fn mount(
+    objects: &ObjectServer,
+    kept: &Mutex<Kept>,
+    name: &str,
+    path: &Path,
+) -> Result<(), LocalError> {
+    let mut kept = lock(kept);
+    objects.mount(name, path)?;
+    keep_mount(&mut kept.saved.mounts, name, path)?;
+    kept.dir.save(&kept.saved)
 }
 
 /// A name maps to one directory: the one given last.
-fn keep_mount(mounts: &mut Vec<Mount>, mount: Mount) {
-    match mounts.iter_mut().find(|known| known.name == mount.name) {
-        Some(known) => known.path = mount.path,
-        None => mounts.push(mount),
+fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<(), LocalError> {
+    // The next start may have another working directory.
+    let path = path.canonicalize().map_err(|error| LocalError::state(path, error))?;
+    match mounts.iter_mut().find(|known| known.name == name) {
+        Some(known) => known.path = path,
+        None => mounts.push(Mount { name: name.to_owned(), path }),
     }
+    Ok(())
 }
 
 /// Every port bound before anything serves.

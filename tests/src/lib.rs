@@ -1,1 +1,10 @@
-//! Placeholder.
+//! Driving the whole system from outside: programs as a user starts them, deliveries recounted from
+//! their bytes.
+
+mod frames;
+mod programs;
+mod recount;
+
+pub use frames::{FrameReader, Received};
+pub use programs::{Background, TestDir, gristmill, gristmill_fetcher, run_json};
+pub use recount::{Delivered, read_sink};

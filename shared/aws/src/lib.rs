@@ -16,6 +16,8 @@ mod signing;
 mod table;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod measure;
 
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;

@@ -48,8 +48,10 @@ impl Program {
                 batch_stage = i as u32;
                 continue;
             }
-            let action = ops::compile(&stage.op, &pipeline.schemas()[i], field_index)?;
-            steps.push(Step { name: stage.op.name(), ordinal: stage.ordinal, action });
+            let input = &pipeline.schemas()[i];
+            let action = ops::compile(&stage.op, input, field_index)?;
+            let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
+            steps.push(Step { name: stage.op.name(), ordinal: stage.ordinal, size, action });
         }
         let mut copied = vec![true; names.len()];
         // The last transformation of a field writes to its row; what comes after changes it there.
@@ -99,6 +101,14 @@ impl Program {
     /// The tensors of every frame this program writes.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+}
+
+/// Height and width of an image, if all elements have the same.
+fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
+    match field.shape.as_slice() {
+        [Some(height), Some(width), _] => Some([*height as usize, *width as usize]),
+        _ => None,
     }
 }
 

@@ -6,7 +6,7 @@ use crate::{
     ops,
     random::DrawKey,
     sources::tfrecord::{FileIndex, payload},
-    step::{Action, Made, Tools, View},
+    step::{Action, Made, Step, Tools, View},
 };
 use bytes::Bytes;
 use gristmill_format::{ChunkWriter, Codec, FrameKind};
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
             let ordinal = step.ordinal;
             let draw = DrawKey { seed, epoch, record: key, repeat: 0, copy: 0, ordinal };
             let (bytes_in, bytes_out) =
-                self.act(&step.action, record, &draw).map_err(|fault| match fault {
+                self.act(step, record, &draw).map_err(|fault| match fault {
                     Fault::Record { reason, .. } => Fault::Record { op: step.name, reason },
                     other => other,
                 })?;
@@ -303,22 +303,17 @@ impl<'a> Run<'a> {
     }
 
     /// Does what a step does; returns the bytes read and written.
-    fn act(
-        &mut self,
-        action: &Action,
-        record: &[u8],
-        draw: &DrawKey,
-    ) -> Result<(usize, usize), Fault> {
+    fn act(&mut self, step: &Step, record: &[u8], draw: &DrawKey) -> Result<(usize, usize), Fault> {
         let Scratch { cells, tools, writer } = &mut *self.scratch;
         let bad = |reason| Fault::Record { op: "", reason };
-        match action {
+        match &step.action {
             Action::Transform { field, kernel, to_row } => {
                 let row = match to_row {
                     true => Some(writer.row_mut(self.program.tensors[*field], self.row)?),
                     false => None,
                 };
                 let cell = &mut cells[*field];
-                let size = cell.size;
+                let size = step.size.unwrap_or(cell.size);
                 let (bytes, output) = cell.split(record, row).map_err(bad)?;
                 let bytes_in = bytes.len();
                 let made = kernel.run(View { bytes, size }, output, tools, &mut draw.draw());
@@ -329,7 +324,7 @@ impl<'a> Run<'a> {
             }
             Action::InPlace { field, kernel } => {
                 let cell = &mut cells[*field];
-                let size = cell.size;
+                let size = step.size.unwrap_or(cell.size);
                 let row = match cell.place {
                     Place::Row => writer.row_mut(self.program.tensors[*field], self.row)?,
                     _ => &mut [],

@@ -66,5 +66,7 @@ pub(crate) enum Action {
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) ordinal: u32,
+    /// Height and width of its input, where the schema says them; else the element does.
+    pub(crate) size: Option<[usize; 2]>,
     pub(crate) action: Action,
 }

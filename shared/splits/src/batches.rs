@@ -5,6 +5,7 @@
 //! every batch of an epoch is full but the last, and has a number `g` that says the same to
 //! everybody.
 
+use crate::Entry;
 use gristmill_types::Position;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -48,6 +49,17 @@ pub struct Batch {
     pub source: Source,
 }
 
+impl Batch {
+    /// The positions whose objects hold its rows, in order.
+    pub fn positions(&self) -> impl Iterator<Item = Position> {
+        let (whole, pieces) = match &self.source {
+            Source::Whole { position, .. } => (Some(*position), &[][..]),
+            Source::Joined(pieces) => (None, pieces.as_slice()),
+        };
+        whole.into_iter().chain(pieces.iter().map(|piece| piece.position))
+    }
+}
+
 /// What a committed split holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counts {
@@ -55,6 +67,12 @@ pub struct Counts {
     pub batches: u32,
     /// Rows left over.
     pub remainder: u32,
+}
+
+impl From<&Entry> for Counts {
+    fn from(entry: &Entry) -> Self {
+        Self { batches: entry.batches, remainder: entry.remainder }
+    }
 }
 
 /// Takes in splits in order and says which batches they complete.

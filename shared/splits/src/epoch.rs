@@ -123,7 +123,7 @@ pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<Ep
         false => totals.rows.div_ceil(batch_size),
     };
     let after = EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before };
-    invariants::check_epoch_step(before, &after, command.bundles);
+    invariants::check_epoch_step(&after, command.bundles);
     Ok(Outcome::Write(after))
 }
 

@@ -14,6 +14,7 @@
 
 pub mod batches;
 mod bundle;
+mod claim;
 pub mod collect;
 mod consumer;
 mod deaths;
@@ -30,11 +31,9 @@ pub use bundle::{
     Bundle, BundleState, Entry, EntryKind, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES,
     MAX_INVOCATION_BYTES, Metrics, Suspect,
 };
+pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use consumer::{Ack, Consumer, Cursor, Place, ack, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
-pub use lease::{
-    Claim, Commit, Fail, Flush, Limits, Mark, Release, Term, claim, fail, flush, lease_until_ms,
-    mark, release, retry_delay_ms,
-};
+pub use lease::{Commit, Fail, Flush, Mark, Release, fail, flush, mark, release, retry_delay_ms};
 pub use plan::{SplitPlan, SplitRange};
 pub use refusal::{Outcome, Refusal};

@@ -53,7 +53,7 @@ pub enum Refusal {
     #[error("bundle was given up: {error}")]
     Dead { error: String },
     /// The last owner died in `attempt`, working on split `at` if that is known: record the death
-    /// in the death log, then claim again with what the log answered.
+    /// in the death log, then claim the same bundle again with what the log answered.
     #[error("the owner of attempt {attempt} died: record its death, then claim again")]
     DeathUnrecorded { attempt: Attempt, at: Option<u8> },
     /// The lease is not (or no longer) the caller's: drop the work and claim again.

@@ -6,7 +6,7 @@ mod flip;
 mod inflate;
 mod normalise;
 mod random_resized_crop;
-mod resize;
+pub(crate) mod resize;
 mod sleep;
 
 pub(crate) use sleep::sleep;

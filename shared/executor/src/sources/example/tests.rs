@@ -1,1 +1,222 @@
+//! The walker against a full implementation of the encoding, and against rubbish.
 
+use super::*;
+use bytes::Bytes;
+use gristmill_pipeline::Pipeline;
+use proptest::prelude::*;
+use prost::Message;
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Example {
+    #[prost(message, optional, tag = "1")]
+    pub features: Option<Features>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Features {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub feature: BTreeMap<String, FeatureMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FeatureMessage {
+    #[prost(oneof = "Kind", tags = "1, 2, 3")]
+    pub kind: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub(crate) enum Kind {
+    #[prost(message, tag = "1")]
+    Bytes(BytesList),
+    #[prost(message, tag = "2")]
+    Floats(FloatList),
+    #[prost(message, tag = "3")]
+    Ints(IntList),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct BytesList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub value: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FloatList {
+    #[prost(float, repeated, tag = "1")]
+    pub value: Vec<f32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct IntList {
+    #[prost(int64, repeated, tag = "1")]
+    pub value: Vec<i64>,
+}
+
+pub(crate) fn bytes(value: &[u8]) -> Kind {
+    Kind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
+}
+
+pub(crate) fn ints(value: &[i64]) -> Kind {
+    Kind::Ints(IntList { value: value.to_vec() })
+}
+
+pub(crate) fn floats(value: &[f32]) -> Kind {
+    Kind::Floats(FloatList { value: value.to_vec() })
+}
+
+/// The bytes of an example with these features.
+pub(crate) fn example(features: impl IntoIterator<Item = (&'static str, Kind)>) -> Vec<u8> {
+    let feature = features
+        .into_iter()
+        .map(|(key, kind)| (key.to_owned(), FeatureMessage { kind: Some(kind) }))
+        .collect();
+    Example { features: Some(Features { feature }) }.encode_to_vec()
+}
+
+const YAML: &str = "
+source:
+  tfrecord: x
+  features:
+    data: { key: d, dtype: bytes }
+    many: { key: m, dtype: i64, shape: [3] }
+    one: { key: o, dtype: i64 }
+    real: { key: r, dtype: f32, shape: [2] }
+ops: [{ decode: { field: data } }, { resize: { field: data, size: 1 } }, { batch: { size: 1 } }]
+";
+
+/// What cells 0..4 (data, many, one, real) hold after extraction.
+fn extract(record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    let pipeline = Pipeline::parse(YAML).unwrap();
+    let extractor = Extractor::new(&pipeline.source().features);
+    let mut cells: Vec<Cell> = (0..4).map(|_| Cell::default()).collect();
+    let total = extractor.extract(record, &mut cells)?;
+    let values: Vec<Vec<u8>> =
+        cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect();
+    assert_eq!(total, values.iter().map(Vec::len).sum());
+    Ok(values)
+}
+
+fn good() -> Vec<(&'static str, Kind)> {
+    vec![
+        ("a", ints(&[1])),
+        ("d", bytes(b"jpeg")),
+        ("m", ints(&[1, -2, i64::MAX])),
+        ("o", ints(&[300])),
+        ("r", floats(&[1.5, -0.0])),
+        ("z", bytes(b"")),
+    ]
+}
+
+fn with(key: &'static str, kind: Kind) -> String {
+    let mut features = good();
+    features.retain(|(name, _)| *name != key);
+    features.push((key, kind));
+    extract(&example(features)).unwrap_err()
+}
+
+#[test]
+fn wanted_features_are_found_among_others() {
+    let values = extract(&example(good())).unwrap();
+    assert_eq!(values[0], b"jpeg");
+    let many: Vec<u8> = [1, -2, i64::MAX].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(values[1], many);
+    assert_eq!(values[2], 300_i64.to_le_bytes());
+    assert_eq!(values[3], [1.5_f32.to_le_bytes(), (-0.0_f32).to_le_bytes()].concat());
+}
+
+#[test]
+fn what_is_wrong_is_said_with_the_key() {
+    let mut features = good();
+    features.retain(|(key, _)| *key != "o");
+    assert_eq!(extract(&example(features)).unwrap_err(), "feature `o` is missing");
+    assert_eq!(with("o", bytes(b"x")), "feature `o` is bytes, the pipeline reads i64");
+    assert_eq!(with("d", floats(&[1.0])), "feature `d` is f32, the pipeline reads bytes");
+    assert_eq!(with("m", ints(&[1, 2])), "feature `m` has 2 values, the pipeline reads 3");
+    assert_eq!(with("o", ints(&[])), "feature `o` has 0 values, the pipeline reads 1");
+    let two = Kind::Bytes(BytesList { value: vec![Bytes::new(), Bytes::new()] });
+    assert_eq!(with("d", two), "feature `d` has 2 values, the pipeline reads 1");
+    assert_eq!(extract(b"").unwrap_err(), "feature `d` is missing");
+    let record = example(good());
+    let message = extract(&record[..record.len() - 1]).unwrap_err();
+    assert!(message.starts_with("not a tf.Example: "), "{message}");
+}
+
+#[test]
+fn numbers_may_come_unpacked() {
+    // The list with one field per value, as old writers make it: `m` = 1, 2, 3; `r` = 1.0, 2.0.
+    let list: &[u8] = &[0x08, 1, 0x08, 2, 0x08, 3];
+    let reals = [&[0x0d][..], &1.0_f32.to_le_bytes(), &[0x0d], &2.0_f32.to_le_bytes()].concat();
+    let field = |tag: u8, body: &[u8]| [&[tag, body.len() as u8][..], body].concat();
+    let entry = |key: &[u8], kind: u8, list: &[u8]| {
+        let value = field(0x12, &field(kind, list));
+        field(0x0a, &[field(0x0a, key), value].concat())
+    };
+    let mut features = good();
+    features.retain(|(key, _)| !["m", "r"].contains(key));
+    // Concatenated messages merge: the rest of the features comes first.
+    let mut record = example(features);
+    record.extend(field(0x0a, &[entry(b"m", 0x1a, list), entry(b"r", 0x12, &reals)].concat()));
+    let values = extract(&record).unwrap();
+    let many: Vec<u8> = [1_i64, 2, 3].iter().flat_map(|x| x.to_le_bytes()).collect();
+    assert_eq!(values[1], many);
+    assert_eq!(values[3], [1.0_f32.to_le_bytes(), 2.0_f32.to_le_bytes()].concat());
+}
+
+/// What the full implementation says the walker should find.
+fn expected(record: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let features = Example::decode(record).ok()?.features?.feature;
+    let kind = |key: &str| features.get(key)?.kind.clone();
+    let Kind::Bytes(data) = kind("d")? else { return None };
+    let Kind::Ints(many) = kind("m")? else { return None };
+    let Kind::Ints(one) = kind("o")? else { return None };
+    let Kind::Floats(real) = kind("r")? else { return None };
+    let fits = data.value.len() == 1
+        && many.value.len() == 3
+        && one.value.len() == 1
+        && real.value.len() == 2;
+    let wide = |list: IntList| list.value.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let real = real.value.iter().flat_map(|x| x.to_le_bytes()).collect();
+    fits.then(|| vec![data.value[0].to_vec(), wide(many), wide(one), real])
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..3).prop_map(|lists| {
+            Kind::Bytes(BytesList { value: lists.into_iter().map(Bytes::from).collect() })
+        }),
+        prop::collection::vec(-1e9_f32..1e9, 0..4).prop_map(|value| floats(&value)),
+        prop::collection::vec(any::<i64>(), 0..5).prop_map(|value| ints(&value)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_a_full_implementation(
+        other in prop::collection::btree_map("[dmorxyz]{1,2}", any_kind(), 0..6),
+        wanted in any::<bool>(),
+    ) {
+        let mut feature: BTreeMap<String, FeatureMessage> =
+            other.into_iter().map(|(key, kind)| (key, FeatureMessage { kind: Some(kind) })).collect();
+        if wanted {
+            for (key, kind) in good() {
+                feature.insert(key.into(), FeatureMessage { kind: Some(kind) });
+            }
+        }
+        let record = Example { features: Some(Features { feature }) }.encode_to_vec();
+        prop_assert_eq!(extract(&record).ok(), expected(&record));
+    }
+
+    #[test]
+    fn damage_never_panics(at in any::<prop::sample::Index>(), to: u8, cut in any::<prop::sample::Index>()) {
+        let mut record = example(good());
+        let i = at.index(record.len());
+        record[i] = to;
+        let _ = extract(&record);
+        let _ = extract(&record[..cut.index(record.len())]);
+    }
+
+    #[test]
+    fn rubbish_never_panics(record in prop::collection::vec(any::<u8>(), 0..200)) {
+        let _ = extract(&record);
+    }
+}

@@ -1,0 +1,201 @@
+//! The command line.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use gristmill_types::{ErrorPolicy, JobName};
+use std::{path::PathBuf, time::Duration};
+
+/// Serverless input-data preprocessing for machine-learning training.
+///
+/// Functions decode, crop, augment and batch; the trainer stops waiting. Everything runs on this
+/// machine unless told otherwise: start with `gristmill demo`.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill", version, max_term_width = 100)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Train (synthetically) on generated JPEGs through the whole system
+    Demo(DemoArgs),
+    /// Train (synthetically) with your own pipeline and data
+    Run(RunArgs),
+    /// Start the local service and keep it running until Ctrl-C
+    Up(UpArgs),
+    /// Measure gristmill on this machine
+    Bench(BenchArgs),
+    /// Run one function of a local service (started by the service itself)
+    #[command(hide = true)]
+    Function { name: String },
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  gristmill demo\n  gristmill demo --epochs 1 --images 500 --workers 4 --json\n  gristmill demo --sink /tmp/batches --chaos kill-workers")]
+pub struct DemoArgs {
+    /// Images to generate, unless --data names a dataset
+    #[arg(long, default_value_t = 2000)]
+    pub images: u64,
+    /// Pipeline file to run instead of the ResNet pipeline
+    #[arg(long)]
+    pub pipeline: Option<PathBuf>,
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gristmill run examples/resnet50.yaml --data 'shards/train-*' --epochs 2")]
+pub struct RunArgs {
+    /// Pipeline file (YAML)
+    pub pipeline: PathBuf,
+    #[command(flatten)]
+    pub train: TrainArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct TrainArgs {
+    /// Passes over the dataset
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+    /// Time the synthetic trainer takes for a batch, for example 50ms
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
+    pub step_time: Duration,
+    /// Records of a batch [default: the pipeline's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch_size: Option<u32>,
+    /// Workers to hold while there is work
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub workers: u32,
+    /// Workers inside the trainer's process, without an object in between
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub local_workers: u32,
+    /// Dataset: TFRecord files by directory, file or glob, or s3://bucket/prefix
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Decides the generated data, order and augmentation
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Write every delivered batch here, as e{epoch}-b{g:06}.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub sink: Option<PathBuf>,
+    /// Where functions run
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    pub backend: Backend,
+    /// Use a running service: the address `gristmill up` prints
+    #[arg(long, conflicts_with = "state_dir")]
+    pub endpoint: Option<String>,
+    /// Keep the service's state here, so that a job survives restarts [default: none is kept]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Job to start or join [default: a new name]
+    #[arg(long)]
+    pub job: Option<JobName>,
+    /// What to do with a record that cannot be decoded: fail, skip or quarantine
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    pub on_error: ErrorPolicy,
+    /// Kill processes at random while training
+    #[arg(long, value_enum)]
+    pub chaos: Option<Chaos>,
+    /// Mean time between two kills
+    #[arg(long, default_value = "300ms", value_parser = parse_duration)]
+    pub chaos_interval: Duration,
+    /// Batches of a split [default: by object and dataset size]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub split_batches: Option<u32>,
+    /// Memory for batches fetched ahead, in MiB
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub prefetch_mib: u64,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// Functions, table and objects on this machine
+    Local,
+    /// A deployed stack, found through GRISTMILL_* and AWS_* variables
+    Aws,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Chaos {
+    KillWorkers,
+    KillCoordinator,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    /// Keep state here, so that jobs go on after a restart [default: nothing is kept]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Port of the endpoint [default: the state directory's, or any]
+    #[arg(long, default_value_t = 0)]
+    pub port: u16,
+    /// Workers that may run at a time
+    #[arg(long, default_value_t = 1000)]
+    pub max_workers: u32,
+    /// Print the endpoints as one JSON line when ready
+    #[arg(long)]
+    pub json: bool,
+    /// End when standard input closes (used by demo and run)
+    #[arg(long, hide = true)]
+    pub attended: bool,
+    /// Keep the table in memory even with a state directory (used by demo and run)
+    #[arg(long, hide = true)]
+    pub table_in_memory: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// CPU of the whole system beside the executor alone; table writes per split
+    E2e(BenchE2eArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchE2eArgs {
+    /// Images to generate
+    #[arg(long, default_value_t = 2000)]
+    pub images: u64,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Splits of the study of table writes
+    #[arg(long, default_value_t = 2000)]
+    pub splits: u64,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let parsed = humantime::parse_duration(text).map_err(|error| format!("{error}; say 50ms or 2s"));
+    parsed.and_then(|duration| match duration <= Duration::from_secs(86_400) {
+        true => Ok(duration),
+        false => Err("longer than a day".to_owned()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_are_bounded() {
+        assert_eq!(parse_duration("50ms"), Ok(Duration::from_millis(50)));
+        assert!(parse_duration("50").is_err());
+        assert!(parse_duration("9999d").is_err());
+    }
+}

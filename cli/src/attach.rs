@@ -1,0 +1,177 @@
+//! Finding the system to work with: a service of one's own, one that is running, or AWS.
+
+use crate::{
+    args::{Backend, TrainArgs},
+    failure::Failure,
+};
+use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
+use gristmill_fetcher::{FetcherPorts, ServiceFile};
+use gristmill_ports::SystemClock;
+use gristmill_types::Namespace;
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, ChildStdin, Command},
+};
+
+/// How long a service of one's own may take to start.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// How long it may take to end before it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The system a job runs on.
+pub struct Stack {
+    pub aws: Aws,
+    pub ns: Namespace,
+    pub bucket: String,
+    pub ports: FetcherPorts,
+    /// Beside the AWS APIs; none on AWS.
+    pub local: Option<Local>,
+    own: Option<OwnService>,
+}
+
+/// A service on this machine.
+pub struct Local {
+    pub admin: LocalService,
+    pub pid: u32,
+}
+
+/// A service that lives as long as this process.
+struct OwnService {
+    child: Child,
+    /// Closing it ends the service; so does the death of this process.
+    stdin: ChildStdin,
+    _lock: Option<std::fs::File>,
+}
+
+impl Stack {
+    /// Starts or attaches to what the arguments say.
+    pub async fn open(args: &TrainArgs) -> Result<Self, Failure> {
+        match (args.backend, &args.endpoint) {
+            (Backend::Aws, Some(_)) => {
+                Err(Failure::usage("--endpoint names a local service, --backend aws a deployed one"))
+            }
+            (Backend::Aws, None) => Self::deployed().await,
+            (Backend::Local, Some(endpoint)) => {
+                let file = ServiceFile::of_endpoint(endpoint).map_err(Failure::usage)?;
+                Self::of_file(&file, None)
+            }
+            (Backend::Local, None) => Self::own(args.state_dir.as_deref()).await,
+        }
+    }
+
+    async fn deployed() -> Result<Self, Failure> {
+        let settings = Settings::from_lookup(|name| std::env::var(name).ok());
+        let settings = settings.map_err(Failure::usage)?;
+        let aws = Aws::from_env().await.map_err(Failure::usage)?;
+        let url = settings.coordinator_url().map_err(Failure::usage)?;
+        let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
+        let ports = FetcherPorts {
+            coordinator: Arc::new(coordinator),
+            objects: Arc::new(aws.objects()),
+            clock: Arc::new(SystemClock),
+        };
+        let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
+        Ok(Self { aws, ns: settings.ns, bucket, ports, local: None, own: None })
+    }
+
+    fn of_file(file: &ServiceFile, own: Option<OwnService>) -> Result<Self, Failure> {
+        let endpoints = Endpoints {
+            s3: file.s3.clone(),
+            dynamodb: file.dynamodb.clone(),
+            lambda: file.endpoint.clone(),
+            region: file.region.clone(),
+        };
+        let credentials = Credentials {
+            access_key_id: file.access_key_id.clone(),
+            secret_access_key: file.secret_access_key.clone(),
+            session_token: None,
+        };
+        let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
+        let aws = Aws::with(endpoints, credentials);
+        let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
+        let ports = FetcherPorts {
+            coordinator: Arc::new(coordinator.map_err(Failure::failed)?),
+            objects: Arc::new(aws.objects()),
+            clock: Arc::new(SystemClock),
+        };
+        let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
+        let bucket = file.bucket.clone();
+        Ok(Self { aws, ns, bucket, ports, local: Some(local), own })
+    }
+
+    async fn own(state_dir: Option<&Path>) -> Result<Self, Failure> {
+        let place = match state_dir {
+            Some(dir) => Place { dir: Some(dir.to_owned()), keep: true, lock: None },
+            None => shared_place(),
+        };
+        let executable = std::env::current_exe().map_err(Failure::failed)?;
+        let mut command = Command::new(executable);
+        command.args(["up", "--json", "--attended"]);
+        if let Some(dir) = &place.dir {
+            command.arg("--state-dir").arg(dir);
+        }
+        if !place.keep {
+            command.arg("--table-in-memory");
+        }
+        // Its own group: Ctrl-C is for this process, which then ends the service in order.
+        command.process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(Failure::failed)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::failed("the service has no pipes"));
+        };
+        let mut line = String::new();
+        let mut stdout = BufReader::new(stdout);
+        let ready = tokio::time::timeout(START_PATIENCE, stdout.read_line(&mut line)).await;
+        let ready: Option<serde_json::Value> = match ready {
+            Ok(Ok(n)) if n > 0 => serde_json::from_str(&line).ok(),
+            _ => None,
+        };
+        let dir = ready.as_ref().and_then(|ready| ready.get("state_dir")?.as_str());
+        let Some(dir) = dir else {
+            // Its own line on standard error says why.
+            return Err(Failure::failed("the local service did not start"));
+        };
+        let file = ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed)?;
+        Self::of_file(&file, Some(OwnService { child, stdin, _lock: place.lock }))
+    }
+
+    /// Ends a service of one's own; leaves any other as it is.
+    pub async fn close(self) {
+        let Some(OwnService { mut child, stdin, _lock }) = self.own else { return };
+        drop(stdin);
+        if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
+            // It was killed on purpose, so that its exit code says nothing.
+            let _ = child.kill().await;
+        }
+    }
+}
+
+/// Where a service of one's own keeps its objects.
+struct Place {
+    /// None: a temporary directory, removed at the end.
+    dir: Option<PathBuf>,
+    /// Keeps the table as well.
+    keep: bool,
+    lock: Option<std::fs::File>,
+}
+
+/// The user's cache, so that a dataset is indexed once; a temporary directory if another run is
+/// using it, or if there is no home.
+fn shared_place() -> Place {
+    let none = Place { dir: None, keep: false, lock: None };
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let Some(dir) = cache.map(|cache| cache.join("gristmill/service")) else { return none };
+    let lock = std::fs::create_dir_all(&dir).and_then(|()| std::fs::File::create(dir.join("run.lock")));
+    match lock {
+        Ok(lock) if lock.try_lock().is_ok() => Place { dir: Some(dir), keep: false, lock: Some(lock) },
+        _ => none,
+    }
+}

@@ -1,0 +1,72 @@
+//! From a pipeline and a dataset to a registered job.
+
+use crate::{args::TrainArgs, attach::Stack, failure::Failure};
+use gristmill_fetcher::{Fetcher, NUMERICS, Source, list_dataset, mount_name};
+use gristmill_pipeline::Pipeline;
+use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
+use gristmill_types::JobName;
+use std::path::Path;
+
+/// Reads and checks a pipeline file.
+pub fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
+    let named = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let text = std::fs::read(path).map_err(|error| named(&error))?;
+    let text = std::str::from_utf8(&text).map_err(|_| named(&"it is not text"))?;
+    Pipeline::parse(text).map_err(|error| named(&error))
+}
+
+/// Lists the dataset at `source`, offering a directory of this machine to the local service first.
+pub async fn dataset(stack: &Stack, source: Source) -> Result<Dataset, Failure> {
+    let (bucket, pattern) = match source {
+        Source::S3 { bucket, pattern } => (bucket, pattern),
+        Source::Local { root, pattern } => {
+            let Some(local) = &stack.local else {
+                return Err(Failure::usage(format!(
+                    "functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix",
+                    root.display()
+                )));
+            };
+            let bucket = mount_name(&root);
+            local.admin.mount(&bucket, &root).await.map_err(Failure::failed)?;
+            (bucket, pattern)
+        }
+    };
+    let listed = list_dataset(&*stack.ports.objects, &bucket, &pattern).await;
+    listed.map_err(|error| match error {
+        gristmill_fetcher::ListError::Objects(_) => Failure::failed(error),
+        _ => Failure::usage(error),
+    })
+}
+
+/// Registers the job, or joins the one of its name.
+pub async fn register(
+    stack: &Stack,
+    args: &TrainArgs,
+    prefix: &str,
+    pipeline: &Pipeline,
+    dataset: Dataset,
+) -> Result<JobView, Failure> {
+    let job: JobName = match &args.job {
+        Some(job) => job.clone(),
+        None => {
+            let name = format!("{prefix}-{}", stack.ports.clock.nonce());
+            name.parse().map_err(Failure::failed)?
+        }
+    };
+    let spec = JobSpec {
+        pipeline: pipeline.canonical_json(),
+        seed: args.seed,
+        epochs: args.epochs,
+        on_error: args.on_error,
+        numerics: NUMERICS.to_owned(),
+        split_batches: args.split_batches,
+        workers: args.workers,
+        local_workers: args.local_workers,
+        max_skipped: u64::MAX,
+    };
+    let registered = Fetcher::register(&stack.ports, Register { job, spec, dataset }).await;
+    registered.map_err(|error| match error {
+        gristmill_fetcher::FetchError::Refused(_) => Failure::usage(error),
+        _ => Failure::failed(error),
+    })
+}

@@ -1,0 +1,147 @@
+//! `gristmill demo` and `gristmill run`: a whole training run with a synthetic trainer.
+
+mod chaos;
+mod measure;
+mod progress;
+mod recount;
+mod report;
+mod sink;
+mod trainer;
+
+pub use measure::process_cpu_ms;
+pub use progress::make_dataset;
+pub use report::Report;
+
+use crate::{
+    args::{DemoArgs, RunArgs, TrainArgs},
+    attach::Stack,
+    dataset::{self, DatasetSpec},
+    failure::Failure,
+    job,
+};
+use gristmill_fetcher::{Fetcher, FetcherConfig, Source};
+use gristmill_pipeline::Pipeline;
+use measure::Usage;
+use progress::Progress;
+use std::{path::Path, time::Instant};
+
+/// What the demo runs: the ImageNet training pipeline everybody knows.
+pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
+
+pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
+    let pipeline = match &args.pipeline {
+        Some(path) => job::read_pipeline(path)?,
+        None => Pipeline::parse(RESNET).map_err(Failure::failed)?,
+    };
+    let source = match (&args.train.data, &args.pipeline) {
+        (Some(data), _) => parse_source(data, Path::new("."))?,
+        (None, _) => generated(&args).await?,
+    };
+    train(&args.train, "demo", pipeline, source).await
+}
+
+pub async fn run(args: RunArgs) -> Result<(), Failure> {
+    let pipeline = job::read_pipeline(&args.pipeline)?;
+    let source = match &args.train.data {
+        Some(data) => parse_source(data, Path::new("."))?,
+        None => {
+            let base = args.pipeline.parent().unwrap_or(Path::new("."));
+            parse_source(pipeline.source_path(), base)?
+        }
+    };
+    train(&args.train, "run", pipeline, source).await
+}
+
+fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {
+    Source::parse(text, base).map_err(Failure::usage)
+}
+
+/// The demo's dataset, made once per machine.
+async fn generated(args: &DemoArgs) -> Result<Source, Failure> {
+    let spec = DatasetSpec::images(args.images, args.train.seed);
+    let dir = dataset::default_dir(&spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let making = dir.clone();
+    let made = tokio::task::spawn_blocking(move || make_dataset(&making, &spec));
+    tokio::select! {
+        made = made => made.map_err(Failure::failed)??,
+        _ = tokio::signal::ctrl_c() => return Err(Failure::interrupted()),
+    }
+    Ok(Source::Local { root: dir, pattern: "train-*".to_owned() })
+}
+
+async fn train(
+    args: &TrainArgs,
+    prefix: &str,
+    pipeline: Pipeline,
+    source: Source,
+) -> Result<(), Failure> {
+    let pipeline = match args.batch_size {
+        Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
+        None => pipeline,
+    };
+    let report = measured(args, prefix, &pipeline, source).await?;
+    report.print(args.json);
+    report.verdict()
+}
+
+/// A whole run, and what it came to.
+pub async fn measured(
+    args: &TrainArgs,
+    prefix: &str,
+    pipeline: &Pipeline,
+    source: Source,
+) -> Result<Report, Failure> {
+    let started = Instant::now();
+    let sink = args.sink.as_deref().map(sink::Sink::open).transpose()?;
+    let stack = Stack::open(args).await?;
+    let outcome = tokio::select! {
+        outcome = train_on(&stack, args, prefix, pipeline, source, sink, started) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+    };
+    stack.close().await;
+    outcome
+}
+
+async fn train_on(
+    stack: &Stack,
+    args: &TrainArgs,
+    prefix: &str,
+    pipeline: &Pipeline,
+    source: Source,
+    sink: Option<sink::Sink>,
+    started: Instant,
+) -> Result<Report, Failure> {
+    let before = Usage::now(stack).await;
+    let dataset = job::dataset(stack, source).await?;
+    let view = job::register(stack, args, prefix, pipeline, dataset).await?;
+    let config = FetcherConfig {
+        local_workers: args.local_workers,
+        prefetch_bytes: args.prefetch_mib << 20,
+        ..FetcherConfig::new(stack.ns.clone(), stack.bucket.clone(), view.job.clone())
+    };
+    let fetcher = Fetcher::start(stack.ports.clone(), config).await.map_err(Failure::failed)?;
+    let chaos = chaos::Killer::new(stack, args);
+    let progress = Progress::new(&view, args.epochs);
+    let trainer = trainer::Trainer::new(args, pipeline, sink, progress, started);
+    // The killer ends with the training it disturbs.
+    let trained = tokio::select! {
+        trained = trainer.train(fetcher) => trained,
+        never = chaos.run() => match never {},
+    };
+    let trained = match trained {
+        Ok(trained) => trained,
+        Err(failure) => {
+            discard(stack, &view.job).await;
+            return Err(failure);
+        }
+    };
+    let usage = Usage::now(stack).await.since(&before);
+    Ok(Report::new(args, &view.job, trained, usage, chaos.kills()))
+}
+
+/// Stops a job that nobody will finish, so that workers do not go on for it.
+async fn discard(stack: &Stack, job: &gristmill_types::JobName) {
+    let call = gristmill_protocol::Call::Stop { job: job.clone() };
+    // Best effort: the failure that led here is the one to report.
+    let _ = stack.ports.coordinator.call(&call).await;
+}

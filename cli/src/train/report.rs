@@ -1,0 +1,180 @@
+//! What a run came to: a table for people, one JSON object for programs.
+
+use super::{measure::Usage, trainer::Trained};
+use crate::{args::TrainArgs, failure::Failure};
+use gristmill_types::JobName;
+use serde_json::{Value, json};
+
+/// One epoch as the trainer lived it.
+#[derive(Debug, Clone, Default)]
+pub struct EpochReport {
+    pub epoch: u32,
+    pub elements: u64,
+    pub batches: u64,
+    pub skipped: u64,
+    pub splits: u32,
+    pub seconds: f64,
+    pub waited_seconds: f64,
+    pub workers_max: u32,
+    pub time_to_first_batch_ms: f64,
+    pub duplicates: u64,
+    pub distinct: u64,
+}
+
+impl EpochReport {
+    fn batch_time_ms(&self) -> f64 {
+        self.seconds * 1e3 / (self.batches.max(1) as f64)
+    }
+
+    fn stall_fraction(&self) -> f64 {
+        match self.seconds > 0.0 {
+            true => (self.waited_seconds / self.seconds).min(1.0),
+            false => 0.0,
+        }
+    }
+}
+
+/// The whole run.
+pub struct Report {
+    job: JobName,
+    seed: u64,
+    kills: u64,
+    trained: Trained,
+    usage: Usage,
+}
+
+impl Report {
+    pub fn new(args: &TrainArgs, job: &JobName, trained: Trained, usage: Usage, kills: u64) -> Self {
+        Self { job: job.clone(), seed: args.seed, kills, trained, usage }
+    }
+
+    fn sum(&self, field: impl Fn(&EpochReport) -> u64) -> u64 {
+        self.trained.epochs.iter().map(field).sum()
+    }
+
+    fn lost(&self) -> u64 {
+        let (seen, skipped) = (self.sum(|e| e.distinct), self.sum(|e| e.skipped));
+        self.trained.elements_expected.saturating_sub(seen + skipped + self.trained.dropped)
+    }
+
+    /// Elements delivered.
+    pub fn elements(&self) -> u64 {
+        self.sum(|epoch| epoch.elements)
+    }
+
+    /// Committed splits.
+    pub fn splits(&self) -> u64 {
+        self.sum(|epoch| u64::from(epoch.splits))
+    }
+
+    /// What the run used.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Table writes for each committed split.
+    pub fn writes_per_split(&self) -> Option<f64> {
+        let writes = self.usage.table_writes()?;
+        Some(rounded(writes as f64 / self.splits().max(1) as f64, 4))
+    }
+
+    fn json(&self) -> Value {
+        let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
+        let epoch = |epoch: &EpochReport| {
+            json!({
+                "epoch": epoch.epoch,
+                "mode": "compute",
+                "elements": epoch.elements,
+                "batches": epoch.batches,
+                "seconds": rounded(epoch.seconds, 3),
+                "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
+                "stall_fraction": rounded(epoch.stall_fraction(), 4),
+                "workers_max": epoch.workers_max,
+                "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
+            })
+        };
+        let scaling: Vec<Value> = self.trained.scaling.iter().map(|decision| json!(decision)).collect();
+        json!({
+            "job": self.job,
+            "seed": self.seed,
+            "epochs": self.trained.epochs.iter().map(epoch).collect::<Vec<_>>(),
+            "elements_expected": self.trained.elements_expected,
+            "elements_delivered": self.elements(),
+            "skipped": self.sum(|epoch| epoch.skipped),
+            "duplicates": self.sum(|epoch| epoch.duplicates),
+            "lost": self.lost(),
+            "splits": self.splits(),
+            "writes_per_split": self.writes_per_split(),
+            "requests": self.usage.requests_json(),
+            "kills": self.kills,
+            "scaling": scaling,
+            "cpu_ms_per_sample": {
+                "worker": per_sample(self.usage.worker_cpu_ms),
+                "fetcher": per_sample(self.usage.fetcher_cpu_ms),
+                "stand_ins": per_sample(self.usage.stand_ins_cpu_ms),
+                "control": per_sample(self.usage.control_cpu_ms),
+            },
+            "batches_blake3": self.trained.batches_blake3,
+        })
+    }
+
+    /// Prints the table, and the object as the last line of standard output if it is wanted.
+    pub fn print(&self, as_json: bool) {
+        let table = self.table();
+        match as_json {
+            true => {
+                eprint!("{table}");
+                println!("{}", self.json());
+            }
+            false => print!("{table}"),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::from(
+            "epoch  elements  batches  seconds  batch time  stall  workers  first batch\n",
+        );
+        for epoch in &self.trained.epochs {
+            text += &format!(
+                "{:>5}  {:>8}  {:>7}  {:>7.2}  {:>7.1} ms  {:>3.0} %  {:>7}  {:>8.0} ms\n",
+                epoch.epoch,
+                epoch.elements,
+                epoch.batches,
+                epoch.seconds,
+                epoch.batch_time_ms(),
+                epoch.stall_fraction() * 100.0,
+                epoch.workers_max,
+                epoch.time_to_first_batch_ms
+            );
+        }
+        let kills = match self.kills {
+            0 => String::new(),
+            kills => format!(", {kills} processes killed"),
+        };
+        text += &format!(
+            "delivered {} of {} records: {} skipped, {} lost, {} twice{kills}\nbatches {}\n",
+            self.sum(|epoch| epoch.distinct),
+            self.trained.elements_expected,
+            self.sum(|epoch| epoch.skipped),
+            self.lost(),
+            self.sum(|epoch| epoch.duplicates),
+            self.trained.batches_blake3
+        );
+        text
+    }
+
+    /// A run that lost or doubled anything has failed, whatever else it did.
+    pub fn verdict(&self) -> Result<(), Failure> {
+        match (self.lost(), self.sum(|epoch| epoch.duplicates)) {
+            (0, 0) => Ok(()),
+            (lost, twice) => {
+                Err(Failure::failed(format!("{lost} records lost, {twice} delivered twice")))
+            }
+        }
+    }
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}

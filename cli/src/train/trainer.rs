@@ -1,0 +1,196 @@
+//! The synthetic trainer: takes batches, normalises pixels, takes its step time, and counts.
+
+use super::{progress::Progress, recount::Recount, report::EpochReport, sink::Sink};
+use crate::{args::TrainArgs, failure::Failure};
+use gristmill_fetcher::{Batch, Delivery, EpochTotals, Fetcher};
+use gristmill_format::{DType, Frame, Limits};
+use gristmill_pipeline::{Pipeline, ops::Normalise};
+use gristmill_protocol::ScaleDecision;
+use std::time::{Duration, Instant};
+
+/// How often the progress line is brought up to date.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// What training came to.
+#[derive(Debug, Default)]
+pub struct Trained {
+    pub epochs: Vec<EpochReport>,
+    pub elements_expected: u64,
+    /// Records of last batches that were left out because the pipeline says so.
+    pub dropped: u64,
+    pub scaling: Vec<ScaleDecision>,
+    /// BLAKE3 over all batches in order, as the sink's files hold them.
+    pub batches_blake3: String,
+}
+
+/// A trainer and what it has seen.
+pub struct Trainer {
+    step_time: Duration,
+    epochs: u32,
+    /// For pixels delivered as u8.
+    normalise: Option<Normalise>,
+    sink: Option<Sink>,
+    progress: Progress,
+    hasher: blake3::Hasher,
+    pixels: Vec<f32>,
+    /// When the run, or the epoch, began.
+    epoch_began: Instant,
+    /// When the last batch was asked for, or the run began.
+    asked: Instant,
+    epoch: EpochReport,
+    recount: Recount,
+    scaling: Vec<ScaleDecision>,
+    redrawn: Instant,
+}
+
+impl Trainer {
+    pub fn new(
+        args: &TrainArgs,
+        pipeline: &Pipeline,
+        sink: Option<Sink>,
+        progress: Progress,
+        began: Instant,
+    ) -> Self {
+        Self {
+            step_time: args.step_time,
+            epochs: args.epochs,
+            normalise: pipeline.deliver().normalise.clone(),
+            sink,
+            progress,
+            hasher: blake3::Hasher::new(),
+            pixels: Vec::new(),
+            epoch_began: began,
+            asked: began,
+            epoch: EpochReport::default(),
+            recount: Recount::default(),
+            scaling: Vec::new(),
+            redrawn: began,
+        }
+    }
+
+    /// Trains to the end of the job.
+    pub async fn train(mut self, mut fetcher: Fetcher) -> Result<Trained, Failure> {
+        let mut epochs = Vec::new();
+        loop {
+            let delivery = self.wait(&mut fetcher).await?;
+            match delivery {
+                Delivery::Batch(batch) => {
+                    self.step(&batch).await?;
+                    fetcher.checkpointed(batch.epoch, batch.g);
+                }
+                Delivery::EpochEnd(totals) => epochs.push(self.end_epoch(&totals)),
+                Delivery::End => break,
+            }
+        }
+        fetcher.checkpointed_epochs(self.epochs);
+        let view = fetcher.view();
+        let snapshot = fetcher.finish().await.map_err(Failure::failed)?;
+        self.note_scaling(&snapshot.scale.log);
+        self.progress.end();
+        let plan = view.and_then(|view| view.plan);
+        let (records, dropped) = plan.map_or((0, 0), |plan| {
+            let left_over = if plan.drop_last { plan.records % u64::from(plan.batch_size) } else { 0 };
+            (plan.records, left_over)
+        });
+        Ok(Trained {
+            epochs,
+            elements_expected: records * u64::from(self.epochs),
+            dropped: dropped * u64::from(self.epochs),
+            scaling: self.scaling,
+            batches_blake3: self.hasher.finalize().to_string(),
+        })
+    }
+
+    /// Waits for the next delivery, showing where things stand meanwhile.
+    async fn wait(&mut self, fetcher: &mut Fetcher) -> Result<Delivery, Failure> {
+        self.asked = Instant::now();
+        loop {
+            let redraw = tokio::time::timeout(REDRAW, fetcher.next()).await;
+            self.redraw(fetcher);
+            if let Ok(delivery) = redraw {
+                self.epoch.waited_seconds += self.asked.elapsed().as_secs_f64();
+                return delivery.map_err(Failure::failed);
+            }
+        }
+    }
+
+    async fn step(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let began = Instant::now();
+        if self.epoch.batches == 0 {
+            self.epoch.time_to_first_batch_ms = self.epoch_began.elapsed().as_secs_f64() * 1e3;
+        }
+        self.epoch.batches += 1;
+        self.hasher.update(&batch.frame);
+        let frame = Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        match frame.get(gristmill_pipeline::KEY_FIELD) {
+            Some(keys) => self.recount.add(keys.values()),
+            None => return Err(Failure::failed("a batch has no record keys")),
+        }
+        if let Some(sink) = &self.sink {
+            sink.write(batch)?;
+        }
+        self.normalise(&frame);
+        if let Some(rest) = self.step_time.checked_sub(began.elapsed()) {
+            tokio::time::sleep(rest).await;
+        }
+        Ok(())
+    }
+
+    /// What a trainer does first with u8 pixels: (x / 255 - mean) / std, into memory of its own.
+    fn normalise(&mut self, frame: &Frame) {
+        let Some(Normalise { field, mean, std }) = &self.normalise else { return };
+        let Some(tensor) = frame.get(field).filter(|t| t.spec().dtype == DType::U8) else { return };
+        let values = tensor.values();
+        self.pixels.resize(values.len(), 0.0);
+        let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c])) as f32);
+        let shift: [f32; 3] = std::array::from_fn(|c| (-mean[c] / std[c]) as f32);
+        let (pixels, _) = values.as_chunks::<3>();
+        let (normalised, _) = self.pixels.as_chunks_mut::<3>();
+        for (pixel, out) in pixels.iter().zip(normalised) {
+            for c in 0..3 {
+                out[c] = f32::from(pixel[c]) * scale[c] + shift[c];
+            }
+        }
+        std::hint::black_box(&self.pixels);
+    }
+
+    fn end_epoch(&mut self, totals: &EpochTotals) -> EpochReport {
+        let mut epoch = std::mem::take(&mut self.epoch);
+        let recount = std::mem::take(&mut self.recount);
+        epoch.epoch = totals.epoch;
+        epoch.elements = recount.elements;
+        epoch.duplicates = recount.duplicates;
+        epoch.distinct = recount.distinct();
+        epoch.skipped = totals.skipped;
+        epoch.splits = totals.splits;
+        epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
+        self.epoch_began = Instant::now();
+        epoch
+    }
+
+    fn redraw(&mut self, fetcher: &Fetcher) {
+        let snapshot = fetcher.snapshot();
+        self.epoch.workers_max = self.epoch.workers_max.max(snapshot.active_workers);
+        if self.redrawn.elapsed() < REDRAW {
+            return;
+        }
+        self.redrawn = Instant::now();
+        self.note_scaling(&snapshot.scale.log);
+        let Some(view) = fetcher.view() else { return };
+        let Some(plan) = view.plan else {
+            return self.progress.indexing(snapshot.indexed_files, view.n_files);
+        };
+        let seconds = self.epoch_began.elapsed().as_secs_f64().max(1e-3);
+        let rate = self.epoch.batches as f64 / seconds;
+        let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
+        let splits = (self.epoch.batches / per_split, plan.n_splits);
+        let epoch = fetcher.last_batch().map_or(0, |(epoch, _)| epoch);
+        self.progress.training(epoch, splits, rate, &snapshot);
+    }
+
+    /// The item keeps only the latest decisions; the report has them all, as far as they were seen.
+    fn note_scaling(&mut self, log: &[ScaleDecision]) {
+        let known = self.scaling.last().and_then(|last| log.iter().rposition(|d| d == last));
+        self.scaling.extend_from_slice(&log[known.map_or(0, |at| at + 1)..]);
+    }
+}

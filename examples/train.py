@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+"""Train (synthetically) on the batches a gristmill fetcher serves.
+
+    gristmill-fetcher ... --socket /tmp/job.sock &
+    python3 examples/train.py --socket /tmp/job.sock --checkpoint job.json
+
+A real trainer replaces `train_step` and `save`; everything else is how to read a fetcher, with the
+standard library and numpy alone.
+
+The socket carries, all little endian:
+
+  fetcher -> trainer   magic, u32 epoch, u64 g, u64 payload_len, then payload_len bytes
+      GMB1   batch number g of the epoch, as one safetensors blob
+      GMBE   end of job: epoch is the number of epochs, g is 0, the payload a JSON summary
+      GMBX   error: one line of UTF-8
+  trainer -> fetcher   GMA1, u32 epoch, u64 g: everything up to and including (epoch, g) is in a
+                       checkpoint and need not be sent again
+
+A trainer that connects again gets what follows its last acknowledgement. So save first, then
+acknowledge: whatever dies in between, no batch is lost, and one that comes twice is told by its
+(epoch, g).
+"""
+
+import argparse
+import json
+import os
+import re
+import socket
+import struct
+import sys
+import time
+
+import numpy as np
+
+HEADER = struct.Struct("<4sIQQ")
+ACK = struct.Struct("<4sIQ")
+PAYLOAD_BYTES_MAX = 1 << 32  # a longer one is a broken stream, not a batch
+DTYPES = {
+    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
+    "U64": "<u8", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8",
+    "BF16": "<u2",  # numpy has no bfloat16: the bits; view them with ml_dtypes or torch
+}
+
+
+class Stop(Exception):
+    """Ends the program with one line."""
+
+
+def receive(sock, length):
+    """Exactly `length` bytes, writable, in one buffer."""
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        count = sock.recv_into(view[filled:])
+        if count == 0:
+            raise Stop("the fetcher went away; start it again, then this script")
+        filled += count
+    return data
+
+
+def tensors(blob):
+    """The arrays of a safetensors blob by name, as views into it."""
+    if len(blob) < 8:
+        raise ValueError(f"{len(blob)} bytes are no safetensors")
+    (header_bytes,) = struct.unpack_from("<Q", blob)
+    start = 8 + header_bytes
+    if start > len(blob):
+        raise ValueError("the header of a batch is longer than the batch")
+    arrays = {}
+    for name, info in json.loads(bytes(blob[8:start])).items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        dtype = np.dtype(DTYPES[info["dtype"]])
+        if not 0 <= begin <= end <= len(blob) - start:
+            raise ValueError(f"tensor {name} lies outside its batch")
+        flat = np.frombuffer(blob, dtype, (end - begin) // dtype.itemsize, start + begin)
+        arrays[name] = flat.reshape(info["shape"])
+    return arrays
+
+
+class Trainer:
+    """A stand-in for a model: normalises images as a GPU would, and takes its time."""
+
+    mean = np.array([0.485, 0.456, 0.406], np.float32)
+    std = np.array([0.229, 0.224, 0.225], np.float32)
+
+    def __init__(self, step_seconds):
+        self.step_seconds = step_seconds
+        # x / 255, less the mean, over the deviation: one multiplication and one addition.
+        self.scale, self.shift = 1 / (255 * self.std), -self.mean / self.std
+
+    def train_step(self, batch):
+        started = time.monotonic()
+        for name, array in batch.items():
+            if array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] == 3:
+                batch[name] = array * self.scale + self.shift
+                assert batch[name].dtype == np.float32
+        time.sleep(max(0.0, self.step_seconds - (time.monotonic() - started)))
+
+
+def save(path, epoch, g):
+    """Writes the checkpoint whole or not at all. A real one holds the model's weights as well."""
+    if path is None:
+        return
+    draft = f"{path}.draft"
+    with open(draft, "w") as file:
+        json.dump({"epoch": epoch, "g": g}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)
+
+
+def load(path):
+    """Position of the last batch that is in the checkpoint, or None."""
+    if path is None or not os.path.exists(path):
+        return None
+    try:
+        with open(path) as file:
+            saved = json.load(file)
+        return int(saved["epoch"]), int(saved["g"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise Stop(f"{path} is no checkpoint of this script: {error!r}") from error
+
+
+def run(sock, args):
+    trainer = Trainer(args.step_time)
+    done = load(args.checkpoint)
+    unacked = None
+    counts = {"batches": 0, "elements": 0, "repeated": 0}
+    waited, started = 0.0, time.monotonic()
+
+    def checkpoint(position):
+        save(args.checkpoint, *position)
+        sock.sendall(ACK.pack(b"GMA1", *position))
+
+    if done is not None:
+        # The fetcher may have missed it if we died between saving and acknowledging.
+        sock.sendall(ACK.pack(b"GMA1", *done))
+    while True:
+        asked = time.monotonic()
+        magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
+        if magic not in (b"GMB1", b"GMBE", b"GMBX"):
+            raise Stop(f"{magic!r} is no frame of a fetcher: is {args.socket} the right socket?")
+        if length > PAYLOAD_BYTES_MAX:
+            raise Stop(f"a frame of {length} bytes cannot be: the stream is broken")
+        payload = receive(sock, length)
+        waited += time.monotonic() - asked
+        if magic == b"GMBX":
+            raise Stop(payload.decode(errors="replace"))
+        if magic == b"GMBE":
+            break
+        if done is not None and (epoch, g) <= done:
+            counts["repeated"] += 1  # sent before the fetcher heard of our checkpoint
+            continue
+        try:
+            batch = tensors(payload)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Stop(f"batch {g} of epoch {epoch} is no safetensors: {error!r}") from error
+        trainer.train_step(batch)
+        counts["batches"] += 1
+        counts["elements"] += len(next(iter(batch.values()), ()))
+        done = unacked = (epoch, g)
+        if counts["batches"] % args.ack_every == 0:
+            checkpoint(done)
+            unacked = None
+    # The fetcher may have left already: the job is over, and what counts is the checkpoint.
+    try:
+        if unacked is not None:
+            checkpoint(unacked)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    seconds = time.monotonic() - started
+    counts.update(seconds=round(seconds, 3), stall_fraction=round(waited / max(seconds, 1e-9), 4))
+    counts["job"] = json.loads(payload or b"{}")
+    return counts
+
+
+def duration(text):
+    """Seconds, from `50ms`, `0.2s` or `1m`."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m)", text)
+    if not match:
+        raise argparse.ArgumentTypeError(f"`{text}` is no duration: write 50ms or 0.2s")
+    return float(match[1]) * {"ms": 0.001, "s": 1, "m": 60}[match[2]]
+
+
+def positive(text):
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Trains on the batches of a gristmill fetcher.")
+    parser.add_argument("--socket", required=True, metavar="PATH", help="socket of the fetcher")
+    parser.add_argument("--step-time", type=duration, default=0.05, metavar="50ms",
+                        help="least time a step takes")
+    parser.add_argument("--ack-every", type=positive, default=10, metavar="N",
+                        help="batches between checkpoints (10)")
+    parser.add_argument("--checkpoint", metavar="FILE", help="where to save, and continue from")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    args = parser.parse_args()
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            try:
+                sock.connect(args.socket)
+            except OSError as error:
+                raise Stop(f"no fetcher at {args.socket}: {error}; start one first") from error
+            result = run(sock, args)
+    except (Stop, OSError) as error:
+        print("train.py:", " ".join(str(error).split()), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if args.json:
+        print(json.dumps(result))
+    else:
+        print("{batches} batches, {elements} elements in {seconds} s, "
+              "waiting {0:.1%} of it".format(result["stall_fraction"], **result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,175 @@
+//! Opening a path that must stay beneath a directory.
+//!
+//! Linux resolves it so itself (`openat2`), whatever is renamed or linked meanwhile. Where that call is missing, the
+//! path is resolved first and compared, which a change in between could outrun.
+
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+
+/// What to open a path for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Its bytes.
+    Data,
+    /// What is known of it.
+    Attributes,
+    /// Its entries; no symbolic link may be on the way.
+    Entries,
+}
+
+/// A directory and where it is.
+#[derive(Debug)]
+pub(super) struct Root<'r> {
+    pub directory: &'r File,
+    /// All symbolic links resolved.
+    pub path: &'r Path,
+}
+
+impl Root<'_> {
+    /// Opens `relative`; nothing when there is no such file or directory.
+    ///
+    /// # Errors
+    /// `PermissionDenied` when it leads out of the directory or may not be read.
+    pub(super) fn open(&self, relative: &str, purpose: Purpose) -> io::Result<Option<File>> {
+        let opened = match self.open_resolved_by_kernel(relative, purpose) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.open_resolved_here(relative, purpose)
+            }
+            opened => opened,
+        };
+        match opened {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn open_resolved_by_kernel(&self, relative: &str, purpose: Purpose) -> io::Result<File> {
+        use rustix::fs::{ResolveFlags, openat2};
+        use rustix::io::Errno;
+
+        /// Times the kernel may ask to try again because something was renamed.
+        const TRIES: usize = 16;
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if purpose == Purpose::Entries {
+            resolve |= ResolveFlags::NO_SYMLINKS;
+        }
+        for _ in 0..TRIES {
+            let flags = flags(purpose);
+            return match openat2(self.directory, relative, flags, Mode::empty(), resolve) {
+                Ok(file) => Ok(File::from(file)),
+                Err(Errno::AGAIN) => continue,
+                Err(Errno::XDEV) => Err(self.escapes(relative)),
+                Err(Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
+                Err(error) => Err(error.into()),
+            };
+        }
+        Err(ErrorKind::ResourceBusy.into())
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn open_resolved_by_kernel(&self, _: &str, _: Purpose) -> io::Result<File> {
+        Err(ErrorKind::Unsupported.into())
+    }
+
+    fn open_resolved_here(&self, relative: &str, purpose: Purpose) -> io::Result<File> {
+        let wanted = self.path.join(relative);
+        let found = wanted.canonicalize()?;
+        if !found.starts_with(self.path) {
+            return Err(self.escapes(relative));
+        }
+        if purpose == Purpose::Entries && found.components().ne(wanted.components()) {
+            return Err(ErrorKind::NotFound.into());
+        }
+        let flags = flags(purpose) | OFlags::NOFOLLOW;
+        Ok(File::from(rustix::fs::open(&found, flags, Mode::empty())?))
+    }
+
+    fn escapes(&self, relative: &str) -> io::Error {
+        let text = format!("{relative}: leads out of {}", self.path.display());
+        io::Error::new(ErrorKind::PermissionDenied, text)
+    }
+}
+
+fn flags(purpose: Purpose) -> OFlags {
+    // Opening a pipe must not wait for its writer.
+    let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match purpose {
+        Purpose::Data => read,
+        #[cfg(target_os = "linux")]
+        Purpose::Attributes => OFlags::PATH | OFlags::CLOEXEC,
+        #[cfg(not(target_os = "linux"))]
+        Purpose::Attributes => read,
+        Purpose::Entries => read | OFlags::DIRECTORY,
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    // The last two: a socket, or a device without a driver.
+    const ABSENT: [Errno; 6] = [
+        Errno::NOENT,
+        Errno::NOTDIR,
+        Errno::LOOP,
+        Errno::NAMETOOLONG,
+        Errno::NXIO,
+        Errno::NODEV,
+    ];
+    error.kind() == ErrorKind::NotFound
+        || Errno::from_io_error(error).is_some_and(|errno| ABSENT.contains(&errno))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// Both ways must agree.
+    fn open(root: &Root<'_>, relative: &str, purpose: Purpose) -> Result<bool, ErrorKind> {
+        let here = match root.open_resolved_here(relative, purpose) {
+            Ok(_) => Ok(true),
+            Err(error) if is_absent(&error) => Ok(false),
+            Err(error) => Err(error.kind()),
+        };
+        let best = root.open(relative, purpose).map(|file| file.is_some()).map_err(|e| e.kind());
+        assert_eq!(best, here, "{relative}");
+        best
+    }
+
+    #[test]
+    fn nothing_outside_is_opened() {
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        let path = base.join("in");
+        fs::create_dir_all(path.join("d")).unwrap();
+        fs::write(path.join("d/f"), "x").unwrap();
+        fs::write(base.join("secret"), "x").unwrap();
+        symlink("../../secret", path.join("d/out")).unwrap();
+        symlink("f", path.join("d/near")).unwrap();
+        symlink("..", path.join("up")).unwrap();
+        symlink("d", path.join("same")).unwrap();
+        symlink("loop", path.join("loop")).unwrap();
+        let directory = File::open(&path).unwrap();
+        let root = Root { directory: &directory, path: &path };
+
+        for purpose in [Purpose::Data, Purpose::Attributes] {
+            assert_eq!(open(&root, "d/f", purpose), Ok(true));
+            assert_eq!(open(&root, "d/near", purpose), Ok(true));
+            assert_eq!(open(&root, "same/f", purpose), Ok(true));
+            assert_eq!(open(&root, "d/out", purpose), Err(ErrorKind::PermissionDenied));
+            assert_eq!(open(&root, "up/secret", purpose), Err(ErrorKind::PermissionDenied));
+            assert_eq!(open(&root, "../secret", purpose), Err(ErrorKind::PermissionDenied));
+            assert_eq!(open(&root, "missing", purpose), Ok(false));
+            assert_eq!(open(&root, "d/f/g", purpose), Ok(false));
+            assert_eq!(open(&root, "loop", purpose), Ok(false));
+        }
+        assert_eq!(open(&root, "d", Purpose::Entries), Ok(true));
+        assert_eq!(open(&root, "d/f", Purpose::Entries), Ok(false));
+        assert_eq!(root.open("same", Purpose::Entries).unwrap().map(|_| ()), None);
+    }
+}

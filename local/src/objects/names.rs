@@ -1,0 +1,195 @@
+//! How a key is spelt on disk: one directory per `/`, and file names that every file system keeps as they are.
+//!
+//! A key becomes a path whose components end in a mark that says what they are: `=` an object, `+` a directory for what
+//! follows a slash, `~` a directory for the rest of a segment too long for one name. So `o/x` (`o+/x=`) and `o/x/y`
+//! (`o+/x+/y=`) live side by side, `..` and a trailing slash are names like any other, and the directories can be listed
+//! in the order of the keys. Bytes other than `[a-z0-9._-]` are spelt `%xx`: capitals too, because some file systems
+//! fold case, and all beyond ASCII, because some normalise it.
+
+/// Most bytes of a key in one name: each may take three, and names hold 255.
+const STEP_BYTES: usize = 80;
+
+/// What a name on disk stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A key ends here.
+    Object,
+    /// Keys go on after a slash.
+    Directory,
+    /// Keys go on within the same segment.
+    Rest,
+}
+
+impl Kind {
+    fn mark(self) -> char {
+        match self {
+            Self::Object => '=',
+            Self::Directory => '+',
+            Self::Rest => '~',
+        }
+    }
+}
+
+/// Where the object of `key` is, relative to its bucket.
+pub(super) fn object_path(key: &str) -> String {
+    let mut path = String::with_capacity(key.len() * 2 + 16);
+    let tail = directories(key, &mut path);
+    name(tail, Kind::Object, &mut path);
+    path
+}
+
+/// The deepest directory that holds every key starting with `prefix`, and how many bytes of the prefix lead there.
+pub(super) fn prefix_directory(prefix: &str) -> (String, usize) {
+    let mut path = String::new();
+    let tail = directories(prefix, &mut path);
+    let used = prefix.len() - tail.len();
+    (path, used)
+}
+
+/// Appends the directories that lead to the last name; the bytes of that name are what remains.
+fn directories<'k>(key: &'k str, path: &mut String) -> &'k [u8] {
+    let mut segments = key.as_bytes().split(|&byte| byte == b'/').peekable();
+    while let Some(mut segment) = segments.next() {
+        while let Some((step, rest)) = segment.split_at_checked(STEP_BYTES) {
+            name(step, Kind::Rest, path);
+            path.push('/');
+            segment = rest;
+        }
+        if segments.peek().is_none() {
+            return segment;
+        }
+        name(segment, Kind::Directory, path);
+        path.push('/');
+    }
+    &[]
+}
+
+fn name(part: &[u8], kind: Kind, out: &mut String) {
+    for &byte in part {
+        if is_plain(byte) {
+            out.push(char::from(byte));
+        } else {
+            percent(byte, b"0123456789abcdef", out);
+        }
+    }
+    out.push(kind.mark());
+}
+
+fn is_plain(byte: u8) -> bool {
+    matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'.' | b'_' | b'-')
+}
+
+fn percent(byte: u8, digits: &[u8; 16], out: &mut String) {
+    out.push('%');
+    out.push(char::from(digits[usize::from(byte >> 4)]));
+    out.push(char::from(digits[usize::from(byte & 15)]));
+}
+
+/// The bytes of a key that a name on disk spells; nothing for a name no key has.
+pub(super) fn parse(name: &str) -> Option<(Vec<u8>, Kind)> {
+    let kinds = [Kind::Object, Kind::Directory, Kind::Rest];
+    let (text, kind) =
+        kinds.into_iter().find_map(|kind| Some((name.strip_suffix(kind.mark())?, kind)))?;
+    let mut part = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        part.push(match byte {
+            b'%' => hex(bytes.next()?)? << 4 | hex(bytes.next()?)?,
+            byte if is_plain(byte) => byte,
+            _ => return None,
+        });
+    }
+    Some((part, kind))
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
+/// A key as a listing with `encoding-type=url` spells it.
+pub(super) fn url_encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-' | b'*') {
+            out.push(char::from(byte));
+        } else {
+            percent(byte, b"0123456789ABCDEF", &mut out);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads a path back into its key.
+    fn key_of(path: &str) -> Vec<u8> {
+        let mut key = Vec::new();
+        for component in path.split('/') {
+            let (part, kind) = parse(component).unwrap();
+            key.extend(part);
+            if kind == Kind::Directory {
+                key.push(b'/');
+            }
+        }
+        key
+    }
+
+    #[test]
+    fn every_key_has_a_path_of_its_own_that_spells_it() {
+        let long = "é/".repeat(341);
+        let longer = "Z".repeat(1024);
+        let keys = [
+            "a", "A", "o/x", "o/x/y", "o/x/", "o/x//", "/", "//", "/a", ".", "..", "../../etc", "a b",
+            "a%2Fb", "a=", "a+", "a~", "Straße", "Strasse", "\u{1}", "\u{0}", &long, &longer,
+            &longer[..80], &longer[..79], &longer[..160],
+        ];
+        let mut paths: Vec<String> = Vec::new();
+        for key in keys {
+            let path = object_path(key);
+            assert_eq!(key_of(&path), key.as_bytes(), "{path}");
+            assert!(path.len() <= 3 * 1024 + 64, "{} bytes for {key:?}", path.len());
+            for component in path.split('/') {
+                assert!((1..=255).contains(&component.len()), "{component}");
+                assert!(component != "." && component != "..", "{path}");
+            }
+            // Folding case must not make two keys one.
+            assert_eq!(path, path.to_lowercase());
+            paths.push(path);
+        }
+        paths.sort_unstable();
+        let all = paths.len();
+        paths.dedup();
+        assert_eq!(paths.len(), all);
+    }
+
+    #[test]
+    fn the_directory_of_a_prefix_leads_to_every_key_that_starts_with_it() {
+        let keys = ["o/x", "o/x/y", "o/xyz", &"k".repeat(300), "a//b"];
+        for key in keys {
+            let object = object_path(key);
+            for end in 0..=key.len() {
+                let (directory, used) = prefix_directory(&key[..end]);
+                assert!(object.starts_with(&directory), "{key} {end}: {directory}");
+                assert!(used <= end);
+            }
+        }
+    }
+
+    #[test]
+    fn names_no_key_has_are_not_parsed() {
+        for name in ["", "a", "A=", "a b=", "%4=", "%zz=", "%4A=", ".DS_Store", "é="] {
+            assert_eq!(parse(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_listing_can_spell_any_key() {
+        assert_eq!(url_encode("a b/é\u{1}%"), "a%20b/%C3%A9%01%25");
+    }
+}

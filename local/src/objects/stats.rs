@@ -1,0 +1,98 @@
+//! Counts of what the object server was asked and carried.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use serde::Serialize;
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Put,
+    Get,
+    Head,
+    Delete,
+    DeleteMany,
+    List,
+    /// Anything about buckets.
+    Bucket,
+}
+
+impl Operation {
+    const COUNT: usize = Self::Bucket as usize + 1;
+}
+
+/// Signed requests by kind since the start, and the bytes of objects they carried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ObjectStats {
+    /// `PutObject` requests, also refused ones.
+    pub put: u64,
+    /// `GetObject` requests.
+    pub get: u64,
+    /// `HeadObject` requests.
+    pub head: u64,
+    /// `DeleteObject` requests.
+    pub delete: u64,
+    /// `DeleteObjects` requests.
+    pub delete_many: u64,
+    /// `ListObjectsV2` requests.
+    pub list: u64,
+    /// Requests about buckets.
+    pub bucket: u64,
+    /// Answers with a status of 400 to 499, those to unsigned requests included.
+    pub refused: u64,
+    /// Answers with a status of 500 or more.
+    pub failed: u64,
+    /// Bytes of objects put.
+    pub received_bytes: u64,
+    /// Bytes of objects and ranges answered with.
+    pub sent_bytes: u64,
+}
+
+/// The living form of [`ObjectStats`].
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    operations: [AtomicU64; Operation::COUNT],
+    refused: AtomicU64,
+    failed: AtomicU64,
+    received_bytes: AtomicU64,
+    sent_bytes: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn operation(&self, operation: Operation) {
+        self.operations[operation as usize].fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn answered(&self, status: u16) {
+        match status {
+            400..=499 => drop(self.refused.fetch_add(1, Relaxed)),
+            500.. => drop(self.failed.fetch_add(1, Relaxed)),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn received(&self, bytes: usize) {
+        self.received_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn sent(&self, bytes: usize) {
+        self.sent_bytes.fetch_add(bytes as u64, Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> ObjectStats {
+        let count = |operation: Operation| self.operations[operation as usize].load(Relaxed);
+        ObjectStats {
+            put: count(Operation::Put),
+            get: count(Operation::Get),
+            head: count(Operation::Head),
+            delete: count(Operation::Delete),
+            delete_many: count(Operation::DeleteMany),
+            list: count(Operation::List),
+            bucket: count(Operation::Bucket),
+            refused: self.refused.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            received_bytes: self.received_bytes.load(Relaxed),
+            sent_bytes: self.sent_bytes.load(Relaxed),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! An object on its way in: written to a file of its own that nobody sees, and summed while it is written.
+
+use std::fs::{self, File};
+use std::io::{self, IoSlice, Write};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use s3s::{S3Result, s3_error};
+
+use super::checksums::Sums;
+use super::failure::io_failure;
+use crate::ids;
+use super::record::Record;
+
+/// A file that is removed unless it was published.
+#[derive(Debug)]
+pub(super) struct Temporary {
+    path: PathBuf,
+    is_kept: bool,
+}
+
+impl Temporary {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file has another name now.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // What cannot be removed now is swept at the next start.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// An object being written. All of it blocks.
+pub(super) struct Upload {
+    temporary: Temporary,
+    file: File,
+    sums: Sums,
+    object_bytes: u64,
+}
+
+impl Upload {
+    pub(super) fn create(path: PathBuf, sums: Sums) -> io::Result<Self> {
+        let file = File::options().write(true).create_new(true).open(&path)?;
+        let temporary = Temporary { path, is_kept: false };
+        Ok(Self { temporary, file, sums, object_bytes: 0 })
+    }
+
+    /// Appends.
+    pub(super) fn write(&mut self, batch: &[Bytes]) -> io::Result<()> {
+        for bytes in batch {
+            self.sums.update(bytes);
+            self.object_bytes += bytes.len() as u64;
+        }
+        let mut slices: Vec<IoSlice<'_>> = batch.iter().map(|b| IoSlice::new(b)).collect();
+        write_all(&mut self.file, &mut slices)
+    }
+
+    /// Checks what arrived against what was promised, and appends the record: the file is then the object.
+    ///
+    /// # Errors
+    /// What [`Sums::verify`] reports, `IncompleteBody` when the length is another, `MetadataTooLarge`, and whatever the
+    /// disk says.
+    pub(super) fn finish(
+        mut self,
+        mut record: Record,
+        declared_bytes: Option<u64>,
+        trailers: Option<&HeaderMap>,
+        durable: bool,
+    ) -> S3Result<(Temporary, Record)> {
+        if declared_bytes.is_some_and(|declared| declared != self.object_bytes) {
+            return Err(s3_error!(IncompleteBody, "{} bytes arrived", self.object_bytes));
+        }
+        self.sums.trailed(trailers)?;
+        let (checksums, md5) = self.sums.verify()?;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::InvalidInput => s3_error!(MetadataTooLarge),
+            _ => io_failure("write", "the object", &error),
+        };
+        record.etag = match md5 {
+            Some(md5) => ids::hex(&md5),
+            // The dash tells clients that it is no MD5.
+            None => format!("{}-1", ids::hex(&ids::random::<16>().map_err(failed)?)),
+        };
+        record.checksums = checksums;
+        record.object_bytes = self.object_bytes;
+        let end = record.encode().map_err(failed)?;
+        self.file.write_all(&end).map_err(failed)?;
+        if durable {
+            self.file.sync_all().map_err(failed)?;
+        }
+        Ok((self.temporary, record))
+    }
+}
+
+fn write_all(file: &mut File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    // Empty slices at the front would be taken for a full disk.
+    IoSlice::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match file.write_vectored(slices) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut slices, written),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

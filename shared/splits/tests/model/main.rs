@@ -1,0 +1,148 @@
+//! Exhaustive exploration of the split protocol in small worlds, through the production transitions.
+//!
+//! Each world bounds how often things go wrong and explores every order in which they can: leases
+//! stolen at any moment, answers lost and calls sent again, copies of calls that arrive late, two
+//! workers under one invocation id, crashes of workers and of the trainer, restores from the latest
+//! and from an older checkpoint, reports of death that come late or for somebody else, splits that
+//! kill whoever runs them, local commits, and collection that decides now and deletes later.
+
+mod mutants;
+mod step;
+mod world;
+
+use mutants::Mutation;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use world::{Action, State, World};
+
+impl Model for World {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![self.start()]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        self.possible(state, actions);
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut next = last.clone();
+        if let Err(violation) = self.step(&mut next, &action) {
+            next.violation = Some(violation);
+        }
+        // What changed nothing need not be looked at again.
+        (next != *last).then_some(next)
+    }
+
+    fn within_boundary(&self, state: &State) -> bool {
+        state.bundles.iter().flatten().all(|bundle| bundle.attempt <= self.attempts)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut properties = vec![Property::<Self>::always("safe", |_: &World, state: &State| {
+            state.violation.is_none()
+        })];
+        if self.mutation != Mutation::None {
+            return properties;
+        }
+        // A world in which nothing happens is safe too.
+        properties
+            .push(Property::sometimes("done", |world: &World, state: &State| world.is_done(state)));
+        if self.poison.is_some() {
+            properties.push(Property::sometimes("poisoned", |_: &World, state: &State| {
+                state.has_poison()
+            }));
+        }
+        if self.trainer {
+            properties
+                .push(Property::sometimes("closed", |_: &World, state: &State| state.is_closed()));
+            properties
+                .push(Property::sometimes("replayed", |_: &World, state: &State| state.replayed));
+            properties.push(Property::sometimes("collected", |_: &World, state: &State| {
+                state.deleted_passed
+            }));
+        }
+        properties
+    }
+}
+
+/// Explores all of `world`, and wants at least `states` of it: a world that shrinks by accident
+/// proves less than it seems to.
+fn explore(name: &str, world: World, states: usize) {
+    let checker = world.checker().threads(2).spawn_bfs().join();
+    println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+    if let Some(path) = checker.discovery("safe") {
+        let violation = path.last_state().violation.clone();
+        panic!("{name}: {violation:?} after {:#?}", path.into_actions());
+    }
+    checker.assert_properties();
+    assert!(checker.unique_state_count() >= states, "{name}: too few states");
+}
+
+#[test]
+fn leases() {
+    explore("leases", World::leases(), 100_000);
+}
+
+#[test]
+fn one_invocation_delivered_twice() {
+    explore("twins", World::twins(), 50_000);
+}
+
+#[test]
+fn poison() {
+    explore("poison", World::poison(), 50_000);
+}
+
+#[test]
+fn poison_and_two_workers() {
+    explore("poison and two workers", World::poison_and_two_workers(), 50_000);
+}
+
+#[test]
+fn trainer_and_collection() {
+    explore("trainer", World::trainer(), 100_000);
+}
+
+#[test]
+fn trainer_that_crashes_twice() {
+    explore("trainer that crashes", World::trainer_that_crashes(), 50_000);
+}
+
+#[test]
+fn every_mutation_is_caught() {
+    for mutation in Mutation::ALL {
+        let world = match mutation {
+            Mutation::CommitWithoutOwner
+            | Mutation::ConditionFailedIsFailure
+            | Mutation::ReleaseUnchecked => World::leases(),
+            Mutation::PoisonUnisolated => World::poison(),
+            _ => World::trainer(),
+        };
+        let expected = match mutation {
+            Mutation::None => 0,
+            Mutation::CommitWithoutOwner => 3,
+            Mutation::KeyWithoutAttempt => 5,
+            Mutation::CollectByDelivered => 12,
+            Mutation::CollectOrphansBeforeDone => 6,
+            Mutation::ConditionFailedIsFailure => 13,
+            Mutation::UnfencedAck => 11,
+            Mutation::ReleaseUnchecked | Mutation::PoisonUnisolated => 14,
+        };
+        let checker = World { mutation, ..world }
+            .checker()
+            .finish_when(HasDiscoveries::AnyFailures)
+            .spawn_bfs()
+            .join();
+        let path = checker.discovery("safe");
+        let path = path.unwrap_or_else(|| panic!("{mutation:?} went unnoticed"));
+        let violation = path.last_state().violation.clone();
+        println!(
+            "{mutation:?}: {violation:?} after {} steps, {} states",
+            path.into_actions().len(),
+            checker.unique_state_count()
+        );
+        assert_eq!(violation.map(|violation| violation.number), Some(expected), "{mutation:?}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Recounting what was delivered, with an independent reader of safetensors.
+
+use anyhow::{Context, Result, ensure};
+use safetensors::SafeTensors;
+use std::{collections::BTreeMap, path::Path};
+
+/// What a directory of delivered batches holds.
+#[derive(Debug, Default)]
+pub struct Delivered {
+    /// Per epoch: how often each record key came.
+    pub keys: BTreeMap<u32, BTreeMap<u64, u32>>,
+    /// Per epoch: rows of each batch in order.
+    pub rows: BTreeMap<u32, Vec<usize>>,
+    /// BLAKE3 over all batches in order.
+    pub blake3: String,
+}
+
+impl Delivered {
+    /// Adds one batch, in order.
+    pub fn add(&mut self, epoch: u32, g: u64, bytes: &[u8]) -> Result<()> {
+        let rows = self.rows.entry(epoch).or_default();
+        ensure!(rows.len() as u64 == g, "batch {g} of epoch {epoch} follows batch {}", rows.len());
+        let tensors = SafeTensors::deserialize(bytes)?;
+        let keys = tensors.tensor("__key__").context("no keys")?;
+        let keys: Vec<u64> = keys.data().as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
+        for (name, tensor) in tensors.tensors() {
+            ensure!(tensor.shape().first() == Some(&keys.len()), "{name} has other rows");
+        }
+        rows.push(keys.len());
+        let seen = self.keys.entry(epoch).or_default();
+        keys.into_iter().for_each(|key| *seen.entry(key).or_default() += 1);
+        Ok(())
+    }
+
+    /// Every one of `records` came exactly once in each of `epochs`, in full batches but the last.
+    pub fn assert_exact(&self, epochs: u32, records: usize, batch_size: usize) {
+        assert_eq!(self.keys.len(), epochs as usize, "epochs delivered");
+        for (epoch, keys) in &self.keys {
+            assert_eq!(keys.len(), records, "distinct records of epoch {epoch}");
+            assert!(keys.values().all(|n| *n == 1), "a record came twice in epoch {epoch}");
+            let rows = &self.rows[epoch];
+            let full = &rows[..rows.len() - 1];
+            assert!(full.iter().all(|n| *n == batch_size), "a batch of epoch {epoch} is not full");
+        }
+    }
+}
+
+/// Reads the files of `--sink`.
+pub fn read_sink(dir: &Path) -> Result<Delivered> {
+    let mut files = BTreeMap::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(|name| name.to_str()).context("a file name")?;
+        let (epoch, g) = name.split_once("-b").context("a batch's file name")?;
+        let epoch: u32 = epoch.strip_prefix('e').context("an epoch")?.parse()?;
+        files.insert((epoch, g.parse::<u64>()?), path);
+    }
+    let mut delivered = Delivered::default();
+    let mut hasher = blake3::Hasher::new();
+    for ((epoch, g), path) in files {
+        let bytes = std::fs::read(&path)?;
+        hasher.update(&bytes);
+        delivered.add(epoch, g, &bytes)?;
+    }
+    delivered.blake3 = hasher.finalize().to_string();
+    Ok(delivered)
+}

@@ -1,0 +1,221 @@
+//! Whole runs on real JPEGs, with processes killed: what is delivered is recounted from its bytes.
+
+use anyhow::Result;
+use gristmill_tests::{Background, Delivered, FrameReader, TestDir, read_sink, run_json};
+use serde_json::Value;
+use std::{fs, path::Path, time::Duration};
+
+/// Images of the small dataset; not a multiple of anything.
+const IMAGES: usize = 230;
+
+fn demo(dir: &TestDir, sink: &str, more: &[&str]) -> Result<(Value, Delivered)> {
+    let sink = dir.path(sink);
+    let images = IMAGES.to_string();
+    let mut args = vec!["demo", "--json", "--images", &images, "--epochs", "2", "--batch-size", "16"];
+    args.extend(["--step-time", "0ms", "--sink"]);
+    let mut command = dir.gristmill(&args);
+    command.arg(&sink).args(more);
+    let report = run_json(&mut command)?;
+    Ok((report, read_sink(&sink)?))
+}
+
+fn number(report: &Value, field: &str) -> u64 {
+    report[field].as_u64().unwrap_or_else(|| panic!("{field} of {report}"))
+}
+
+/// Slow enough that a run can be disturbed: the resnet pipeline with a sleep.
+fn slow_pipeline(dir: &TestDir, sleep_ms: u32) -> Result<String> {
+    let path = dir.path("slow.yaml");
+    let text = format!(
+        "source: {{ tfrecord: . }}\nops:\n  - decode\n  - random_resized_crop: {{ size: 32 }}\n  \
+         - sleep: {{ ms: {sleep_ms} }}\n  - batch: {{ size: 16 }}\n"
+    );
+    fs::write(&path, text)?;
+    Ok(path.display().to_string())
+}
+
+#[test]
+fn every_record_once_and_one_hash_whoever_works() -> Result<()> {
+    let dir = TestDir::new()?;
+    let (report, delivered) = demo(&dir, "one", &["--workers", "1"])?;
+    delivered.assert_exact(2, IMAGES, 16);
+    assert_eq!(report["batches_blake3"], delivered.blake3, "the printed hash is the files' hash");
+    assert_eq!(number(&report, "elements_expected"), 2 * IMAGES as u64);
+    assert_eq!(number(&report, "elements_delivered"), 2 * IMAGES as u64);
+    assert_eq!((number(&report, "lost"), number(&report, "duplicates")), (0, 0));
+    for (sink, more) in [
+        ("many", ["--workers", "5"].as_slice()),
+        ("local", &["--workers", "0", "--local-workers", "2"]),
+        ("both", &["--workers", "1", "--local-workers", "1"]),
+    ] {
+        let (other, delivered) = demo(&dir, sink, more)?;
+        delivered.assert_exact(2, IMAGES, 16);
+        assert_eq!(other["batches_blake3"], report["batches_blake3"], "{more:?} give other bytes");
+    }
+    let (other, _) = demo(&dir, "seed", &["--seed", "1", "--data", &data_dir(&dir)?])?;
+    assert_ne!(other["batches_blake3"], report["batches_blake3"], "another seed, another order");
+    Ok(())
+}
+
+/// The generated dataset of this test's home.
+fn data_dir(dir: &TestDir) -> Result<String> {
+    let datasets = dir.path(".cache/gristmill/datasets");
+    let mut found = fs::read_dir(&datasets)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let found = found.find(|path| path.is_dir());
+    Ok(found.unwrap_or(datasets).display().to_string())
+}
+
+#[test]
+fn killed_processes_lose_nothing_and_double_nothing() -> Result<()> {
+    let dir = TestDir::new()?;
+    let pipeline = slow_pipeline(&dir, 10)?;
+    let slow = ["--pipeline", pipeline.as_str(), "--workers", "3"];
+    let (calm, delivered) = demo(&dir, "calm", &slow)?;
+    delivered.assert_exact(2, IMAGES, 16);
+    for chaos in ["kill-workers", "kill-coordinator"] {
+        let more = [slow.as_slice(), &["--chaos", chaos, "--chaos-interval", "150ms"]].concat();
+        let (report, delivered) = demo(&dir, chaos, &more)?;
+        delivered.assert_exact(2, IMAGES, 16);
+        assert_eq!(report["batches_blake3"], calm["batches_blake3"], "{chaos}");
+        assert!(number(&report, "kills") >= 3, "{chaos}: {report}");
+        assert_eq!(number(&report, "skipped"), 0, "{chaos}: nothing is poisoned");
+    }
+    Ok(())
+}
+
+/// A running service and the arguments of a fetcher on it.
+struct Streaming<'a> {
+    dir: &'a TestDir,
+    state: String,
+}
+
+impl Streaming<'_> {
+    fn up(&self) -> Result<Background> {
+        let args = ["up", "--json", "--state-dir", &self.state];
+        let mut up = Background::start(&mut self.dir.gristmill(&args))?;
+        assert!(up.line()?.contains("\"ready\":true"));
+        Ok(up)
+    }
+
+    fn fetcher(&self, job: &str) -> Result<Background> {
+        let (socket, cursor) = (self.socket(job), self.dir.path(&format!("{job}.cursor")));
+        let pipeline = slow_pipeline(self.dir, 4)?;
+        let data = data_dir(self.dir)?;
+        let mut command = self.dir.fetcher(&["--state-dir", &self.state, "--job", job]);
+        command.args(["--pipeline", &pipeline, "--data", &data, "--epochs", "2"]);
+        command.arg("--socket").arg(&socket).arg("--state").arg(&cursor);
+        Background::start(&mut command)
+    }
+
+    fn socket(&self, job: &str) -> std::path::PathBuf {
+        self.dir.path(&format!("{job}.sock"))
+    }
+
+    fn connect(&self, job: &str) -> Result<FrameReader> {
+        FrameReader::connect(&self.socket(job), Duration::from_secs(30))
+    }
+}
+
+type Frames = std::collections::BTreeMap<(u32, u64), Vec<u8>>;
+
+/// Takes up to `limit` batches, acknowledging every `ack_every`-th; whether the job has ended.
+fn take(reader: &mut FrameReader, frames: &mut Frames, limit: usize, ack_every: u64) -> Result<bool> {
+    let mut last = None;
+    for _ in 0..limit {
+        let frame = reader.next()?;
+        match &frame.magic {
+            b"GMB1" => {
+                let name = (frame.epoch, frame.g);
+                if let Some(before) = frames.insert(name, frame.payload) {
+                    assert_eq!(before, frames[&name], "batch {name:?} came again with other bytes");
+                }
+                if frame.g % ack_every == 0 {
+                    reader.ack(frame.epoch, frame.g)?;
+                }
+                last = Some(name);
+            }
+            b"GMBE" => {
+                if let Some((epoch, g)) = last {
+                    reader.ack(epoch, g)?;
+                }
+                return Ok(true);
+            }
+            _ => anyhow::bail!("error frame: {}", String::from_utf8_lossy(&frame.payload)),
+        }
+    }
+    Ok(false)
+}
+
+fn recounted(frames: &Frames) -> Result<Delivered> {
+    let mut delivered = Delivered::default();
+    for ((epoch, g), bytes) in frames {
+        delivered.add(*epoch, *g, bytes)?;
+    }
+    Ok(delivered)
+}
+
+#[test]
+fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
+    let dir = TestDir::new()?;
+    demo(&dir, "made", &["--workers", "2"])?; // makes the dataset
+    let state = dir.path("state").display().to_string();
+    let streaming = Streaming { dir: &dir, state };
+
+    let mut up = streaming.up()?;
+    let mut calm = Frames::new();
+    let mut fetcher = streaming.fetcher("calm")?;
+    assert!(take(&mut streaming.connect("calm")?, &mut calm, usize::MAX, 4)?);
+    assert_eq!(fetcher.wait()?, Some(0));
+    recounted(&calm)?.assert_exact(2, IMAGES, 16);
+
+    let mut frames = Frames::new();
+    let mut fetcher = streaming.fetcher("killed")?;
+    assert!(!take(&mut streaming.connect("killed")?, &mut frames, 7, 3)?);
+    fetcher.kill()?;
+    let mut fetcher = streaming.fetcher("killed")?;
+    assert!(!take(&mut streaming.connect("killed")?, &mut frames, 9, 3)?);
+    // The trainer goes away and comes back to the same fetcher.
+    let mut reader = streaming.connect("killed")?;
+    assert!(!take(&mut reader, &mut frames, 5, 3)?);
+    // The whole service dies under both, and comes back on its state directory.
+    up.kill()?;
+    let _up = streaming.up()?;
+    assert!(take(&mut reader, &mut frames, usize::MAX, 3)?);
+    assert_eq!(fetcher.wait()?, Some(0));
+    assert!(frames == calm, "the two runs together differ from an undisturbed one");
+    Ok(())
+}
+
+#[test]
+fn ctrl_c_leaves_nothing_behind() -> Result<()> {
+    let dir = TestDir::new()?;
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--json"]))?;
+    let ready: Value = serde_json::from_str(&up.line()?)?;
+    let state = ready["state_dir"].as_str().unwrap_or_default().to_owned();
+    assert!(Path::new(&state).is_dir());
+    assert_eq!(up.interrupt()?, Some(0));
+    assert!(!Path::new(&state).exists(), "{state} is left behind");
+    Ok(())
+}
+
+#[test]
+fn mistakes_are_one_line_and_exit_code_2() -> Result<()> {
+    let dir = TestDir::new()?;
+    fs::write(dir.path("typo.yaml"), "source: { tfrecord: x }\nops:\n  - decod\n  - batch: { size: 4 }\n")?;
+    fs::write(dir.path("no-data.yaml"), "source: { tfrecord: nothing/here }\nops:\n  - decode\n  - resize: { size: 8 }\n  - batch: { size: 4 }\n")?;
+    let path = |name: &str| dir.path(name).display().to_string();
+    let cases = [
+        (vec!["run".to_owned(), path("typo.yaml")], "line 3"),
+        (vec!["run".to_owned(), path("missing.yaml")], "missing.yaml"),
+        (vec!["run".to_owned(), path("no-data.yaml")], "nothing/here"),
+        (vec!["demo".to_owned(), "--endpoint".into(), "http://127.0.0.1:1".into(), "--images".into(), "8".into()], "gristmill up"),
+    ];
+    for (args, expected) in cases {
+        let output = dir.gristmill(&args).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        let line = errors.lines().find(|line| line.starts_with("gristmill: "));
+        assert!(line.is_some_and(|line| line.contains(expected)), "{args:?}: {errors}");
+    }
+    Ok(())
+}
