@@ -14,7 +14,7 @@ use serde_json::json;
 
 use crate::functions::{AdminHooks, HostConfig, Schedule, lock};
 use crate::{
-    Credentials, FunctionConfig, FunctionHost, LocalError, Serving, ObjectServer, ObjectStats,
+    Credentials, FunctionConfig, FunctionHost, LocalError, ObjectServer, ObjectStats, Serving,
     TableConfig, TableServer, TableStats, http_server,
 };
 use state::{Saved, StateDir};
@@ -159,6 +159,8 @@ impl Service {
         let objects = server
             .serve(s3, stop_objects.clone())
             .map_err(|source| LocalError::System { what: "the object store", source })?;
+        // Whoever gives up below, or drops the service, ends the store too.
+        let stop_objects = stop_objects.drop_guard();
         let table = TableServer::start(TableConfig {
             file: config.durable.then(|| dir.path().join("table.sqlite")),
             tables: vec![config.table.clone()],

@@ -27,7 +27,8 @@ fn number(report: &Value, field: &str) -> u64 {
 fn slow_pipeline(dir: &TestDir, sleep_ms: u32) -> Result<String> {
     let path = dir.path("slow.yaml");
     let text = format!(
-        "source: {{ tfrecord: . }}\nops:\n  - decode\n  - random_resized_crop: {{ size: 32 }}\n  \
+        "source:\n  tfrecord: .\n  features:\n    image: {{ key: image/encoded, dtype: bytes }}\n\
+         ops:\n  - decode\n  - random_resized_crop: {{ size: 32 }}\n  \
          - sleep: {{ ms: {sleep_ms} }}\n  - batch: {{ size: 16 }}\n"
     );
     fs::write(&path, text)?;
@@ -201,8 +202,8 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
 #[test]
 fn mistakes_are_one_line_and_exit_code_2() -> Result<()> {
     let dir = TestDir::new()?;
-    fs::write(dir.path("typo.yaml"), "source: { tfrecord: x }\nops:\n  - decod\n  - batch: { size: 4 }\n")?;
-    fs::write(dir.path("no-data.yaml"), "source: { tfrecord: nothing/here }\nops:\n  - decode\n  - resize: { size: 8 }\n  - batch: { size: 4 }\n")?;
+    fs::write(dir.path("typo.yaml"), "source: { tfrecord: x, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decod\n  - batch: { size: 4 }\n")?;
+    fs::write(dir.path("no-data.yaml"), "source: { tfrecord: nothing/here, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decode\n  - resize: { size: 8 }\n  - batch: { size: 4 }\n")?;
     let path = |name: &str| dir.path(name).display().to_string();
     let cases = [
         (vec!["run".to_owned(), path("typo.yaml")], "line 3"),

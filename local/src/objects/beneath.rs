@@ -111,14 +111,8 @@ fn flags(purpose: Purpose) -> OFlags {
 fn is_absent(error: &io::Error) -> bool {
     use rustix::io::Errno;
     // The last two: a socket, or a device without a driver.
-    const ABSENT: [Errno; 6] = [
-        Errno::NOENT,
-        Errno::NOTDIR,
-        Errno::LOOP,
-        Errno::NAMETOOLONG,
-        Errno::NXIO,
-        Errno::NODEV,
-    ];
+    const ABSENT: [Errno; 6] =
+        [Errno::NOENT, Errno::NOTDIR, Errno::LOOP, Errno::NAMETOOLONG, Errno::NXIO, Errno::NODEV];
     error.kind() == ErrorKind::NotFound
         || Errno::from_io_error(error).is_some_and(|errno| ABSENT.contains(&errno))
 }

@@ -126,11 +126,7 @@ impl StoredBucket {
         Ok(self.open(key)?.map(|opened| opened.info))
     }
 
-    fn scan(
-        &self,
-        directory: &str,
-        visit: &mut dyn FnMut(&str, &[u8], Kind),
-    ) -> io::Result<()> {
+    fn scan(&self, directory: &str, visit: &mut dyn FnMut(&str, &[u8], Kind)) -> io::Result<()> {
         let entries = match std::fs::read_dir(self.directory.join(directory)) {
             Ok(entries) => entries,
             Err(error)

@@ -170,10 +170,7 @@ mod tests {
             (ReadConditions { if_modified_since: at(99), ..none() }, Proceed),
             (ReadConditions { if_unmodified_since: at(100), ..none() }, Proceed),
             (ReadConditions { if_unmodified_since: at(99), ..none() }, Failed),
-            (
-                ReadConditions { if_match: tag("a"), if_unmodified_since: at(99), ..none() },
-                Proceed,
-            ),
+            (ReadConditions { if_match: tag("a"), if_unmodified_since: at(99), ..none() }, Proceed),
             (
                 ReadConditions { if_none_match: tag("b"), if_modified_since: at(100), ..none() },
                 Proceed,
@@ -198,7 +195,8 @@ mod tests {
 
     #[test]
     fn a_date_out_of_range_does_not_panic() {
-        for time in [UNIX_EPOCH - Duration::from_secs(1), UNIX_EPOCH + Duration::from_secs(1 << 60)] {
+        for time in [UNIX_EPOCH - Duration::from_secs(1), UNIX_EPOCH + Duration::from_secs(1 << 60)]
+        {
             assert_eq!(timestamp(time), timestamp(UNIX_EPOCH));
         }
     }

@@ -165,7 +165,8 @@ impl Stream for Download {
 impl ByteStream for Download {
     fn remaining_length(&self) -> RemainingLength {
         let left = self.range.end - self.range.start;
-        usize::try_from(left).map_or_else(|_| RemainingLength::unknown(), RemainingLength::new_exact)
+        usize::try_from(left)
+            .map_or_else(|_| RemainingLength::unknown(), RemainingLength::new_exact)
     }
 }
 

@@ -145,9 +145,32 @@ mod tests {
         let long = "é/".repeat(341);
         let longer = "Z".repeat(1024);
         let keys = [
-            "a", "A", "o/x", "o/x/y", "o/x/", "o/x//", "/", "//", "/a", ".", "..", "../../etc", "a b",
-            "a%2Fb", "a=", "a+", "a~", "Straße", "Strasse", "\u{1}", "\u{0}", &long, &longer,
-            &longer[..80], &longer[..79], &longer[..160],
+            "a",
+            "A",
+            "o/x",
+            "o/x/y",
+            "o/x/",
+            "o/x//",
+            "/",
+            "//",
+            "/a",
+            ".",
+            "..",
+            "../../etc",
+            "a b",
+            "a%2Fb",
+            "a=",
+            "a+",
+            "a~",
+            "Straße",
+            "Strasse",
+            "\u{1}",
+            "\u{0}",
+            &long,
+            &longer,
+            &longer[..80],
+            &longer[..79],
+            &longer[..160],
         ];
         let mut paths: Vec<String> = Vec::new();
         for key in keys {

@@ -10,8 +10,8 @@ use s3s::{S3Result, s3_error};
 
 use super::checksums::Sums;
 use super::failure::io_failure;
-use crate::ids;
 use super::record::Record;
+use crate::ids;
 
 /// A file that is removed unless it was published.
 #[derive(Debug)]

@@ -70,15 +70,28 @@ pub enum Event {
     /// A coordinator does its next step for a call.
     Coordinate(Box<Task>),
     /// An answer reaches worker `w`.
-    Hear { w: usize, call: u64, answer: Answer },
+    Hear {
+        w: usize,
+        call: u64,
+        answer: Answer,
+    },
     /// Worker `w` has waited long enough for the answer to `call`.
-    GiveUp { w: usize, call: u64 },
-    Work { w: usize },
+    GiveUp {
+        w: usize,
+        call: u64,
+    },
+    Work {
+        w: usize,
+    },
     Spawn,
-    Train { generation: u64 },
+    Train {
+        generation: u64,
+    },
     Revive,
     Tidy,
-    Delete { name: ChunkName },
+    Delete {
+        name: ChunkName,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -327,7 +340,8 @@ impl Sim {
     fn check_end(&self) {
         for epoch in 0..self.epochs {
             let item = self.table.epochs[&epoch].item.as_ref();
-            let Some(Totals { rows, batches, skipped, .. }) = item.and_then(|item| item.totals) else {
+            let Some(Totals { rows, batches, skipped, .. }) = item.and_then(|item| item.totals)
+            else {
                 panic!("the run ended with epoch {epoch} not sealed");
             };
             let mut rows_seen = BTreeMap::new();
@@ -350,9 +364,9 @@ impl Sim {
                     let (records, _) = self.splits[&Place { epoch, position }];
                     assert_eq!(entry.rows + entry.skipped, records);
                     lost += u64::from(entry.skipped);
-                    times.extend((0..entry.rows).map(|row| {
-                        rows_seen.remove(&(position, row)).unwrap_or(0)
-                    }));
+                    times.extend(
+                        (0..entry.rows).map(|row| rows_seen.remove(&(position, row)).unwrap_or(0)),
+                    );
                 }
             }
             assert!(rows_seen.is_empty(), "rows were delivered that no split has");
