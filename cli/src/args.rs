@@ -31,7 +31,9 @@ pub enum Command {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  gristmill demo\n  gristmill demo --epochs 1 --images 500 --workers 4 --json\n  gristmill demo --sink /tmp/batches --chaos kill-workers")]
+#[command(
+    after_help = "Examples:\n  gristmill demo\n  gristmill demo --epochs 1 --images 500 --workers 4 --json\n  gristmill demo --sink /tmp/batches --chaos kill-workers"
+)]
 pub struct DemoArgs {
     /// Images to generate, unless --data names a dataset
     #[arg(long, default_value_t = 2000)]
@@ -44,7 +46,9 @@ pub struct DemoArgs {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  gristmill run examples/resnet50.yaml --data 'shards/train-*' --epochs 2")]
+#[command(
+    after_help = "Example:\n  gristmill run examples/resnet50.yaml --data 'shards/train-*' --epochs 2"
+)]
 pub struct RunArgs {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
@@ -108,6 +112,9 @@ pub struct TrainArgs {
     /// Print one JSON object as the last line of standard output
     #[arg(long)]
     pub json: bool,
+    /// Take batches and do nothing with them, so that only gristmill is measured
+    #[arg(skip)]
+    pub drain: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -175,7 +182,8 @@ pub struct BenchE2eArgs {
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {
-    let parsed = humantime::parse_duration(text).map_err(|error| format!("{error}; say 50ms or 2s"));
+    let parsed =
+        humantime::parse_duration(text).map_err(|error| format!("{error}; say 50ms or 2s"));
     parsed.and_then(|duration| match duration <= Duration::from_secs(86_400) {
         true => Ok(duration),
         false => Err("longer than a day".to_owned()),

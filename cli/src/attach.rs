@@ -53,9 +53,9 @@ impl Stack {
     /// Starts or attaches to what the arguments say.
     pub async fn open(args: &TrainArgs) -> Result<Self, Failure> {
         match (args.backend, &args.endpoint) {
-            (Backend::Aws, Some(_)) => {
-                Err(Failure::usage("--endpoint names a local service, --backend aws a deployed one"))
-            }
+            (Backend::Aws, Some(_)) => Err(Failure::usage(
+                "--endpoint names a local service, --backend aws a deployed one",
+            )),
             (Backend::Aws, None) => Self::deployed().await,
             (Backend::Local, Some(endpoint)) => {
                 let file = ServiceFile::of_endpoint(endpoint).map_err(Failure::usage)?;
@@ -166,12 +166,16 @@ struct Place {
 /// using it, or if there is no home.
 fn shared_place() -> Place {
     let none = Place { dir: None, keep: false, lock: None };
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let absolute =
+        |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let Some(dir) = cache.map(|cache| cache.join("gristmill/service")) else { return none };
-    let lock = std::fs::create_dir_all(&dir).and_then(|()| std::fs::File::create(dir.join("run.lock")));
+    let lock =
+        std::fs::create_dir_all(&dir).and_then(|()| std::fs::File::create(dir.join("run.lock")));
     match lock {
-        Ok(lock) if lock.try_lock().is_ok() => Place { dir: Some(dir), keep: false, lock: Some(lock) },
+        Ok(lock) if lock.try_lock().is_ok() => {
+            Place { dir: Some(dir), keep: false, lock: Some(lock) }
+        }
         _ => none,
     }
 }

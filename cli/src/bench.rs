@@ -49,12 +49,17 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
              a sample: {ratio:.3}x"
         );
         ratios.push(ratio);
-        rows.push(json!({ "executor": alone, "worker": worker, "fetcher": fetcher, "ratio": ratio }));
+        rows.push(
+            json!({ "executor": alone, "worker": worker, "fetcher": fetcher, "ratio": ratio }),
+        );
     }
     ratios.sort_by(f64::total_cmp);
     let median = ratios[ratios.len() / 2];
     let writes = writes_per_split(args.splits).await?;
-    println!("worker + fetcher against the executor alone: {median:.3}x (median of {})", args.rounds);
+    println!(
+        "worker + fetcher against the executor alone: {median:.3}x (median of {})",
+        args.rounds
+    );
     println!("table writes per committed split: {writes:.3} over {} splits", args.splits);
     if args.json {
         let result = json!({
@@ -110,7 +115,12 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path) -> Result<f64, Failure> {
     Ok(cpu_ms as f64 / rows.max(1) as f64)
 }
 
-async fn whole(pipeline: &Pipeline, dir: &Path, epochs: u32, workers: u32) -> Result<Report, Failure> {
+async fn whole(
+    pipeline: &Pipeline,
+    dir: &Path,
+    epochs: u32,
+    workers: u32,
+) -> Result<Report, Failure> {
     let args = train_args(epochs, workers);
     let source = Source::Local { root: dir.to_owned(), pattern: "train-*".to_owned() };
     train::measured(&args, "bench", pipeline, source).await
@@ -147,5 +157,6 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         split_batches: None,
         prefetch_mib: 256,
         json: false,
+        drain: true,
     }
 }

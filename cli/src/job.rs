@@ -9,7 +9,8 @@ use std::path::Path;
 
 /// Reads and checks a pipeline file.
 pub fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
-    let named = |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
+    let named =
+        |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
     let text = std::fs::read(path).map_err(|error| named(&error))?;
     let text = std::str::from_utf8(&text).map_err(|_| named(&"it is not text"))?;
     Pipeline::parse(text).map_err(|error| named(&error))

@@ -3,9 +3,7 @@
 use crate::{args::UpArgs, failure::Failure};
 use gristmill_aws::Settings;
 use gristmill_fetcher::ServiceFile;
-use gristmill_local::{
-    Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig,
-};
+use gristmill_local::{Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -34,9 +32,8 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     let executable = std::env::current_exe().map_err(Failure::failed)?;
     let region = config.region.clone();
     let max_workers = args.max_workers;
-    let service = Service::start(config, |endpoints| {
-        functions(&executable, endpoints, &region, max_workers)
-    });
+    let service =
+        Service::start(config, |endpoints| functions(&executable, endpoints, &region, max_workers));
     let service = service.await.map_err(Failure::failed)?;
     let file = describe(&service, &region);
     let published = file.publish(kept.path()).map_err(Failure::failed)?;

@@ -11,9 +11,15 @@ use std::{
 /// Where a dataset is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    S3 { bucket: String, pattern: String },
+    S3 {
+        bucket: String,
+        pattern: String,
+    },
     /// On this machine: `pattern` is relative to `root`, a directory that exists.
-    Local { root: PathBuf, pattern: String },
+    Local {
+        root: PathBuf,
+        pattern: String,
+    },
 }
 
 impl Source {
@@ -87,10 +93,14 @@ pub async fn list_dataset(
         Some(glob) => glob.matches_with(key, options),
         None => {
             let rest = key.strip_prefix(prefix);
-            rest.is_some_and(|r| prefix.is_empty() || prefix.ends_with('/') || r.is_empty() || r.starts_with('/'))
+            rest.is_some_and(|r| {
+                prefix.is_empty() || prefix.ends_with('/') || r.is_empty() || r.starts_with('/')
+            })
         }
     };
-    let hidden = |key: &str| key.rsplit('/').next().is_none_or(|n| n.is_empty() || n.starts_with(['.', '_']));
+    let hidden = |key: &str| {
+        key.rsplit('/').next().is_none_or(|n| n.is_empty() || n.starts_with(['.', '_']))
+    };
     let listed = objects.list(bucket, prefix).await?;
     let files: Vec<SourceFile> = listed
         .into_iter()
@@ -113,7 +123,9 @@ mod tests {
 
     async fn keys(pattern: &str) -> Result<Vec<String>, ListError> {
         let objects = MemoryObjects::default();
-        for key in ["a/x-1.tfrecord", "a/x-2.tfrecord", "a/manifest.json", "a/.tmp", "ab/x-3.tfrecord"] {
+        for key in
+            ["a/x-1.tfrecord", "a/x-2.tfrecord", "a/manifest.json", "a/.tmp", "ab/x-3.tfrecord"]
+        {
             let path = ObjectPath::new("b", key);
             objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
         }
@@ -147,7 +159,10 @@ mod tests {
         assert_eq!(keys("a").await.unwrap(), ["a/x-1.tfrecord", "a/x-2.tfrecord"]);
         assert_eq!(keys("a/").await.unwrap(), ["a/x-1.tfrecord", "a/x-2.tfrecord"]);
         assert_eq!(keys("a/x-2.tfrecord").await.unwrap(), ["a/x-2.tfrecord"]);
-        assert_eq!(keys("a*/x-[23].tfrecord").await.unwrap(), ["a/x-2.tfrecord", "ab/x-3.tfrecord"]);
+        assert_eq!(
+            keys("a*/x-[23].tfrecord").await.unwrap(),
+            ["a/x-2.tfrecord", "ab/x-3.tfrecord"]
+        );
         assert_eq!(keys("").await.unwrap().len(), 3);
         let none = keys("c/*.tfrecord").await.unwrap_err();
         assert_eq!(none.to_string(), "no file matches s3://b/c/*.tfrecord");

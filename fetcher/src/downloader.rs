@@ -103,7 +103,8 @@ impl Downloader {
         let local = Arc::clone(&self.local);
         async move {
             let config = &runner.config;
-            let prefix = keys::bundle_prefix(&config.ns, &context.view.job, entry.epoch, entry.bundle);
+            let prefix =
+                keys::bundle_prefix(&config.ns, &context.view.job, entry.epoch, entry.bundle);
             let key = keys::chunk(&prefix, entry.position, entry.attempt, entry.nonce);
             let bytes = match (entry.kind, local.take(&entry)) {
                 (_, Some(object)) => object,

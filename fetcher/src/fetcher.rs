@@ -108,13 +108,17 @@ impl Fetcher {
     /// Registers `register` (or joins the job of that name) and returns it as it stands.
     pub async fn register(ports: &FetcherPorts, register: Register) -> Result<JobView, FetchError> {
         let call = Call::Register(register);
-        expect_job(call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await)
+        expect_job(
+            call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await,
+        )
     }
 
     /// The job of that name.
     pub async fn describe(ports: &FetcherPorts, job: &JobName) -> Result<JobView, FetchError> {
         let call = Call::Describe { job: job.clone() };
-        expect_job(call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await)
+        expect_job(
+            call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await,
+        )
     }
 
     /// Begins streaming a registered job.
@@ -145,7 +149,12 @@ impl Fetcher {
         tasks.spawn(poller.run());
         for _ in 0..config.local_workers {
             let (runner, context) = (runner.clone(), (*context).clone());
-            tasks.spawn(local::work(runner, Arc::new(context), Arc::clone(&store), Arc::clone(&ledger)));
+            tasks.spawn(local::work(
+                runner,
+                Arc::new(context),
+                Arc::clone(&store),
+                Arc::clone(&ledger),
+            ));
         }
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
         let downloader = Downloader {
@@ -155,7 +164,13 @@ impl Fetcher {
             local: store,
             budget_bytes: config.prefetch_bytes,
         };
-        tasks.spawn(stream(downloader, Arc::clone(&ledger), Arc::clone(&progress), config.resume, queue));
+        tasks.spawn(stream(
+            downloader,
+            Arc::clone(&ledger),
+            Arc::clone(&progress),
+            config.resume,
+            queue,
+        ));
         Ok(Self {
             ledger,
             progress,
@@ -270,7 +285,9 @@ const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
 fn expect_job(reply: Result<Reply, CallError>) -> Result<JobView, FetchError> {
     match reply? {
         Reply::Job(view) => Ok(view),
-        other => Err(FetchError::Refused(format!("the coordinator's answer does not fit: {other:?}"))),
+        other => {
+            Err(FetchError::Refused(format!("the coordinator's answer does not fit: {other:?}")))
+        }
     }
 }
 

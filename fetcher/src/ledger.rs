@@ -2,7 +2,7 @@
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::FetchError;
-use gristmill_protocol::{IdleReason, JobState, JobView, Polled, ReadyEntry, ScaleState};
+use gristmill_protocol::{JobState, JobView, Polled, ReadyEntry, ScaleState};
 use gristmill_types::{Epoch, Position};
 use std::{
     collections::BTreeMap,
@@ -21,11 +21,9 @@ struct Inner {
     view: Option<JobView>,
     scale: ScaleState,
     active_workers: u32,
-    claimable: u32,
     indexed_files: u32,
     workers_max: u32,
     ended: Option<FetchError>,
-    local_idle: Option<IdleReason>,
 }
 
 /// Shared between the fetcher's tasks; a change of `changed` says that something is new.
@@ -80,7 +78,6 @@ impl Ledger {
         }
         inner.workers_max = inner.workers_max.max(polled.active_workers);
         inner.active_workers = polled.active_workers;
-        inner.claimable = polled.claimable;
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;
         inner.view = Some(polled.job);
@@ -99,13 +96,11 @@ impl Ledger {
         self.lock().ended.clone()
     }
 
-    /// Splits that a worker could claim now, as last heard.
-    pub fn claimable(&self) -> u32 {
-        self.lock().claimable
-    }
-
     /// Resolves when `ready` finds what it looks for, or with the error that ended the run.
-    async fn wait<T>(&self, mut ready: impl FnMut(&mut Inner) -> Option<T>) -> Result<T, FetchError> {
+    async fn wait<T>(
+        &self,
+        mut ready: impl FnMut(&mut Inner) -> Option<T>,
+    ) -> Result<T, FetchError> {
         let mut changed = self.changed.subscribe();
         loop {
             {

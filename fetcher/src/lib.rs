@@ -19,7 +19,7 @@ mod service_file;
 
 pub use assembler::Batch;
 pub use dataset::{ListError, Source, list_dataset, mount_name};
-pub use gristmill_executor::NUMERICS;
 pub use error::FetchError;
-pub use service_file::{AttachError, ServiceFile};
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
+pub use gristmill_executor::NUMERICS;
+pub use service_file::{AttachError, ServiceFile};

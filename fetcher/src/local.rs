@@ -83,7 +83,12 @@ impl Sink for LocalSink {
 }
 
 /// Claims and works in this process until the job ends or the run fails.
-pub(crate) async fn work(runner: Runner, context: Arc<JobContext>, store: Arc<LocalStore>, ledger: Arc<Ledger>) {
+pub(crate) async fn work(
+    runner: Runner,
+    context: Arc<JobContext>,
+    store: Arc<LocalStore>,
+    ledger: Arc<Ledger>,
+) {
     let sink = LocalSink { store, ledger: Arc::clone(&ledger) };
     let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
     while ledger.error().is_none() {
@@ -131,5 +136,6 @@ pub(crate) fn open(object: Bytes, entry: &ReadyEntry, name: &str) -> Result<Chun
     if checksum != entry.crc32c || object.len() as u64 != entry.object_bytes {
         return Err(bad("it is not the object that was committed".into()));
     }
-    Chunk::open(object, &gristmill_format::Limits::default()).map_err(|error| bad(error.to_string()))
+    Chunk::open(object, &gristmill_format::Limits::default())
+        .map_err(|error| bad(error.to_string()))
 }

@@ -118,7 +118,13 @@ async fn find(args: &Args) -> anyhow::Result<Place> {
         let name_one = "name a service with --endpoint or --state-dir, or set GRISTMILL_COORDINATOR_URL and GRISTMILL_BUCKET";
         let coordinator_url = settings.coordinator_url().context(name_one)?.to_owned();
         let bucket = settings.bucket()?.to_owned();
-        return Ok(Place { aws: Aws::from_env().await?, ns: settings.ns, bucket, coordinator_url, local: None });
+        return Ok(Place {
+            aws: Aws::from_env().await?,
+            ns: settings.ns,
+            bucket,
+            coordinator_url,
+            local: None,
+        });
     };
     let endpoints = Endpoints {
         s3: file.s3.clone(),
@@ -188,10 +194,11 @@ async fn registration(
 ) -> anyhow::Result<Register> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
-    let mut pipeline = Pipeline::parse(&text)
-        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let mut pipeline =
+        Pipeline::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())))?;
     if let Some(batch_size) = args.batch_size {
-        pipeline = pipeline.with_batch_size(batch_size).map_err(|error| Usage(error.to_string()))?;
+        pipeline =
+            pipeline.with_batch_size(batch_size).map_err(|error| Usage(error.to_string()))?;
     }
     let base = path.parent().unwrap_or(std::path::Path::new("."));
     let data = match &args.data {

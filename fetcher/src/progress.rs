@@ -57,7 +57,12 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
         };
-        Self { generation, inner: Mutex::new(inner), urgent: Notify::new(), closing: AtomicBool::new(false) }
+        Self {
+            generation,
+            inner: Mutex::new(inner),
+            urgent: Notify::new(),
+            closing: AtomicBool::new(false),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -142,9 +147,8 @@ impl Progress {
     /// arithmetic of `n_splits`.
     pub fn unreported_splits(&self, n_splits: u32) -> u64 {
         let inner = self.lock();
-        let linear = |(epoch, position): Place| {
-            u64::from(epoch) * u64::from(n_splits) + u64::from(position)
-        };
+        let linear =
+            |(epoch, position): Place| u64::from(epoch) * u64::from(n_splits) + u64::from(position);
         let reported = inner.acked.map_or(0, |ack| linear(ack.delivered));
         linear(inner.delivered).saturating_sub(reported)
     }
@@ -179,7 +183,9 @@ mod tests {
         let progress = Progress::new(1, (0, 0));
         progress.starts_at((0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
-        for (g, place, resume) in [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))] {
+        for (g, place, resume) in
+            [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
+        {
             progress.handed_over(((0, g), place, resume), TIMES, 0);
         }
         progress.durable((0, 2));

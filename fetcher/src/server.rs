@@ -58,7 +58,8 @@ impl CursorFile {
             fs::File::open(&draft)?.sync_all()?;
             fs::rename(&draft, path)
         })();
-        written.map_err(|error| io::Error::other(format!("cannot write {}: {error}", path.display())))
+        written
+            .map_err(|error| io::Error::other(format!("cannot write {}: {error}", path.display())))
     }
 }
 
@@ -81,7 +82,9 @@ enum Visit {
 
 /// Listens at `path`, for its owner only. A stale socket of a server that died is replaced.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let named = |error: io::Error| io::Error::other(format!("cannot listen at {}: {error}", path.display()));
+    let named = |error: io::Error| {
+        io::Error::other(format!("cannot listen at {}: {error}", path.display()))
+    };
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(io::Error::other(format!("another process serves {}", path.display())));
     }
@@ -237,7 +240,8 @@ pub async fn serve_stream(
     }
     let epochs = fetcher.view().map_or(0, |view| view.spec.epochs);
     let summary =
-        serde_json::json!({ "epochs": epochs, "batches": fetcher.snapshot().metrics.batches }).to_string();
+        serde_json::json!({ "epochs": epochs, "batches": fetcher.snapshot().metrics.batches })
+            .to_string();
     send(out, &header(FrameKind::End, epochs, 0, summary.len()), summary.as_bytes()).await?;
     cursors.save(Cursor { epoch: epochs, g: 0 })?;
     fetcher.checkpointed_epochs(epochs);

@@ -35,7 +35,9 @@ pub struct ServiceFile {
 /// Why a service cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    #[error("no service of yours listens at {0}: start one with `gristmill up`, or name its --state-dir")]
+    #[error(
+        "no service of yours listens at {0}: start one with `gristmill up`, or name its --state-dir"
+    )]
     Unknown(String),
     #[error("cannot read {path}: {error}")]
     Unreadable { path: PathBuf, error: String },
@@ -66,8 +68,7 @@ impl ServiceFile {
     }
 
     fn read(path: &Path) -> Result<Self, AttachError> {
-        let unreadable =
-            |error: String| AttachError::Unreadable { path: path.to_owned(), error };
+        let unreadable = |error: String| AttachError::Unreadable { path: path.to_owned(), error };
         let text = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
         serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
     }

@@ -42,7 +42,8 @@ impl FrameReader {
         self.0.read_exact(&mut header)?;
         let number = |at: usize| header[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
         let epoch = header[4..].first_chunk().map(|b| u32::from_le_bytes(*b));
-        let (epoch, g, length) = (epoch.context("epoch")?, number(8).context("g")?, number(16).context("length")?);
+        let (epoch, g, length) =
+            (epoch.context("epoch")?, number(8).context("g")?, number(16).context("length")?);
         ensure!(length < 1 << 30, "a frame of {length} bytes");
         let mut payload = vec![0; length as usize];
         self.0.read_exact(&mut payload)?;

@@ -22,7 +22,8 @@ impl Delivered {
         ensure!(rows.len() as u64 == g, "batch {g} of epoch {epoch} follows batch {}", rows.len());
         let tensors = SafeTensors::deserialize(bytes)?;
         let keys = tensors.tensor("__key__").context("no keys")?;
-        let keys: Vec<u64> = keys.data().as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
+        let keys: Vec<u64> =
+            keys.data().as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect();
         for (name, tensor) in tensors.tensors() {
             ensure!(tensor.shape().first() == Some(&keys.len()), "{name} has other rows");
         }

@@ -11,7 +11,8 @@ const IMAGES: usize = 230;
 fn demo(dir: &TestDir, sink: &str, more: &[&str]) -> Result<(Value, Delivered)> {
     let sink = dir.path(sink);
     let images = IMAGES.to_string();
-    let mut args = vec!["demo", "--json", "--images", &images, "--epochs", "2", "--batch-size", "16"];
+    let mut args =
+        vec!["demo", "--json", "--images", &images, "--epochs", "2", "--batch-size", "16"];
     args.extend(["--step-time", "0ms", "--sink"]);
     let mut command = dir.gristmill(&args);
     command.arg(&sink).args(more);
@@ -120,7 +121,12 @@ impl Streaming<'_> {
 type Frames = std::collections::BTreeMap<(u32, u64), Vec<u8>>;
 
 /// Takes up to `limit` batches, acknowledging every `ack_every`-th; whether the job has ended.
-fn take(reader: &mut FrameReader, frames: &mut Frames, limit: usize, ack_every: u64) -> Result<bool> {
+fn take(
+    reader: &mut FrameReader,
+    frames: &mut Frames,
+    limit: usize,
+    ack_every: u64,
+) -> Result<bool> {
     let mut last = None;
     for _ in 0..limit {
         let frame = reader.next()?;
@@ -202,14 +208,29 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
 #[test]
 fn mistakes_are_one_line_and_exit_code_2() -> Result<()> {
     let dir = TestDir::new()?;
-    fs::write(dir.path("typo.yaml"), "source: { tfrecord: x, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decod\n  - batch: { size: 4 }\n")?;
-    fs::write(dir.path("no-data.yaml"), "source: { tfrecord: nothing/here, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decode\n  - resize: { size: 8 }\n  - batch: { size: 4 }\n")?;
+    fs::write(
+        dir.path("typo.yaml"),
+        "source: { tfrecord: x, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decod\n  - batch: { size: 4 }\n",
+    )?;
+    fs::write(
+        dir.path("no-data.yaml"),
+        "source: { tfrecord: nothing/here, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decode\n  - resize: { size: 8 }\n  - batch: { size: 4 }\n",
+    )?;
     let path = |name: &str| dir.path(name).display().to_string();
     let cases = [
         (vec!["run".to_owned(), path("typo.yaml")], "line 3"),
         (vec!["run".to_owned(), path("missing.yaml")], "missing.yaml"),
         (vec!["run".to_owned(), path("no-data.yaml")], "nothing/here"),
-        (vec!["demo".to_owned(), "--endpoint".into(), "http://127.0.0.1:1".into(), "--images".into(), "8".into()], "gristmill up"),
+        (
+            vec![
+                "demo".to_owned(),
+                "--endpoint".into(),
+                "http://127.0.0.1:1".into(),
+                "--images".into(),
+                "8".into(),
+            ],
+            "gristmill up",
+        ),
     ];
     for (args, expected) in cases {
         let output = dir.gristmill(&args).output()?;

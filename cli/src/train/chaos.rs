@@ -40,7 +40,10 @@ impl<'a> Killer<'a> {
         };
         loop {
             // Half to one and a half times the mean: in step with nothing.
-            let draw = u16::from_le_bytes([self.stack.ports.clock.nonce().0[0], self.stack.ports.clock.nonce().0[1]]);
+            let draw = u16::from_le_bytes([
+                self.stack.ports.clock.nonce().0[0],
+                self.stack.ports.clock.nonce().0[1],
+            ]);
             tokio::time::sleep(self.mean.mul_f64(0.5 + f64::from(draw) / 65_536.0)).await;
             // A coordinator is at work for a millisecond at a time: try until one is caught.
             for _ in 0..200 {

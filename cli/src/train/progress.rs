@@ -32,7 +32,13 @@ impl Progress {
     }
 
     /// While batches flow.
-    pub fn training(&self, epoch: u32, splits: (u64, u32), batches_per_s: f64, snapshot: &Snapshot) {
+    pub fn training(
+        &self,
+        epoch: u32,
+        splits: (u64, u32),
+        batches_per_s: f64,
+        snapshot: &Snapshot,
+    ) {
         let metrics = &snapshot.metrics;
         self.bar.set_message(format!(
             "epoch {} of {}  splits {}/{}  {batches_per_s:.1} batches/s  stall {:.0} %  workers {}",
@@ -53,7 +59,9 @@ impl Progress {
 /// Makes the demo's dataset, or finds it made.
 pub fn make_dataset(dir: &Path, spec: &DatasetSpec) -> Result<(), Failure> {
     let bar = ProgressBar::new(spec.records);
-    if let Ok(style) = ProgressStyle::with_template("making images {bar:40} {pos}/{len} ({eta} left)") {
+    if let Ok(style) =
+        ProgressStyle::with_template("making images {bar:40} {pos}/{len} ({eta} left)")
+    {
         bar.set_style(style);
     }
     let made = dataset::ensure(dir, spec, &|done, _| {

@@ -44,7 +44,13 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(args: &TrainArgs, job: &JobName, trained: Trained, usage: Usage, kills: u64) -> Self {
+    pub fn new(
+        args: &TrainArgs,
+        job: &JobName,
+        trained: Trained,
+        usage: Usage,
+        kills: u64,
+    ) -> Self {
         Self { job: job.clone(), seed: args.seed, kills, trained, usage }
     }
 
@@ -93,7 +99,8 @@ impl Report {
                 "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
             })
         };
-        let scaling: Vec<Value> = self.trained.scaling.iter().map(|decision| json!(decision)).collect();
+        let scaling: Vec<Value> =
+            self.trained.scaling.iter().map(|decision| json!(decision)).collect();
         json!({
             "job": self.job,
             "seed": self.seed,

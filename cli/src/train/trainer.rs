@@ -26,6 +26,8 @@ pub struct Trained {
 /// A trainer and what it has seen.
 pub struct Trainer {
     step_time: Duration,
+    /// Count rows and nothing else.
+    drain: bool,
     epochs: u32,
     /// For pixels delivered as u8.
     normalise: Option<Normalise>,
@@ -53,6 +55,7 @@ impl Trainer {
     ) -> Self {
         Self {
             step_time: args.step_time,
+            drain: args.drain,
             epochs: args.epochs,
             normalise: pipeline.deliver().normalise.clone(),
             sink,
@@ -89,7 +92,8 @@ impl Trainer {
         self.progress.end();
         let plan = view.and_then(|view| view.plan);
         let (records, dropped) = plan.map_or((0, 0), |plan| {
-            let left_over = if plan.drop_last { plan.records % u64::from(plan.batch_size) } else { 0 };
+            let left_over =
+                if plan.drop_last { plan.records % u64::from(plan.batch_size) } else { 0 };
             (plan.records, left_over)
         });
         Ok(Trained {
@@ -120,8 +124,13 @@ impl Trainer {
             self.epoch.time_to_first_batch_ms = self.epoch_began.elapsed().as_secs_f64() * 1e3;
         }
         self.epoch.batches += 1;
+        if self.drain {
+            self.recount.elements += u64::from(batch.rows);
+            return Ok(());
+        }
         self.hasher.update(&batch.frame);
-        let frame = Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        let frame =
+            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
         match frame.get(gristmill_pipeline::KEY_FIELD) {
             Some(keys) => self.recount.add(keys.values()),
             None => return Err(Failure::failed("a batch has no record keys")),

@@ -98,12 +98,14 @@ impl Coordinator {
         if item.attempt > 1 && item.state == splits::BundleState::Done {
             let listed = self.objects.list(&self.settings.bucket, &prefix).await;
             for info in listed.map_err(|error| object_fault(&error))? {
-                let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(|(position, attempt, nonce)| {
-                    let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
-                    let verdict =
-                        verdict(&name, Some(item), bundle.positions.start, horizon, false);
-                    verdict == Verdict::DeleteOrphan
-                });
+                let orphan = keys::parse_chunk(&prefix, &info.key).is_some_and(
+                    |(position, attempt, nonce)| {
+                        let name = ChunkName { epoch: bundle.epoch, position, attempt, nonce };
+                        let verdict =
+                            verdict(&name, Some(item), bundle.positions.start, horizon, false);
+                        verdict == Verdict::DeleteOrphan
+                    },
+                );
                 if orphan {
                     doomed.push(info.key);
                 }

@@ -79,7 +79,9 @@ impl Coordinator {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| no_job(job))?;
             match apply(&before.state, event) {
-                Ok(Outcome::Write(state)) => Ok(Outcome::Write(JobItem { state, ..before.clone() })),
+                Ok(Outcome::Write(state)) => {
+                    Ok(Outcome::Write(JobItem { state, ..before.clone() }))
+                }
                 // A job that has ended stays as it ended.
                 Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {
                     Ok(Outcome::AlreadyApplied(before.clone()))

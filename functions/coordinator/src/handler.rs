@@ -44,7 +44,8 @@ fn parse(body: &[u8]) -> Result<Request, Refusal> {
     if body.len() > MAX_MESSAGE_BYTES {
         return Err(invalid(format!("the call is larger than {MAX_MESSAGE_BYTES} bytes")));
     }
-    serde_json::from_slice(body).map_err(|error| invalid(format!("the call cannot be read: {error}")))
+    serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("the call cannot be read: {error}")))
 }
 
 /// The record of a failed asynchronous invocation, as Lambda sends it to a failure destination.

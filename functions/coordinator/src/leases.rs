@@ -176,9 +176,8 @@ impl Coordinator {
         let (item, consumer) = self.job_and_consumer(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         for bundle in scan.bundles {
-            let held = |held: &Bundle| {
-                held.state == BundleState::Leased && held.invocation == *invocation
-            };
+            let held =
+                |held: &Bundle| held.state == BundleState::Leased && held.invocation == *invocation;
             let Some(attempt) = bundle.item.as_ref().filter(|b| held(b)).map(|b| b.attempt) else {
                 continue;
             };
@@ -245,7 +244,10 @@ fn idle(reason: IdleReason) -> Reply {
 
 fn why_idle(scan: &Scan, item: &JobItem) -> IdleReason {
     let last = item.plan.map(|plan| u64::from(plan.n_splits) * u64::from(item.spec.epochs));
-    let end = scan.bundles.last().map_or(0, |b| b.linear + u64::from(b.positions.end - b.positions.start));
+    let end = scan
+        .bundles
+        .last()
+        .map_or(0, |b| b.linear + u64::from(b.positions.end - b.positions.start));
     match last {
         Some(last) if end < last => IdleReason::WindowFull,
         _ => IdleReason::AllClaimed,

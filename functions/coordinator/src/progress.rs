@@ -8,9 +8,7 @@ use crate::{
     store::{decode, invalid},
 };
 use bytes::Bytes;
-use gristmill_protocol::{
-    Ack, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
-};
+use gristmill_protocol::{Ack, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION};
 use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
 use gristmill_types::JobName;
 

@@ -84,9 +84,8 @@ impl Scan {
 
     /// Distinct workers with an unexpired lease.
     pub fn active_workers(&self, now_ms: u64) -> u32 {
-        let leased = |bundle: &&Bundle| {
-            bundle.state == BundleState::Leased && bundle.until_ms > now_ms
-        };
+        let leased =
+            |bundle: &&Bundle| bundle.state == BundleState::Leased && bundle.until_ms > now_ms;
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         items.filter(leased).map(|bundle| &bundle.invocation).collect::<BTreeSet<_>>().len() as u32
     }
@@ -185,10 +184,8 @@ impl Coordinator {
 
     async fn scan_index(&self, job: &JobName, item: &JobItem) -> Result<Scan, Refusal> {
         let ramp = Self::index_ramp(item);
-        let names: Vec<_> = (0..ramp.bundles())
-            .map(|index| (INDEX_EPOCH, index))
-            .take(MAX_INDEX_BUNDLES)
-            .collect();
+        let names: Vec<_> =
+            (0..ramp.bundles()).map(|index| (INDEX_EPOCH, index)).take(MAX_INDEX_BUNDLES).collect();
         let bundles = self.read_bundles(job, &ramp, &names).await?;
         let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };
         Ok(Scan { bundles, ahead, window: None })

@@ -32,7 +32,14 @@ macro_rules! stored_as_json {
     )*};
 }
 
-stored_as_json!(crate::items::JobItem, crate::items::Swept, Consumer, DeathLog, EpochItem, ScaleState);
+stored_as_json!(
+    crate::items::JobItem,
+    crate::items::Swept,
+    Consumer,
+    DeathLog,
+    EpochItem,
+    ScaleState
+);
 
 fn encode_json(item: &impl Serialize) -> Result<Bytes, String> {
     serde_json::to_vec(item).map(Bytes::from).map_err(|error| error.to_string())

@@ -1,7 +1,9 @@
 //! One look at one job: load its books, decide, write them, act on them.
 
 use gristmill_policy::scaling::{self, Observation, Settings};
-use gristmill_ports::{InvokeError, Invoked, Invoker, Item, ItemKey, Table, TableError, WriteOutcome};
+use gristmill_ports::{
+    InvokeError, Invoked, Invoker, Item, ItemKey, Table, TableError, WriteOutcome,
+};
 use gristmill_protocol::{ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent, keys};
 use std::sync::Arc;
 
@@ -40,7 +42,8 @@ impl Scaler {
         if event.v != VERSION {
             return Err(ScaleError::Version(event.v));
         }
-        let key = ItemKey { pk: keys::job_partition(&event.ns, &event.job), sk: keys::SCALE.into() };
+        let key =
+            ItemKey { pk: keys::job_partition(&event.ns, &event.job), sk: keys::SCALE.into() };
         let mut item = self.table.read(std::slice::from_ref(&key)).await?.pop().flatten();
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
@@ -156,7 +159,11 @@ mod tests {
         scaler.handle(&event(10, 0, 1_000)).await.unwrap();
         assert_eq!(scaler.handle(&event(10, 1, 200_000)).await.unwrap(), 0, "one is seen at work");
         assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap(), 3);
-        assert_eq!(recorder.0.lock().unwrap().last().unwrap().worker, 5, "numbers are never reused");
+        assert_eq!(
+            recorder.0.lock().unwrap().last().unwrap().worker,
+            5,
+            "numbers are never reused"
+        );
     }
 
     #[tokio::test]

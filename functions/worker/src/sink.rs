@@ -27,7 +27,8 @@ impl Sink for ObjectSink {
             let _ = self.put(keys::quarantined(ns, &self.job, *record), raw.clone(), "raw").await?;
         }
         if !split.skipped.is_empty() {
-            let lines = split.skipped.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
+            let lines =
+                split.skipped.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
             let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
             self.put(keys::skipped(&key), lines.into(), &name.nonce.to_string()).await?;
         }

@@ -1,5 +1,6 @@
 //! The object server: the conformance suite, and what only the embedded one promises.
 
+#[macro_use]
 mod suite;
 
 use std::io::{BufRead, BufReader};

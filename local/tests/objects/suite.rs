@@ -107,7 +107,6 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 /// Defines the cases, and a function that runs them all.
 macro_rules! cases {
     ($($name:ident,)*) => {
-        #[macro_export]
         macro_rules! each_case { ($callback:ident) => { $($callback!($name);)* } }
 
         /// Holds a target to every case in turn.

@@ -16,8 +16,6 @@ mod signing;
 mod table;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod measure;
 
 pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;

@@ -48,9 +48,21 @@ impl<'a> Table<'a> {
 
     /// The value of `key`.
     pub(crate) fn require(&mut self, key: &'static str) -> Result<&'a Node, PipelineError> {
-        let what = self.what.clone();
-        let line = self.line;
-        self.get(key).ok_or_else(|| PipelineError::at_line(line, format!("{what} needs `{key}`")))
+        if let Some(node) = self.get(key) {
+            return Ok(node);
+        }
+        // What was meant to be it says more than that it is missing.
+        let misspelt = |(name, _): &&(Node, Node)| match &name.value {
+            Value::Str(name) => nearest(name, &[key]).is_some(),
+            _ => false,
+        };
+        Err(match self.entries.iter().find(misspelt) {
+            Some((name, _)) => {
+                let (what, shown) = (&self.what, name.shown());
+                name.error(format!("{what} has no key {shown}; did you mean `{key}`?"))
+            }
+            None => self.error(format!("{} needs `{key}`", self.what)),
+        })
     }
 
     fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {

@@ -47,7 +47,9 @@ impl From<ObjectError> for RunError {
 impl From<CallError> for RunError {
     fn from(error: CallError) -> Self {
         match &error {
-            CallError::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost => Self::LeaseLost,
+            CallError::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost => {
+                Self::LeaseLost
+            }
             // The job cannot be told of it either way: the lease runs out and others find out.
             CallError::Unavailable(_) | CallError::Refused(_) | CallError::Rejected(_) => {
                 Self::Passing(error.to_string())

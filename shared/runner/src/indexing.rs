@@ -23,7 +23,9 @@ pub(crate) async fn ensure_index(
     match objects.get(&path).await {
         Ok(stored) => {
             let index = FileIndex::decode(&stored);
-            return index.map(|index| index.len()).map_err(|error| RunError::fatal(format!("{path}: {error}")));
+            return index
+                .map(|index| index.len())
+                .map_err(|error| RunError::fatal(format!("{path}: {error}")));
         }
         Err(ObjectError::NotFound(_)) => {}
         Err(error) => return Err(error.into()),

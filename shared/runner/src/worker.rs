@@ -148,13 +148,20 @@ impl Runner {
             }
             // Fresh for every claim: it names this attempt's objects and its ownership.
             let nonce = self.clock.nonce();
-            let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await? {
+            let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await?
+            {
                 Reply::Leased(lease) => lease,
                 Reply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
                 other => return Err(RunError::unexpected(&other)),
             };
-            let run =
-                LeaseRun { runner: self, context, lease: &lease, nonce, deadline_ms, split_ms: &split_ms };
+            let run = LeaseRun {
+                runner: self,
+                context,
+                lease: &lease,
+                nonce,
+                deadline_ms,
+                split_ms: &split_ms,
+            };
             let span = tracing::debug_span!("lease", epoch = lease.epoch, bundle = lease.bundle);
             match tracing::Instrument::instrument(run.work(sink), span).await {
                 Ok(()) | Err(RunError::LeaseLost) => {}

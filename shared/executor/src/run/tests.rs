@@ -127,7 +127,7 @@ fn frames(output: &SplitOutput) -> Vec<Frame> {
 }
 
 fn values<const N: usize>(frame: &Frame, name: &str) -> Vec<[u8; N]> {
-    frame.get(name).unwrap().bytes().as_chunks().0.to_vec()
+    frame.get(name).unwrap().values().as_chunks().0.to_vec()
 }
 
 fn keys(output: &SplitOutput) -> Vec<u64> {
@@ -140,9 +140,9 @@ fn rows(output: &SplitOutput) -> Vec<(u64, Vec<u8>)> {
     let mut rows = Vec::new();
     for frame in frames(output) {
         let image = frame.get("image").unwrap();
-        let row_bytes = image.bytes().len() / frame.rows();
+        let row_bytes = image.values().len() / frame.rows();
         let keys = values(&frame, "__key__").into_iter().map(u64::from_le_bytes);
-        rows.extend(keys.zip(image.bytes().chunks(row_bytes).map(<[u8]>::to_vec)));
+        rows.extend(keys.zip(image.values().chunks(row_bytes).map(<[u8]>::to_vec)));
     }
     rows
 }
@@ -159,7 +159,7 @@ fn every_record_comes_once_with_its_label_and_key() {
     assert_eq!(names, ["__key__", "label", "__copy__", "image"]);
     let labels = frames.iter().flat_map(|frame| values(frame, "label")).map(i64::from_le_bytes);
     assert_eq!(labels.collect::<Vec<_>>(), (0..10).map(|i| i * 10).collect::<Vec<_>>());
-    assert!(frames.iter().all(|f| f.get("__copy__").unwrap().bytes().iter().all(|b| *b == 0)));
+    assert!(frames.iter().all(|f| f.get("__copy__").unwrap().values().iter().all(|b| *b == 0)));
     assert!(output.skipped.is_empty() && output.quarantined.is_empty());
 }
 
@@ -343,7 +343,7 @@ fn pipelines_without_images_work_and_shapes_follow_inflation() {
     assert_eq!(ids, [1.0, 2.0, 3.0]);
     let vec = frames[1].get("vec").unwrap();
     let floats: Vec<f32> =
-        vec.bytes().as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+        vec.values().as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
     // [2, 2, 3]: the row of two triples, twice, each with its triples swapped.
     let row = [33.0, 34.0, 35.0, 30.0, 31.0, 32.0];
     assert_eq!(floats, [row, row].concat());

@@ -243,12 +243,12 @@ mod tests {
         fn damage_is_found(
             lengths in prop::collection::vec(0_u32..100_000, 0..200),
             at in any::<prop::sample::Index>(),
-            bit in 0..8,
+            bit in 0_u32..8,
             cut in any::<prop::sample::Index>(),
         ) {
             let stored = index(&lengths).encode();
             let mut bad = stored.clone();
-            bad[at.index(stored.len())] ^= 1 << bit;
+            bad[at.index(stored.len())] ^= 1_u8 << bit;
             prop_assert!(FileIndex::decode(&bad).is_err());
             prop_assert!(FileIndex::decode(&stored[..cut.index(stored.len())]).is_err());
         }

@@ -113,7 +113,10 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
         ops_error("  - teleport\n")
             .starts_with("line 7: op `teleport` is not known; there are decode, resize,")
     );
-    assert_eq!(ops_error("  - decode\n  - resize: { siz: 8 }\n"), "line 8: `resize` needs `size`");
+    assert_eq!(
+        ops_error("  - decode\n  - resize: { siz: 8 }\n"),
+        "line 8: `resize` has no key `siz`; did you mean `size`?"
+    );
     assert_eq!(
         ops_error("  - decode\n  - resize: { size: 8, antialas: no }\n"),
         "line 8: `resize` has no key `antialas`; did you mean `antialias`?"
@@ -184,7 +187,7 @@ fn values_out_of_range_are_refused() {
     bad("resize: { size: big }", &format!("`resize` `size` must be {sizes}, not `big`"));
     bad(
         "resize: { size: 99999999999999999999999999 }",
-        &format!("`resize` `size` must be {sizes}, not 99999999999999999999999999"),
+        &format!("`resize` `size` must be {sizes}, not 100000000000000000000000000"),
     );
     bad("flip: { p: -0.1 }", "`flip` `p` must be a number from 0 to 1, not -0.1");
     bad("flip: { p: 1.5 }", "`flip` `p` must be a number from 0 to 1, not 1.5");
@@ -494,4 +497,29 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn show_errors() {
+    for text in [
+        "a: b: c",
+        "ops: [\n\n  {",
+        "a: &a [*a]",
+        "x: *nope",
+        "a: 1\na: 2",
+        "a: 1\n---\nb: 2",
+        "a: !!int x",
+        "\t- a",
+        "a: \"x",
+        "a: .nan",
+        "? [a]\n: b",
+        "a: \u{1}",
+    ] {
+        eprintln!("{text:?} -> {}", Pipeline::parse(text).unwrap_err());
+    }
+    eprintln!("{}", error(&"[".repeat(10_000)));
+    let twice = RESNET.replace("deliver:", "ops: []\ndeliver:");
+    eprintln!("{}", error(&twice));
+    eprintln!("{}", ops_error("  - flip: { p: .nan }\n"));
+    eprintln!("{}", ops_error("  - resize:\n      antialias: true\n"));
 }

@@ -264,10 +264,6 @@ impl Sim {
         drawn && self.now_ms < FAULTS_END_MS
     }
 
-    pub fn faults_over(&self) -> bool {
-        self.now_ms >= FAULTS_END_MS
-    }
-
     /// How long an ordinary step takes; now and then, very long.
     pub fn latency_ms(&mut self) -> u64 {
         match self.fault(2) {
@@ -409,7 +405,8 @@ impl Sim {
         let task = Task::new(number, caller, call, skew_ms);
         if self.fault(2) {
             let late_ms = self.random.below(LATEST_MS);
-            let copy = Task { caller: None, ..task.clone() };
+            let mut copy = task.clone();
+            copy.caller = None;
             self.schedule(late_ms, Event::Coordinate(Box::new(copy)));
         }
         let latency_ms = self.latency_ms();

@@ -92,7 +92,7 @@ fn extract(record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let total = extractor.extract(record, &mut cells)?;
     let values: Vec<Vec<u8>> =
         cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec()).collect();
-    assert_eq!(total, values.iter().map(Vec::len).sum());
+    assert_eq!(total, values.iter().map(Vec::len).sum::<usize>());
     Ok(values)
 }
 
