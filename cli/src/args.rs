@@ -106,8 +106,8 @@ pub struct TrainArgs {
     /// Batches of a split [default: by object and dataset size]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub split_batches: Option<u32>,
-    /// Memory for batches fetched ahead, in MiB
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    /// Memory for objects fetched ahead, in MiB; room for two is always taken
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub prefetch_mib: u64,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]

@@ -46,6 +46,8 @@ struct OwnService {
     child: Child,
     /// Closing it ends the service; so does the death of this process.
     stdin: ChildStdin,
+    /// Its state is the user's, to be gone on with.
+    keep: bool,
     _lock: Option<std::fs::File>,
 }
 
@@ -139,12 +141,37 @@ impl Stack {
             return Err(Failure::failed("the local service did not start"));
         };
         let file = ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed)?;
-        Self::of_file(&file, Some(OwnService { child, stdin, _lock: place.lock }))
+        let own = OwnService { child, stdin, keep: place.keep, _lock: place.lock };
+        let stack = Self::of_file(&file, Some(own))?;
+        stack.clear_jobs().await;
+        Ok(stack)
+    }
+
+    /// Without a table there are no jobs: objects of jobs are what an earlier run left that was
+    /// interrupted. Indices stay, they are a function of the data.
+    async fn clear_jobs(&self) {
+        if self.own.as_ref().is_none_or(|own| own.keep) {
+            return;
+        }
+        let objects = &self.ports.objects;
+        let cleared = async {
+            let prefix = gristmill_protocol::keys::jobs_prefix(&self.ns);
+            let left = objects.list(&self.bucket, &prefix).await?;
+            let keys: Vec<String> = left.into_iter().map(|info| info.key).collect();
+            match keys.is_empty() {
+                true => Ok(()),
+                false => objects.delete(&self.bucket, &keys).await,
+            }
+        };
+        if let Err(error) = cleared.await {
+            tracing::warn!(%error, "objects of an earlier run could not be removed");
+        }
     }
 
     /// Ends a service of one's own; leaves any other as it is.
     pub async fn close(self) {
-        let Some(OwnService { mut child, stdin, _lock }) = self.own else { return };
+        self.clear_jobs().await;
+        let Some(OwnService { mut child, stdin, keep: _, _lock }) = self.own else { return };
         drop(stdin);
         if tokio::time::timeout(END_PATIENCE, child.wait()).await.is_err() {
             // It was killed on purpose, so that its exit code says nothing.

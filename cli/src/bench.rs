@@ -155,7 +155,7 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         chaos: None,
         chaos_interval: Duration::from_secs(1),
         split_batches: None,
-        prefetch_mib: 256,
+        prefetch_mib: 64,
         json: false,
         drain: true,
     }

@@ -75,6 +75,9 @@ async fn train(
     pipeline: Pipeline,
     source: Source,
 ) -> Result<(), Failure> {
+    if args.workers == 0 && args.local_workers == 0 {
+        return Err(Failure::usage("nobody would work: give --workers or --local-workers"));
+    }
     let pipeline = match args.batch_size {
         Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
         None => pipeline,

@@ -54,6 +54,30 @@ impl AsRef<[u8]> for Held {
     }
 }
 
+/// Memory for objects that are on their way or not used up.
+struct Budget {
+    permits: u32,
+    free: Arc<Semaphore>,
+}
+
+impl Budget {
+    /// Room for `bytes`, but for two objects of the usual size at least: one to train on and one on
+    /// its way.
+    fn new(bytes: u64, object_bytes: u64) -> Self {
+        let permits = bytes.max(object_bytes.saturating_mul(2)).div_ceil(PERMIT_BYTES).max(1);
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        Self { permits, free: Arc::new(Semaphore::new(permits as usize)) }
+    }
+
+    /// Permits are taken in delivery order, so the split that is waited for always gets its own.
+    /// One larger than the budget takes all of it.
+    async fn take(&self, object_bytes: u64) -> Result<OwnedSemaphorePermit, FetchError> {
+        let wanted = u32::try_from(object_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.free).acquire_many_owned(wanted.min(self.permits)).await;
+        permit.map_err(|error| FetchError::BadObject(error.to_string()))
+    }
+}
+
 impl Downloader {
     /// Sends every split from `start` to the end of the run, in order, then closes the channel.
     pub async fn run(
@@ -62,8 +86,7 @@ impl Downloader {
         n_splits: u32,
         arrivals: mpsc::Sender<Arrival>,
     ) -> Result<(), FetchError> {
-        let permits = usize::try_from(self.budget_bytes.div_ceil(PERMIT_BYTES)).unwrap_or(1).max(1);
-        let budget = Arc::new(Semaphore::new(permits));
+        let mut budget: Option<Budget> = None;
         let mut downloads = JoinSet::new();
         let mut place = start;
         while place.0 < self.context.view.spec.epochs && n_splits > 0 {
@@ -71,12 +94,9 @@ impl Downloader {
             let content = match entry.kind {
                 ReadyKind::Poison => Content::Nothing,
                 ReadyKind::Object | ReadyKind::Local => {
-                    // Permits are taken in delivery order, so the split that is waited for always
-                    // gets its own. One larger than the budget takes all of it.
-                    let wanted = entry.object_bytes.div_ceil(PERMIT_BYTES).min(permits as u64);
-                    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
-                    let permit = Arc::clone(&budget).acquire_many_owned(wanted).await;
-                    let permit = permit.map_err(|e| FetchError::BadObject(e.to_string()))?;
+                    let budget = budget
+                        .get_or_insert_with(|| Budget::new(self.budget_bytes, entry.object_bytes));
+                    let permit = budget.take(entry.object_bytes).await?;
                     let (sender, receiver) = oneshot::channel();
                     let fetch = self.fetch(entry.clone(), permit);
                     downloads.spawn(async move { drop(sender.send(fetch.await)) });

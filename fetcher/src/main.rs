@@ -62,8 +62,8 @@ struct Args {
     /// What to do with a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t)]
     on_error: ErrorPolicy,
-    /// Memory for objects fetched ahead, in MiB
-    #[arg(long, default_value_t = 256)]
+    /// Memory for objects fetched ahead, in MiB; room for two is always taken
+    #[arg(long, default_value_t = 64)]
     prefetch_mib: u64,
 }
 

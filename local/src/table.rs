@@ -128,7 +128,6 @@ impl TableServer {
     }
 
     /// A closure that reads the counters without holding the server.
-    #[must_use]
     pub fn stats_reader(&self) -> impl Fn() -> TableStats + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -37,7 +37,7 @@ impl FrameReader {
         }
     }
 
-    pub fn next(&mut self) -> Result<Received> {
+    pub fn receive(&mut self) -> Result<Received> {
         let mut header = [0; 24];
         self.0.read_exact(&mut header)?;
         let number = |at: usize| header[at..].first_chunk().map(|b| u64::from_le_bytes(*b));

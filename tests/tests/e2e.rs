@@ -129,7 +129,7 @@ fn take(
 ) -> Result<bool> {
     let mut last = None;
     for _ in 0..limit {
-        let frame = reader.next()?;
+        let frame = reader.receive()?;
         match &frame.magic {
             b"GMB1" => {
                 let name = (frame.epoch, frame.g);

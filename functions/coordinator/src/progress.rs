@@ -89,7 +89,7 @@ impl Coordinator {
         }
         let outstanding = scale.outstanding.len() as u32;
         if outstanding < item.spec.workers {
-            return scan.wants_workers(outstanding > 0);
+            return scan.head_waits(now_ms) || scan.wants_workers(outstanding > 0);
         }
         let lost = |&(_, sent_ms): &(u32, u64)| now_ms.saturating_sub(sent_ms) > QUIET_MS;
         scan.active_workers(now_ms) == 0 && scale.outstanding.iter().any(lost)

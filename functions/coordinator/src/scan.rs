@@ -95,6 +95,16 @@ impl Scan {
         self.window.is_none_or(|window| window.wants_workers(self.ahead, held))
     }
 
+    /// Whether what the trainer waits for may be claimed: a bundle whose worker died, while others
+    /// filled the window behind it. Then a worker is wanted however full the window is.
+    pub fn head_waits(&self, now_ms: u64) -> bool {
+        let head = |bundle: &&ScannedBundle| {
+            (bundle.linear..bundle.linear + bundle.len()).contains(&self.ahead.delivered)
+        };
+        let head = self.bundles.iter().find(head);
+        self.window.is_some() && head.is_some_and(|bundle| bundle.is_claimable(now_ms))
+    }
+
     /// Index bundles that are done.
     pub fn done(&self) -> u32 {
         let done = |bundle: &&ScannedBundle| {

@@ -45,14 +45,13 @@ pub(crate) async fn answer(host: Arc<Host>, request: Request<Incoming>) -> Reply
     if let Err(refused) = host.verifier.verify(&parts, &body, SystemTime::now()) {
         return error(StatusCode::FORBIDDEN, refused.code(), &refused.to_string());
     }
-    let reply = match parts.uri.path().strip_prefix(PREFIX) {
+    match parts.uri.path().strip_prefix(PREFIX) {
         Some(rest) => match (rest.strip_suffix("/invocations"), &parts.method) {
             (Some(name), &Method::POST) => invoke(&host, &parts, name, body).await,
             _ => no_route(&parts),
         },
         None => admin::signed_route(&host, &parts, &body).unwrap_or_else(|| no_route(&parts)),
-    };
-    reply
+    }
 }
 
 fn no_route(parts: &Parts) -> Reply {

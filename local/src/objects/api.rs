@@ -170,7 +170,7 @@ impl S3 for Api {
                 return Err(s3_error!(BucketAlreadyOwnedByYou, "there is a bucket {name}"));
             }
             let location = Some(format!("/{name}"));
-            Ok(S3Response::new(CreateBucketOutput { location, ..Default::default() }))
+            Ok(S3Response::new(CreateBucketOutput { location }))
         })
         .await
     }

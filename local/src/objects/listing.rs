@@ -75,7 +75,7 @@ impl Position {
 /// One line of a listing.
 #[derive(Debug)]
 pub(super) enum Entry {
-    Object(String, Info),
+    Object(String, Box<Info>),
     /// All keys that start so.
     Prefix(String),
 }
@@ -101,7 +101,7 @@ pub(super) fn list(bucket: &Bucket, query: &Query) -> io::Result<Page> {
         let entry = match common_prefix(&key, query) {
             Some(prefix) => Entry::Prefix(prefix.to_owned()),
             None => match bucket.info(&key) {
-                Ok(Some(info)) => Entry::Object(key, info),
+                Ok(Some(info)) => Entry::Object(key, Box::new(info)),
                 Ok(None) => continue,
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
                 Err(error) => return Err(error),

@@ -10,9 +10,14 @@ fn root(ns: &Namespace) -> String {
     format!("t/{ns}")
 }
 
+/// All objects of all jobs' chunks.
+pub fn jobs_prefix(ns: &Namespace) -> String {
+    format!("{}/jobs/", root(ns))
+}
+
 /// All objects of a job's chunks.
 pub fn job_prefix(ns: &Namespace, job: &JobName) -> String {
-    format!("{}/jobs/{job}/", root(ns))
+    format!("{}{job}/", jobs_prefix(ns))
 }
 
 /// All attempts at the splits of one bundle.

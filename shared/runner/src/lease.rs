@@ -260,8 +260,8 @@ pub fn run_position(
         data: source.data.clone(),
         index: &source.index,
     };
-    let mut scratch = context.program.scratch();
-    let output = context.program.run_split(&mut scratch, &input, cancelled);
+    let output =
+        context.with_scratch(|scratch| context.program.run_split(scratch, &input, cancelled));
     let output: SplitOutput = output.map_err(|error| match error {
         ExecError::Cancelled => RunError::OutOfTime,
         ExecError::Record(record) => {

@@ -1,7 +1,7 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
-use gristmill_executor::Program;
+use gristmill_executor::{Program, Scratch};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
@@ -10,7 +10,10 @@ use gristmill_protocol::{
 use gristmill_splits::{SplitPlan, order::permute};
 use gristmill_types::{Epoch, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
-    sync::{Arc, atomic::AtomicU64, atomic::Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::OnceCell;
@@ -54,6 +57,8 @@ pub enum Ended {
 pub struct JobContext {
     pub view: Arc<JobView>,
     pub program: Arc<Program>,
+    /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
+    scratches: Arc<Mutex<Vec<Scratch>>>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
 }
 
@@ -73,7 +78,21 @@ impl JobContext {
                 gristmill_executor::NUMERICS
             )));
         }
-        Ok(Self { view: Arc::new(view), program: Arc::new(program), dataset: Arc::default() })
+        Ok(Self {
+            view: Arc::new(view),
+            program: Arc::new(program),
+            scratches: Arc::default(),
+            dataset: Arc::default(),
+        })
+    }
+
+    /// Runs `work` with buffers of an earlier split, if there are any.
+    pub(crate) fn with_scratch<T>(&self, work: impl FnOnce(&mut Scratch) -> T) -> T {
+        let idle = || self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = idle().pop().unwrap_or_else(|| self.program.scratch());
+        let done = work(&mut scratch);
+        idle().push(scratch);
+        done
     }
 
     /// The dataset's files as listed at registration.

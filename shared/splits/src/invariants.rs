@@ -200,7 +200,7 @@ pub fn invariant_02_one_commit_per_split(
 }
 
 /// 13. An applied write is never reported as failed: a flush whose commits are all in the table is
-/// answered with success.
+///     answered with success.
 pub fn invariant_13_applied_is_never_failed<T>(
     applied: bool,
     answer: &Result<T, Refusal>,
@@ -230,7 +230,7 @@ pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
 }
 
 /// 6. Nothing at or above a durable cursor, or of a bundle that is not done, is deleted. `bundle` and
-/// `consumers` are as they are when the object goes, not as they were when that was decided.
+///    `consumers` are as they are when the object goes, not as they were when that was decided.
 pub fn invariant_06_only_useless_objects_go(
     object: &ChunkName,
     verdict: Verdict,
@@ -263,7 +263,7 @@ pub fn invariant_07_replay_is_identical<T: PartialEq>(first: &T, again: &T) -> C
 }
 
 /// 8. Exactly once: what was delivered and what was skipped together are the dataset, each record
-/// once. `times` says how often each record was delivered or skipped, replays counted once.
+///    once. `times` says how often each record was delivered or skipped, replays counted once.
 pub fn invariant_08_exactly_once(times: impl IntoIterator<Item = u32>) -> Check {
     for times in times {
         hold(8, times >= 1, "a record was neither delivered nor skipped")?;

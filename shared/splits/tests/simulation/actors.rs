@@ -404,7 +404,8 @@ impl Sim {
 
     /// An old checkpoint was refused: the trainer comes back with a newer one.
     pub fn ack_refused(&mut self, generation: u64, refusal: &Refusal) {
-        if generation != self.trainer.generation || self.trainer.admitted {
+        let waits = self.trainer.alive && !self.trainer.admitted;
+        if generation != self.trainer.generation || !waits {
             return;
         }
         if let Refusal::Collected { horizon } = refusal {
