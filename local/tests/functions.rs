@@ -1,4 +1,5 @@
 //! The function host, driven from outside as Lambda would be: by its SDK, over plain HTTP, and by killing things.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The stand-ins together: what a restart keeps, and what it refuses.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! The table, driven by the DynamoDB SDK.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
 

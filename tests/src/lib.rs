@@ -6,5 +6,5 @@ mod programs;
 mod recount;
 
 pub use frames::{FrameReader, Received};
-pub use programs::{Background, TestDir, gristmill, gristmill_fetcher, run_json};
+pub use programs::{Background, TestDir, run_json};
 pub use recount::{Delivered, read_sink};

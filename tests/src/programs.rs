@@ -4,31 +4,35 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, ChildStdout, Command, Stdio},
-    sync::OnceLock,
 };
 
 /// A directory of its own for one test, with a home in it: tests share no cache.
-pub struct TestDir(tempfile::TempDir);
+pub struct TestDir {
+    dir: tempfile::TempDir,
+    gristmill: PathBuf,
+}
 
 impl TestDir {
-    pub fn new() -> Result<Self> {
-        Ok(Self(tempfile::Builder::new().prefix("gristmill-test-").tempdir()?))
+    /// For tests of the program `gristmill`; `gristmill-fetcher` lies beside it.
+    pub fn new(gristmill: &str) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("gristmill-test-").tempdir()?;
+        Ok(Self { dir, gristmill: gristmill.into() })
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.dir.path().join(name)
     }
 
     fn isolate(&self, command: &mut Command) {
-        command.env("HOME", self.0.path());
+        command.env("HOME", self.dir.path());
         command.env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
     }
 
     /// `gristmill` with these arguments.
     pub fn gristmill<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(gristmill());
+        let mut command = Command::new(&self.gristmill);
         command.args(args);
         self.isolate(&mut command);
         command
@@ -36,39 +40,13 @@ impl TestDir {
 
     /// `gristmill-fetcher` with these arguments.
     pub fn fetcher<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(gristmill_fetcher());
+        let program = self.gristmill.with_file_name("gristmill-fetcher");
+        assert!(program.exists(), "build it first: cargo build --release --workspace");
+        let mut command = Command::new(program);
         command.args(args);
         self.isolate(&mut command);
         command
     }
-}
-
-/// The `gristmill` program, built with the profile of these tests.
-pub fn gristmill() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("gristmill"))
-}
-
-/// The `gristmill-fetcher` program.
-pub fn gristmill_fetcher() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| build("gristmill-fetcher"))
-}
-
-/// Builds a program into the target directory these tests run from. Cargo does not build programs of
-/// other packages for a test; where they are fresh this takes a moment.
-fn build(package: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap_or_default();
-    let profile_dir = test.ancestors().nth(2).unwrap_or(Path::new("."));
-    let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--profile", profile, "--package", package])
-        .arg("--target-dir")
-        .arg(profile_dir.parent().unwrap_or(Path::new(".")))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .status();
-    assert!(built.is_ok_and(|status| status.success()), "{package} cannot be built");
-    profile_dir.join(package)
 }
 
 /// Runs a command to its end; its last line of standard output is JSON.

@@ -107,10 +107,15 @@ fn files() -> Vec<String> {
     while let Some(path) = ahead.pop() {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() && name != "target" && name != "__pycache__" {
-            let entries = fs::read_dir(&path).unwrap();
-            ahead.extend(entries.map(|entry| entry.unwrap().path()));
+            let entries = fs::read_dir(&path).expect("a directory can be listed");
+            ahead.extend(entries.map(|entry| entry.expect("an entry can be read").path()));
         } else if path.is_file() {
-            found.push(path.strip_prefix(&root).unwrap().display().to_string());
+            found.push(
+                path.strip_prefix(&root)
+                    .expect("it was found below the root")
+                    .display()
+                    .to_string(),
+            );
         }
     }
     found.sort();
@@ -173,11 +178,11 @@ fn parse(path: &str) -> (String, Table) {
 
 fn members() -> Vec<Member> {
     let (_, workspace) = parse("Cargo.toml");
-    let folders = workspace["workspace"]["members"].as_array().unwrap();
+    let folders = workspace["workspace"]["members"].as_array().expect("members are a list");
     let member = |folder: &Value| {
-        let folder = folder.as_str().unwrap().to_owned();
+        let folder = folder.as_str().expect("a member is a path").to_owned();
         let (text, manifest) = parse(&format!("{folder}/Cargo.toml"));
-        let package = manifest["package"]["name"].as_str().unwrap();
+        let package = manifest["package"]["name"].as_str().expect("a package has a name");
         let name = package.strip_prefix("gristmill-").unwrap_or("cli").to_owned();
         Member { folder, name, text, manifest }
     };
@@ -237,7 +242,8 @@ fn only_the_adapters_name_the_sdk() {
         }
     }
     for (path, text) in rust_files() {
-        let sdk = path.starts_with("shared/aws/") || path.starts_with("local/tests/");
+        let sdk = ["shared/aws/", "local/tests/", "local/examples/"];
+        let sdk = sdk.iter().any(|folder| path.starts_with(folder));
         let function = path.strip_prefix("functions/").and_then(|path| path.split_once('/'));
         let adapters = sdk
             || path.starts_with("cli/")

@@ -103,7 +103,7 @@ fn die_with_parent(command: &mut Command) {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             // The parent may have died before the line above took effect.
             if rustix::process::getppid() != Some(parent) {
-                return Err(io::Error::from_raw_os_error(3));
+                return Err(rustix::io::Errno::SRCH.into());
             }
             Ok(())
         });

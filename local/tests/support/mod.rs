@@ -1,5 +1,9 @@
 //! What the tests of the stand-ins share: clients, signed requests, and looking at processes.
-#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test binary uses its part, and fails by panicking"
+)]
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};

@@ -23,13 +23,10 @@ pub use run::{Scratch, SplitInput, SplitOutput};
 
 /// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
 /// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
-#[cfg(target_arch = "x86_64")]
-pub const NUMERICS: &str = "x86_64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";
-/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
-/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
-#[cfg(target_arch = "aarch64")]
-pub const NUMERICS: &str = "aarch64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";
-/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
-/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub const NUMERICS: &str = "other/libjpeg-turbo-rs-0.9/fast_image_resize-6.1";
+pub const NUMERICS: &str = if cfg!(target_arch = "x86_64") {
+    "x86_64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+} else if cfg!(target_arch = "aarch64") {
+    "aarch64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+} else {
+    "other/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+};

@@ -11,7 +11,7 @@ pub struct OpMetrics {
     pub stage: Option<u32>,
     /// Time spent in it, in nanoseconds.
     pub active_ns: u64,
-    /// Elements it yielded.
+    /// Elements it yielded; of `batch`, frames.
     pub num_elements: u64,
     /// Bytes of the values it read.
     pub bytes_in: u64,

@@ -5,7 +5,9 @@
 
 use crate::{MAX_TEXT_BYTES, PipelineError};
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{Location, Spanned};
+use serde_saphyr::{
+    Location, MessageFormatter, NonFiniteFloatPolicy, Spanned, UserMessageFormatter,
+};
 use std::fmt;
 
 /// Nesting deeper than any pipeline needs.
@@ -51,6 +53,8 @@ impl Node {
                 max_total_scalar_bytes: MAX_TEXT_BYTES,
                 max_recorded_anchor_bytes: MAX_TEXT_BYTES,
             },
+            // Refused by us, where the message can say whose value it is.
+            non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
             with_snippet: false,
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax(&error))
@@ -86,17 +90,10 @@ pub(crate) fn shown(text: &str) -> String {
 
 fn syntax(error: &serde_saphyr::Error) -> PipelineError {
     let (line, column) = error.location().map_or((None, None), position);
-    let rendered = error.without_snippet().to_string();
-    let message = rendered.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("");
-    // The position is said once, by us.
-    let message = message.strip_prefix("error: ").unwrap_or(message);
-    let message = match (message.rfind(" at line "), message.find(": ")) {
-        (Some(end), _) => &message[..end],
-        (None, Some(colon)) if message.starts_with("line ") => &message[colon + 2..],
-        _ => message,
-    };
-    let message: String = message.chars().take(200).collect();
-    PipelineError { line, column, message: format!("this is not valid YAML: {message}") }
+    let why = UserMessageFormatter.format_message(error.without_snippet());
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    let why: String = why.chars().map(plain).take(200).collect();
+    PipelineError { line, column, message: format!("this is not valid YAML: {why}") }
 }
 
 fn position(at: Location) -> (Option<u32>, Option<u32>) {

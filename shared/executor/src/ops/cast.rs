@@ -67,25 +67,24 @@ fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
     }
 }
 
-/// Integers that f32 cannot hold are rounded once, not by way of f32.
+/// Integers that f32 cannot hold are rounded once, not on the way and again.
 fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) {
     match to {
         CastDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
-        // From 2^53 on everything is infinite (f16), or goes through the sticky bit (bf16).
-        CastDType::F16 => put(values.map(|x| f16::from_f64(x as f64).to_le_bytes()), out),
-        CastDType::BF16 => put(values.map(|x| bf16::from_f64(sticky(x)).to_le_bytes()), out),
+        CastDType::F16 => put(values.map(|x| f16::from_f32(round_to_odd(x)).to_le_bytes()), out),
+        CastDType::BF16 => put(values.map(|x| bf16::from_f32(round_to_odd(x)).to_le_bytes()), out),
         CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
     }
 }
 
-/// `x` as an f64 whose last bit says whether anything was cut off: rounding it again then gives
-/// what rounding `x` at once would.
-fn sticky(x: i64) -> f64 {
+/// `x` cut to the 24 bits of an f32, the last of which is set if anything was cut off: rounding
+/// that to fewer bits gives what rounding `x` at once would.
+fn round_to_odd(x: i64) -> f32 {
     let magnitude = x.unsigned_abs();
-    let cut = (64 - magnitude.leading_zeros()).saturating_sub(53);
+    let cut = (64 - magnitude.leading_zeros()).saturating_sub(24);
     let kept = magnitude >> cut << cut;
     let odd = if kept == magnitude { 0 } else { 1_u64 << cut };
-    let value = (kept | odd) as f64;
+    let value = (kept | odd) as f32;
     if x < 0 { -value } else { value }
 }
 
@@ -129,7 +128,7 @@ mod tests {
         assert_eq!(wide(-1, CastDType::U8), [0]);
         assert_eq!(wide(256, CastDType::U8), [255]);
         assert_eq!(wide(16_777_219, CastDType::F32), 16_777_220_f32.to_le_bytes());
-        // Just above the tie between two bf16 values, by less than f64 can tell.
+        // Just above the tie between two bf16 values, by less than f32 or f64 can tell.
         let above = (1_i64 << 62) + (1 << 54) + 1;
         let up = bf16::from_f64((1_u64 << 62) as f64 * (1.0 + 1.0 / 128.0));
         assert_eq!(wide(above, CastDType::BF16), up.to_le_bytes());

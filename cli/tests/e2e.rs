@@ -5,6 +5,10 @@ use gristmill_tests::{Background, Delivered, FrameReader, TestDir, read_sink, ru
 use serde_json::Value;
 use std::{fs, path::Path, time::Duration};
 
+fn test_dir() -> Result<TestDir> {
+    TestDir::new(env!("CARGO_BIN_EXE_gristmill"))
+}
+
 /// Images of the small dataset; not a multiple of anything.
 const IMAGES: usize = 230;
 
@@ -38,7 +42,7 @@ fn slow_pipeline(dir: &TestDir, sleep_ms: u32) -> Result<String> {
 
 #[test]
 fn every_record_once_and_one_hash_whoever_works() -> Result<()> {
-    let dir = TestDir::new()?;
+    let dir = test_dir()?;
     let (report, delivered) = demo(&dir, "one", &["--workers", "1"])?;
     delivered.assert_exact(2, IMAGES, 16);
     assert_eq!(report["batches_blake3"], delivered.blake3, "the printed hash is the files' hash");
@@ -69,7 +73,7 @@ fn data_dir(dir: &TestDir) -> Result<String> {
 
 #[test]
 fn killed_processes_lose_nothing_and_double_nothing() -> Result<()> {
-    let dir = TestDir::new()?;
+    let dir = test_dir()?;
     let pipeline = slow_pipeline(&dir, 10)?;
     let slow = ["--pipeline", pipeline.as_str(), "--workers", "3"];
     let (calm, delivered) = demo(&dir, "calm", &slow)?;
@@ -163,7 +167,7 @@ fn recounted(frames: &Frames) -> Result<Delivered> {
 
 #[test]
 fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
-    let dir = TestDir::new()?;
+    let dir = test_dir()?;
     demo(&dir, "made", &["--workers", "2"])?; // makes the dataset
     let state = dir.path("state").display().to_string();
     let streaming = Streaming { dir: &dir, state };
@@ -195,7 +199,7 @@ fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
 
 #[test]
 fn ctrl_c_leaves_nothing_behind() -> Result<()> {
-    let dir = TestDir::new()?;
+    let dir = test_dir()?;
     let mut up = Background::start(&mut dir.gristmill(&["up", "--json"]))?;
     let ready: Value = serde_json::from_str(&up.line()?)?;
     let state = ready["state_dir"].as_str().unwrap_or_default().to_owned();
@@ -207,7 +211,7 @@ fn ctrl_c_leaves_nothing_behind() -> Result<()> {
 
 #[test]
 fn mistakes_are_one_line_and_exit_code_2() -> Result<()> {
-    let dir = TestDir::new()?;
+    let dir = test_dir()?;
     fs::write(
         dir.path("typo.yaml"),
         "source: { tfrecord: x, features: { image: { key: k, dtype: bytes } } }\nops:\n  - decod\n  - batch: { size: 4 }\n",
