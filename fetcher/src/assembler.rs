@@ -4,14 +4,15 @@
 use crate::{
     EpochTotals, FetchError,
     downloader::{Arrival, Content},
-    ledger::{Ledger, Place},
+    ledger::{Ledger, Place, next_place},
+    progress::Progress,
 };
 use bytes::Bytes;
 use gristmill_format::{Chunk, Frame, Limits, join_rows};
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
 use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
 use gristmill_types::{Epoch, Position};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 use tokio::sync::mpsc;
 
 /// One batch, as the trainer gets it.
@@ -29,15 +30,10 @@ pub struct Batch {
 pub(crate) enum Assembled {
     Batch {
         batch: Batch,
-        /// The split that completed it.
-        place: Place,
         /// A restart at this batch needs splits from here on.
         resume_place: Place,
     },
-    EpochEnd {
-        totals: EpochTotals,
-        next: Place,
-    },
+    EpochEnd(EpochTotals),
 }
 
 /// Where to begin: a joiner that has counted up to the batch to resume at.
@@ -95,6 +91,7 @@ pub(crate) struct Assembler {
     /// Remainders not yet used up, copied out of their objects so that those can be freed.
     remainders: BTreeMap<Position, Frame>,
     queue: mpsc::Sender<Assembled>,
+    progress: Arc<Progress>,
 }
 
 impl Assembler {
@@ -104,9 +101,10 @@ impl Assembler {
         resume: (Epoch, u64),
         start: Start,
         queue: mpsc::Sender<Assembled>,
+        progress: Arc<Progress>,
     ) -> Self {
         let Start { joiner, totals, .. } = start;
-        Self { plan, epochs, resume, joiner, totals, remainders: BTreeMap::new(), queue }
+        Self { plan, epochs, resume, joiner, totals, remainders: BTreeMap::new(), queue, progress }
     }
 
     /// Takes in splits until the last one of the last epoch. A closed queue (the trainer is gone)
@@ -130,6 +128,10 @@ impl Assembler {
             if !self.take_in(&entry, chunk.as_ref()).await? {
                 return Ok(());
             }
+            // What a split leaves over counts as taken in: splits smaller than a batch would hold
+            // the window shut otherwise.
+            let taken = (entry.epoch, entry.position);
+            self.progress.passed(next_place(taken, self.plan.n_splits));
         }
         Ok(())
     }
@@ -152,13 +154,12 @@ impl Assembler {
         if entry.position < self.joiner.position() {
             return Ok(true);
         }
-        let place = (entry.epoch, entry.position);
         let resume_place = (entry.epoch, self.joiner.first_needed());
         let mut planned = Vec::new();
         self.joiner.push(counts(entry), |batch| planned.push(batch));
         add(&mut self.totals, entry);
         for batch in planned {
-            if !self.deliver(batch, entry, chunk, place, resume_place).await? {
+            if !self.deliver(batch, entry, chunk, resume_place).await? {
                 return Ok(false);
             }
         }
@@ -168,7 +169,7 @@ impl Assembler {
         }
         let fresh = Joiner::new(self.plan.batch_size, self.plan.drop_last);
         if let Some(batch) = std::mem::replace(&mut self.joiner, fresh).finish() {
-            if !self.deliver(batch, entry, None, place, resume_place).await? {
+            if !self.deliver(batch, entry, None, resume_place).await? {
                 return Ok(false);
             }
         }
@@ -181,7 +182,6 @@ impl Assembler {
         batch: PlannedBatch,
         entry: &ReadyEntry,
         chunk: Option<&Chunk>,
-        place: Place,
         resume_place: Place,
     ) -> Result<bool, FetchError> {
         let PlannedBatch { g, rows, source } = batch;
@@ -206,14 +206,15 @@ impl Assembler {
             }
         };
         let batch = Batch { epoch: entry.epoch, g, rows, frame };
-        Ok(self.queue.send(Assembled::Batch { batch, place, resume_place }).await.is_ok())
+        Ok(self.queue.send(Assembled::Batch { batch, resume_place }).await.is_ok())
     }
 
     async fn end_epoch(&mut self) -> Result<bool, FetchError> {
         let next = self.totals.epoch + 1;
         let fresh = EpochTotals { epoch: next, ..EpochTotals::default() };
         let totals = std::mem::replace(&mut self.totals, fresh);
-        Ok(self.queue.send(Assembled::EpochEnd { totals, next: (next, 0) }).await.is_ok())
+        self.progress.passed((next, 0));
+        Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())
     }
 }
 

@@ -206,19 +206,16 @@ impl Fetcher {
         };
         self.asked = None;
         match assembled {
-            Assembled::Batch { batch, place, resume_place } => {
+            Assembled::Batch { batch, resume_place } => {
                 let now = Instant::now();
                 let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
-                let name = ((batch.epoch, batch.g), place, resume_place);
-                self.progress.handed_over(name, (since_last, now - asked), queued);
+                let name = (batch.epoch, batch.g);
+                self.progress.handed_over(name, resume_place, (since_last, now - asked), queued);
                 self.last_batch = Some((batch.epoch, batch.g));
                 self.report_if_due();
                 Ok(Delivery::Batch(batch))
             }
-            Assembled::EpochEnd { totals, next } => {
-                self.progress.passed(next);
-                Ok(Delivery::EpochEnd(totals))
-            }
+            Assembled::EpochEnd(totals) => Ok(Delivery::EpochEnd(totals)),
         }
     }
 
@@ -310,7 +307,7 @@ async fn stream(
         let place = start.place;
         progress.starts_at(place);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
-        let assembler = Assembler::new(plan, view.spec.epochs, resume, start, queue);
+        let assembler = Assembler::new(plan, view.spec.epochs, resume, start, queue, progress);
         let downloading = downloader.run(place, plan.n_splits, sender);
         let (downloaded, assembled) = tokio::join!(downloading, assembler.run(arrivals));
         downloaded.and(assembled)

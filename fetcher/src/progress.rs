@@ -77,16 +77,15 @@ impl Progress {
         inner.durable_place = inner.durable_place.max(place);
     }
 
-    /// A batch is handed to the trainer: its split is `place`, and a restart at it would need
-    /// splits from `resume_place` on.
+    /// A batch is handed to the trainer; a restart at it would need splits from `resume_place` on.
     pub fn handed_over(
         &self,
-        (batch, place, resume_place): ((Epoch, u64), Place, Place),
+        batch: (Epoch, u64),
+        resume_place: Place,
         (since_last, waited): (Duration, Duration),
         queue_batches: usize,
     ) {
         let mut inner = self.lock();
-        inner.delivered = inner.delivered.max(place);
         inner.resume_places.insert(batch, resume_place);
         inner.batches += 1;
         inner.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
@@ -94,7 +93,7 @@ impl Progress {
         inner.recent.push_front((since_last, waited));
     }
 
-    /// All batches before `place` are handed over (the end of an epoch has no batch to say so).
+    /// Every split before `place` is taken in: it is in this host's memory, or with the trainer.
     pub fn passed(&self, place: Place) {
         let mut inner = self.lock();
         inner.delivered = inner.delivered.max(place);
@@ -186,7 +185,8 @@ mod tests {
         for (g, place, resume) in
             [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
         {
-            progress.handed_over(((0, g), place, resume), TIMES, 0);
+            progress.handed_over((0, g), resume, TIMES, 0);
+            progress.passed(place);
         }
         progress.durable((0, 2));
         assert_eq!(progress.ack().unwrap().durable_position, (0, 0));
@@ -205,7 +205,8 @@ mod tests {
         let ack = progress.ack().unwrap();
         progress.acknowledged(ack);
         assert_eq!(progress.ack(), None);
-        progress.handed_over(((0, 0), (0, 3), (0, 0)), TIMES, 2);
+        progress.handed_over((0, 0), (0, 0), TIMES, 2);
+        progress.passed((0, 3));
         assert_eq!(progress.unreported_splits(10), 3);
         assert!(progress.ack().is_some());
         assert!((progress.metrics().stall_fraction - 0.2).abs() < 1e-9);

@@ -1,3 +1,5 @@
+//! Signatures made by the SDK, and damaged ones.
+
 use super::*;
 
 fn credentials() -> Credentials {

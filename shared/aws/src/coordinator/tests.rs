@@ -1,3 +1,5 @@
+//! Calls against a scripted server.
+
 use super::*;
 use crate::testing::{self, Answer, Asked, Server};
 use aws_credential_types::{

@@ -1,3 +1,5 @@
+//! Objects against a scripted server.
+
 use super::*;
 use crate::testing::{Answer, Asked, Server};
 use gristmill_ports::MAX_GET_BYTES;

@@ -1,3 +1,5 @@
+//! The table against an embedded engine.
+
 use super::*;
 use crate::{
     Aws,

@@ -1,3 +1,5 @@
+//! Reads any bytes as a chunk object.
+
 #![no_main]
 
 #[path = "../read_everything.rs"]

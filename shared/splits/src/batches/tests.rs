@@ -1,1 +1,1 @@
-
+//! Batch arithmetic, case by case.

@@ -1,1 +1,1 @@
-
+//! Claims, case by case.

@@ -1,1 +1,1 @@
-
+//! Progress of a consumer, case by case.

@@ -1,1 +1,1 @@
-
+//! Seals and closes, case by case.

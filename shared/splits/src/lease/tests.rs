@@ -1,1 +1,1 @@
-
+//! Transitions of a lease, case by case.
