@@ -1,5 +1,7 @@
 //! Whole runs on real JPEGs, with processes killed: what is delivered is recounted from its bytes.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use anyhow::Result;
 use gristmill_tests::{Background, Delivered, FrameReader, TestDir, read_sink, run_json};
 use serde_json::Value;

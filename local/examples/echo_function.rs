@@ -4,6 +4,8 @@
 //! The answer tells the event, the process and what the runtime was told. Requests to a function URL are answered by
 //! their path. `INIT=fail|hang|report` in the environment spoils the start; `RECORD` names a file that gets each event.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 

@@ -3,6 +3,8 @@
 //! One client puts and gets objects of two sizes one after the other through the SDK, as a worker and a fetcher do it. The
 //! server is a process of its own, so that its processor time is told apart from the client's.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

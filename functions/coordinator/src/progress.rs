@@ -13,7 +13,7 @@ use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
 use gristmill_types::JobName;
 
 /// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
-const QUIET_MS: u64 = 90_000;
+const QUIET_MS: u64 = 20_000;
 
 impl Coordinator {
     /// Answers a trainer's poll.

@@ -8,8 +8,8 @@ use gristmill_protocol::{ScaleDecision, ScaleState, ScalerEvent, VERSION, Worker
 use std::sync::Arc;
 
 /// A worker that was invoked this long ago and holds no lease is presumed gone: its event was lost,
-/// or it died and nobody reported it. Well above a cold start and a wait for a throttled event.
-const PRESUMED_GONE_MS: u64 = 90_000;
+/// or it died and nobody reported it. Above a cold start; one too many is harmless, it leaves at once.
+const PRESUMED_GONE_MS: u64 = 20_000;
 /// Decisions kept in the item, which costs a write unit per KB.
 const MAX_LOG: usize = 12;
 /// Tries at the compare-and-set before the event is left to the next kick.

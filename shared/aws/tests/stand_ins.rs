@@ -1,5 +1,7 @@
 //! The adapters against the embedded services, signatures checked: what a laptop runs on.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use bytes::Bytes;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_local::{ObjectServer, Serving, TableConfig, TableServer};

@@ -2,6 +2,8 @@
 //!
 //! One test, in a binary of its own, so that nobody else allocates while it counts.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -117,11 +117,10 @@ impl LeaseRun<'_> {
             outcome
         };
         let computing = async {
-            let outcome = match self.lease.work {
+            match self.lease.work {
                 Work::Index => self.index_files(finished).await,
                 Work::Splits => self.run_splits(finished, &stop).await,
-            };
-            outcome
+            }
         };
         let (committed, computed) = tokio::join!(committing, computing);
         committed.and(computed)

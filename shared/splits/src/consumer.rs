@@ -102,14 +102,17 @@ pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consume
             return Err(Refusal::Fenced { generation: before.generation });
         }
     }
-    if from.durable < collected.0 || from.durable_place < collected.1 {
+    if from.durable < collected.0 {
         return Err(Refusal::Collected { horizon: collected.0 });
     }
+    // One cursor may be saved with different places: splits without a row move the place and not
+    // the cursor. What is not needed from the horizon on is not needed from a later cursor either.
+    let durable_place = from.durable_place.max(collected.1);
     let after = Consumer {
         generation: from.generation,
-        delivered: from.delivered,
+        delivered: from.delivered.max(durable_place),
         durable: from.durable,
-        durable_place: from.durable_place,
+        durable_place,
         collected: collected.0,
         collected_place: collected.1,
         heartbeat_ms: from.now_ms,
