@@ -26,7 +26,7 @@ impl FrameReader {
         loop {
             match UnixStream::connect(path) {
                 Ok(stream) => {
-                    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+                    stream.set_read_timeout(Some(Duration::from_secs(120)))?;
                     return Ok(Self(stream));
                 }
                 Err(error) if Instant::now() > give_up => {

@@ -1,1 +1,125 @@
 //! Batch arithmetic, case by case.
+
+use super::*;
+use proptest::prelude::*;
+
+fn counts(batches: u32, remainder: u32) -> Counts {
+    Counts { batches, remainder }
+}
+
+/// All batches of an epoch.
+fn plan(batch_size: u32, drop_last: bool, splits: &[Counts]) -> Vec<Batch> {
+    let mut joiner = Joiner::new(batch_size, drop_last);
+    let mut batches = Vec::new();
+    for split in splits {
+        joiner.push(*split, |batch| batches.push(batch));
+    }
+    batches.extend(joiner.finish());
+    batches
+}
+
+#[test]
+fn whole_batches_come_first_and_a_joined_one_follows_the_split_that_completes_it() {
+    let batches = plan(4, false, &[counts(1, 3), counts(2, 2), counts(0, 1)]);
+    let piece = |position, rows| Piece { position, rows };
+    let expected = [
+        (4, Source::Whole { position: 0, frame: 0 }),
+        (4, Source::Whole { position: 1, frame: 0 }),
+        (4, Source::Whole { position: 1, frame: 1 }),
+        (4, Source::Joined(vec![piece(0, 0..3), piece(1, 0..1)])),
+        (2, Source::Joined(vec![piece(1, 1..2), piece(2, 0..1)])),
+    ];
+    let expected: Vec<_> =
+        (0..).zip(expected).map(|(g, (rows, source))| Batch { g, rows, source }).collect();
+    assert_eq!(batches, expected);
+    assert_eq!(batches[3].positions().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn a_last_batch_that_is_not_full_can_be_dropped() {
+    let splits = [counts(1, 1)];
+    assert_eq!(plan(4, true, &splits).len(), 1);
+    assert_eq!(plan(4, false, &splits).len(), 2);
+    assert!(plan(4, false, &[]).is_empty());
+    assert!(plan(4, false, &[counts(0, 0)]).is_empty());
+}
+
+#[test]
+fn the_first_needed_split_is_the_one_whose_rows_wait() {
+    let mut joiner = Joiner::new(8, false);
+    assert_eq!(joiner.first_needed(), 0);
+    joiner.push(counts(3, 0), |_| {});
+    joiner.push(counts(0, 2), |_| {});
+    joiner.push(counts(0, 0), |_| {});
+    joiner.push(counts(0, 3), |_| {});
+    assert_eq!((joiner.position(), joiner.first_needed(), joiner.g()), (4, 1, 3));
+}
+
+fn splits() -> impl Strategy<Value = (u32, Vec<Counts>)> {
+    (1u32..9).prop_flat_map(|batch_size| {
+        let split = (0u32..4, 0..batch_size).prop_map(|(b, r)| counts(b, r));
+        (Just(batch_size), prop::collection::vec(split, 0..30))
+    })
+}
+
+proptest! {
+    /// Full but for the last, numbered without a gap, every row once and in order.
+    #[test]
+    fn every_row_is_in_exactly_one_batch((batch_size, splits) in splits()) {
+        let batches = plan(batch_size, false, &splits);
+        let rows: u64 = splits
+            .iter()
+            .map(|split| u64::from(split.batches) * u64::from(batch_size) + u64::from(split.remainder))
+            .sum();
+        prop_assert_eq!(batches.len() as u64, rows.div_ceil(u64::from(batch_size)));
+        let mut frames = vec![0; splits.len()];
+        let mut remainders = vec![0; splits.len()];
+        for (g, batch) in (0..).zip(&batches) {
+            prop_assert_eq!(batch.g, g);
+            let last = batch.g + 1 == batches.len() as u64;
+            prop_assert!(batch.rows == batch_size || last);
+            match &batch.source {
+                Source::Whole { position, frame } => {
+                    prop_assert_eq!(frames[*position as usize], *frame);
+                    frames[*position as usize] += 1;
+                }
+                Source::Joined(pieces) => {
+                    prop_assert_eq!(pieces.iter().map(Piece::len).sum::<u32>(), batch.rows);
+                    for piece in pieces {
+                        prop_assert!(!piece.is_empty());
+                        prop_assert_eq!(remainders[piece.position as usize], piece.rows.start);
+                        remainders[piece.position as usize] = piece.rows.end;
+                    }
+                }
+            }
+        }
+        prop_assert!(splits.iter().zip(&frames).all(|(split, n)| split.batches == *n));
+        prop_assert!(splits.iter().zip(&remainders).all(|(split, n)| split.remainder == *n));
+    }
+
+    /// A joiner that seeks goes on exactly as one that never stopped, from batch g on, and needs no
+    /// split before the one it names.
+    #[test]
+    fn seeking_gives_the_same_batches((batch_size, splits) in splits(), at in 0usize..200) {
+        let batches = plan(batch_size, false, &splits);
+        let g = (at % (batches.len() + 1)) as u64;
+        let mut joiner = Joiner::seek(batch_size, false, g, splits.iter().copied());
+        prop_assert!(joiner.g() <= g);
+        let needed = joiner.first_needed();
+        let mut rest = Vec::new();
+        for split in &splits[joiner.position() as usize..] {
+            joiner.push(*split, |batch| rest.push(batch));
+        }
+        rest.extend(joiner.finish());
+        rest.retain(|batch| batch.g >= g);
+        prop_assert_eq!(&rest, &batches[g as usize..]);
+        prop_assert!(rest.iter().flat_map(Batch::positions).all(|position| position >= needed));
+    }
+
+    /// Hostile counts neither panic nor lose the numbering.
+    #[test]
+    fn a_remainder_larger_than_a_batch_is_still_cut_into_batches(rows in 0u32..1000) {
+        let batches = plan(7, false, &[counts(0, rows)]);
+        prop_assert_eq!(batches.len() as u32, rows.div_ceil(7));
+    }
+}

@@ -1,1 +1,275 @@
 //! Claims, case by case.
+
+use super::*;
+use crate::{DeathLog, DeathRecord, Fail, Mark, fail, mark, release};
+use proptest::prelude::*;
+
+const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
+
+fn nonce(id: u8) -> Nonce {
+    Nonce([id; 8])
+}
+
+fn invocation() -> InvocationId {
+    InvocationId("one".into())
+}
+
+fn try_claim(
+    before: Option<&Bundle>,
+    id: u8,
+    now_ms: u64,
+    death: Option<Death>,
+    limits: &Limits,
+) -> Result<Outcome<Bundle>, Refusal> {
+    let command = Claim {
+        nonce: nonce(id),
+        invocation: &invocation(),
+        term: Term { now_ms, ..TERM },
+        first: 8,
+        records: &[5, 6],
+        death,
+    };
+    claim(before, &command, limits)
+}
+
+fn leased(id: u8) -> Bundle {
+    try_claim(None, id, 1_000, None, &Limits::default()).unwrap().into_item()
+}
+
+/// Marks `at` and dies; somebody claims once the lease is over.
+fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
+    let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: at };
+    let marked = mark(Some(bundle), &command).unwrap().into_item();
+    let death = Some(Death { attempt: bundle.attempt, ordinal });
+    let mut after =
+        try_claim(Some(&marked), 9, marked.until_ms, death, limits).unwrap().into_item();
+    if after.state == BundleState::Failed {
+        let due_ms = after.retry_at_ms;
+        assert!(try_claim(Some(&after), 9, due_ms - 1, None, limits).is_err());
+        after = try_claim(Some(&after), 9, due_ms, None, limits).unwrap().into_item();
+    }
+    after
+}
+
+#[test]
+fn a_first_claim_takes_the_lease_for_as_long_as_the_work_may_take() {
+    let bundle = leased(1);
+    assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 1));
+    let lease = bundle.lease().unwrap();
+    assert_eq!((lease.todo, lease.marks), (vec![0, 1], false));
+    let until =
+        |remaining_ms, predicted_ms| lease_until_ms(Term { now_ms: 0, remaining_ms, predicted_ms });
+    assert_eq!(until(900_000, 0), 32_000);
+    assert_eq!(until(900_000, 10_000), 42_000);
+    assert_eq!(until(5_000, 10_000), 7_000);
+    assert_eq!(until(u64::MAX, u64::MAX), u64::MAX);
+}
+
+#[test]
+fn a_claim_sent_again_finds_its_own_lease() {
+    let bundle = leased(1);
+    let limits = Limits::default();
+    let again = try_claim(Some(&bundle), 1, 2_000, None, &limits);
+    assert_eq!(again, Ok(Outcome::AlreadyApplied(bundle.clone())));
+    let other = try_claim(Some(&bundle), 2, 2_000, None, &limits);
+    assert_eq!(other, Err(Refusal::Leased { until_ms: bundle.until_ms }));
+}
+
+#[test]
+fn a_death_is_recorded_before_the_claim_that_follows_it() {
+    let (bundle, limits) = (leased(1), Limits::default());
+    let refused = try_claim(Some(&bundle), 2, bundle.until_ms, None, &limits);
+    assert_eq!(refused, Err(Refusal::DeathUnrecorded { attempt: 1, at: None }));
+    let of_another_attempt = Some(Death { attempt: 2, ordinal: 1 });
+    assert!(try_claim(Some(&bundle), 2, bundle.until_ms, of_another_attempt, &limits).is_err());
+    let death = Some(Death { attempt: 1, ordinal: 1 });
+    let after = try_claim(Some(&bundle), 2, bundle.until_ms, death, &limits).unwrap().into_item();
+    assert_eq!((after.attempt, after.owner), (2, nonce(2)));
+    assert!(after.lease().unwrap().marks);
+    // Nobody knows what it died of.
+    assert_eq!(after.suspect, None);
+}
+
+#[test]
+fn a_slow_owner_that_claims_again_is_not_a_death() {
+    let bundle = leased(1);
+    let after = try_claim(Some(&bundle), 1, bundle.until_ms, None, &Limits::default()).unwrap();
+    assert_eq!(after.write().map(|bundle| bundle.attempt), Some(2));
+}
+
+#[test]
+fn a_failure_is_retried_when_it_is_due() {
+    let command =
+        Fail { attempt: 1, nonce: nonce(1), error: "slow", retry_at_ms: 5_000, fatal: false };
+    let failed = fail(Some(&leased(1)), &command).unwrap().into_item();
+    let limits = Limits::default();
+    let early = try_claim(Some(&failed), 2, 4_999, None, &limits);
+    assert_eq!(early, Err(Refusal::NotDue { retry_at_ms: 5_000 }));
+    let due = try_claim(Some(&failed), 2, 5_000, None, &limits).unwrap().into_item();
+    assert_eq!((due.state, due.attempt), (BundleState::Leased, 2));
+}
+
+#[test]
+fn three_deaths_in_a_row_on_one_split_make_it_poison_after_a_pause() {
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let mut bundle = leased(1);
+    for ordinal in 1..=3 {
+        assert!(bundle.entries.iter().all(Option::is_none), "poison after {ordinal} deaths");
+        bundle = die_on(&bundle, 1, ordinal, &limits);
+    }
+    let entry = bundle.entry(1).unwrap();
+    assert_eq!((entry.kind, entry.rows, entry.skipped), (EntryKind::Poison, 0, 6));
+    assert_eq!(bundle.lease().unwrap().todo, [0]);
+}
+
+#[test]
+fn a_suspect_is_done_last() {
+    let bundle = die_on(&leased(1), 0, 1, &Limits::default());
+    assert_eq!(bundle.lease().unwrap().todo, [1, 0]);
+}
+
+#[test]
+fn the_decisive_trial_waits_so_that_a_dying_host_shows_itself() {
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let once = die_on(&leased(1), 0, 1, &limits);
+    assert_eq!(once.attempt, 2);
+    let command = Mark { attempt: 2, nonce: nonce(9), cur: 0 };
+    let marked = mark(Some(&once), &command).unwrap().into_item();
+    let death = Some(Death { attempt: 2, ordinal: 2 });
+    let now_ms = marked.until_ms;
+    let twice = try_claim(Some(&marked), 3, now_ms, death, &limits).unwrap().into_item();
+    assert_eq!((twice.state, twice.attempt), (BundleState::Failed, 2));
+    assert_eq!(twice.retry_at_ms, now_ms + limits.isolation_ms);
+}
+
+#[test]
+fn deaths_elsewhere_end_a_suspicion() {
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let mut bundle = leased(1);
+    for ordinal in [1, 2, 4, 5, 7, 8, 10] {
+        bundle = die_on(&bundle, 0, ordinal, &limits);
+    }
+    assert!(bundle.entries.iter().all(Option::is_none));
+    // On the other split of the same bundle too.
+    let mut bundle = leased(1);
+    for ordinal in 1..=20 {
+        bundle = die_on(&bundle, (ordinal / 2 % 2) as u8, ordinal, &limits);
+    }
+    assert!(bundle.entries.iter().all(Option::is_none));
+}
+
+#[test]
+fn a_host_that_kills_at_random_poisons_nothing() {
+    // Ten bundles on one host; every death is on some bundle, and each is recorded in turn.
+    let limits = Limits { on_error: ErrorPolicy::Skip, max_attempts: 1_000, ..Limits::default() };
+    let mut bundles: Vec<_> = (0..10).map(|_| leased(1)).collect();
+    let mut log: Option<DeathLog> = None;
+    for death in 0..500u32 {
+        let b = (death.wrapping_mul(2_654_435_761) >> 16) % 10;
+        let attempt = bundles[b as usize].attempt;
+        let record = DeathRecord { epoch: 0, bundle: b, attempt };
+        let after = DeathLog::record(log.as_ref(), record).into_item();
+        let ordinal = after.ordinal(record).unwrap();
+        bundles[b as usize] = die_on(&bundles[b as usize], 0, ordinal, &limits);
+        log = Some(after);
+    }
+    let entries = || bundles.iter().flat_map(|bundle| &bundle.entries);
+    assert!(entries().all(Option::is_none));
+}
+
+#[test]
+fn under_policy_fail_poison_fails_the_job_and_names_the_split() {
+    let limits = Limits::default();
+    let bundle = (1..=3).fold(leased(1), |bundle, ordinal| die_on(&bundle, 1, ordinal, &limits));
+    assert_eq!(bundle.state, BundleState::Dead);
+    let error = bundle.error.clone().unwrap();
+    assert!(error.contains("position 9") && error.contains("6 records"), "{error}");
+    let again = try_claim(Some(&bundle), 5, u64::MAX, None, &limits);
+    assert_eq!(again, Err(Refusal::Dead { error }));
+}
+
+#[test]
+fn poison_in_the_last_open_split_ends_the_bundle() {
+    let limits = Limits { on_error: ErrorPolicy::Quarantine, ..Limits::default() };
+    let mut bundle = leased(1);
+    bundle.entries = vec![None];
+    let command = |bundle: &Bundle, death| {
+        let term = Term { now_ms: bundle.claimable_at_ms().unwrap(), ..TERM };
+        let invocation = &invocation();
+        let nonce = nonce(bundle.attempt as u8 + 1);
+        claim(
+            Some(bundle),
+            &Claim { nonce, invocation, term, first: 0, records: &[3], death },
+            &limits,
+        )
+        .unwrap()
+        .into_item()
+    };
+    for ordinal in 1..=3 {
+        let cur = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
+        let marked = mark(Some(&bundle), &cur).unwrap().into_item();
+        bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal }));
+        if bundle.state == BundleState::Failed {
+            bundle = command(&bundle, None);
+        }
+    }
+    assert_eq!(bundle.state, BundleState::Done);
+    assert!(bundle.is_complete() && bundle.lease().is_none());
+}
+
+#[test]
+fn a_bundle_is_given_up_after_its_attempts() {
+    let limits = Limits { max_attempts: 3, ..Limits::default() };
+    let mut bundle = leased(1);
+    for attempt in 1..=3 {
+        assert_eq!((bundle.attempt, bundle.state), (attempt, BundleState::Leased));
+        let nonce = bundle.owner;
+        let command = Fail { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
+        bundle = fail(Some(&bundle), &command).unwrap().into_item();
+        bundle = try_claim(Some(&bundle), 2, 0, None, &limits).unwrap().into_item();
+    }
+    assert_eq!(bundle.state, BundleState::Dead);
+    let error = bundle.error.unwrap();
+    assert!(error.contains("3 attempts") && error.contains("no space"), "{error}");
+}
+
+#[test]
+fn a_released_bundle_is_claimed_at_once() {
+    let command = crate::Release { invocation: &invocation(), attempt: Some(1) };
+    let released = release(Some(&leased(1)), &command).unwrap().into_item();
+    let death = Some(Death { attempt: 1, ordinal: 1 });
+    let after = try_claim(Some(&released), 2, 0, death, &Limits::default()).unwrap().into_item();
+    assert_eq!((after.state, after.attempt), (BundleState::Leased, 2));
+}
+
+#[test]
+fn malformed_claims_are_refused() {
+    let limits = Limits::default();
+    let long = InvocationId("x".repeat(65));
+    let claim_of = |records: &[u32], invocation: &InvocationId| {
+        let command =
+            Claim { nonce: nonce(1), invocation, term: TERM, first: 0, records, death: None };
+        claim(None, &command, &limits)
+    };
+    for (records, invocation) in
+        [(&[][..], &invocation()), (&[1; 9][..], &invocation()), (&[1][..], &long)]
+    {
+        assert!(matches!(claim_of(records, invocation), Err(Refusal::Invalid { .. })));
+    }
+    let mut shorter = leased(1);
+    shorter.entries.pop();
+    assert!(matches!(try_claim(Some(&shorter), 1, 0, None, &limits), Err(Refusal::Invalid { .. })));
+}
+
+proptest! {
+    #[test]
+    fn strikes_count_only_consecutive_ordinals(gaps in prop::collection::vec(1u64..3, 1..20)) {
+        let (mut ordinal, mut suspect, mut run) = (0, None, 0);
+        for gap in gaps {
+            run = if gap == 1 && suspect.is_some() { run + 1 } else { 1 };
+            ordinal += gap;
+            suspect = Some(struck(suspect, 0, ordinal));
+            prop_assert_eq!(suspect.map(|suspect| suspect.strikes), Some(run));
+        }
+    }
+}

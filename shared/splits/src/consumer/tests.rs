@@ -1,1 +1,105 @@
 //! Progress of a consumer, case by case.
+
+use super::*;
+use proptest::prelude::*;
+
+fn at(generation: u64, g: u64, position: Position) -> Ack {
+    Ack {
+        generation,
+        delivered: Place { epoch: 0, position: position + 1 },
+        durable: Cursor { epoch: 0, g },
+        durable_place: Place { epoch: 0, position },
+        now_ms: g,
+    }
+}
+
+fn started() -> Consumer {
+    register(None, &at(1, 0, 0)).unwrap().into_item()
+}
+
+#[test]
+fn a_newer_generation_fences_the_older() {
+    let first = started();
+    let second = register(Some(&first), &at(2, 0, 0)).unwrap().into_item();
+    assert_eq!(ack(Some(&second), &at(1, 5, 2)), Err(Refusal::Fenced { generation: 2 }));
+    assert_eq!(register(Some(&second), &at(1, 0, 0)), Err(Refusal::Fenced { generation: 2 }));
+    assert_eq!(register(Some(&second), &at(2, 0, 0)), Ok(Outcome::AlreadyApplied(second)));
+}
+
+#[test]
+fn the_first_ack_of_a_generation_registers_it() {
+    let outcome = ack(Some(&started()), &at(7, 3, 1)).unwrap();
+    assert_eq!(outcome.write().map(|consumer| consumer.generation), Some(7));
+    assert!(ack(None, &at(1, 0, 0)).unwrap().write().is_some());
+}
+
+#[test]
+fn an_ack_sent_again_or_overtaken_changes_nothing() {
+    let ahead = ack(Some(&started()), &at(1, 5, 2)).unwrap().into_item();
+    assert_eq!(ack(Some(&ahead), &at(1, 5, 2)), Ok(Outcome::AlreadyApplied(ahead)));
+    assert_eq!(ack(Some(&ahead), &at(1, 3, 1)), Ok(Outcome::AlreadyApplied(ahead)));
+}
+
+#[test]
+fn a_new_run_may_go_back_to_the_horizon_and_no_further() {
+    let ahead = ack(Some(&started()), &at(1, 5, 2)).unwrap().into_item();
+    let horizon = collected(Some(&ahead)).unwrap().into_item();
+    let ahead = ack(Some(&horizon), &at(1, 9, 4)).unwrap().into_item();
+    let refused = register(Some(&ahead), &at(2, 4, 2));
+    assert_eq!(refused, Err(Refusal::Collected { horizon: Cursor { epoch: 0, g: 5 } }));
+    let back = register(Some(&ahead), &at(2, 5, 2)).unwrap().into_item();
+    assert_eq!(back.durable, Cursor { epoch: 0, g: 5 });
+    assert_eq!(back.collected, horizon.collected);
+}
+
+#[test]
+fn a_checkpoint_saved_before_splits_without_rows_is_as_good_as_one_saved_after() {
+    let ahead = ack(Some(&started()), &at(1, 5, 6)).unwrap().into_item();
+    let horizon = collected(Some(&ahead)).unwrap().into_item();
+    let back = register(Some(&horizon), &at(2, 5, 3)).unwrap().into_item();
+    assert_eq!(back.durable_place, Place { epoch: 0, position: 6 });
+    assert!(back.delivered >= back.durable_place);
+}
+
+#[test]
+fn nothing_is_collected_for_a_consumer_there_is_not() {
+    assert!(matches!(collected(None), Err(Refusal::Invalid { .. })));
+    assert!(collected(Some(&started())).unwrap().write().is_none());
+}
+
+#[test]
+fn durable_cannot_be_ahead_of_delivered() {
+    let mut ahead = at(1, 1, 5);
+    ahead.delivered.position = 4;
+    assert!(matches!(ack(Some(&started()), &ahead), Err(Refusal::Invalid { .. })));
+    let mut torn = at(1, 1, 5);
+    torn.durable.epoch = 1;
+    assert!(matches!(ack(Some(&started()), &torn), Err(Refusal::Invalid { .. })));
+}
+
+proptest! {
+    /// Whatever is sent, no transition breaks an invariant (they are asserted inside).
+    #[test]
+    fn any_sequence_of_commands_keeps_the_invariants(
+        commands in prop::collection::vec((0u8..3, 0u64..4, 0u32..3, 0u64..9, 0u32..9, 0u32..3), 0..40),
+    ) {
+        let mut consumer = None;
+        for (command, generation, epoch, g, position, ahead) in commands {
+            let data = Ack {
+                generation,
+                delivered: Place { epoch, position: position + ahead },
+                durable: Cursor { epoch, g },
+                durable_place: Place { epoch, position },
+                now_ms: g,
+            };
+            let outcome = match command {
+                0 => register(consumer.as_ref(), &data),
+                1 => ack(consumer.as_ref(), &data),
+                _ => collected(consumer.as_ref()),
+            };
+            if let Ok(Outcome::Write(after)) = outcome {
+                consumer = Some(after);
+            }
+        }
+    }
+}
