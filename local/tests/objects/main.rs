@@ -1,5 +1,8 @@
 //! The object server: the conformance suite, and what only the embedded one promises.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+#![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
+
 #[macro_use]
 mod suite;
 

@@ -58,3 +58,88 @@ pub fn verdict(
         _ => Verdict::Keep,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entry, Metrics};
+    use gristmill_types::InvocationId;
+
+    fn bundle(state: BundleState, kinds: &[Option<EntryKind>]) -> Bundle {
+        let (owner, attempt) = (Nonce([2; 8]), 2);
+        let entry = |kind| Entry {
+            kind,
+            attempt,
+            nonce: owner,
+            bytes: 0,
+            crc32c: 0,
+            rows: 0,
+            batches: 0,
+            remainder: 0,
+            skipped: 0,
+        };
+        Bundle {
+            state,
+            attempt,
+            owner,
+            invocation: InvocationId("i".into()),
+            until_ms: 0,
+            retry_at_ms: 0,
+            entries: kinds.iter().map(|kind| kind.map(entry)).collect(),
+            cur: None,
+            suspect: None,
+            error: None,
+            metrics: Metrics::default(),
+        }
+    }
+
+    fn name(position: Position, attempt: Attempt) -> ChunkName {
+        ChunkName { epoch: 0, position, attempt, nonce: Nonce([2; 8]) }
+    }
+
+    fn place(position: Position) -> Place {
+        Place { epoch: 0, position }
+    }
+
+    const OBJECT: Option<EntryKind> = Some(EntryKind::Object);
+
+    #[test]
+    fn committed_objects_go_once_passed_and_not_cached() {
+        let done = bundle(BundleState::Done, &[OBJECT, OBJECT]);
+        let of = |horizon, cached| verdict(&name(5, 2), Some(&done), 4, place(horizon), cached);
+        assert_eq!(of(5, false), Verdict::Keep);
+        assert_eq!(of(6, false), Verdict::DeletePassed);
+        assert_eq!(of(6, true), Verdict::Keep);
+    }
+
+    #[test]
+    fn orphans_go_once_their_bundle_is_done() {
+        for state in [BundleState::Leased, BundleState::Released, BundleState::Failed] {
+            let open = bundle(state, &[None, OBJECT]);
+            for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
+                assert_eq!(verdict(&orphan, Some(&open), 4, place(9), false), Verdict::Keep);
+            }
+        }
+        let done = bundle(BundleState::Done, &[Some(EntryKind::Local), OBJECT]);
+        for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
+            let verdict = verdict(&orphan, Some(&done), 4, place(0), false);
+            assert_eq!(verdict, Verdict::DeleteOrphan);
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_kept() {
+        let done = bundle(BundleState::Done, &[OBJECT]);
+        for (object, first) in [(name(4, 2), 5), (name(9, 2), 4), (name(u32::MAX, 2), 0)] {
+            assert_eq!(verdict(&object, Some(&done), first, place(99), false), Verdict::Keep);
+        }
+        assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), Verdict::Keep);
+    }
+
+    #[test]
+    fn the_slowest_consumer_holds_the_horizon() {
+        let at = |position| Consumer { collected_place: place(position), ..Consumer::default() };
+        assert_eq!(horizon(&[at(7), at(3)]), place(3));
+        assert_eq!(horizon([]), Place::default());
+    }
+}

@@ -69,3 +69,39 @@ impl DeathLog {
         Some(Death { attempt: death.attempt, ordinal: self.ordinal(death)? })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death(bundle: BundleIndex, attempt: Attempt) -> DeathRecord {
+        DeathRecord { epoch: 0, bundle, attempt }
+    }
+
+    fn record(log: &DeathLog, bundle: BundleIndex, attempt: Attempt) -> DeathLog {
+        DeathLog::record(Some(log), death(bundle, attempt)).into_item()
+    }
+
+    #[test]
+    fn a_death_recorded_twice_keeps_its_ordinal() {
+        let log = DeathLog::record(None, death(1, 1)).into_item();
+        let log = record(&log, 2, 1);
+        let again = DeathLog::record(Some(&log), death(1, 1));
+        assert_eq!(again, Outcome::AlreadyApplied(log.clone()));
+        assert_eq!(log.death(death(1, 1)), Some(Death { attempt: 1, ordinal: 1 }));
+        assert_eq!(log.death(death(2, 1)), Some(Death { attempt: 1, ordinal: 2 }));
+        assert_eq!(log.death(death(2, 2)), None);
+    }
+
+    #[test]
+    fn the_log_stays_small_and_goes_on_counting() {
+        let log = (0..100).fold(DeathLog::default(), |log, bundle| record(&log, bundle, 1));
+        assert_eq!((log.deaths, log.recent.len()), (100, RECENT_DEATHS));
+        assert_eq!(log.ordinal(death(99, 1)), Some(100));
+        // Forgotten: counted as a new one, which only ever ends a suspicion.
+        assert_eq!(log.ordinal(death(0, 1)), None);
+        assert_eq!(record(&log, 0, 1).ordinal(death(0, 1)), Some(101));
+        let bytes = postcard::to_stdvec(&log).unwrap();
+        assert!(bytes.len() <= 1024, "{} bytes", bytes.len());
+    }
+}

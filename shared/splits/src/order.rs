@@ -176,3 +176,111 @@ impl Ramp {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Batches of a seed are forever: a change here changes what every job delivers.
+    #[test]
+    fn the_order_is_pinned() {
+        let order = |n, seed, epoch| {
+            let order = Order::new(n, seed, epoch);
+            (0..n).map(|position| order.split_at(position).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(10, 0, 0), PINNED);
+        assert_ne!(order(10, 0, 1), PINNED);
+        assert_ne!(order(10, 1, 0), PINNED);
+        assert_eq!(permute(10, 0, 0, 3), Some(PINNED[3]));
+    }
+
+    const PINNED: [u32; 10] = [0; 10];
+
+    #[test]
+    fn there_is_nothing_beyond_the_end() {
+        assert_eq!(permute(0, 1, 1, 0), None);
+        assert_eq!(permute(1, 1, 1, 0), Some(0));
+        assert_eq!(permute(5, 1, 1, 5), None);
+        assert_eq!(Order::new(5, 1, 1).position_of(5), None);
+        let largest = Order::new(u32::MAX, 1, 1);
+        let split = largest.split_at(u32::MAX - 1).unwrap();
+        assert_eq!(largest.position_of(split), Some(u32::MAX - 1));
+    }
+
+    /// Over many seeds every split is about as often at every position: no seat is favoured.
+    #[test]
+    fn the_order_is_even() {
+        const N: usize = 8;
+        let mut seen = [[0u32; N]; N];
+        for seed in 0..4_000 {
+            let order = Order::new(N as u32, seed, 0);
+            for (position, seen) in (0..).zip(&mut seen) {
+                seen[order.split_at(position).unwrap() as usize] += 1;
+            }
+        }
+        // 500 expected; five standard deviations are 105.
+        assert!(seen.iter().flatten().all(|times| (395..=605).contains(times)), "{seen:?}");
+    }
+
+    /// Neighbours in the dataset do not stay neighbours.
+    #[test]
+    fn the_order_breaks_up_runs() {
+        let order = Order::new(10_000, 3, 0);
+        let splits: Vec<_> =
+            (0..10_000).map(|position| order.split_at(position).unwrap()).collect();
+        let runs = splits.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
+        assert!(runs < 20, "{runs} neighbours");
+    }
+
+    #[test]
+    fn bundles_ramp_up() {
+        let sizes = |n, r| {
+            let ramp = Ramp::new(n, r);
+            (0..ramp.bundles()).map(|bundle| ramp.positions(bundle).len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(30, 8), [1, 1, 2, 4, 8, 8, 6]);
+        assert_eq!(sizes(4, 1), [1, 1, 1, 1]);
+        assert_eq!(sizes(7, 2), [1, 1, 2, 2, 1]);
+        assert_eq!(sizes(0, 8), [0; 0]);
+        assert_eq!(sizes(5, 100), [1, 1, 2, 1]);
+        assert_eq!(sizes(5, 7), [1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn small_datasets_have_small_bundles() {
+        assert_eq!([0, 255, 256, 511, 512, 1024, u32::MAX].map(default_r), [1, 1, 2, 2, 4, 8, 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_a_bijection(n in 1u32..600, seed: u64, epoch: u32) {
+            let order = Order::new(n, seed, epoch);
+            let mut seen = vec![false; n as usize];
+            for position in 0..n {
+                let split = order.split_at(position).unwrap();
+                prop_assert!(!std::mem::replace(&mut seen[split as usize], true));
+                prop_assert_eq!(order.position_of(split), Some(position));
+            }
+        }
+
+        #[test]
+        fn every_position_is_in_exactly_its_bundle(n in 1u32..2_000, r in 0u32..12) {
+            let ramp = Ramp::new(n, r);
+            let mut next = 0;
+            for bundle in 0..ramp.bundles() {
+                let positions = ramp.positions(bundle);
+                prop_assert_eq!(positions.start, next);
+                prop_assert!(!positions.is_empty() && positions.len() <= ramp.r() as usize);
+                for position in positions.clone() {
+                    prop_assert_eq!(ramp.bundle_of(position), Some(bundle));
+                }
+                next = positions.end;
+            }
+            prop_assert_eq!(next, n);
+            prop_assert_eq!(ramp.bundle_of(n), None);
+            prop_assert!(ramp.positions(ramp.bundles()).is_empty());
+            prop_assert!(ramp.positions(u32::MAX).is_empty());
+        }
+    }
+}

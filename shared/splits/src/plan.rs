@@ -64,3 +64,56 @@ impl SplitPlan {
         Some(SplitRange { file: file as u32, first_record, records })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_last_split_of_a_file_is_short() {
+        let plan = SplitPlan::new(&[0, 5, 0, 4, 1, 0], 2).unwrap();
+        let splits: Vec<_> = (0..).map_while(|split| plan.split(split)).collect();
+        let range = |file, first_record, records| SplitRange { file, first_record, records };
+        let expected = [
+            range(1, 0, 2),
+            range(1, 2, 2),
+            range(1, 4, 1),
+            range(3, 0, 2),
+            range(3, 2, 2),
+            range(4, 0, 1),
+        ];
+        assert_eq!(splits, expected);
+        assert_eq!((plan.n_splits(), plan.records()), (6, 10));
+    }
+
+    #[test]
+    fn a_dataset_may_be_empty_but_not_endless() {
+        for files in [&[][..], &[0, 0][..]] {
+            let plan = SplitPlan::new(files, 4).unwrap();
+            assert_eq!((plan.n_splits(), plan.split(0)), (0, None));
+        }
+        assert!(SplitPlan::new(&[u32::MAX, 1], 1).is_none());
+        let largest = SplitPlan::new(&[u32::MAX], 1).unwrap();
+        assert_eq!(largest.split(u32::MAX - 1).map(|s| s.first_record), Some(u32::MAX - 1));
+        assert_eq!(SplitPlan::new(&[3], 0).unwrap().n_splits(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn every_record_is_in_exactly_one_split(
+            files in prop::collection::vec(0u32..40, 0..20), split_records in 1u32..12,
+        ) {
+            let plan = SplitPlan::new(&files, split_records).unwrap();
+            let mut next = vec![0; files.len()];
+            for split in 0..plan.n_splits() {
+                let range = plan.split(split).unwrap();
+                prop_assert!((1..=split_records).contains(&range.records));
+                prop_assert_eq!(next[range.file as usize], range.first_record);
+                next[range.file as usize] += range.records;
+            }
+            prop_assert_eq!(next, files);
+            prop_assert_eq!(plan.split(plan.n_splits()), None);
+        }
+    }
+}

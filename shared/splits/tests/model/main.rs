@@ -6,6 +6,9 @@
 //! and from an older checkpoint, reports of death that come late or for somebody else, splits that
 //! kill whoever runs them, local commits, and collection that decides now and deletes later.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+#![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
+
 mod mutants;
 mod step;
 mod world;

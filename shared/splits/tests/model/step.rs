@@ -16,7 +16,6 @@ use gristmill_splits::{
 use gristmill_types::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::slice;
 
 /// Content differs between attempts here, so that a commit that points at the wrong one shows.
 fn checksum(attempt: Attempt, nonce: Nonce) -> u32 {
@@ -82,7 +81,7 @@ impl World {
     fn check(&self, state: &State) -> Check {
         let bundles =
             self.bundles.iter().zip(&state.bundles).map(|(r, b)| (r.start, b.as_ref())).collect();
-        let consumers = state.consumer.as_ref().map(slice::from_ref).unwrap_or_default();
+        let consumers = state.consumer.as_slice();
         let view = EpochView { epoch: 0, item: Some(&state.epoch), bundles };
         invariants::world(&invariants::World {
             epochs: vec![view],
@@ -416,7 +415,7 @@ impl World {
             Action::Delete => {
                 let Some((name, verdict)) = state.doomed.take() else { return Ok(()) };
                 let b = self.bundle_of(name.position);
-                let consumers = state.consumer.as_ref().map(slice::from_ref).unwrap_or_default();
+                let consumers = state.consumer.as_slice();
                 let (bundle, first) = (state.bundles[b].as_ref(), self.bundles[b].start);
                 invariants::invariant_06_only_useless_objects_go(
                     &name, verdict, bundle, first, consumers,

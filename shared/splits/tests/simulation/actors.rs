@@ -8,7 +8,6 @@ use gristmill_splits::invariants::{self, Check, Violation};
 use gristmill_splits::{Ack, Commit, Cursor, Entry, EntryKind, Place, Refusal};
 use gristmill_types::{Attempt, Epoch, InvocationId, Nonce};
 use std::collections::VecDeque;
-use std::slice;
 
 /// Content differs between attempts here, so that a commit that points at the wrong one shows.
 fn checksum(attempt: Attempt, nonce: Nonce) -> u32 {
@@ -455,7 +454,7 @@ impl Sim {
         let Some(bundle) = self.ramp.bundle_of(name.position) else { return Ok(()) };
         let horizon = collect::horizon(self.table.consumer.item.as_ref());
         let verdict = self.verdict(name, horizon);
-        let consumers = self.table.consumer.item.as_ref().map(slice::from_ref).unwrap_or_default();
+        let consumers = self.table.consumer.item.as_slice();
         invariants::invariant_06_only_useless_objects_go(
             &name,
             if verdict == Verdict::Keep { Verdict::DeleteOrphan } else { verdict },

@@ -7,6 +7,9 @@
 //! doubled, one event starts two workers, the trainer dies and restores an old checkpoint. After a
 //! while faults stop, and the job has to end. One seed gives one trace.
 
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+#![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
+
 mod actors;
 mod coordinator;
 mod sim;
