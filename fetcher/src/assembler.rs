@@ -168,10 +168,11 @@ impl Assembler {
             return Ok(true);
         }
         let fresh = Joiner::new(self.plan.batch_size, self.plan.drop_last);
-        if let Some(batch) = std::mem::replace(&mut self.joiner, fresh).finish() {
-            if !self.deliver(batch, entry, None, resume_place).await? {
-                return Ok(false);
-            }
+        let last = std::mem::replace(&mut self.joiner, fresh).finish();
+        if let Some(batch) = last
+            && !self.deliver(batch, entry, None, resume_place).await?
+        {
+            return Ok(false);
         }
         self.remainders.clear();
         self.end_epoch().await

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(permute(10, 0, 0, 3), Some(PINNED[3]));
     }
 
-    const PINNED: [u32; 10] = [0; 10];
+    const PINNED: [u32; 10] = [5, 6, 8, 1, 9, 4, 0, 2, 7, 3];
 
     #[test]
     fn there_is_nothing_beyond_the_end() {

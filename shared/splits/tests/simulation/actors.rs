@@ -463,6 +463,7 @@ impl Sim {
             consumers,
         )?;
         self.objects.remove(&name);
+        self.changed = true;
         Ok(())
     }
 }

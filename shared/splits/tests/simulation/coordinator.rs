@@ -195,6 +195,7 @@ impl Sim {
             let slot = self.table.bundles.entry(key).or_default();
             let written = put(slot, read.version, after.clone());
             debug_assert!(written.is_ok());
+            self.changed = true;
             self.applied.insert(task.number);
             self.notice_death_of_job(after);
         }
@@ -291,6 +292,7 @@ impl Sim {
                 let generation = command.generation;
                 invariants::invariant_11_old_generations_are_fenced(before, generation, true)?;
             }
+            self.changed = true;
             if let Err(current) = put(&mut self.table.consumer, read.version, *after) {
                 self.conflicts += 1;
                 task.step = Step::Consumer { read: current };
@@ -309,8 +311,9 @@ impl Sim {
         let bundles: Vec<_> = (0..self.ramp.bundles()).map(|b| self.bundle((epoch, b))).collect();
         let batch_size = self.batch_size;
         let command = Seal { bundles: &bundles, batch_size, drop_last: false, max_skipped: 1_000 };
-        let slot = &self.table.epochs[&epoch];
+        let slot = self.table.epochs[&epoch].clone();
         if let Ok(Outcome::Write(after)) = epoch::seal(slot.item.as_ref(), &command) {
+            self.changed = true;
             let version = slot.version + 1;
             self.table.epochs.insert(epoch, Versioned { version, item: Some(after) });
         }
@@ -319,8 +322,9 @@ impl Sim {
 
     fn close(&mut self, epoch: Epoch) -> Check {
         let durable: Vec<Cursor> = self.table.consumer.item.iter().map(|c| c.durable).collect();
-        let slot = &self.table.epochs[&epoch];
+        let slot = self.table.epochs[&epoch].clone();
         if let Ok(Outcome::Write(after)) = epoch::close(slot.item.as_ref(), epoch, &durable) {
+            self.changed = true;
             let version = slot.version + 1;
             self.table.epochs.insert(epoch, Versioned { version, item: Some(after) });
         }

@@ -22,23 +22,27 @@ const SEEDS: u64 = 3_000;
 
 #[test]
 fn every_seed_ends_with_each_record_once() {
-    let (mut done, mut poisoned, mut replays, mut attempts, mut conflicts) = (0, 0, 0, 0, 0);
+    let (mut done, mut poisoned, mut wronged) = (0, 0, 0);
+    let (mut replays, mut attempts, mut conflicts) = (0, 0, 0);
     for seed in 0..SEEDS {
         let report = Sim::new(seed, ErrorPolicy::Skip).run();
         // A pure function of the seed ends well; only exhausted attempts may fail a job.
         done += u64::from(report.end == End::Done);
         poisoned += report.poisoned;
+        wronged += report.wronged;
         replays += report.replays;
         attempts += report.attempts;
         conflicts += report.conflicts;
     }
     println!(
-        "{SEEDS} seeds: {done} done, {poisoned} splits poisoned, {replays} batches replayed, \
+        "{SEEDS} seeds: {done} done, {poisoned} splits poisoned ({wronged} of them wrongly), {replays} batches replayed, \
          {attempts} attempts, {conflicts} lost races"
     );
     assert!(done > SEEDS * 9 / 10, "only {done} of {SEEDS} jobs were done");
     // The faults do happen.
-    assert!(poisoned > 0 && replays > SEEDS && conflicts > SEEDS);
+    assert!(poisoned > SEEDS / 10 && replays > SEEDS / 2 && conflicts > SEEDS);
+    // Chance may kill one split three times in a row, but hardly ever does.
+    assert!(wronged * 100 <= poisoned, "{wronged} innocent splits of {poisoned} poisoned");
 }
 
 #[test]
@@ -60,10 +64,13 @@ fn under_policy_fail_a_poison_split_fails_the_job_and_names_itself() {
 
 #[test]
 fn one_seed_gives_one_trace() {
+    let trace = |seed| {
+        let mut sim = Sim::new(seed, ErrorPolicy::Skip);
+        sim.traced = true;
+        sim.run().trace
+    };
     for seed in 0..50 {
-        let [first, again] = [(); 2].map(|()| Sim::new(seed, ErrorPolicy::Skip).run().trace);
-        assert_eq!(first, again, "seed {seed}");
+        assert_eq!(trace(seed), trace(seed), "seed {seed}");
     }
-    let other = Sim::new(1, ErrorPolicy::Skip).run().trace;
-    assert_ne!(Sim::new(0, ErrorPolicy::Skip).run().trace, other);
+    assert_ne!(trace(0), trace(1));
 }

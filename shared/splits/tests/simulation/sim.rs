@@ -13,7 +13,7 @@ use gristmill_splits::{
 };
 use gristmill_types::{Attempt, BundleIndex, Epoch, ErrorPolicy, InvocationId, Nonce, Position};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
+use std::fmt::{self, Debug, Write};
 use std::slice;
 
 /// Faults happen before this time, in ms.
@@ -107,6 +107,8 @@ pub struct Report {
     pub trace: blake3::Hash,
     pub has_poison: bool,
     pub poisoned: u64,
+    /// Splits given up as poison that are none.
+    pub wronged: u64,
     pub replays: u64,
     pub attempts: u64,
     pub conflicts: u64,
@@ -141,6 +143,10 @@ pub struct Sim {
     pub applied: BTreeSet<u64>,
     pub replays: u64,
     pub conflicts: u64,
+    /// Something was written or deleted since the last look at the whole world.
+    pub changed: bool,
+    /// Whether every event goes into the trace.
+    pub traced: bool,
     trace: blake3::Hasher,
 }
 
@@ -186,6 +192,8 @@ impl Sim {
             applied: BTreeSet::new(),
             replays: 0,
             conflicts: 0,
+            changed: true,
+            traced: false,
             trace: blake3::Hasher::new(),
             random,
         };
@@ -206,8 +214,14 @@ impl Sim {
             events += 1;
             assert!(events < MOST_EVENTS, "no end in sight (invariant 16) at {now_ms} ms");
             self.now_ms = now_ms;
-            self.note(&(now_ms, order, &event));
-            if let Err(violation) = self.handle(event).and_then(|()| self.check()) {
+            if self.traced {
+                self.note(&(now_ms, order, &event));
+            }
+            let mut checked = self.handle(event);
+            if std::mem::take(&mut self.changed) {
+                checked = checked.and_then(|()| self.check());
+            }
+            if let Err(violation) = checked {
                 panic!("{violation} at {now_ms} ms, event {order}");
             }
         }
@@ -218,6 +232,10 @@ impl Sim {
                 End::Done
             }
         };
+        let at_poison = |place: &Place, kind: EntryKind| {
+            kind == EntryKind::Poison && self.poison != Some(*place)
+        };
+        let wronged = self.seen.iter().filter(|(place, (kind, ..))| at_poison(place, *kind));
         let bundles = || self.table.bundles.values().filter_map(|bundle| bundle.item.as_ref());
         let poisoned = |bundle: &Bundle| {
             bundle.entries.iter().flatten().filter(|e| e.kind == EntryKind::Poison).count() as u64
@@ -226,6 +244,7 @@ impl Sim {
             end,
             trace: self.trace.finalize(),
             has_poison: self.poison.is_some(),
+            wronged: wronged.count() as u64,
             poisoned: bundles().map(poisoned).sum(),
             replays: self.replays,
             attempts: bundles().map(|bundle| u64::from(bundle.attempt)).sum(),
@@ -272,8 +291,15 @@ impl Sim {
         }
     }
 
-    pub fn note(&mut self, what: &impl Debug) {
-        self.trace.update(format!("{what:?}\n").as_bytes());
+    fn note(&mut self, what: &impl Debug) {
+        struct Sink<'a>(&'a mut blake3::Hasher);
+        impl Write for Sink<'_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                self.0.update(text.as_bytes());
+                Ok(())
+            }
+        }
+        writeln!(Sink(&mut self.trace), "{what:?}").unwrap();
     }
 
     /// Whether there is nothing left to do.
