@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs},
-    dataset::{self, DatasetSpec},
+    dataset::DatasetSpec,
     failure::Failure,
     train::{self, Report},
 };
@@ -33,7 +33,7 @@ ops:
 
 async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
     let images = DatasetSpec::images(args.images, 0);
-    let dir = made(&images).await?;
+    let dir = train::make_dataset(images).await?;
     let pipeline = Pipeline::parse(train::RESNET).map_err(Failure::failed)?;
     let mut ratios = Vec::new();
     let mut rows = Vec::new();
@@ -71,14 +71,6 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
         println!("{result}");
     }
     Ok(())
-}
-
-async fn made(spec: &DatasetSpec) -> Result<std::path::PathBuf, Failure> {
-    let dir = dataset::default_dir(spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
-    let (making, spec) = (dir.clone(), *spec);
-    let made = tokio::task::spawn_blocking(move || train::make_dataset(&making, &spec));
-    made.await.map_err(Failure::failed)??;
-    Ok(dir)
 }
 
 /// CPU milliseconds a sample of the executor on one thread, reading from memory.
@@ -129,7 +121,7 @@ async fn whole(
 /// Table writes for each split of a study in which splits cost nothing.
 async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     // One batch of four records is a split.
-    let dir = made(&DatasetSpec::ints(splits * 4, 0)).await?;
+    let dir = train::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
     let pipeline = Pipeline::parse(SLEEP).map_err(Failure::failed)?;
     let args = TrainArgs { split_batches: Some(1), ..train_args(1, 8) };
     let source = Source::Local { root: dir, pattern: "train-*".to_owned() };

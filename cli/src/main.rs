@@ -13,7 +13,7 @@ mod up;
 use args::{Cli, Command};
 use clap::Parser;
 use failure::Failure;
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -29,7 +29,12 @@ fn main() -> ExitCode {
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(run(cli)),
+        Ok(runtime) => {
+            let outcome = runtime.block_on(run(cli));
+            // A thread that waits for a lock must not keep an interrupted program.
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            outcome
+        }
         Err(error) => Err(Failure::failed(format!("cannot start: {error}"))),
     };
     finish(outcome)

@@ -15,7 +15,7 @@ pub use report::Report;
 use crate::{
     args::{DemoArgs, RunArgs, TrainArgs},
     attach::Stack,
-    dataset::{self, DatasetSpec},
+    dataset::DatasetSpec,
     failure::Failure,
     job,
 };
@@ -56,16 +56,9 @@ fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {
     Source::parse(text, base).map_err(Failure::usage)
 }
 
-/// The demo's dataset, made once per machine.
+/// The demo's dataset.
 async fn generated(args: &DemoArgs) -> Result<Source, Failure> {
-    let spec = DatasetSpec::images(args.images, args.train.seed);
-    let dir = dataset::default_dir(&spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
-    let making = dir.clone();
-    let made = tokio::task::spawn_blocking(move || make_dataset(&making, &spec));
-    tokio::select! {
-        made = made => made.map_err(Failure::failed)??,
-        _ = tokio::signal::ctrl_c() => return Err(Failure::interrupted()),
-    }
+    let dir = make_dataset(DatasetSpec::images(args.images, args.train.seed)).await?;
     Ok(Source::Local { root: dir, pattern: "train-*".to_owned() })
 }
 

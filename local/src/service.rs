@@ -31,7 +31,8 @@ pub struct ServiceConfig {
     pub credentials: Option<Credentials>,
     /// The ports; 0 is that of the state directory, or any.
     pub ports: Ports,
-    /// Keep the table in a file, so that jobs survive a restart or a kill; otherwise in memory, which is faster.
+    /// Keep the table and accepted events in files, so that jobs survive a restart or a kill; otherwise in memory,
+    /// which is faster.
     /// Objects are files either way, and are not forced to the disk: a power cut may lose some.
     pub durable: bool,
     /// The table made at start.
@@ -184,11 +185,13 @@ impl Service {
             "state_file": dir.file(),
         });
         let log_dir = dir.path().join("logs");
+        let event_dir = config.durable.then(|| dir.path().join("events"));
         let kept = Arc::new(Mutex::new(Kept { dir, saved }));
         let host = FunctionHost::start(HostConfig {
             region: config.region,
             listener: Some(listeners.lambda),
             log_dir: Some(log_dir),
+            event_dir,
             account_concurrency: config.account_concurrency,
             idle_timeout: config.idle_timeout,
             freeze: config.freeze,

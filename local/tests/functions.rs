@@ -321,6 +321,46 @@ async fn failed_and_expired_events_reach_the_failure_destination() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn events_that_have_not_ended_outlive_their_host() {
+    let record = tempfile::NamedTempFile::new().unwrap();
+    let events = tempfile::tempdir().unwrap();
+    let config = || {
+        let mut failures = echo("failures");
+        failures.env.insert("RECORD".into(), record.path().to_str().unwrap().into());
+        let once = FunctionConfig { on_failure: Some("failures".into()), ..echo("once") };
+        let mut again = FunctionConfig { retry_attempts: 1, ..echo("again") };
+        again.env = failures.env.clone();
+        let event_dir = Some(events.path().to_owned());
+        HostConfig { event_dir, ..HostConfig::new(keys(), vec![once, again, failures]) }
+    };
+    let left = || std::fs::read_dir(events.path()).unwrap().count();
+
+    let host = FunctionHost::start(config()).await.unwrap();
+    host.send("once", "{}").unwrap();
+    eventually("what has ended is forgotten", || left() == 0).await;
+    let id = host.send("once", r#"{"sleep_ms": 600000}"#).unwrap();
+    busy(&host, "once", 1).await;
+    host.send("again", r#"{"sleep_ms": 300, "id": "again"}"#).unwrap();
+    eventually("it runs", || recorded(record.path()).len() == 1).await;
+    // As a kill leaves it: nothing is told, nothing is tidied.
+    drop(host);
+    assert_eq!(left(), 2);
+    std::fs::write(events.path().join("torn"), r#"{"function": "on"#).unwrap();
+
+    let host = FunctionHost::start(config()).await.unwrap();
+    eventually("one is reported, the other runs again", || {
+        recorded(record.path()).len() == 3 && left() == 0
+    })
+    .await;
+    let (reports, runs): (Vec<_>, Vec<_>) =
+        recorded(record.path()).into_iter().partition(|event| event["version"] == "1.0");
+    assert_eq!(reports[0]["requestContext"]["condition"], "HostEnded");
+    assert_eq!(reports[0]["requestContext"]["requestId"], id);
+    assert_eq!((reports.len(), runs.len()), (1, 2));
+    host.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_request_id_of_a_killed_invocation_is_the_one_its_sender_knows() {
     let record = tempfile::NamedTempFile::new().unwrap();
     let mut failures = echo("failures");

@@ -7,7 +7,15 @@ use crate::{
 use gristmill_fetcher::Snapshot;
 use gristmill_protocol::JobView;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{path::Path, time::Duration};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 /// One line: splits, batches, rate, stall, workers.
 pub struct Progress {
@@ -56,18 +64,41 @@ impl Progress {
     }
 }
 
-/// Makes the demo's dataset, or finds it made.
-pub fn make_dataset(dir: &Path, spec: &DatasetSpec) -> Result<(), Failure> {
+/// Makes a generated dataset, once per machine, or finds it made; answers where it is. Ctrl-C removes what is unfinished.
+pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, Failure> {
+    let dir = dataset::default_dir(&spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (making, stopped) = (dir.clone(), Arc::clone(&stop));
+    let mut made = tokio::task::spawn_blocking(move || make_unless(&making, &spec, &stopped));
+    tokio::select! {
+        made = &mut made => {
+            let made = made.map_err(Failure::failed)?;
+            made.map_err(|error| Failure::failed(format!("{error:#}")))?;
+            Ok(dir)
+        }
+        _ = tokio::signal::ctrl_c() => {
+            stop.store(true, Ordering::Relaxed);
+            // It ends with an error that says so, once the unfinished files are gone.
+            let _ = made.await;
+            Err(Failure::interrupted())
+        }
+    }
+}
+
+fn make_unless(dir: &Path, spec: &DatasetSpec, stop: &AtomicBool) -> anyhow::Result<()> {
     let bar = ProgressBar::new(spec.records);
     if let Ok(style) =
-        ProgressStyle::with_template("making images {bar:40} {pos}/{len} ({eta} left)")
+        ProgressStyle::with_template("making records {bar:40} {pos}/{len} ({eta} left)")
     {
         bar.set_style(style);
     }
     let made = dataset::ensure(dir, spec, &|done, _| {
         bar.set_position(done);
-        std::ops::ControlFlow::Continue(())
+        match stop.load(Ordering::Relaxed) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
     });
     bar.finish_and_clear();
-    made.map_err(|error| Failure::failed(format!("{error:#}")))
+    made
 }

@@ -25,20 +25,19 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         consumer: Consumer,
-    ) -> Result<Consumer, Refusal> {
-        let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(consumer) };
+    ) -> Result<(), Refusal> {
+        let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
         let passed =
             consumer.durable_place.linear(n).saturating_sub(consumer.collected_place.linear(n));
         let worth = u64::from(plan.window_splits / 2).max(8);
         if passed == 0 || (passed < worth && item.state != JobState::Done) {
-            return Ok(consumer);
+            return Ok(());
         }
         let decide = |before: Option<&Consumer>| splits::collected(before);
         let consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
         let consumer = consumer.map_err(|refusal| refuse(&refusal))?;
-        self.sweep(job, &Ramp::new(n, plan.r), consumer.collected_place).await?;
-        Ok(consumer)
+        self.sweep(job, &Ramp::new(n, plan.r), consumer.collected_place).await
     }
 
     /// Deletes the objects of all splits before `horizon` that are not deleted yet.

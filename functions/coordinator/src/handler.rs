@@ -60,6 +60,7 @@ struct FailureReport {
 #[serde(rename_all = "camelCase")]
 struct FailureContext {
     request_id: String,
+    condition: String,
 }
 
 /// RELEASE: whatever the dead invocation held may be claimed at once. It never starts a worker:
@@ -75,6 +76,8 @@ async fn release_failed(coordinator: &Coordinator, body: &[u8]) {
         ns: event.ns,
         call: Call::Release(Release {
             job: event.job,
+            // Only a function that ran and failed can have been brought down by a split.
+            blameless: request_context.condition != "RetriesExhausted",
             invocation: InvocationId(request_context.request_id),
             worker: Some(event.worker),
         }),

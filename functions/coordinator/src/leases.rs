@@ -172,7 +172,7 @@ impl Coordinator {
 
     /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
     pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
-        let Release { job, invocation, worker } = release;
+        let Release { job, invocation, worker, blameless } = release;
         let (item, consumer) = self.job_and_consumer(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         for bundle in scan.bundles {
@@ -181,7 +181,8 @@ impl Coordinator {
             let Some(attempt) = bundle.item.as_ref().filter(|b| held(b)).map(|b| b.attempt) else {
                 continue;
             };
-            let command = splits::Release { invocation, attempt: Some(attempt) };
+            let command =
+                splits::Release { invocation, attempt: Some(attempt), blameless: *blameless };
             let name = ItemName::Bundle(job, bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| splits::release(before, &command);
             // A refusal says that the bundle has moved on: nothing is left to free.

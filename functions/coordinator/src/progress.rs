@@ -32,14 +32,13 @@ impl Coordinator {
         }
         if item.state == JobState::Running {
             item = self.close_epochs(job, item, &consumer).await?;
-            consumer = self.collect(job, &item, consumer).await?;
+            self.collect(job, &item, consumer).await?;
         }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
         if !item.state.is_ended() && self.needs_workers(&item, &scale, &scan, now_ms) {
             self.kick(job, &item, claimable, active, poll.metrics.batches).await;
         }
-        let _ = consumer;
         Ok(Reply::Polled(Polled {
             job: item.view(job),
             ready: if item.plan.is_some() { scan.ready(poll.from) } else { Vec::new() },

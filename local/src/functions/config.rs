@@ -104,6 +104,9 @@ pub struct HostConfig {
     pub listener: Option<TcpListener>,
     /// Output of functions goes to `<log_dir>/<name>.log`; it is discarded when absent.
     pub log_dir: Option<PathBuf>,
+    /// Accepted events are kept here until they end, for the next host on the same folder; they are lost with the
+    /// host when absent.
+    pub event_dir: Option<PathBuf>,
     /// The most invocations at a time over all functions.
     pub account_concurrency: u32,
     /// A warm environment unused for this long is ended.
@@ -131,6 +134,7 @@ impl HostConfig {
             functions,
             listener: None,
             log_dir: None,
+            event_dir: None,
             account_concurrency: 1000,
             idle_timeout: Duration::from_secs(60),
             init_timeout: Duration::from_secs(10),

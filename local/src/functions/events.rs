@@ -1,8 +1,8 @@
 //! The queue of asynchronous events of one function, as Lambda keeps it.
 //!
 //! An accepted event runs as soon as the concurrency limits let it, or is given up when it becomes too old. A failed
-//! one is run again as configured and then handed to the failure destination. The queue lives in memory: events
-//! waiting when the host ends are lost, which callers must survive anyway.
+//! one is run again as configured and then handed to the failure destination. Events accepted and not ended when the
+//! host itself ends are in its [`journal`](super::journal): the next host takes them up as failed runs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use super::environment::Invocation;
 use super::function::{Failure, Function, Outcome};
 use super::host::Host;
+use super::journal::Entry;
 use super::lock;
 use super::stats::bump;
 
@@ -47,7 +48,7 @@ pub(crate) struct Event {
 }
 
 impl Event {
-    pub(crate) fn new(invocation: Invocation) -> Self {
+    fn new(invocation: Invocation) -> Self {
         let now = Instant::now();
         Self {
             invocation,
@@ -60,12 +61,59 @@ impl Event {
     }
 }
 
+/// Why an event is not accepted.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotAccepted {
+    #[error("the function's queue is full")]
+    Full,
+    #[error("the event cannot be written down: {0}")]
+    Journal(#[from] std::io::Error),
+}
+
 /// The queue holds as many events as it may.
 #[derive(Debug)]
-pub(crate) struct Full;
+struct Full;
+
+/// Accepts an event: once this returns it will run, or be reported.
+pub(crate) fn accept(
+    host: &Host,
+    function: &Function,
+    invocation: Invocation,
+) -> Result<(), NotAccepted> {
+    accept_event(host, function, Event::new(invocation))
+}
+
+fn accept_event(host: &Host, function: &Function, event: Event) -> Result<(), NotAccepted> {
+    let id = event.invocation.request_id.clone();
+    host.journal.add(&function.config.name, &event.invocation, event.reports_failure)?;
+    function.queue.push(event).map_err(|Full| {
+        host.journal.remove(&id);
+        NotAccepted::Full
+    })
+}
+
+/// Takes up what an earlier host had accepted and not ended: whatever ran died with it.
+pub(crate) fn take_up(host: &Host, left: Vec<Entry>) {
+    for Entry { function, request_id, payload, client_context, reports_failure } in left {
+        let invocation = Invocation { request_id, payload: payload.into(), client_context };
+        let Some(function) = host.functions.get(&function) else {
+            host.journal.remove(&invocation.request_id);
+            continue;
+        };
+        let mut event = Event::new(invocation);
+        event.reports_failure = reports_failure;
+        // A report must get through; anything else follows its function's rule for failed runs.
+        if reports_failure || function.config.retry_attempts > 0 {
+            event.attempts = u32::from(!reports_failure);
+            function.queue.push_front(event);
+        } else {
+            report(host, function, &event, "HostEnded", None);
+        }
+    }
+}
 
 impl EventQueue {
-    pub(crate) fn push(&self, event: Event) -> Result<(), Full> {
+    fn push(&self, event: Event) -> Result<(), Full> {
         {
             let mut events = lock(&self.events);
             if events.len() >= MAX_EVENTS {
@@ -132,8 +180,11 @@ async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
                     bump(&function_.counters.event);
                     event.attempts += 1;
                     let outcome = Function::run(permit, event.invocation.clone()).await;
-                    if let Outcome::Failed(failure) = outcome {
-                        failed(&host_, &function_, event, &failure);
+                    match outcome {
+                        Outcome::Failed(failure) => failed(&host_, &function_, event, &failure),
+                        Outcome::Response(_) => {
+                            host_.journal.remove(&event.invocation.request_id);
+                        }
                     }
                 });
             }
@@ -197,8 +248,19 @@ struct ResponseContext<'a> {
     function_error: &'static str,
 }
 
-/// Hands an event given up to the failure destination, if there is one.
+/// Gives an event up: hands it to the failure destination, if there is one, and forgets it.
 fn report(
+    host: &Host,
+    function: &Function,
+    event: &Event,
+    condition: &'static str,
+    error: Option<&Bytes>,
+) {
+    send_report(host, function, event, condition, error);
+    host.journal.remove(&event.invocation.request_id);
+}
+
+fn send_report(
     host: &Host,
     function: &Function,
     event: &Event,
@@ -238,10 +300,10 @@ fn report(
     };
     let mut report = Event::new(Invocation { payload: payload.into(), ..invocation });
     report.reports_failure = true;
-    match target.queue.push(report) {
+    match accept_event(host, target, report) {
         Ok(()) => bump(&function.counters.events_failed),
-        Err(Full) => {
-            tracing::error!(function = config.name, "the failure destination's queue is full")
+        Err(error) => {
+            tracing::error!(function = config.name, %error, "a failed event could not be reported")
         }
     }
 }

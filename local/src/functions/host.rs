@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::admin::AdminHooks;
 use super::environment::{Environment, Invocation};
 use super::function::{Function, Outcome, Permit};
+use super::journal::Journal;
 use super::stats::HostStats;
 use crate::{Credentials, Verifier, ids};
 
@@ -33,6 +34,8 @@ pub(crate) struct Host {
     pub settings: Settings,
     pub functions: BTreeMap<String, Arc<Function>>,
     pub verifier: Verifier,
+    /// Accepted events that have not ended.
+    pub journal: Journal,
     pub admin: AdminHooks,
     /// Where environments ask for work.
     pub runtime_api: SocketAddr,

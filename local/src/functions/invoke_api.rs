@@ -13,7 +13,7 @@ use serde::de::IgnoredAny;
 
 use super::admin;
 use super::environment::Invocation;
-use super::events::{Event, Full};
+use super::events::{self, NotAccepted};
 use super::function::{Function, Outcome, Throttle};
 use super::host::Host;
 use super::stats::bump;
@@ -78,7 +78,7 @@ async fn invoke(host: &Arc<Host>, parts: &Parts, name: &str, payload: Bytes) -> 
         parts.headers.get("x-amz-invocation-type").map_or(Ok("RequestResponse"), |v| v.to_str());
     let reply = match kind {
         Ok("RequestResponse") => run(host, &function, invocation).await,
-        Ok("Event") => accept(&function, invocation),
+        Ok("Event") => accept(host, &function, invocation),
         Ok("DryRun") => http_server::empty(StatusCode::NO_CONTENT),
         _ => error(
             StatusCode::BAD_REQUEST,
@@ -116,13 +116,16 @@ async fn run(host: &Arc<Host>, function: &Arc<Function>, invocation: Invocation)
     with_header(reply, "x-amz-executed-version", &function.config.version)
 }
 
-fn accept(function: &Function, invocation: Invocation) -> Reply {
+fn accept(host: &Host, function: &Function, invocation: Invocation) -> Reply {
     if invocation.payload.len() > MAX_ASYNC_BYTES {
         return too_large(MAX_ASYNC_BYTES);
     }
-    match function.queue.push(Event::new(invocation)) {
+    match events::accept(host, function, invocation) {
         Ok(()) => http_server::empty(StatusCode::ACCEPTED),
-        Err(Full) => throttled(Throttle::Function),
+        Err(NotAccepted::Full) => throttled(Throttle::Function),
+        Err(failed @ NotAccepted::Journal(_)) => {
+            error(StatusCode::INTERNAL_SERVER_ERROR, "ServiceException", &failed.to_string())
+        }
     }
 }
 

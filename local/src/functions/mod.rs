@@ -13,6 +13,7 @@ mod function;
 mod function_url;
 mod host;
 mod invoke_api;
+mod journal;
 mod process;
 mod runtime_api;
 mod stats;
@@ -40,6 +41,7 @@ use crate::http_server;
 use crate::{LocalError, Verifier};
 use function::Function;
 use host::{Host, Settings};
+use journal::Journal;
 
 /// A function's log beyond this size starts anew with the host; the old one is kept beside it.
 const LOG_BYTES: u64 = 16 * 1024 * 1024;
@@ -77,7 +79,9 @@ impl FunctionHost {
             }
         }
         let schedules = std::mem::take(&mut config.schedules);
-        let host = Arc::new(build(config, runtime_listener.1)?);
+        let (journal, left) = Journal::open(config.event_dir.take())?;
+        let host = Arc::new(build(config, journal, runtime_listener.1)?);
+        events::take_up(&host, left);
 
         let stop = &host.stop;
         let serving = Arc::clone(&host);
@@ -258,7 +262,11 @@ fn listener(
     http_server::adopt(what, listener)
 }
 
-fn build(config: HostConfig, runtime_api: SocketAddr) -> Result<Host, LocalError> {
+fn build(
+    config: HostConfig,
+    journal: Journal,
+    runtime_api: SocketAddr,
+) -> Result<Host, LocalError> {
     let verifier = Verifier::new(&config.credentials, &config.region, "lambda");
     let mut functions = BTreeMap::new();
     for function in config.functions {
@@ -279,6 +287,7 @@ fn build(config: HostConfig, runtime_api: SocketAddr) -> Result<Host, LocalError
         },
         functions,
         verifier,
+        journal,
         admin: config.admin,
         runtime_api,
         concurrency_limit: config.account_concurrency,
@@ -310,9 +319,7 @@ fn enqueue(host: &Host, function: &Function, payload: Bytes) -> Result<String, L
     let system = |source| LocalError::System { what: "an event", source };
     let invocation = host.invocation(payload).map_err(system)?;
     let id = invocation.request_id.clone();
-    function
-        .queue
-        .push(events::Event::new(invocation))
-        .map_err(|_| system(std::io::Error::other("the function's queue is full")))?;
+    events::accept(host, function, invocation)
+        .map_err(|error| system(std::io::Error::other(error)))?;
     Ok(id)
 }

@@ -219,6 +219,8 @@ pub struct Release {
     pub invocation: InvocationId,
     /// The worker's number in the scaler's books.
     pub worker: Option<u32>,
+    /// It did not fail itself: no split is suspected for it.
+    pub blameless: bool,
 }
 
 /// A worker ends of its own accord.

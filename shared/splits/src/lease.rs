@@ -226,10 +226,13 @@ pub struct Release<'a> {
     pub invocation: &'a InvocationId,
     /// The attempt it held, where the reporter knows.
     pub attempt: Option<Attempt>,
+    /// It did not fail: what it ran on went away. The split it was at is not suspected for that.
+    pub blameless: bool,
 }
 
 /// RELEASE: the bundle may be claimed at once. Nothing but the lease of that very invocation is
-/// touched, so that a late or wrong report does no harm. `cur` stays for the claimant to find.
+/// touched, so that a late or wrong report does no harm. `cur` stays for the claimant to find, unless
+/// the end was blameless.
 ///
 /// # Errors
 /// [`Refusal::Lost`]: the invocation holds no lease of this bundle; nothing to do.
@@ -241,7 +244,8 @@ pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome
     match before.state {
         BundleState::Released => Ok(Outcome::AlreadyApplied(before.clone())),
         BundleState::Leased => {
-            let after = Bundle { state: BundleState::Released, ..before.clone() };
+            let cur = before.cur.filter(|_| !command.blameless);
+            let after = Bundle { state: BundleState::Released, cur, ..before.clone() };
             invariants::check_bundle_step(Some(before), &after);
             Ok(Outcome::Write(after))
         }

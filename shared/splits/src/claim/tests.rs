@@ -145,6 +145,22 @@ fn the_decisive_trial_waits_so_that_a_dying_host_shows_itself() {
 }
 
 #[test]
+fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let suspected = die_on(&leased(1), 0, 1, &limits);
+    let command = Mark { attempt: suspected.attempt, nonce: suspected.owner, cur: 0 };
+    let marked = mark(Some(&suspected), &command).unwrap().into_item();
+    let strikes = |blameless| {
+        let report = crate::Release { invocation: &invocation(), attempt: None, blameless };
+        let released = crate::release(Some(&marked), &report).unwrap().into_item();
+        let death = Some(Death { attempt: marked.attempt, ordinal: 2 });
+        let claimed = try_claim(Some(&released), 9, 2_000, death, &limits).unwrap().into_item();
+        claimed.suspect.map(|suspect| suspect.strikes)
+    };
+    assert_eq!((strikes(false), strikes(true)), (Some(2), None));
+}
+
+#[test]
 fn deaths_elsewhere_end_a_suspicion() {
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let mut bundle = leased(1);
@@ -237,7 +253,7 @@ fn a_bundle_is_given_up_after_its_attempts() {
 
 #[test]
 fn a_released_bundle_is_claimed_at_once() {
-    let command = crate::Release { invocation: &invocation(), attempt: Some(1) };
+    let command = crate::Release { invocation: &invocation(), attempt: Some(1), blameless: false };
     let released = release(Some(&leased(1)), &command).unwrap().into_item();
     let death = Some(Death { attempt: 1, ordinal: 1 });
     let after = try_claim(Some(&released), 2, 0, death, &Limits::default()).unwrap().into_item();

@@ -197,7 +197,7 @@ fn a_failure_gives_the_bundle_back_once() {
 fn a_release_touches_only_the_lease_of_the_invocation_it_names() {
     let bundle = claimed(None, 1);
     let (one, two) = (invocation(1), invocation(2));
-    let report = |invocation, attempt| Release { invocation, attempt };
+    let report = |invocation, attempt| Release { invocation, attempt, blameless: false };
     assert_eq!(release(Some(&bundle), &report(&two, None)), Err(Refusal::Lost));
     assert_eq!(release(Some(&bundle), &report(&one, Some(2))), Err(Refusal::Lost));
     assert_eq!(release(None, &report(&one, None)), Err(Refusal::Lost));
@@ -289,7 +289,7 @@ proptest! {
                     let retry_at_ms = now_ms;
                     fail(before, &Fail { attempt, nonce, error: "e", retry_at_ms, fatal })
                 }
-                _ => release(before, &Release { invocation: &invocation(id), attempt: None }),
+                _ => release(before, &Release { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
             };
             if let Ok(Outcome::Write(after)) = outcome {
                 bundle = Some(after);

@@ -102,9 +102,10 @@ impl Mutation {
         command: &Release<'_>,
     ) -> Result<Outcome<Bundle>, Refusal> {
         match before {
-            Some(bundle) if self == Self::ReleaseUnchecked => {
-                release(before, &Release { invocation: &bundle.invocation, attempt: None })
-            }
+            Some(bundle) if self == Self::ReleaseUnchecked => release(
+                before,
+                &Release { invocation: &bundle.invocation, attempt: None, blameless: false },
+            ),
             _ => release(before, command),
         }
     }

@@ -262,7 +262,7 @@ impl World {
     }
 
     fn release(&self, state: &mut State, dead: u8, b: usize) -> Check {
-        let command = Release { invocation: &invocation(dead), attempt: None };
+        let command = Release { invocation: &invocation(dead), attempt: None, blameless: false };
         let answer = self.mutation.release(state.bundles[b].as_ref(), &command);
         match answer {
             Ok(Outcome::Write(after)) => self.write(state, b, after),

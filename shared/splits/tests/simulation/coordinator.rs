@@ -274,7 +274,7 @@ impl Sim {
                 fail(before, &Fail { attempt, nonce, error, retry_at_ms, fatal: false })
             }
             Call::Release { invocation, .. } => {
-                release(before, &Release { invocation, attempt: None })
+                release(before, &Release { invocation, attempt: None, blameless: false })
             }
             Call::Ack(_) | Call::Collect | Call::Seal(_) | Call::Close(_) => Err(Refusal::Lost),
         }
