@@ -107,7 +107,7 @@ pub struct TrainArgs {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub split_batches: Option<u32>,
     /// Memory for objects fetched ahead, in MiB; room for two is always taken
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub prefetch_mib: u64,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]

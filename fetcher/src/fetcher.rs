@@ -46,7 +46,7 @@ impl FetcherConfig {
             bucket,
             job,
             local_workers: 0,
-            prefetch_bytes: 64 << 20,
+            prefetch_bytes: 32 << 20,
             resume: (0, 0),
             patience: Duration::from_secs(120),
         }

@@ -70,14 +70,14 @@ impl Sink for LocalSink {
         self.store.has_room() && self.ledger.error().is_none()
     }
 
-    async fn store(&self, name: &SplitName, split: FinishedSplit) -> Result<Commit, RunError> {
+    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
         if split.indexed {
             return Ok(split.commit(name.index, true, 0));
         }
         let checksum = gristmill_format::checksum(&split.object)
             .map_err(|error| RunError::fatal(error.to_string()))?;
         let commit = split.commit(name.index, true, checksum);
-        self.store.put((name.epoch, name.position), name.nonce, split.object);
+        self.store.put((name.epoch, name.position), name.nonce, split.object.clone());
         Ok(commit)
     }
 }

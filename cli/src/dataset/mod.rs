@@ -24,7 +24,7 @@ use image::Painter;
 use tfrecord::{Example, RecordWriter};
 
 /// Raised whenever the same spec would give other bytes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MANIFEST: &str = "manifest.json";
 /// A manifest is some 200 bytes; what is larger is not one of ours.
 const MANIFEST_BYTES_MAX: u64 = 4096;
@@ -32,7 +32,7 @@ const SHARDS_MAX: u32 = 99_999;
 /// Default shards, as many as keep indexing and reading parallel.
 const SHARDS: u64 = 16;
 /// Fewer records than this do not earn a shard of their own.
-const SHARD_RECORDS_MIN: u64 = 24;
+const SHARD_RECORDS_MIN: u64 = 100;
 /// Records between two reports of a maker.
 const REPORT_RECORDS: u64 = 8;
 

@@ -183,7 +183,7 @@ fn senseless_specs_are_refused_before_any_work() {
 
 #[test]
 fn default_shards_end_off_the_batch() {
-    let cases = [(1, 1), (23, 1), (48, 2), (100, 4), (500, 16), (1024, 15), (2048, 15), (4000, 16)];
+    let cases = [(1, 1), (99, 1), (230, 2), (500, 5), (1024, 10), (2048, 15), (4000, 16)];
     for (records, shards) in cases {
         assert_eq!(default_shards(records), shards, "{records} records");
     }
@@ -199,8 +199,8 @@ fn default_shards_end_off_the_batch() {
 
 #[test]
 fn directories_are_named_by_their_spec() {
-    assert_eq!(dir_name(&DatasetSpec::images(2000, 1)), "imagenet-like-2000-1-v1");
-    assert_eq!(dir_name(&DatasetSpec::ints(128, 9)), "ints-128-9-v1");
+    assert_eq!(dir_name(&DatasetSpec::images(2000, 1)), "imagenet-like-2000-1-v2");
+    assert_eq!(dir_name(&DatasetSpec::ints(128, 9)), "ints-128-9-v2");
     let odd = DatasetSpec { shards: 3, ..DatasetSpec::ints(128, 9) };
-    assert_eq!(dir_name(&odd), "ints-128-9-3shards-v1");
+    assert_eq!(dir_name(&odd), "ints-128-9-3shards-v2");
 }

@@ -15,7 +15,7 @@ pub struct ObjectSink {
 
 #[async_trait]
 impl Sink for ObjectSink {
-    async fn store(&self, name: &SplitName, split: FinishedSplit) -> Result<Commit, RunError> {
+    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
         if split.indexed {
             return Ok(split.commit(name.index, false, 0));
         }
@@ -35,7 +35,7 @@ impl Sink for ObjectSink {
         let checksum = gristmill_format::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;
         let commit = split.commit(name.index, false, checksum);
-        match self.put(key.clone(), split.object, &name.nonce.to_string()).await? {
+        match self.put(key.clone(), split.object.clone(), &name.nonce.to_string()).await? {
             PutOutcome::Created => Ok(commit),
             PutOutcome::Exists => {
                 Err(RunError::Passing(format!("{key} was put by another worker of the same nonce")))

@@ -70,8 +70,9 @@ impl ChunkWriter {
 
     /// Takes back a buffer that [`finish`](Self::finish) gave out, for the next object. Ignored
     /// once that object has been begun.
-    pub fn recycle(&mut self, buffer: Vec<u8>) {
-        if !self.has_begun() && buffer.len() > self.object.len() {
+    pub fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if !self.has_begun() && buffer.capacity() > self.object.len() {
+            buffer.resize(buffer.capacity(), 0);
             self.object = buffer;
         }
     }

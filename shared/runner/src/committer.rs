@@ -31,7 +31,8 @@ pub(crate) async fn commit_all(
             Ok(Some(Handover { split, next, committed })) => {
                 let started = Instant::now();
                 let cost = split.cost;
-                let commit = sink.store(&run.name(split.position), split).await?;
+                let commit = sink.store(&run.name(split.position), &split).await?;
+                run.context.recycle(split.object);
                 pending.add(commit, cost, started.elapsed());
                 if next.is_some() || pending.is_due() {
                     pending.flush(run, next).await?;

@@ -85,7 +85,7 @@ pub trait Sink: Send + Sync {
     }
 
     /// Makes the split's result last as long as its commit promises, and says what to commit.
-    async fn store(&self, name: &SplitName, split: FinishedSplit) -> Result<Commit, RunError>;
+    async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
 }
 
 /// One lease being worked on.
@@ -108,7 +108,7 @@ impl LeaseRun<'_> {
 
     /// Works until the lease is committed, lost or out of time. What is committed stays so.
     pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
-        // One split may wait for its commit while the next one runs: memory for two objects.
+        // One split is stored while the next one runs: memory for two objects.
         let (finished, queue) = mpsc::channel(1);
         let stop = Arc::new(AtomicBool::new(false));
         let committing = async {
@@ -181,6 +181,9 @@ impl LeaseRun<'_> {
                 let (context, runner) = (self.context.clone(), self.runner.clone());
                 ahead = Some(tokio::spawn(async move { context.read(&runner, epoch, next).await }));
             }
+            // Room for the result before there is one. A closed queue means that committing failed;
+            // its error is the one to report.
+            let Ok(room) = finished.reserve().await else { return Ok(()) };
             let started = Instant::now();
             let mut split = self.compute(position, source, stop).await?;
             self.learn(started.elapsed());
@@ -188,10 +191,7 @@ impl LeaseRun<'_> {
             let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
             let next = next.map(|&position| self.name(position).index);
             let (committed, done) = oneshot::channel();
-            // A closed queue means that committing failed; its error is the one to report.
-            if finished.send(Handover { split, next, committed }).await.is_err() {
-                return Ok(());
-            }
+            room.send(Handover { split, next, committed });
             if next.is_some() && done.await.is_err() {
                 return Ok(());
             }
@@ -259,8 +259,12 @@ pub fn run_position(
         data: source.data.clone(),
         index: &source.index,
     };
-    let output =
-        context.with_scratch(|scratch| context.program.run_split(scratch, &input, cancelled));
+    let output = context.with_scratch(|scratch| {
+        if let Some(buffer) = context.recycled() {
+            scratch.recycle(buffer);
+        }
+        context.program.run_split(scratch, &input, cancelled)
+    });
     let output: SplitOutput = output.map_err(|error| match error {
         ExecError::Cancelled => RunError::OutOfTime,
         ExecError::Record(record) => {

@@ -1,6 +1,7 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
+use bytes::Bytes;
 use gristmill_executor::{Program, Scratch};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
@@ -20,6 +21,8 @@ use tokio::sync::OnceCell;
 
 /// How long a worker insists on a claim: it holds nothing yet, others can work.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
+/// A split is stored while the next one is computed.
+const MAX_BUFFERS: usize = 2;
 /// Below this much time left, a claim is not worth its write.
 const MIN_CLAIM_MS: u64 = 5_000;
 
@@ -59,6 +62,8 @@ pub struct JobContext {
     pub program: Arc<Program>,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
+    /// Buffers of objects that were stored, for the next ones.
+    buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
 }
 
@@ -82,6 +87,7 @@ impl JobContext {
             view: Arc::new(view),
             program: Arc::new(program),
             scratches: Arc::default(),
+            buffers: Arc::default(),
             dataset: Arc::default(),
         })
     }
@@ -93,6 +99,21 @@ impl JobContext {
         let done = work(&mut scratch);
         idle().push(scratch);
         done
+    }
+
+    /// Takes the buffer of a stored object back, unless somebody still reads it. A worker's memory
+    /// then stays what its first splits took, and the kernel need not clear pages for each.
+    pub(crate) fn recycle(&self, object: Bytes) {
+        let Ok(buffer) = object.try_into_mut() else { return };
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() < MAX_BUFFERS {
+            buffers.push(Vec::from(buffer));
+        }
+    }
+
+    /// The buffer of an earlier object, if one came back.
+    pub(crate) fn recycled(&self) -> Option<Vec<u8>> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
     /// The dataset's files as listed at registration.
