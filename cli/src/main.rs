@@ -16,6 +16,7 @@ use failure::Failure;
 use std::{process::ExitCode, time::Duration};
 
 fn main() -> ExitCode {
+    gristmill_fetcher::return_large_buffers();
     let cli = Cli::parse();
     if let Command::Function { name } = &cli.command {
         return finish(function::run(name));

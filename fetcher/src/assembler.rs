@@ -190,6 +190,8 @@ impl Assembler {
         if (entry.epoch, g) < self.resume {
             return Ok(true);
         }
+        // Room first: a joined batch that waits is memory beside the budget.
+        let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         let frame = match (source, chunk) {
             (Source::Whole { frame, .. }, Some(chunk)) => {
                 chunk.frame(frame as usize).map_err(|error| bad(entry, &error))?
@@ -207,7 +209,8 @@ impl Assembler {
             }
         };
         let batch = Batch { epoch: entry.epoch, g, rows, frame };
-        Ok(self.queue.send(Assembled::Batch { batch, resume_place }).await.is_ok())
+        room.send(Assembled::Batch { batch, resume_place });
+        Ok(true)
     }
 
     async fn end_epoch(&mut self) -> Result<bool, FetchError> {

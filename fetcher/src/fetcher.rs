@@ -19,8 +19,9 @@ use std::{
 };
 use tokio::{sync::mpsc, task::JoinSet};
 
-/// Batches joined and waiting for the trainer, beside the objects they are slices of.
-const QUEUE_BATCHES: usize = 64;
+/// Batches ready for the trainer. Making one takes a copy at most; what carries a trainer over a
+/// wait is objects fetched ahead.
+const QUEUE_BATCHES: usize = 1;
 
 /// How a trainer wants its batches.
 #[derive(Debug, Clone)]

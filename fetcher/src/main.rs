@@ -67,8 +67,13 @@ struct Args {
     prefetch_mib: u64,
 }
 
+fn main() -> ExitCode {
+    gristmill_fetcher::return_large_buffers();
+    serve()
+}
+
 #[tokio::main]
-async fn main() -> ExitCode {
+async fn serve() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(

@@ -1,5 +1,6 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
+mod pool;
 mod read;
 
 use crate::fault::Fault;
@@ -12,6 +13,7 @@ use aws_sdk_s3::{
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
 use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use pool::BufferPool;
 use std::{error::Error, fmt, ops::Range, time::Duration};
 
 /// Metadata that recognises one's own put.
@@ -26,11 +28,12 @@ const DELETE_KEYS: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct S3Objects {
     client: aws_sdk_s3::Client,
+    buffers: BufferPool,
 }
 
 impl S3Objects {
     pub(crate) fn new(client: aws_sdk_s3::Client) -> Self {
-        Self { client }
+        Self { client, buffers: BufferPool::default() }
     }
 
     /// What is known of an object that was there when we put: is it this very put?

@@ -66,9 +66,11 @@ impl S3Objects {
         if bytes == 0 {
             return Ok(Bytes::new());
         }
-        let reads: Vec<_> = pieces(path, range, etag).into_iter().map(|p| self.read(p)).collect();
+        let buffer = self.buffers.take(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let pieces = pieces(path, range, etag, buffer);
+        let reads: Vec<_> = pieces.into_iter().map(|piece| self.read(piece)).collect();
         let read = stream::iter(reads).buffered(PIECES_AT_ONCE).try_collect::<Vec<_>>();
-        join(path, within_deadline(path, read).await?)
+        Ok(self.buffers.lend(join(path, within_deadline(path, read).await?)?))
     }
 
     /// Fills a piece, from where it stands, over as many requests as it takes.
@@ -144,11 +146,15 @@ impl S3Objects {
     }
 }
 
-/// Cuts a range of known, capped length into pieces whose buffers are neighbours in one allocation.
-fn pieces<'a>(path: &'a ObjectPath, range: Range<u64>, etag: Option<&str>) -> Vec<Piece<'a>> {
+/// Cuts a range into pieces whose buffers are neighbours in `rest`, which has room for all of it.
+fn pieces<'a>(
+    path: &'a ObjectPath,
+    range: Range<u64>,
+    etag: Option<&str>,
+    mut rest: BytesMut,
+) -> Vec<Piece<'a>> {
     let bytes = range.end - range.start;
     let piece_bytes = if bytes > SPLIT_BYTES { PIECE_BYTES } else { bytes };
-    let mut rest = BytesMut::with_capacity(usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut pieces = Vec::new();
     let mut start = range.start;
     while start < range.end {
@@ -163,9 +169,9 @@ fn pieces<'a>(path: &'a ObjectPath, range: Range<u64>, etag: Option<&str>) -> Ve
 }
 
 /// Puts neighbouring pieces together again, without a copy; they must come from one object.
-fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<Bytes, ObjectError> {
+fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<BytesMut, ObjectError> {
     let mut pieces = pieces.into_iter();
-    let Some(first) = pieces.next() else { return Ok(Bytes::new()) };
+    let Some(first) = pieces.next() else { return Ok(BytesMut::new()) };
     let mut whole = first.buffer;
     for piece in pieces {
         if piece.etag != first.etag {
@@ -173,7 +179,7 @@ fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<Bytes, ObjectError>
         }
         whole.unsplit(piece.buffer);
     }
-    Ok(whole.freeze())
+    Ok(whole)
 }
 
 /// The SDK's timeouts end with the headers of an answer; its body gets the same time again.
@@ -199,7 +205,7 @@ mod tests {
     fn pieces_join_without_a_copy() {
         let path = ObjectPath::new("b", "k");
         let bytes = (20 << 20) + 5;
-        let mut pieces = pieces(&path, 3..3 + bytes, None);
+        let mut pieces = pieces(&path, 3..3 + bytes, None, BytesMut::with_capacity(bytes as usize));
         assert_eq!(
             pieces.iter().map(|piece| piece.start).collect::<Vec<_>>(),
             [3, 3 + PIECE_BYTES, 3 + 2 * PIECE_BYTES]
@@ -219,7 +225,8 @@ mod tests {
     #[test]
     fn pieces_of_two_versions_are_a_change() {
         let path = ObjectPath::new("b", "k");
-        let mut pieces = pieces(&path, 0..SPLIT_BYTES + 1, None);
+        let buffer = BytesMut::with_capacity(SPLIT_BYTES as usize + 1);
+        let mut pieces = pieces(&path, 0..SPLIT_BYTES + 1, None, buffer);
         pieces[0].etag = Some("a".to_owned());
         pieces[1].etag = Some("b".to_owned());
         assert!(matches!(join(&path, pieces), Err(ObjectError::Changed(_))));
