@@ -51,6 +51,7 @@ const TOP_LEVEL: &[&str] = &[
     "cli",
     "clippy.toml",
     "deny.toml",
+    "docs",
     "examples",
     "fetcher",
     "functions",

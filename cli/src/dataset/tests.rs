@@ -157,7 +157,7 @@ fn other_things_are_named_and_left_alone() {
     ensure(&dir, &spec, &keep_going).unwrap();
     let other = DatasetSpec { seed: 2, ..spec };
     let error = ensure(&dir, &other, &keep_going).unwrap_err().to_string();
-    assert!(error.contains("another dataset (100 Ints, seed 1, version 1)"), "{error}");
+    assert!(error.contains("another dataset (100 Ints, seed 1, version 2)"), "{error}");
 
     let shard = dir.join(spec.shard_name(0));
     fs::write(&shard, &fs::read(&shard).unwrap()[1..]).unwrap();

@@ -64,7 +64,7 @@ impl Coordinator {
             Call::Flush(flush) => self.flush(flush).await,
             Call::Fail(fail) => self.fail(fail).await,
             Call::Release(release) => self.release(release).await,
-            Call::Leave(leave) => self.strike_off(&leave.job, leave.worker).await,
+            Call::Leave(leave) => self.strike_off(&leave.job, leave.worker, None).await,
         }
     }
 

@@ -14,7 +14,10 @@ use gristmill_splits::{
     self as splits, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, Metrics, Outcome,
     Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms,
 };
-use gristmill_types::{BundleIndex, Epoch, JobName};
+use gristmill_types::{BundleIndex, Epoch, InvocationId, JobName};
+
+/// Dead invocations the books remember: more than may have a claim on its way at one time.
+const MAX_DEAD: usize = 8;
 
 impl Coordinator {
     /// Leases the first bundle that may be claimed.
@@ -175,33 +178,54 @@ impl Coordinator {
         let Release { job, invocation, worker, blameless } = release;
         let (item, consumer) = self.job_and_consumer(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
-        for bundle in scan.bundles {
-            let held =
-                |held: &Bundle| held.state == BundleState::Leased && held.invocation == *invocation;
-            let Some(attempt) = bundle.item.as_ref().filter(|b| held(b)).map(|b| b.attempt) else {
-                continue;
-            };
-            let command =
-                splits::Release { invocation, attempt: Some(attempt), blameless: *blameless };
-            let name = ItemName::Bundle(job, bundle.epoch, bundle.index);
-            let decide = |before: Option<&Bundle>| splits::release(before, &command);
-            // A refusal says that the bundle has moved on: nothing is left to free.
-            let _ = self.store.update_from(&name, bundle.versioned(), decide).await?;
-        }
+        self.release_held(job, &scan, std::slice::from_ref(invocation), *blameless).await?;
         match worker {
-            Some(worker) => self.strike_off(job, *worker).await,
+            Some(worker) => self.strike_off(job, *worker, Some(invocation)).await,
             None => Ok(Reply::Applied),
         }
     }
 
-    /// Removes a worker that ended from the scaler's books.
-    pub(crate) async fn strike_off(&self, job: &JobName, worker: u32) -> Result<Reply, Refusal> {
+    /// Frees what `dead` invocations hold in `scan`; whether there was anything.
+    pub(crate) async fn release_held(
+        &self,
+        job: &JobName,
+        scan: &Scan,
+        dead: &[InvocationId],
+        blameless: bool,
+    ) -> Result<bool, Refusal> {
+        let mut any = false;
+        for bundle in &scan.bundles {
+            let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
+            let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
+            let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
+            let command = splits::Release { invocation, attempt, blameless };
+            let name = ItemName::Bundle(job, bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::release(before, &command);
+            // A refusal says that the bundle has moved on: nothing is left to free.
+            any |= self.store.update_from(&name, bundle.versioned(), decide).await?.is_ok();
+        }
+        Ok(any)
+    }
+
+    /// Removes a worker that ended from the scaler's books; one that died stays known for a while.
+    pub(crate) async fn strike_off(
+        &self,
+        job: &JobName,
+        worker: u32,
+        dead: Option<&InvocationId>,
+    ) -> Result<Reply, Refusal> {
         let decide = |before: Option<&ScaleState>| {
-            let mut after = before.cloned().unwrap_or_default();
+            let books = before.cloned().unwrap_or_default();
+            let mut after = books.clone();
             after.outstanding.retain(|(number, _)| *number != worker);
-            Ok::<_, Refusal>(match before {
-                Some(before) if after != *before => Outcome::Write(after),
-                _ => Outcome::AlreadyApplied(after),
+            if let Some(dead) = dead.filter(|dead| !after.dead.contains(dead)) {
+                after.dead.push(dead.clone());
+                let excess = after.dead.len().saturating_sub(MAX_DEAD);
+                after.dead.drain(..excess);
+            }
+            Ok::<_, Refusal>(match after == books {
+                true => Outcome::AlreadyApplied(after),
+                false => Outcome::Write(after),
             })
         };
         self.store.update(&ItemName::Scale(job), decide).await??;

@@ -34,6 +34,10 @@ impl Coordinator {
             item = self.close_epochs(job, item, &consumer).await?;
             self.collect(job, &item, consumer).await?;
         }
+        // A claim that was on its way when its worker was reported dead.
+        if self.release_held(job, &scan, &scale.dead, false).await? {
+            scan = self.scan(job, &item, &consumer, from).await?;
+        }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
         if !item.state.is_ended() && self.needs_workers(&item, &scale, &scan, now_ms) {

@@ -1,6 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's books.
 
-use gristmill_types::{JobName, Namespace};
+use gristmill_types::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
 /// Starts one worker. It claims, works and leaves; nothing else is told to it.
@@ -40,6 +40,10 @@ pub struct ScaleState {
     pub next_worker: u32,
     /// Invocations sent and not known to have ended (async events may still wait): (worker, sent_ms).
     pub outstanding: Vec<(u32, u64)>,
+    /// Invocations reported dead last, oldest first, bounded: a claim that one of them had sent may
+    /// still arrive.
+    #[serde(default)]
+    pub dead: Vec<InvocationId>,
     /// The latest decisions, oldest first, bounded.
     pub log: Vec<ScaleDecision>,
 }

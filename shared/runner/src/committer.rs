@@ -91,6 +91,7 @@ impl Pending {
     }
 
     async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
+        let splits = self.commits.len();
         let call = Call::Flush(Flush {
             job: run.context.view.job.clone(),
             epoch: run.lease.epoch,
@@ -108,7 +109,10 @@ impl Pending {
             call_with_retry(&*runner.coordinator, &*runner.clock, &call, FLUSH_PATIENCE).await?;
         self.last_flush = Instant::now();
         match reply {
-            Reply::Applied => Ok(()),
+            Reply::Applied => {
+                tracing::info!(splits, "committed");
+                Ok(())
+            }
             other => Err(RunError::unexpected(&other)),
         }
     }

@@ -202,7 +202,10 @@ impl Runner {
                 deadline_ms,
                 split_ms: &split_ms,
             };
-            let span = tracing::debug_span!("lease", epoch = lease.epoch, bundle = lease.bundle);
+            let Lease { epoch, bundle, attempt, .. } = lease;
+            let span =
+                tracing::info_span!("lease", job = %context.view.job, epoch, bundle, attempt);
+            span.in_scope(|| tracing::info!(splits = lease.todo.len(), "claimed"));
             match tracing::Instrument::instrument(run.work(sink), span).await {
                 Ok(()) | Err(RunError::LeaseLost) => {}
                 Err(error) => {
