@@ -23,6 +23,10 @@ pub enum Command {
     Run(RunArgs),
     /// Start the local service and keep it running until Ctrl-C
     Up(UpArgs),
+    /// Say where a job of a running service stands
+    Status(JobArgs),
+    /// Stop a job: its workers leave and its objects are removed
+    Stop(JobArgs),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)
@@ -129,6 +133,27 @@ pub enum Backend {
 pub enum Chaos {
     KillWorkers,
     KillCoordinator,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill stop j1 --backend aws"
+)]
+pub struct JobArgs {
+    /// The job's name
+    pub job: JobName,
+    /// Where functions run
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    pub backend: Backend,
+    /// The running service: the address `gristmill up` prints
+    #[arg(long, conflicts_with = "state_dir")]
+    pub endpoint: Option<String>,
+    /// The running service, by its state directory
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! Finding the system to work with: a service of one's own, one that is running, or AWS.
 
 use crate::{
-    args::{Backend, TrainArgs},
+    args::{Backend, JobArgs, TrainArgs},
     failure::Failure,
 };
 use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
@@ -64,6 +64,25 @@ impl Stack {
                 Self::of_file(&file, None)
             }
             (Backend::Local, None) => Self::own(args.state_dir.as_deref()).await,
+        }
+    }
+
+    /// Attaches to a service that runs already; starts none.
+    pub async fn running(args: &JobArgs) -> Result<Self, Failure> {
+        match (args.backend, &args.endpoint, &args.state_dir) {
+            (Backend::Aws, None, None) => Self::deployed().await,
+            (Backend::Aws, ..) => Err(Failure::usage(
+                "--endpoint and --state-dir name a local service, --backend aws a deployed one",
+            )),
+            (Backend::Local, Some(endpoint), _) => {
+                Self::of_file(&ServiceFile::of_endpoint(endpoint).map_err(Failure::usage)?, None)
+            }
+            (Backend::Local, None, Some(dir)) => {
+                Self::of_file(&ServiceFile::of_state_dir(dir).map_err(Failure::usage)?, None)
+            }
+            (Backend::Local, None, None) => Err(Failure::usage(
+                "which service? name it with --endpoint or --state-dir, or say --backend aws",
+            )),
         }
     }
 

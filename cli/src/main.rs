@@ -7,6 +7,7 @@ mod dataset;
 mod failure;
 mod function;
 mod job;
+mod status;
 mod train;
 mod up;
 
@@ -46,6 +47,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(args) => train::demo(args).await,
         Command::Run(args) => train::run(args).await,
         Command::Up(args) => up::run(args).await,
+        Command::Status(args) => status::status(args).await,
+        Command::Stop(args) => status::stop(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Function { .. } => Ok(()),
     }

@@ -200,6 +200,35 @@ fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
 }
 
 #[test]
+fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
+    let dir = test_dir()?;
+    demo(&dir, "made", &["--workers", "2"])?; // makes the dataset
+    let state = dir.path("state").display().to_string();
+    let streaming = Streaming { dir: &dir, state: state.clone() };
+    let _up = streaming.up()?;
+    let mut fetcher = streaming.fetcher("looked-at")?;
+    let mut reader = streaming.connect("looked-at")?;
+    assert!(!take(&mut reader, &mut Frames::new(), 3, 1)?);
+    let ask = |command: &str, job: &str| {
+        dir.gristmill(&[command, job, "--json", "--state-dir", &state]).output()
+    };
+    let status =
+        |job: &str| -> Result<Value> { Ok(serde_json::from_slice(&ask("status", job)?.stdout)?) };
+    let running = status("looked-at")?;
+    assert_eq!((&running["state"], &running["epochs"]), (&"running".into(), &2.into()));
+    assert_eq!(running["workers"]["wanted"], 2);
+    assert_eq!(ask("status", "unheard-of")?.status.code(), Some(2));
+    assert_eq!(ask("stop", "looked-at")?.status.code(), Some(0));
+    assert_eq!(status("looked-at")?["state"], "stopped");
+    // Without acknowledging: the fetcher says why and is gone.
+    let told = take(&mut reader, &mut Frames::new(), usize::MAX, u64::MAX);
+    let told = told.unwrap_err().to_string();
+    assert!(told.contains("stopped"), "the trainer is told: {told}");
+    assert_eq!(fetcher.wait()?, Some(1));
+    Ok(())
+}
+
+#[test]
 fn ctrl_c_leaves_nothing_behind() -> Result<()> {
     let dir = test_dir()?;
     let mut up = Background::start(&mut dir.gristmill(&["up", "--json"]))?;

@@ -57,6 +57,7 @@ impl Coordinator {
         match &request.call {
             Call::Register(register) => self.register(register).await,
             Call::Describe { job } => Ok(Reply::Job(self.job(job).await?.view(job))),
+            Call::Status { job } => self.status(job).await,
             Call::Stop { job } => self.end_job(job, &JobEvent::Stopped).await,
             Call::Poll(poll) => self.poll(poll).await,
             Call::Claim(claim) => self.claim(claim).await,

@@ -8,7 +8,9 @@ use crate::{
     store::{decode, invalid},
 };
 use bytes::Bytes;
-use gristmill_protocol::{Ack, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION};
+use gristmill_protocol::{
+    Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
+};
 use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
 use gristmill_types::JobName;
 
@@ -49,6 +51,26 @@ impl Coordinator {
             active_workers: active,
             claimable,
             indexed_files,
+            scale,
+        }))
+    }
+
+    /// Where a job stands, read and nothing else.
+    pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
+        let (item, consumer, scale) = self.load(job).await?;
+        let delivered = (consumer.delivered.epoch, consumer.delivered.position);
+        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let now_ms = self.clock.now_ms();
+        let planned = item.plan.is_some();
+        Ok(Reply::Status(JobStatus {
+            job: item.view(job),
+            delivered,
+            durable: (consumer.durable.epoch, consumer.durable.g),
+            heartbeat_ms: consumer.heartbeat_ms,
+            ready: if planned { scan.ready(delivered).len() as u32 } else { 0 },
+            claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
+            active_workers: scan.active_workers(now_ms),
+            indexed_files: if planned { item.n_files } else { scan.done() },
             scale,
         }))
     }

@@ -20,8 +20,16 @@ pub struct Request {
 #[serde(rename_all = "snake_case", tag = "call")]
 pub enum Call {
     Register(Register),
-    Describe { job: JobName },
-    Stop { job: JobName },
+    Describe {
+        job: JobName,
+    },
+    /// Changes nothing, unlike a poll.
+    Status {
+        job: JobName,
+    },
+    Stop {
+        job: JobName,
+    },
     Poll(Poll),
     Claim(Claim),
     Mark(Mark),
@@ -37,6 +45,7 @@ impl Call {
         match self {
             Self::Register(_) => "register",
             Self::Describe { .. } => "describe",
+            Self::Status { .. } => "status",
             Self::Stop { .. } => "stop",
             Self::Poll(_) => "poll",
             Self::Claim(_) => "claim",
@@ -54,12 +63,34 @@ impl Call {
 #[serde(rename_all = "snake_case", tag = "reply")]
 pub enum Reply {
     Job(JobView),
+    Status(JobStatus),
     Polled(Polled),
     Leased(Lease),
     Idle(Idle),
     /// The write is applied (now, or by an earlier sending of the same call).
     Applied,
     Refused(Refusal),
+}
+
+/// Where a job stands, for people.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobStatus {
+    pub job: JobView,
+    /// The first (epoch, position) not taken in by the trainer's host.
+    pub delivered: (Epoch, Position),
+    /// The next batch (epoch, g) a restart of the trainer would need.
+    pub durable: (Epoch, u64),
+    /// When the trainer last said how far it is, in milliseconds since the Unix epoch; 0: never.
+    pub heartbeat_ms: u64,
+    /// Splits committed and not taken in.
+    pub ready: u32,
+    /// Positions that may be claimed now.
+    pub claimable: u32,
+    /// Distinct workers that hold an unexpired lease.
+    pub active_workers: u32,
+    /// Files indexed so far, while the job is indexing.
+    pub indexed_files: u32,
+    pub scale: crate::ScaleState,
 }
 
 /// Why a call had no effect, by what the caller does next.

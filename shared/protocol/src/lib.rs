@@ -10,9 +10,9 @@ mod job;
 pub mod keys;
 
 pub use calls::{
-    Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, Lease, Leave, Mark, Poll, Polled,
-    ReadyEntry, ReadyKind, Refusal, RefusalKind, Release, Reply, Request, TrainerMetrics, Work,
-    WorkerCost,
+    Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus, Lease, Leave, Mark, Poll,
+    Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind, Release, Reply, Request, TrainerMetrics,
+    Work, WorkerCost,
 };
 pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{

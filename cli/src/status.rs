@@ -1,0 +1,132 @@
+//! `gristmill status` and `gristmill stop`: one job of a running service.
+
+use crate::{args::JobArgs, attach::Stack, failure::Failure};
+use gristmill_ports::{CallError, Clock, call_with_retry};
+use gristmill_protocol::{Call, JobState, JobStatus, JobView, RefusalKind, Reply};
+use serde_json::json;
+use std::time::Duration;
+
+/// How long the service may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+pub async fn status(args: JobArgs) -> Result<(), Failure> {
+    let stack = Stack::running(&args).await?;
+    let status = match call(&stack, &Call::Status { job: args.job.clone() }).await? {
+        Reply::Status(status) => status,
+        other => return Err(unexpected(&other)),
+    };
+    let now_ms = stack.ports.clock.now_ms();
+    match args.json {
+        true => println!("{}", as_json(&status)),
+        false => print!("{}", as_text(&status, now_ms)),
+    }
+    Ok(())
+}
+
+pub async fn stop(args: JobArgs) -> Result<(), Failure> {
+    let stack = Stack::running(&args).await?;
+    match call(&stack, &Call::Stop { job: args.job.clone() }).await? {
+        Reply::Job(view) if args.json => {
+            println!("{}", json!({ "job": view.job, "state": word(&view.state) }))
+        }
+        Reply::Job(view) => println!("job {} is {}", view.job, state(&view)),
+        Reply::Applied if args.json => {
+            println!("{}", json!({ "job": args.job, "state": "stopped" }))
+        }
+        Reply::Applied => println!("job {} is stopped", args.job),
+        other => return Err(unexpected(&other)),
+    }
+    Ok(())
+}
+
+async fn call(stack: &Stack, call: &Call) -> Result<Reply, Failure> {
+    let answer = call_with_retry(&*stack.ports.coordinator, &*stack.ports.clock, call, PATIENCE);
+    answer.await.map_err(|error| match &error {
+        CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
+            Failure::usage(error)
+        }
+        _ => Failure::failed(error),
+    })
+}
+
+fn unexpected(reply: &Reply) -> Failure {
+    Failure::failed(format!("the coordinator's answer does not fit: {reply:?}"))
+}
+
+fn word(state: &JobState) -> &'static str {
+    match state {
+        JobState::Indexing => "indexing",
+        JobState::Running => "running",
+        JobState::Done => "done",
+        JobState::Stopped => "stopped",
+        JobState::Failed { .. } => "failed",
+    }
+}
+
+fn state(view: &JobView) -> String {
+    match &view.state {
+        JobState::Failed { error } => format!("failed: {error}"),
+        state => word(state).to_owned(),
+    }
+}
+
+fn as_json(status: &JobStatus) -> serde_json::Value {
+    let JobStatus { job, delivered, durable, scale, .. } = status;
+    let error = match &job.state {
+        JobState::Failed { error } => Some(error),
+        _ => None,
+    };
+    json!({
+        "job": job.job,
+        "state": word(&job.state),
+        "error": error,
+        "epochs": job.spec.epochs,
+        "splits_per_epoch": job.plan.map(|plan| plan.n_splits),
+        "delivered": { "epoch": delivered.0, "position": delivered.1 },
+        "durable": { "epoch": durable.0, "g": durable.1 },
+        "heartbeat_ms": status.heartbeat_ms,
+        "splits_ready": status.ready,
+        "splits_claimable": status.claimable,
+        "files": job.n_files,
+        "files_indexed": status.indexed_files,
+        "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "wanted": job.spec.workers },
+        "scaling": scale.log,
+    })
+}
+
+fn as_text(status: &JobStatus, now_ms: u64) -> String {
+    let JobStatus { job, delivered, durable, scale, .. } = status;
+    let mut text = format!("job       {}: {}\n", job.job, state(job));
+    match job.plan {
+        Some(plan) => {
+            text += &format!(
+                "progress  epoch {} of {}, split {} of {}; safe up to batch {} of epoch {}\n",
+                (delivered.0 + 1).min(job.spec.epochs),
+                job.spec.epochs,
+                delivered.1,
+                plan.n_splits,
+                durable.1,
+                durable.0 + 1,
+            );
+            text += &format!("splits    {} ready, {} to claim\n", status.ready, status.claimable);
+        }
+        None => text += &format!("indexed   {} of {} files\n", status.indexed_files, job.n_files),
+    }
+    text += &format!(
+        "workers   {} at work, {} started, {} wanted\n",
+        status.active_workers,
+        scale.outstanding.len(),
+        job.spec.workers
+    );
+    text += &match status.heartbeat_ms {
+        0 => "trainer   not heard of yet\n".to_owned(),
+        at_ms => format!("trainer   last heard of {} s ago\n", now_ms.saturating_sub(at_ms) / 1000),
+    };
+    for decision in scale.log.iter().rev().take(3).rev() {
+        text += &format!(
+            "scaling   batch {}: {} workers ({})\n",
+            decision.batch, decision.workers, decision.reason
+        );
+    }
+    text
+}

@@ -1,0 +1,260 @@
+// gristmill's stack: three functions, a table, a bucket. The same as template.yaml, resource by
+// resource; scripts/compare-templates holds the two against each other.
+//
+// References run one way: coordinator <- worker <- its version <- scaler. The one reference back,
+// coordinator -> scaler, is a name made from the stack's name.
+
+import {
+  Aws,
+  CfnDeletionPolicy,
+  CfnOutput,
+  CfnResource,
+  Duration,
+  Fn,
+  RemovalPolicy,
+  Stack,
+  StackProps,
+  Token,
+  aws_dynamodb as dynamodb,
+  aws_iam as iam,
+  aws_lambda as lambda,
+  aws_logs as logs,
+  aws_s3 as s3,
+} from "aws-cdk-lib";
+import { Construct } from "constructs";
+import * as fs from "node:fs";
+import * as path from "node:path";
+import { Parameters } from "./parameters";
+import * as policies from "./policies";
+
+export interface GristmillProps extends StackProps {
+  /** Directory of the built functions, as `sam build` leaves them: FUNCTION/bootstrap. */
+  readonly build: string;
+}
+
+interface FunctionProps {
+  readonly description: string;
+  readonly policy: (logs: string) => object;
+  readonly memory: number;
+  readonly timeout: number;
+  readonly concurrency?: unknown;
+  readonly environment: Record<string, string>;
+}
+
+export class GristmillStack extends Stack {
+  private readonly parameters: Parameters;
+  private readonly build: string;
+
+  constructor(scope: Construct, id: string, props: GristmillProps) {
+    super(scope, id, props);
+    this.build = props.build;
+    const parameters = new Parameters(this);
+    this.parameters = parameters;
+    const table = this.table();
+    const bucket = this.bucket();
+    const arns = policies.arns(parameters, table.attrArn, bucket.attrArn);
+    const bucketPolicy = new s3.CfnBucketPolicy(this, "BucketPolicy", {
+      bucket: bucket.ref,
+      policyDocument: policies.bucketPolicy(arns),
+    });
+    keep(bucketPolicy);
+
+    const coordinator = this.function("Coordinator", {
+      description: "Registers jobs, hands out splits, accepts commits",
+      policy: (logs) => policies.coordinatorPolicy(parameters, arns, logs),
+      memory: 512,
+      timeout: 30,
+      concurrency: unless0(parameters.limitsCoordinator.logicalId, parameters.coordinatorConcurrency.value),
+      environment: {
+        GRISTMILL_TABLE: table.ref,
+        GRISTMILL_BUCKET: bucket.ref,
+        GRISTMILL_SCALER_FUNCTION: `${Aws.STACK_NAME}-scaler`,
+      },
+    });
+    const live = alias(coordinator);
+    const url = new lambda.CfnUrl(this, "CoordinatorFunctionUrl", { targetFunctionArn: live.ref, authType: "AWS_IAM" });
+
+    const worker = this.function("Worker", {
+      description: "Claims bundles of splits and preprocesses them into objects",
+      policy: (logs) => policies.workerPolicy(parameters, arns, logs),
+      memory: parameters.workerMemory.valueAsNumber,
+      timeout: 900,
+      concurrency: unless0(parameters.limitsWorkers.logicalId, parameters.workerConcurrency.value),
+      environment: { GRISTMILL_BUCKET: bucket.ref, GRISTMILL_COORDINATOR_URL: url.attrFunctionUrl },
+    });
+    // Never again by itself: the scaler counts workers, and replaces those that are lost. What is set
+    // for an alias does not hold for a call by version; that stays for the jobs of an older version.
+    const workerEvents = {
+      functionName: worker.functionName,
+      maximumRetryAttempts: 0,
+      maximumEventAgeInSeconds: 60,
+      destinationConfig: { onFailure: { destination: live.ref } },
+    };
+    const workerAlias = alias(worker);
+    new lambda.CfnEventInvokeConfig(this, "WorkerEvents", {
+      ...workerEvents,
+      qualifier: "live",
+    }).addResourceDependency(workerAlias);
+    const pinned = new lambda.CfnEventInvokeConfig(this, "WorkerVersionEvents", {
+      ...workerEvents,
+      qualifier: worker.currentVersion.version,
+    });
+    pinned.cfnOptions.deletionPolicy = CfnDeletionPolicy.DELETE;
+    pinned.cfnOptions.updateReplacePolicy = CfnDeletionPolicy.RETAIN;
+    const workerVersion = (worker.currentVersion.node.defaultChild as CfnResource).ref;
+
+    const scaler = this.function("Scaler", {
+      description: "Invokes workers up to the target",
+      policy: (logs) => policies.scalerPolicy(parameters, arns, logs),
+      memory: 256,
+      timeout: 60,
+      environment: {
+        GRISTMILL_TABLE: table.ref,
+        // With its version: what a job pins.
+        GRISTMILL_WORKER_FUNCTION: workerVersion,
+      },
+    });
+    new lambda.CfnEventInvokeConfig(this, "ScalerEvents", {
+      functionName: scaler.functionName,
+      qualifier: "$LATEST",
+      maximumRetryAttempts: 0,
+      maximumEventAgeInSeconds: 60,
+    });
+
+    const trainer = new iam.CfnManagedPolicy(this, "TrainerPolicy", {
+      description: "gristmill trainer - attach it to the role that training runs with",
+      policyDocument: policies.trainerPolicy(parameters, arns),
+    });
+
+    const output = (id: string, description: string, value: string) =>
+      new CfnOutput(this, `${id}Output`, { description, value }).overrideLogicalId(id);
+    output("Namespace", "GRISTMILL_NAMESPACE of a trainer", parameters.namespace.valueAsString);
+    output("CoordinatorUrl", "GRISTMILL_COORDINATOR_URL of a trainer", url.attrFunctionUrl);
+    output("BucketName", "GRISTMILL_BUCKET of a trainer", bucket.ref);
+    output("TableName", "GRISTMILL_TABLE, for looking into the stack; trainers do not read it", table.ref);
+    output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);
+    output("ScalerFunctionName", "GRISTMILL_SCALER_FUNCTION, likewise", `${Aws.STACK_NAME}-scaler`);
+    output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);
+  }
+
+  private table(): dynamodb.CfnTable {
+    const table = new dynamodb.CfnTable(this, "Table", {
+      billingMode: "PAY_PER_REQUEST",
+      attributeDefinitions: [
+        { attributeName: "pk", attributeType: "S" },
+        { attributeName: "sk", attributeType: "S" },
+      ],
+      keySchema: [
+        { attributeName: "pk", keyType: "HASH" },
+        { attributeName: "sk", keyType: "RANGE" },
+      ],
+      timeToLiveSpecification: { attributeName: "ttl", enabled: true },
+      pointInTimeRecoverySpecification: { pointInTimeRecoveryEnabled: true },
+      sseSpecification: { sseEnabled: true },
+    });
+    keep(table);
+    return table;
+  }
+
+  private bucket(): s3.CfnBucket {
+    const parameters = this.parameters;
+    const bucket = new s3.CfnBucket(this, "Bucket", {
+      publicAccessBlockConfiguration: {
+        blockPublicAcls: true,
+        blockPublicPolicy: true,
+        ignorePublicAcls: true,
+        restrictPublicBuckets: true,
+      },
+      ownershipControls: { rules: [{ objectOwnership: "BucketOwnerEnforced" }] },
+      bucketEncryption: {
+        serverSideEncryptionConfiguration: [
+          Fn.conditionIf(
+            parameters.hasStorageKey.logicalId,
+            {
+              BucketKeyEnabled: true,
+              ServerSideEncryptionByDefault: {
+                SSEAlgorithm: "aws:kms",
+                KMSMasterKeyID: parameters.storageKmsKeyArn.valueAsString,
+              },
+            },
+            { ServerSideEncryptionByDefault: { SSEAlgorithm: "AES256" } },
+          ),
+        ],
+      },
+      lifecycleConfiguration: {
+        rules: [
+          // Chunks go when they are consumed. This takes what nobody came for: stopped jobs, orphans.
+          {
+            id: "chunks",
+            status: "Enabled",
+            prefix: `t/${parameters.namespace.valueAsString}/jobs/`,
+            expirationInDays: parameters.chunkRetentionDays.valueAsNumber,
+          },
+          {
+            id: "unfinished-uploads",
+            status: "Enabled",
+            abortIncompleteMultipartUpload: { daysAfterInitiation: 1 },
+          },
+        ],
+      },
+    });
+    keep(bucket);
+    return bucket;
+  }
+
+  /** A function with its role and its logs. */
+  private function(name: string, props: FunctionProps): lambda.Function {
+    const functionName = `${Aws.STACK_NAME}-${name.toLowerCase()}`;
+    const logGroup = new logs.CfnLogGroup(this, `${name}Logs`, {
+      logGroupName: `/aws/lambda/${functionName}`,
+      retentionInDays: this.parameters.logRetentionDays.valueAsNumber,
+    });
+    logGroup.applyRemovalPolicy(RemovalPolicy.DESTROY);
+    const role = new iam.CfnRole(this, `${name}Role`, {
+      description: `gristmill ${name.toLowerCase()}`,
+      assumeRolePolicyDocument: policies.assumedByLambda,
+      policies: [{ policyName: name.toLowerCase(), policyDocument: props.policy(logGroup.attrArn) }],
+    });
+    const code = path.join(this.build, `${name}Function`);
+    if (!fs.existsSync(path.join(code, "bootstrap"))) {
+      throw new Error(`${code}/bootstrap is not there: run \`sam build\` first, or name its directory with -c build=DIR`);
+    }
+    const made = new lambda.Function(this, `${name}Function`, {
+      functionName,
+      description: props.description,
+      code: lambda.Code.fromAsset(code),
+      handler: "bootstrap",
+      runtime: lambda.Runtime.PROVIDED_AL2023,
+      architecture: lambda.Architecture.custom(this.parameters.architecture.valueAsString),
+      role: iam.Role.fromRoleArn(this, `${name}RoleRef`, role.attrArn),
+      memorySize: props.memory,
+      timeout: Duration.seconds(props.timeout),
+      environment: { GRISTMILL_NAMESPACE: this.parameters.namespace.valueAsString, ...props.environment },
+      currentVersionOptions: { removalPolicy: RemovalPolicy.RETAIN },
+    });
+    const inner = made.node.defaultChild as lambda.CfnFunction;
+    inner.loggingConfig = { logGroup: logGroup.ref, logFormat: "JSON" };
+    if (props.concurrency) {
+      inner.reservedConcurrentExecutions = Token.asNumber(props.concurrency);
+    }
+    return made;
+  }
+}
+
+/** The alias `live`: the version that calls without a version reach. */
+function alias(of: lambda.Function): lambda.CfnAlias {
+  return new lambda.CfnAlias(of, "Live", {
+    name: "live",
+    functionName: of.functionName,
+    functionVersion: of.currentVersion.version,
+  });
+}
+
+/** What a trainer resumes from outlives the stack. */
+function keep(resource: CfnResource): void {
+  resource.applyRemovalPolicy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE);
+}
+
+function unless0(condition: string, value: unknown): unknown {
+  return Fn.conditionIf(condition, value, { Ref: "AWS::NoValue" });
+}

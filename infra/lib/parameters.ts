@@ -1,0 +1,98 @@
+// What whoever deploys may choose: the same parameters as in template.yaml, and what follows from them.
+
+import { CfnCondition, CfnParameter, Fn } from "aws-cdk-lib";
+import { Construct } from "constructs";
+
+export class Parameters {
+  readonly architecture: CfnParameter;
+  readonly namespace: CfnParameter;
+  readonly datasetBucketArns: CfnParameter;
+  readonly kmsKeyArns: CfnParameter;
+  readonly storageKmsKeyArn: CfnParameter;
+  readonly workerMemory: CfnParameter;
+  readonly workerConcurrency: CfnParameter;
+  readonly coordinatorConcurrency: CfnParameter;
+  readonly logRetentionDays: CfnParameter;
+  readonly chunkRetentionDays: CfnParameter;
+  readonly hasDatasets: CfnCondition;
+  readonly hasDatasetKeys: CfnCondition;
+  readonly hasStorageKey: CfnCondition;
+  readonly limitsWorkers: CfnCondition;
+  readonly limitsCoordinator: CfnCondition;
+
+  constructor(scope: Construct) {
+    this.architecture = new CfnParameter(scope, "Architecture", {
+      default: "arm64",
+      allowedValues: ["arm64", "x86_64"],
+      description: "Processor of the functions, the same as of the trainers. arm64 costs a fifth less per GB-second.",
+    });
+    this.namespace = new CfnParameter(scope, "Namespace", {
+      default: "default",
+      allowedPattern: "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$",
+      constraintDescription: "1 to 32 of a-z, 0-9 and '-', not at either end",
+      description: "First part of every key in table and bucket.",
+    });
+    this.datasetBucketArns = new CfnParameter(scope, "DatasetBucketArns", {
+      type: "CommaDelimitedList",
+      default: "",
+      description:
+        "ARNs of the buckets that hold datasets, separated by commas (arn:aws:s3:::name). Workers and trainers may read these and no others.",
+    });
+    this.kmsKeyArns = new CfnParameter(scope, "KmsKeyArns", {
+      type: "CommaDelimitedList",
+      default: "",
+      description: "ARNs of the KMS keys that datasets are encrypted with, separated by commas; empty if none are.",
+    });
+    this.storageKmsKeyArn = new CfnParameter(scope, "StorageKmsKeyArn", {
+      default: "",
+      allowedPattern: "^$|^arn:[a-z0-9-]+:kms:[a-z0-9-]+:[0-9]{12}:key/.+$",
+      constraintDescription: "empty, or the ARN of a KMS key",
+      description: "KMS key for the bucket of chunks; empty for keys that S3 manages (SSE-S3), which cost nothing.",
+    });
+    this.workerMemory = new CfnParameter(scope, "WorkerMemory", {
+      type: "Number",
+      default: 1769,
+      minValue: 512,
+      maxValue: 10240,
+      description: "MB of a worker; 1769 is one vCPU. New accounts are limited to 3008.",
+    });
+    this.workerConcurrency = new CfnParameter(scope, "WorkerConcurrency", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description:
+        "Most workers at a time over all jobs, reserved from the account's concurrency; 0 reserves nothing and leaves the account's limit.",
+    });
+    this.coordinatorConcurrency = new CfnParameter(scope, "CoordinatorConcurrency", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description: "Coordinator calls served at a time, reserved likewise; 0 reserves nothing.",
+    });
+    this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
+      type: "Number",
+      default: "14",
+      allowedValues: [1, 3, 5, 7, 14, 30, 60, 90, 120, 150, 180, 365, 400, 545, 731].map(String),
+      description: "Days that logs of the functions are kept.",
+    });
+    this.chunkRetentionDays = new CfnParameter(scope, "ChunkRetentionDays", {
+      type: "Number",
+      default: 14,
+      minValue: 2,
+      maxValue: 3650,
+      description:
+        "Days after which a chunk is deleted even if nobody consumed it. A job that pauses longer cannot resume.",
+    });
+    const isNot = (id: string, value: CfnParameter | string, other: string) =>
+      new CfnCondition(scope, id, {
+        expression: Fn.conditionNot(
+          Fn.conditionEquals(typeof value === "string" ? value : value.value, other),
+        ),
+      });
+    this.hasDatasets = isNot("HasDatasets", Fn.join("", this.datasetBucketArns.valueAsList), "");
+    this.hasDatasetKeys = isNot("HasDatasetKeys", Fn.join("", this.kmsKeyArns.valueAsList), "");
+    this.hasStorageKey = isNot("HasStorageKey", this.storageKmsKeyArn, "");
+    this.limitsWorkers = isNot("LimitsWorkers", this.workerConcurrency, "0");
+    this.limitsCoordinator = isNot("LimitsCoordinator", this.coordinatorConcurrency, "0");
+  }
+}

@@ -1,0 +1,155 @@
+// Who may do what: one least-privilege policy for each function and one for trainers.
+
+import { Aws, CfnCondition, Fn } from "aws-cdk-lib";
+import { Parameters } from "./parameters";
+
+/** ARNs that policies name. */
+export interface Arns {
+  readonly table: string;
+  readonly bucket: string;
+  /** The bucket's objects in the stack's namespace. */
+  readonly objects: (pattern: string) => string;
+  readonly functions: (name: string) => string;
+}
+
+const document = (...statements: object[]) => ({ Version: "2012-10-17", Statement: statements });
+const allow = (Sid: string, Action: string | string[], Resource: unknown, Condition?: object) => ({
+  Sid,
+  Effect: "Allow",
+  Action,
+  Resource,
+  ...(Condition && { Condition }),
+});
+const when = (condition: CfnCondition, statement: object) => ({
+  "Fn::If": [condition.logicalId, statement, { Ref: "AWS::NoValue" }],
+});
+
+export const assumedByLambda = document({
+  Effect: "Allow",
+  Action: "sts:AssumeRole",
+  Principal: { Service: "lambda.amazonaws.com" },
+});
+
+const log = (logs: string) => allow("Log", ["logs:CreateLogStream", "logs:PutLogEvents"], logs);
+
+const storageKey = (parameters: Parameters) =>
+  when(
+    parameters.hasStorageKey,
+    allow("StorageKey", ["kms:Decrypt", "kms:GenerateDataKey"], parameters.storageKmsKeyArn.valueAsString),
+  );
+
+const readDatasets = (parameters: Parameters) => {
+  const all = Fn.join("", [Fn.join("/*,", parameters.datasetBucketArns.valueAsList), "/*"]);
+  return when(parameters.hasDatasets, allow("ReadDatasets", "s3:GetObject", Fn.split(",", all)));
+};
+
+const datasetKeys = (parameters: Parameters) =>
+  when(parameters.hasDatasetKeys, allow("DatasetKeys", "kms:Decrypt", parameters.kmsKeyArns.valueAsList));
+
+export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: string): object {
+  return document(
+    log(logs),
+    allow("Items", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
+      "ForAllValues:StringLike": { "dynamodb:LeadingKeys": `T#${parameters.namespace.valueAsString}#*` },
+      Null: { "dynamodb:LeadingKeys": "false" },
+    }),
+    allow("ListingsAndManifests", ["s3:GetObject", "s3:PutObject"], arns.objects("datasets/*")),
+    allow("CollectChunks", "s3:DeleteObject", arns.objects("jobs/*")),
+    // Lists what failed attempts left. Without a condition: only who may list a bucket is told 404,
+    // not 403, for an object that is not there, and s3:prefix is absent then.
+    allow("FindOrphans", "s3:ListBucket", arns.bucket),
+    allow("KickScaler", "lambda:InvokeFunction", arns.functions("scaler")),
+    storageKey(parameters),
+  );
+}
+
+export function workerPolicy(parameters: Parameters, arns: Arns, logs: string): object {
+  return document(
+    log(logs),
+    // A function URL asks for both permissions. The second is also how the platform reports a failed
+    // worker to the coordinator: it does so with this role.
+    allow(
+      "CallCoordinator",
+      ["lambda:InvokeFunctionUrl", "lambda:InvokeFunction"],
+      ["coordinator", "coordinator:live"].map(arns.functions),
+    ),
+    allow("ListingsAndManifests", "s3:GetObject", arns.objects("datasets/*")),
+    // Reading back tells a put that was sent twice from one that came second.
+    allow(
+      "ChunksAndIndices",
+      ["s3:GetObject", "s3:PutObject"],
+      ["jobs/*", "index/*", "quarantine/*"].map(arns.objects),
+    ),
+    // Lists nothing; see the coordinator's FindOrphans.
+    allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
+    storageKey(parameters),
+    readDatasets(parameters),
+    datasetKeys(parameters),
+  );
+}
+
+export function scalerPolicy(parameters: Parameters, arns: Arns, logs: string): object {
+  const job = `T#${parameters.namespace.valueAsString}#J#*`;
+  return document(
+    log(logs),
+    // Its item lies in the job's partition; those of the bundles (..#E#..) are out of reach.
+    allow("ItsItem", ["dynamodb:GetItem", "dynamodb:PutItem"], arns.table, {
+      "ForAllValues:StringLike": { "dynamodb:LeadingKeys": job },
+      "ForAllValues:StringNotLike": { "dynamodb:LeadingKeys": `${job}#E#*` },
+      Null: { "dynamodb:LeadingKeys": "false" },
+    }),
+    allow("StartWorkers", "lambda:InvokeFunction", arns.functions("worker:*")),
+  );
+}
+
+export function trainerPolicy(parameters: Parameters, arns: Arns): object {
+  const coordinator = ["coordinator", "coordinator:live"].map(arns.functions);
+  return document(
+    allow("CallCoordinator", "lambda:InvokeFunctionUrl", coordinator),
+    allow("ThroughItsUrlOnly", "lambda:InvokeFunction", coordinator, {
+      Bool: { "lambda:InvokedViaFunctionUrl": "true" },
+    }),
+    allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
+    // Local workers index files as remote ones do.
+    allow("Indices", ["s3:GetObject", "s3:PutObject"], arns.objects("index/*")),
+    allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
+    storageKey(parameters),
+    when(
+      parameters.hasDatasets,
+      allow("ListDatasets", "s3:ListBucket", parameters.datasetBucketArns.valueAsList),
+    ),
+    readDatasets(parameters),
+    datasetKeys(parameters),
+  );
+}
+
+/** Of everyone: what may be done with the bucket at all. */
+export function bucketPolicy(arns: Arns): object {
+  const deny = (Sid: string, Action: string, Resource: unknown, Condition: object) => ({
+    Sid,
+    Effect: "Deny",
+    Principal: "*",
+    Action,
+    Resource,
+    Condition,
+  });
+  return document(
+    deny("TlsOnly", "s3:*", [arns.bucket, `${arns.bucket}/*`], { Bool: { "aws:SecureTransport": "false" } }),
+    // A chunk is written once. Parts of a multipart upload carry no such header; its completion does.
+    // Copying into this prefix is not possible.
+    deny("ChunksAreWrittenOnce", "s3:PutObject", arns.objects("jobs/*"), {
+      Null: { "s3:if-none-match": "true" },
+      Bool: { "s3:ObjectCreationOperation": "true" },
+    }),
+  );
+}
+
+export function arns(parameters: Parameters, table: string, bucket: string): Arns {
+  return {
+    table,
+    bucket,
+    objects: (pattern) => `${bucket}/t/${parameters.namespace.valueAsString}/${pattern}`,
+    functions: (name) =>
+      `arn:${Aws.PARTITION}:lambda:${Aws.REGION}:${Aws.ACCOUNT_ID}:function:${Aws.STACK_NAME}-${name}`,
+  };
+}
