@@ -90,8 +90,14 @@ pub async fn measured(
     let started = Instant::now();
     let sink = args.sink.as_deref().map(sink::Sink::open).transpose()?;
     let stack = Stack::open(args).await?;
+    let known_as = source.clone();
     let outcome = tokio::select! {
-        outcome = train_on(&stack, args, prefix, pipeline, source, sink, started) => outcome,
+        outcome = train_on(&stack, args, prefix, pipeline, source, sink, started) => {
+            outcome.map_err(|Failure { code, message }| Failure {
+                code,
+                message: known_as.in_words(&message),
+            })
+        }
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
     stack.close().await;

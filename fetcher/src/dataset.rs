@@ -60,6 +60,19 @@ impl Source {
     }
 }
 
+impl Source {
+    /// `message` with the paths its reader knows: files of this machine go by a bucket's name inside.
+    pub fn in_words(&self, message: &str) -> String {
+        match self {
+            Self::S3 { .. } => message.to_owned(),
+            Self::Local { root, .. } => {
+                let inside = format!("s3://{}", mount_name(root));
+                message.replace(&inside, root.to_string_lossy().trim_end_matches('/'))
+            }
+        }
+    }
+}
+
 /// The bucket under which a directory of this machine is mounted: the same for the same directory,
 /// so that a dataset keeps its version.
 pub fn mount_name(root: &Path) -> String {

@@ -220,6 +220,11 @@ impl Fetcher {
         }
     }
 
+    /// Resolves when the run has failed, be it while nobody takes batches.
+    pub async fn failed(&self) -> FetchError {
+        self.ledger.failed().await
+    }
+
     /// Everything up to and including batch `g` of `epoch` is safe in a checkpoint.
     pub fn checkpointed(&self, epoch: Epoch, g: u64) {
         self.progress.durable((epoch, g + 1));

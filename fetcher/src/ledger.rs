@@ -117,6 +117,15 @@ impl Ledger {
         }
     }
 
+    /// Resolves with the error that ended the run, if one ever does.
+    pub async fn failed(&self) -> FetchError {
+        let never = |_: &mut Inner| None::<std::convert::Infallible>;
+        match self.wait(never).await {
+            Err(error) => error,
+            Ok(never) => match never {},
+        }
+    }
+
     /// Takes the entry at `place`, once it is committed.
     pub async fn take(&self, place: Place) -> Result<ReadyEntry, FetchError> {
         self.wait(|inner| inner.entries.remove(&place)).await

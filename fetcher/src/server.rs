@@ -12,6 +12,7 @@ use std::{
     fs, io,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -63,6 +64,9 @@ impl CursorFile {
     }
 }
 
+/// How long a run that failed waits for a trainer to tell it why.
+const ERROR_PATIENCE: Duration = Duration::from_secs(30);
+
 /// Why serving ended before the job did.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -111,7 +115,20 @@ where
     let mut cursor = cursors.load()?;
     let mut fetcher = Some(start(cursor).await?);
     loop {
-        let (stream, _) = listener.accept().await?;
+        let abandoned = async {
+            match &fetcher {
+                Some(fetcher) => {
+                    let error = fetcher.failed().await;
+                    tokio::time::sleep(ERROR_PATIENCE).await;
+                    error
+                }
+                None => std::future::pending().await,
+            }
+        };
+        let (stream, _) = tokio::select! {
+            accepted = listener.accept() => accepted?,
+            error = abandoned => return Err(error.into()),
+        };
         let opened = match fetcher.take() {
             Some(fetcher) => fetcher,
             None => start(cursor).await?,

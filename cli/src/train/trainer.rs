@@ -179,7 +179,9 @@ impl Trainer {
 
     fn redraw(&mut self, fetcher: &Fetcher) {
         let snapshot = fetcher.snapshot();
-        self.epoch.workers_max = self.epoch.workers_max.max(snapshot.active_workers);
+        let started = u32::try_from(snapshot.scale.outstanding.len()).unwrap_or(u32::MAX);
+        let workers = snapshot.active_workers.max(started);
+        self.epoch.workers_max = self.epoch.workers_max.max(workers);
         if self.redrawn.elapsed() < REDRAW {
             return;
         }
