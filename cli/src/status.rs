@@ -1,7 +1,7 @@
 //! `gristmill status` and `gristmill stop`: one job of a running service.
 
 use crate::{args::JobArgs, attach::Stack, failure::Failure};
-use gristmill_ports::{CallError, Clock, call_with_retry};
+use gristmill_ports::{CallError, call_with_retry};
 use gristmill_protocol::{Call, JobState, JobStatus, JobView, RefusalKind, Reply};
 use serde_json::json;
 use std::time::Duration;

@@ -185,15 +185,15 @@ impl Coordinator {
         }
     }
 
-    /// Frees what `dead` invocations hold in `scan`; whether there was anything.
-    pub(crate) async fn release_held(
+    /// Frees what `dead` invocations hold in `scan`; which of them held something.
+    async fn release_held(
         &self,
         job: &JobName,
         scan: &Scan,
         dead: &[InvocationId],
         blameless: bool,
-    ) -> Result<bool, Refusal> {
-        let mut any = false;
+    ) -> Result<Vec<InvocationId>, Refusal> {
+        let mut released = Vec::new();
         for bundle in &scan.bundles {
             let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
             let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
@@ -202,9 +202,28 @@ impl Coordinator {
             let name = ItemName::Bundle(job, bundle.epoch, bundle.index);
             let decide = |before: Option<&Bundle>| splits::release(before, &command);
             // A refusal says that the bundle has moved on: nothing is left to free.
-            any |= self.store.update_from(&name, bundle.versioned(), decide).await?.is_ok();
+            if self.store.update_from(&name, bundle.versioned(), decide).await?.is_ok() {
+                released.push(invocation.clone());
+            }
         }
-        Ok(any)
+        Ok(released)
+    }
+
+    /// Frees leases whose claim arrived after its worker was reported dead; whether there were any.
+    /// A worker has one claim under way at most, so that is done once for each: should the platform
+    /// run a doubled event under the same name, it loses one lease and no more.
+    pub(crate) async fn release_late_claims(
+        &self,
+        job: &JobName,
+        scan: &Scan,
+        dead: &[InvocationId],
+    ) -> Result<bool, Refusal> {
+        let released = self.release_held(job, scan, dead, false).await?;
+        if released.is_empty() {
+            return Ok(false);
+        }
+        self.update_books(job, |books| books.dead.retain(|dead| !released.contains(dead))).await?;
+        Ok(true)
     }
 
     /// Removes a worker that ended from the scaler's books; one that died stays known for a while.
@@ -214,22 +233,35 @@ impl Coordinator {
         worker: u32,
         dead: Option<&InvocationId>,
     ) -> Result<Reply, Refusal> {
+        self.update_books(job, |books| {
+            books.outstanding.retain(|(number, _)| *number != worker);
+            if let Some(dead) = dead.filter(|dead| !books.dead.contains(dead)) {
+                books.dead.push(dead.clone());
+                let excess = books.dead.len().saturating_sub(MAX_DEAD);
+                books.dead.drain(..excess);
+            }
+        })
+        .await?;
+        Ok(Reply::Applied)
+    }
+
+    /// Changes the scaler's books; nothing is written if they stay the same.
+    async fn update_books(
+        &self,
+        job: &JobName,
+        change: impl Fn(&mut ScaleState),
+    ) -> Result<(), Refusal> {
         let decide = |before: Option<&ScaleState>| {
             let books = before.cloned().unwrap_or_default();
             let mut after = books.clone();
-            after.outstanding.retain(|(number, _)| *number != worker);
-            if let Some(dead) = dead.filter(|dead| !after.dead.contains(dead)) {
-                after.dead.push(dead.clone());
-                let excess = after.dead.len().saturating_sub(MAX_DEAD);
-                after.dead.drain(..excess);
-            }
+            change(&mut after);
             Ok::<_, Refusal>(match after == books {
                 true => Outcome::AlreadyApplied(after),
                 false => Outcome::Write(after),
             })
         };
         self.store.update(&ItemName::Scale(job), decide).await??;
-        Ok(Reply::Applied)
+        Ok(())
     }
 
     async fn transition(

@@ -36,8 +36,7 @@ impl Coordinator {
             item = self.close_epochs(job, item, &consumer).await?;
             self.collect(job, &item, consumer).await?;
         }
-        // A claim that was on its way when its worker was reported dead.
-        if self.release_held(job, &scan, &scale.dead, false).await? {
+        if self.release_late_claims(job, &scan, &scale.dead).await? {
             scan = self.scan(job, &item, &consumer, from).await?;
         }
         let now_ms = self.clock.now_ms();

@@ -159,4 +159,8 @@ async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_f
     assert_eq!((polled.claimable, polled.active_workers), (1, 0), "the trainer's poll frees it");
     assert_eq!(leased(world.claim(2).await).attempt, 2);
     assert_eq!(world.poll().await.claimable, 0, "a living worker keeps its lease");
+    // The platform had run the event twice, and the other copy lives: it loses no second lease.
+    world.died(2).await;
+    assert_eq!(leased(world.claim(1).await).attempt, 3);
+    assert_eq!(world.poll().await.claimable, 0);
 }
