@@ -134,6 +134,14 @@ mod tests {
     use bytes::Bytes;
     use gristmill_ports::{ObjectPath, memory::MemoryObjects};
 
+    #[test]
+    fn messages_name_files_of_this_machine_by_their_path() {
+        let source = Source::Local { root: "/data/set".into(), pattern: String::new() };
+        let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
+        assert_eq!(source.in_words(&inside), "/data/set/train-0 record 2");
+        assert_eq!(source.in_words("s3://other/train-0"), "s3://other/train-0");
+    }
+
     async fn keys(pattern: &str) -> Result<Vec<String>, ListError> {
         let objects = MemoryObjects::default();
         for key in

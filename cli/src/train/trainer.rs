@@ -89,6 +89,11 @@ impl Trainer {
         let view = fetcher.view();
         let snapshot = fetcher.finish().await.map_err(Failure::failed)?;
         self.note_scaling(&snapshot.scale.log);
+        // A short epoch may end before a report has seen its workers.
+        let most = self.scaling.iter().map(|decision| decision.workers).max().unwrap_or(0);
+        for epoch in epochs.iter_mut().filter(|epoch: &&mut EpochReport| epoch.workers_max == 0) {
+            epoch.workers_max = most;
+        }
         self.progress.end();
         let plan = view.and_then(|view| view.plan);
         let (records, dropped) = plan.map_or((0, 0), |plan| {
