@@ -58,9 +58,7 @@ impl Source {
             _ => Err(missing(&path, io::Error::other("it is no file or directory"))),
         }
     }
-}
 
-impl Source {
     /// `message` with the paths its reader knows: files of this machine go by a bucket's name inside.
     pub fn in_words(&self, message: &str) -> String {
         match self {

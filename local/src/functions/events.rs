@@ -70,10 +70,6 @@ pub(crate) enum NotAccepted {
     Journal(#[from] std::io::Error),
 }
 
-/// The queue holds as many events as it may.
-#[derive(Debug)]
-struct Full;
-
 /// Accepts an event: once this returns it will run, or be reported.
 pub(crate) fn accept(
     host: &Host,
@@ -86,10 +82,7 @@ pub(crate) fn accept(
 fn accept_event(host: &Host, function: &Function, event: Event) -> Result<(), NotAccepted> {
     let id = event.invocation.request_id.clone();
     host.journal.add(&function.config.name, &event.invocation, event.reports_failure)?;
-    function.queue.push(event).map_err(|Full| {
-        host.journal.remove(&id);
-        NotAccepted::Full
-    })
+    function.queue.push(event).inspect_err(|_| host.journal.remove(&id))
 }
 
 /// Takes up what an earlier host had accepted and not ended: whatever ran died with it.
@@ -113,11 +106,11 @@ pub(crate) fn take_up(host: &Host, left: Vec<Entry>) {
 }
 
 impl EventQueue {
-    fn push(&self, event: Event) -> Result<(), Full> {
+    fn push(&self, event: Event) -> Result<(), NotAccepted> {
         {
             let mut events = lock(&self.events);
             if events.len() >= MAX_EVENTS {
-                return Err(Full);
+                return Err(NotAccepted::Full);
             }
             events.push_back(event);
         }
