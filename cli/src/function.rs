@@ -15,18 +15,14 @@ type Wired = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 /// Runs the named function until the platform ends its environment.
 pub fn run(name: &str) -> Result<(), Failure> {
     lambda_runtime::tracing::init_default_subscriber();
-    let mut builder = match name {
-        // Its work is CPU-bound on threads of its own; I/O needs few.
-        "worker" => tokio::runtime::Builder::new_multi_thread(),
-        "coordinator" | "scaler" => tokio::runtime::Builder::new_current_thread(),
-        _ => return Err(Failure::usage(format!("there is no function {name:?}"))),
-    };
-    let runtime = builder.worker_threads(2).enable_all().build().map_err(Failure::failed)?;
-    let served = runtime.block_on(async {
+    // Splits are computed on threads of their own; one thread is enough for what is sent and received.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let served = runtime.map_err(Failure::failed)?.block_on(async {
         match name {
             "worker" => worker().await,
             "coordinator" => coordinator().await,
-            _ => scaler().await,
+            "scaler" => scaler().await,
+            _ => Err(format!("there is no function {name:?}").into()),
         }
     });
     served.map_err(Failure::failed)

@@ -8,7 +8,6 @@ mod report;
 mod sink;
 mod trainer;
 
-pub use measure::process_cpu_ms;
 pub use progress::make_dataset;
 pub use report::Report;
 

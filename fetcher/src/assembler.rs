@@ -9,6 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_format::{Chunk, Frame, Limits, join_rows};
+use gristmill_ports::BufferPool;
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
 use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
 use gristmill_types::{Epoch, Position};
@@ -90,6 +91,8 @@ pub(crate) struct Assembler {
     totals: EpochTotals,
     /// Remainders not yet used up, copied out of their objects so that those can be freed.
     remainders: BTreeMap<Position, Frame>,
+    /// For remainders, and the batches joined of them.
+    buffers: BufferPool,
     queue: mpsc::Sender<Assembled>,
     progress: Arc<Progress>,
 }
@@ -104,7 +107,17 @@ impl Assembler {
         progress: Arc<Progress>,
     ) -> Self {
         let Start { joiner, totals, .. } = start;
-        Self { plan, epochs, resume, joiner, totals, remainders: BTreeMap::new(), queue, progress }
+        Self {
+            plan,
+            epochs,
+            resume,
+            joiner,
+            totals,
+            remainders: BTreeMap::new(),
+            buffers: BufferPool::default(),
+            queue,
+            progress,
+        }
     }
 
     /// Takes in splits until the last one of the last epoch. A closed queue (the trainer is gone)
@@ -145,8 +158,11 @@ impl Assembler {
         if let Some(chunk) = chunk {
             check_counts(entry, chunk)?;
             if let Some(i) = chunk.remainder() {
-                let frame = Bytes::copy_from_slice(&chunk.frame(i).map_err(|e| bad(entry, &e))?);
-                let frame = Frame::parse(frame, &Limits::default()).map_err(|e| bad(entry, &e))?;
+                let bytes = chunk.frame(i).map_err(|e| bad(entry, &e))?;
+                let mut copy = self.buffers.take(bytes.len());
+                copy.extend_from_slice(&bytes);
+                let frame = Frame::parse(self.buffers.lend(copy), &Limits::default());
+                let frame = frame.map_err(|e| bad(entry, &e))?;
                 self.remainders.insert(entry.position, frame);
             }
         }
@@ -204,8 +220,9 @@ impl Assembler {
                     let frame = frame.ok_or_else(|| bad(entry, &"its remainder is missing"))?;
                     parts.push((frame, piece.rows.start as usize..piece.rows.end as usize));
                 }
-                let joined = join_rows(&parts, &Limits::default());
-                Bytes::from(joined.map_err(|error| bad(entry, &error))?)
+                let take = |bytes| self.buffers.take(bytes);
+                let joined = join_rows(&parts, &Limits::default(), take);
+                self.buffers.lend(joined.map_err(|error| bad(entry, &error))?)
             }
         };
         let batch = Batch { epoch: entry.epoch, g, rows, frame };

@@ -6,7 +6,8 @@ use gristmill_runner::{Runner, RunnerConfig};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
-#[tokio::main]
+// Splits are computed on threads of their own.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
     let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;

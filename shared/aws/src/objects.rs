@@ -1,6 +1,5 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
-mod pool;
 mod read;
 
 use crate::fault::Fault;
@@ -12,8 +11,7 @@ use aws_sdk_s3::{
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use bytes::Bytes;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
-use pool::BufferPool;
+use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::{error::Error, fmt, ops::Range, time::Duration};
 
 /// Metadata that recognises one's own put.

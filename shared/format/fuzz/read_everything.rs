@@ -4,9 +4,9 @@
 //! whatever is accepted. Then does so again with the checksums put right, so that damage reaches
 //! the code behind them.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use gristmill_format::{
-    Chunk, ChunkWriter, Codec, Footer, FormatError, Frame, FrameKind, Limits, join_rows, split_rows,
+    Chunk, ChunkWriter, Codec, Footer, FormatError, Frame, FrameKind, Limits, join_rows,
 };
 
 /// Small, so that reaching them is cheap.
@@ -68,13 +68,16 @@ fn read_frame(bytes: Bytes) -> Option<()> {
         assert!(tensor.row(frame.rows()).is_none());
     }
     // There is one spelling of a frame: taking all its rows gives its bytes.
-    let all = join_rows(&[(&frame, 0..frame.rows())], &limits).expect("a frame within limits");
-    assert_eq!(&all, frame.bytes());
-    if let Ok((head, tail)) = split_rows(&frame, frame.rows() / 2, &limits) {
-        let head = Frame::parse(Bytes::from(head), &limits).expect("the first rows");
-        let tail = Frame::parse(Bytes::from(tail), &limits).expect("the other rows");
+    let join = |pieces: &[_]| join_rows(pieces, &limits, BytesMut::with_capacity);
+    let all = join(&[(&frame, 0..frame.rows())]).expect("a frame within limits");
+    assert_eq!(all, frame.bytes());
+    let middle = frame.rows() / 2;
+    if let Ok(head) = join(&[(&frame, 0..middle)]) {
+        let tail = join(&[(&frame, middle..frame.rows())]).expect("the other rows");
+        let head = Frame::parse(head.freeze(), &limits).expect("the first rows, read");
+        let tail = Frame::parse(tail.freeze(), &limits).expect("the other rows, read");
         let pieces = [(&head, 0..head.rows()), (&tail, 0..tail.rows())];
-        assert_eq!(join_rows(&pieces, &limits).expect("the rows again"), all);
+        assert_eq!(join(&pieces).expect("the rows again"), all);
     }
     Some(())
 }

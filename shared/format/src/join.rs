@@ -1,11 +1,13 @@
 //! Rows of several frames in one: how the remainders of neighbouring splits become batches.
 
+use bytes::BytesMut;
 use std::ops::Range;
 
 use crate::{FormatError, Frame, Limits};
 
 /// One frame made of row ranges of others, in the order given; ranges may repeat. All frames must
-/// have the same schema. The result is what a writer would have made of the same rows.
+/// have the same schema. The result is what a writer would have made of the same rows, in the empty
+/// buffer that `buffer` gives for that many bytes.
 ///
 /// # Errors
 /// [`FormatError::Invalid`] if there is no row, a range is outside its frame or schemas differ;
@@ -13,7 +15,8 @@ use crate::{FormatError, Frame, Limits};
 pub fn join_rows(
     pieces: &[(&Frame, Range<usize>)],
     limits: &Limits,
-) -> Result<Vec<u8>, FormatError> {
+    buffer: impl FnOnce(usize) -> BytesMut,
+) -> Result<BytesMut, FormatError> {
     let Some((first, _)) = pieces.first() else {
         return Err(FormatError::invalid("there are no rows to join"));
     };
@@ -42,7 +45,7 @@ pub fn join_rows(
     }
     let layout = schema.layout(rows, &items)?;
     FormatError::within("frame size in bytes", layout.frame_bytes() as u64, limits.frame_bytes)?;
-    let mut joined = Vec::with_capacity(layout.frame_bytes());
+    let mut joined = buffer(layout.frame_bytes());
     joined.extend_from_slice(layout.header());
     // Parts are appended in the order of the frame, so that every byte is written once.
     for part in schema.parts() {
@@ -60,20 +63,7 @@ pub fn join_rows(
     Ok(joined)
 }
 
-/// Cuts a frame in two before row `at`: for the part of a remainder that fills a batch, and the
-/// part that waits for the next split.
-///
-/// # Errors
-/// [`FormatError::Invalid`] unless both parts have at least one row.
-pub fn split_rows(
-    frame: &Frame,
-    at: usize,
-    limits: &Limits,
-) -> Result<(Vec<u8>, Vec<u8>), FormatError> {
-    Ok((join_rows(&[(frame, 0..at)], limits)?, join_rows(&[(frame, at..frame.rows())], limits)?))
-}
-
-fn append_offsets(joined: &mut Vec<u8>, tensor: usize, pieces: &[(&Frame, Range<usize>)]) {
+fn append_offsets(joined: &mut BytesMut, tensor: usize, pieces: &[(&Frame, Range<usize>)]) {
     let mut base = 0u64;
     joined.extend_from_slice(&base.to_le_bytes());
     for (frame, range) in pieces {

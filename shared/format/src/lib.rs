@@ -23,7 +23,7 @@ pub use dtype::DType;
 pub use error::FormatError;
 pub use footer::{Encoding, FOOTER_READ_BYTES, Footer, FrameInfo, FrameKind, checksum};
 pub use frame::{Frame, TensorView};
-pub use join::{join_rows, split_rows};
+pub use join::join_rows;
 pub use layout::FrameLayout;
 pub use limits::Limits;
 pub use schema::{Schema, TensorSpec};

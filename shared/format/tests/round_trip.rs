@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use gristmill_format::*;
 use proptest::prelude::*;
 use safetensors::SafeTensors;
@@ -146,11 +146,11 @@ proptest! {
             wanted.extend_from_slice(&sources[which][range.clone()]);
             pieces.push((&frames[which], range));
         }
-        let joined = join_rows(&pieces, &Limits::default());
+        let joined = join_rows(&pieces, &Limits::default(), BytesMut::with_capacity);
         if wanted.is_empty() {
             prop_assert!(joined.is_err());
         } else {
-            let joined = Frame::parse(Bytes::from(joined.unwrap()), &Limits::default()).unwrap();
+            let joined = Frame::parse(joined.unwrap().freeze(), &Limits::default()).unwrap();
             assert_holds(&joined, &wanted);
             let written = frame_of(&wanted, wanted.len());
             prop_assert_eq!(joined.bytes(), written.bytes());
@@ -163,10 +163,10 @@ fn a_batch_joined_from_remainders_equals_the_batch_of_one_split() {
     let records: Vec<_> = (0..8).map(record).collect();
     let whole = frame_of(&records, 8);
     let (first, second) = (frame_of(&records[..5], 8), frame_of(&records[5..], 8));
-    let limits = Limits::default();
-    assert_eq!(&join_rows(&[(&first, 0..5), (&second, 0..3)], &limits).unwrap(), whole.bytes());
-    let (head, tail) = split_rows(&whole, 5, &limits).unwrap();
-    assert_eq!((&head, &tail), (&first.bytes().to_vec(), &second.bytes().to_vec()));
+    let join = |pieces: &[_]| join_rows(pieces, &Limits::default(), BytesMut::with_capacity);
+    assert_eq!(join(&[(&first, 0..5), (&second, 0..3)]).unwrap(), whole.bytes());
+    assert_eq!(join(&[(&whole, 0..5)]).unwrap(), first.bytes());
+    assert_eq!(join(&[(&whole, 5..8)]).unwrap(), second.bytes());
 }
 
 #[test]
@@ -186,10 +186,11 @@ fn frames_with_other_tensors_or_missing_rows_are_not_joined() {
         vec![(&mixed, 1..1)],
         vec![],
     ] {
-        assert!(matches!(join_rows(&pieces, &limits), Err(FormatError::Invalid(_))));
+        let joined = join_rows(&pieces, &limits, BytesMut::with_capacity);
+        assert!(matches!(joined, Err(FormatError::Invalid(_))));
     }
     let small = Limits { frame_bytes: 64, ..limits };
-    let error = join_rows(&[(&mixed, 0..2)], &small).unwrap_err();
+    let error = join_rows(&[(&mixed, 0..2)], &small, BytesMut::with_capacity).unwrap_err();
     assert!(matches!(error, FormatError::OverLimit { limit: 64, .. }));
 }
 

@@ -2,6 +2,7 @@
 //! the coordinator, a clock. In-memory versions serve tests and simulation; the same conformance
 //! suite runs over every implementation.
 
+mod buffers;
 mod clock;
 pub mod conformance;
 mod coordinator;
@@ -10,6 +11,7 @@ pub mod memory;
 mod objects;
 mod table;
 
+pub use buffers::BufferPool;
 pub use clock::{Clock, SystemClock};
 pub use coordinator::{CallError, Coordinator, call_with_retry};
 pub use invoker::{InvokeError, Invoked, Invoker};

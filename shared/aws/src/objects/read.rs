@@ -159,7 +159,11 @@ fn pieces<'a>(
     let mut start = range.start;
     while start < range.end {
         let end = range.end.min(start + piece_bytes);
-        let after = rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX));
+        // What is left over stays with the last piece: cut off, the buffer would come back smaller.
+        let after = match end == range.end {
+            true => BytesMut::new(),
+            false => rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX)),
+        };
         let buffer = std::mem::replace(&mut rest, after);
         let etag = etag.map(str::to_owned);
         pieces.push(Piece { path, start, end: Some(end), etag, buffer });
@@ -205,7 +209,9 @@ mod tests {
     fn pieces_join_without_a_copy() {
         let path = ObjectPath::new("b", "k");
         let bytes = (20 << 20) + 5;
-        let mut pieces = pieces(&path, 3..3 + bytes, None, BytesMut::with_capacity(bytes as usize));
+        let buffer = BytesMut::with_capacity(bytes as usize + 9);
+        let capacity = buffer.capacity();
+        let mut pieces = pieces(&path, 3..3 + bytes, None, buffer);
         assert_eq!(
             pieces.iter().map(|piece| piece.start).collect::<Vec<_>>(),
             [3, 3 + PIECE_BYTES, 3 + 2 * PIECE_BYTES]
@@ -220,6 +226,7 @@ mod tests {
         assert_eq!(whole.len() as u64, bytes);
         assert_eq!(whole.as_ptr(), address, "the pieces were neighbours");
         assert_eq!((whole[0], whole[whole.len() - 1]), (0, 2));
+        assert_eq!(whole.capacity(), capacity, "all of the buffer comes back");
     }
 
     #[test]

@@ -1,20 +1,18 @@
-//! Buffers of large reads, used again: memory stays what the first reads took, and the kernel need
-//! not clear pages for each.
+//! Large buffers, used again: memory stays what was in use at once, and the kernel need not clear
+//! pages for each object or batch.
 
 use bytes::{Bytes, BytesMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Smaller reads are left to the allocator.
+/// Smaller buffers are left to the allocator.
 const MIN_BYTES: usize = 1 << 20;
-/// Buffers are made in multiples of this, so that objects of about one size share them; what is
+/// Buffers are made in multiples of this, so that contents of about one size share them; what is
 /// never written to takes no memory.
 const GRAIN_BYTES: usize = 4 << 20;
-/// Idle buffers kept.
-const MAX_IDLE: usize = 2;
 
-/// Idle buffers, shared by all clones.
+/// Idle buffers, shared by all clones: never more than were in use at once.
 #[derive(Debug, Clone, Default)]
-pub(super) struct BufferPool {
+pub struct BufferPool {
     idle: Arc<Mutex<Vec<BytesMut>>>,
 }
 
@@ -25,11 +23,12 @@ impl BufferPool {
             return BytesMut::with_capacity(bytes);
         }
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        match idle.iter_mut().position(|buffer| buffer.try_reclaim(bytes)) {
-            Some(at) => idle.swap_remove(at),
+        idle.sort_unstable_by_key(BytesMut::capacity);
+        match idle.iter().position(|buffer| buffer.capacity() >= bytes) {
+            Some(smallest_that_fits) => idle.remove(smallest_that_fits),
             None => {
-                // What is idle is too small: it would only lie about.
-                idle.clear();
+                // A new one takes the place of one that is too small.
+                idle.pop();
                 BytesMut::with_capacity(bytes.next_multiple_of(GRAIN_BYTES))
             }
         }
@@ -59,24 +58,26 @@ impl Drop for Lent {
     fn drop(&mut self) {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let mut idle = self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MAX_IDLE {
-            idle.push(buffer);
-        }
+        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(buffer);
     }
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 mod tests {
     use super::*;
+
+    fn lent(pool: &BufferPool, bytes: usize) -> (Bytes, *const u8) {
+        let mut buffer = pool.take(bytes);
+        buffer.resize(bytes, 1);
+        let place = buffer.as_ptr();
+        (pool.lend(buffer), place)
+    }
 
     #[test]
     fn a_buffer_comes_back_with_its_last_reader_and_is_used_again() {
         let pool = BufferPool::default();
-        let mut buffer = pool.take(3 << 20);
-        buffer.extend_from_slice(&[1; 3 << 20]);
-        let place = buffer.as_ptr();
-        let content = pool.lend(buffer);
+        let (content, place) = lent(&pool, 3 << 20);
         let slice = content.slice(5..6);
         drop(content);
         assert!(pool.idle.lock().unwrap().is_empty(), "somebody still reads");
@@ -85,7 +86,7 @@ mod tests {
         let mut buffer = pool.take((2 << 20) + 7);
         let rest = buffer.split_off(1 << 20);
         buffer.resize(1 << 20, 2);
-        drop(rest);
+        buffer.unsplit(rest);
         assert_eq!(buffer.as_ptr(), place);
         drop(pool.lend(buffer));
         let again = pool.take(3 << 20);
@@ -94,7 +95,22 @@ mod tests {
     }
 
     #[test]
-    fn small_reads_are_not_kept() {
+    fn the_smallest_buffer_that_fits_is_taken_and_one_too_small_makes_room() {
+        let pool = BufferPool::default();
+        let ((small, small_place), (large, large_place)) =
+            (lent(&pool, 3 << 20), lent(&pool, 9 << 20));
+        drop((large, small));
+        let (content, place) = lent(&pool, 2 << 20);
+        assert_eq!(place, small_place);
+        drop(content);
+        let (content, place) = lent(&pool, 5 << 20);
+        assert_eq!(place, large_place);
+        drop((content, lent(&pool, 20 << 20)));
+        assert_eq!(pool.idle.lock().unwrap().len(), 2, "no more than were in use at once");
+    }
+
+    #[test]
+    fn small_contents_are_not_kept() {
         let pool = BufferPool::default();
         let mut buffer = pool.take(10);
         buffer.extend_from_slice(b"0123456789");
