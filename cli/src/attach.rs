@@ -5,7 +5,7 @@ use crate::{
     failure::Failure,
 };
 use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
-use gristmill_fetcher::{FetcherPorts, ServiceFile};
+use gristmill_fetcher::{Compute, FetcherPorts, ServiceFile};
 use gristmill_ports::SystemClock;
 use gristmill_types::Namespace;
 use std::{
@@ -96,6 +96,7 @@ impl Stack {
             coordinator: Arc::new(coordinator),
             objects: Arc::new(aws.objects()),
             clock: Arc::new(SystemClock),
+            compute: Compute::Threads,
         };
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         Ok(Self { aws, ns: settings.ns, bucket, ports, local: None, own: None })
@@ -120,6 +121,7 @@ impl Stack {
             coordinator: Arc::new(coordinator.map_err(Failure::failed)?),
             objects: Arc::new(aws.objects()),
             clock: Arc::new(SystemClock),
+            compute: Compute::Threads,
         };
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use gristmill_aws::{Aws, Settings};
 use gristmill_coordinator::Coordinator;
 use gristmill_ports::SystemClock;
-use gristmill_runner::{Runner, RunnerConfig};
+use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
@@ -43,7 +43,8 @@ async fn coordinator() -> Wired {
             settings.ns.clone(),
             settings.bucket()?.to_owned(),
             settings.scaler_function()?.to_owned(),
-        ),
+        )
+        .with_retention(settings.retention_days),
     );
     gristmill_coordinator::serve(coordinator).await
 }
@@ -54,6 +55,7 @@ async fn worker() -> Wired {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
+        compute: Compute::Threads,
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),

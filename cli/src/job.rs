@@ -59,7 +59,8 @@ pub async fn register(
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,
-        numerics: NUMERICS.to_owned(),
+        // Only work done here ties the job to this machine's processor.
+        numerics: if args.local_workers > 0 { NUMERICS.to_owned() } else { String::new() },
         split_batches: args.split_batches,
         workers: args.workers,
         local_workers: args.local_workers,

@@ -3,7 +3,7 @@
 use crate::{args::UpArgs, failure::Failure};
 use gristmill_aws::Settings;
 use gristmill_fetcher::ServiceFile;
-use gristmill_local::{Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig};
+use gristmill_local::{Endpoints, FunctionConfig, Schedule, Service, ServiceConfig, UrlConfig};
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
@@ -17,6 +17,7 @@ pub const SCALER: &str = "scaler";
 const TABLE: &str = "gristmill";
 const BUCKET: &str = "gristmill";
 const NAMESPACE: &str = "default";
+const UPKEEP_EVERY: Duration = Duration::from_secs(600);
 
 /// Starts the service, says so, and serves until it is told to end.
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
@@ -29,6 +30,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     COORDINATOR.clone_into(&mut config.url_function);
     // A worker of a paused job stays warm for the next one.
     config.idle_timeout = Duration::from_secs(120);
+    config.schedules = vec![upkeep()];
     let executable = std::env::current_exe().map_err(Failure::failed)?;
     let region = config.region.clone();
     let max_workers = args.max_workers;
@@ -85,6 +87,7 @@ fn functions(
         coordinator_url: Some(endpoints.coordinator_url.clone()),
         worker_function: Some(WORKER.into()),
         scaler_function: Some(SCALER.into()),
+        retention_days: None,
     };
     let mut env: BTreeMap<String, String> =
         settings.to_variables().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
@@ -157,6 +160,12 @@ fn announce(file: &ServiceFile, json: bool, state_dir: &Path) {
     println!("state        {}", state_dir.display());
     println!("gristmill is ready at {} (Ctrl-C ends it)", file.endpoint);
     println!("  gristmill run PIPELINE.yaml --endpoint {}", file.endpoint);
+}
+
+/// What nobody asks for is done now and then, as a schedule does it on AWS.
+fn upkeep() -> Schedule {
+    let payload = br#"{"upkeep":true}"#.as_slice().into();
+    Schedule { every: UPKEEP_EVERY, function: COORDINATOR.to_owned(), payload }
 }
 
 /// Returns at Ctrl-C or SIGTERM, or when whoever started an attended service is gone.

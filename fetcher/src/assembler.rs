@@ -35,6 +35,8 @@ pub(crate) enum Assembled {
         resume_place: Place,
     },
     EpochEnd(EpochTotals),
+    /// Said, not implied: a stream that breaks off closes its queue too.
+    End,
 }
 
 /// Where to begin: a joiner that has counted up to the batch to resume at.
@@ -54,7 +56,8 @@ impl Start {
     ) -> Result<Self, FetchError> {
         let mut joiner = Joiner::new(plan.batch_size, plan.drop_last);
         let mut totals = EpochTotals { epoch, ..EpochTotals::default() };
-        while joiner.g() < g && joiner.position() < plan.n_splits {
+        // The last split is always taken in: it may leave a last batch, and it ends the epoch.
+        while joiner.g() < g && joiner.position() + 1 < plan.n_splits {
             let entry = ledger.peek((epoch, joiner.position())).await?;
             let mut ahead = joiner.clone();
             ahead.push(counts(&entry), |_| {});
@@ -128,7 +131,6 @@ impl Assembler {
                 self.totals = EpochTotals { epoch, ..EpochTotals::default() };
                 let _ = self.end_epoch().await?;
             }
-            return Ok(());
         }
         while let Some(Arrival { entry, content }) = arrivals.recv().await {
             let chunk = match content {
@@ -145,6 +147,9 @@ impl Assembler {
             // the window shut otherwise.
             let taken = (entry.epoch, entry.position);
             self.progress.passed(next_place(taken, self.plan.n_splits));
+        }
+        if self.totals.epoch >= self.epochs {
+            let _ = self.queue.send(Assembled::End).await;
         }
         Ok(())
     }

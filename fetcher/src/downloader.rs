@@ -28,7 +28,7 @@ pub(crate) struct Arrival {
 }
 
 pub(crate) enum Content {
-    /// A poisoned split has no content.
+    /// A poisoned split has no content, and one that is passed is not needed.
     Nothing,
     Pending(oneshot::Receiver<Result<Chunk, FetchError>>),
 }
@@ -79,10 +79,11 @@ impl Budget {
 }
 
 impl Downloader {
-    /// Sends every split from `start` to the end of the run, in order, then closes the channel.
+    /// Sends every split from `start` to the end of the run, in order, then closes the channel. Of
+    /// those before `next` only what they left over is needed.
     pub async fn run(
         self,
-        start: Place,
+        (start, next): (Place, Place),
         n_splits: u32,
         arrivals: mpsc::Sender<Arrival>,
     ) -> Result<(), FetchError> {
@@ -93,6 +94,7 @@ impl Downloader {
             let entry = self.ledger.take(place).await?;
             let content = match entry.kind {
                 ReadyKind::Poison => Content::Nothing,
+                _ if place < next && entry.remainder_rows == 0 => Content::Nothing,
                 ReadyKind::Object | ReadyKind::Local => {
                     let budget = budget
                         .get_or_insert_with(|| Budget::new(self.budget_bytes, entry.object_bytes));

@@ -11,12 +11,9 @@ use crate::{
 };
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
-use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
+use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
 use gristmill_types::{Epoch, JobName, Namespace};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
 /// Batches ready for the trainer. Making one takes a copy at most; what carries a trainer over a
@@ -60,6 +57,8 @@ pub struct FetcherPorts {
     pub coordinator: Arc<dyn Coordinator>,
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
+    /// Where local workers compute.
+    pub compute: Compute,
 }
 
 /// What the trainer is given next.
@@ -98,8 +97,9 @@ pub struct Fetcher {
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
-    last_handed_over: Option<Instant>,
-    asked: Option<Instant>,
+    /// Moments on the clock.
+    last_handed_over: Option<Duration>,
+    asked: Option<Duration>,
     last_batch: Option<(Epoch, u64)>,
     ended: bool,
     _tasks: JoinSet<()>,
@@ -124,10 +124,10 @@ impl Fetcher {
 
     /// Begins streaming a registered job.
     pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
-        let FetcherPorts { coordinator, objects, clock } = ports.clone();
+        let FetcherPorts { coordinator, objects, clock, compute } = ports.clone();
         let runner_config =
             RunnerConfig { ns: config.ns.clone(), bucket: config.bucket.clone(), local: true };
-        let runner = Runner { coordinator, objects, clock, config: runner_config };
+        let runner = Runner { coordinator, objects, clock, compute, config: runner_config };
         let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;
         let context = Arc::new(context);
 
@@ -135,7 +135,7 @@ impl Fetcher {
         // are asked for again, objects only of those still needed.
         let start: Place = (config.resume.0, 0);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start));
-        let progress = Arc::new(Progress::new(ports.clock.now_ms(), config.resume));
+        let progress = Arc::new(Progress::new(config.resume));
         let store = Arc::new(LocalStore::new(config.prefetch_bytes));
 
         let mut tasks = JoinSet::new();
@@ -193,22 +193,19 @@ impl Fetcher {
             return Ok(Delivery::End);
         }
         // Asking again after a cancelled wait is the same wait.
-        let asked = *self.asked.get_or_insert_with(Instant::now);
+        let asked = *self.asked.get_or_insert(self.ports.clock.monotonic());
         if self.batches.is_empty() {
             self.progress.urgent.notify_one();
         }
         let queued = self.batches.len();
         let Some(assembled) = self.batches.recv().await else {
-            self.ended = true;
-            return match self.ledger.error() {
-                Some(error) => Err(error),
-                None => Ok(Delivery::End),
-            };
+            let broken = || FetchError::BadObject("the stream of batches broke off".into());
+            return Err(self.ledger.error().unwrap_or_else(broken));
         };
         self.asked = None;
         match assembled {
             Assembled::Batch { batch, resume_place } => {
-                let now = Instant::now();
+                let now = self.ports.clock.monotonic();
                 let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
                 let name = (batch.epoch, batch.g);
                 self.progress.handed_over(name, resume_place, (since_last, now - asked), queued);
@@ -217,6 +214,10 @@ impl Fetcher {
                 Ok(Delivery::Batch(batch))
             }
             Assembled::EpochEnd(totals) => Ok(Delivery::EpochEnd(totals)),
+            Assembled::End => {
+                self.ended = true;
+                Ok(Delivery::End)
+            }
         }
     }
 
@@ -262,9 +263,9 @@ impl Fetcher {
     /// end, so that the job is closed and its objects are collected.
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
-        let give_up = Instant::now() + self.config.patience;
+        let give_up = self.ports.clock.monotonic() + self.config.patience;
         self.progress.close();
-        while self.progress.ack().is_some() && Instant::now() < give_up {
+        while self.progress.ack().is_some() && self.ports.clock.monotonic() < give_up {
             if let Some(error) = self.ledger.error() {
                 return Err(error);
             }
@@ -306,17 +307,18 @@ async fn stream(
     resume: (Epoch, u64),
     queue: mpsc::Sender<Assembled>,
 ) {
+    // Closes after the error is known, so that whoever waits for batches learns it.
+    let _open = queue.clone();
     let streaming = async {
         let view = ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
         let start = Start::seek(&ledger, &plan, resume).await?;
-        let place = start.place;
-        progress.starts_at(place);
+        let (place, next) = (start.place, (resume.0, start.joiner.position()));
+        progress.starts_at(place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
         let assembler = Assembler::new(plan, view.spec.epochs, resume, start, queue, progress);
-        let downloading = downloader.run(place, plan.n_splits, sender);
-        let (downloaded, assembled) = tokio::join!(downloading, assembler.run(arrivals));
-        downloaded.and(assembled)
+        let downloading = downloader.run((place, next), plan.n_splits, sender);
+        tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     };
     if let Err(error) = streaming.await {
         ledger.fail(error);

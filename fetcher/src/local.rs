@@ -23,6 +23,8 @@ use std::{
 
 /// How long a local worker rests when there is nothing to claim; progress wakes it sooner.
 const REST: Duration = Duration::from_millis(200);
+/// How long after something went wrong.
+const REST_AFTER_ERROR: Duration = Duration::from_secs(2);
 /// A local worker has no platform to stop it: its leases are as long as they may be.
 const NO_DEADLINE_MS: u64 = 3_600_000;
 
@@ -97,9 +99,13 @@ pub(crate) async fn work(
             Ok(Ended::Idle(IdleReason::JobEnded)) => return,
             Ok(_) => {}
             // A fatal error has been told to the coordinator, which ends the job for everybody.
-            Err(error) => tracing::warn!(%error, "local worker"),
+            Err(error) => {
+                tracing::warn!(%error, "local worker");
+                runner.clock.sleep(REST_AFTER_ERROR).await;
+            }
         }
         tokio::select! {
+            biased;
             () = runner.clock.sleep(REST) => {}
             () = ledger.changed() => {}
         }
@@ -118,10 +124,8 @@ pub(crate) async fn recompute(
     };
     let source = context.read(runner, epoch, position).await.map_err(|e| bad(e.to_string()))?;
     let context = Arc::clone(context);
-    let run = tokio::task::spawn_blocking(move || {
-        run_position(&context, epoch, position, &source, &|| false)
-    });
-    let split = run.await.map_err(|e| bad(e.to_string()))?.map_err(|e| bad(e.to_string()))?;
+    let work = move || run_position(&context, epoch, position, &source, &|| false);
+    let split = runner.compute.run(work).await.map_err(|e| bad(e.to_string()))?;
     let checksum = gristmill_format::checksum(&split.object).map_err(|e| bad(e.to_string()))?;
     match checksum == entry.crc32c {
         true => Ok(split.object),

@@ -5,7 +5,8 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_fetcher::{
-    Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset, mount_name,
+    Compute, Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset,
+    mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
 use gristmill_pipeline::Pipeline;
@@ -157,6 +158,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         coordinator: Arc::new(place.aws.coordinator(&place.coordinator_url, place.ns.clone())?),
         objects: Arc::new(place.aws.objects()),
         clock: Arc::new(SystemClock),
+        compute: Compute::Threads,
     };
     let cursors = CursorFile::new(args.state.clone());
     let cursor = cursors.load()?;
@@ -229,7 +231,8 @@ async fn registration(
             seed: args.seed,
             epochs: args.epochs,
             on_error: args.on_error,
-            numerics: NUMERICS.to_owned(),
+            // Only work done here ties the job to this machine's processor.
+            numerics: if args.local_workers > 0 { NUMERICS.to_owned() } else { String::new() },
             split_batches: None,
             workers: args.workers,
             local_workers: args.local_workers,

@@ -36,6 +36,7 @@ impl Poller {
             let ack = self.progress.ack().filter(|_| due);
             match self.poll(ack).await {
                 Ok(polled) => {
+                    self.progress.takes_over(polled.generation, now_ms, self.clock.nonce());
                     if let Some(ack) = ack {
                         self.progress.acknowledged(ack);
                         last_ack_ms = now_ms;
@@ -56,6 +57,7 @@ impl Poller {
             }
             let urgent = self.progress.urgent.notified();
             tokio::select! {
+                biased;
                 () = self.clock.sleep(wait) => {}
                 () = urgent => wait = FASTEST,
             }

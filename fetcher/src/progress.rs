@@ -2,7 +2,7 @@
 
 use crate::ledger::Place;
 use gristmill_protocol::{Ack, TrainerMetrics};
-use gristmill_types::Epoch;
+use gristmill_types::{Epoch, Nonce};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -18,6 +18,8 @@ const METRIC_BATCHES: usize = 100;
 
 #[derive(Debug)]
 struct Inner {
+    /// Which run of the trainer this is, once that is settled.
+    generation: Option<u64>,
     started: bool,
     delivered: Place,
     durable: (Epoch, u64),
@@ -34,7 +36,6 @@ struct Inner {
 /// Shared by the trainer's side (which advances it) and the poller (which reports it).
 #[derive(Debug)]
 pub(crate) struct Progress {
-    generation: u64,
     inner: Mutex<Inner>,
     /// Somebody waits for the next poll.
     pub urgent: Notify,
@@ -45,8 +46,9 @@ pub(crate) struct Progress {
 impl Progress {
     /// A trainer that resumes at batch `durable`; nothing is reported before the splits it needs
     /// are known, see [`Progress::starts_at`].
-    pub fn new(generation: u64, durable: (Epoch, u64)) -> Self {
+    pub fn new(durable: (Epoch, u64)) -> Self {
         let inner = Inner {
+            generation: None,
             started: false,
             delivered: (durable.0, 0),
             durable,
@@ -57,24 +59,29 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
         };
-        Self {
-            generation,
-            inner: Mutex::new(inner),
-            urgent: Notify::new(),
-            closing: AtomicBool::new(false),
-        }
+        Self { inner: Mutex::new(inner), urgent: Notify::new(), closing: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stream begins with the split at `place`.
-    pub fn starts_at(&self, place: Place) {
+    /// Takes over from the run of generation `last`. The clock alone would not do: this host's may be
+    /// behind that of the last one. `lot` keeps two runs that begin at one moment apart.
+    pub fn takes_over(&self, last: u64, now_ms: u64, lot: Nonce) {
+        const LOT_BITS: u32 = 16;
+        let [.., high, low] = lot.0;
+        let lot = u64::from(u16::from_be_bytes([high, low]));
+        let after = (last >> LOT_BITS) + 1;
+        self.lock().generation.get_or_insert((now_ms.max(after) << LOT_BITS) | lot);
+    }
+
+    /// The stream goes on with the split at `next`, and needs what splits from `needed` on left over.
+    pub fn starts_at(&self, needed: Place, next: Place) {
         let mut inner = self.lock();
         inner.started = true;
-        inner.delivered = inner.delivered.max(place);
-        inner.durable_place = inner.durable_place.max(place);
+        inner.delivered = inner.delivered.max(next);
+        inner.durable_place = inner.durable_place.max(needed);
     }
 
     /// A batch is handed to the trainer; a restart at it would need splits from `resume_place` on.
@@ -119,7 +126,7 @@ impl Progress {
     pub fn ack(&self) -> Option<Ack> {
         let inner = self.lock();
         let ack = Ack {
-            generation: self.generation,
+            generation: inner.generation?,
             delivered: inner.delivered,
             durable: inner.durable,
             durable_position: inner.durable_place,
@@ -177,10 +184,31 @@ mod tests {
 
     const TIMES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(10));
 
+    fn begun() -> Progress {
+        let progress = Progress::new((0, 0));
+        progress.takes_over(0, 1, Nonce([0; 8]));
+        progress
+    }
+
+    #[test]
+    fn a_later_run_has_a_larger_generation_whatever_its_clock_says() {
+        let generation = |last, now_ms, lot| {
+            let progress = Progress::new((0, 0));
+            progress.starts_at((0, 0), (0, 0));
+            assert_eq!(progress.ack(), None, "nothing is said before it is settled");
+            progress.takes_over(last, now_ms, Nonce([lot; 8]));
+            progress.ack().unwrap().generation
+        };
+        let first = generation(0, 5_000, 9);
+        assert!(generation(first, 1, 0) > first);
+        assert!(generation(first, 9_000, 0) > first);
+        assert_ne!(generation(first, 9_000, 0), generation(first, 9_000, 1));
+    }
+
     #[test]
     fn durable_never_frees_what_a_restart_needs() {
-        let progress = Progress::new(1, (0, 0));
-        progress.starts_at((0, 0));
+        let progress = begun();
+        progress.starts_at((0, 0), (0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
         for (g, place, resume) in
             [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
@@ -200,8 +228,8 @@ mod tests {
 
     #[test]
     fn says_only_what_is_new() {
-        let progress = Progress::new(1, (0, 0));
-        progress.starts_at((0, 0));
+        let progress = begun();
+        progress.starts_at((0, 0), (0, 0));
         let ack = progress.ack().unwrap();
         progress.acknowledged(ack);
         assert_eq!(progress.ack(), None);

@@ -17,6 +17,7 @@ import {
   Token,
   aws_dynamodb as dynamodb,
   aws_iam as iam,
+  aws_events as events,
   aws_lambda as lambda,
   aws_logs as logs,
   aws_s3 as s3,
@@ -69,9 +70,22 @@ export class GristmillStack extends Stack {
         GRISTMILL_TABLE: table.ref,
         GRISTMILL_BUCKET: bucket.ref,
         GRISTMILL_SCALER_FUNCTION: `${Aws.STACK_NAME}-scaler`,
+        GRISTMILL_RETENTION_DAYS: parameters.chunkRetentionDays.valueAsString,
       },
     });
     const live = alias(coordinator);
+    // Stops jobs whose trainer is gone for good and deletes what jobs leave behind.
+    const upkeep = new events.CfnRule(this, "CoordinatorFunctionUpkeep", {
+      description: "Work of the coordinator that nobody asks for",
+      scheduleExpression: "rate(15 minutes)",
+      targets: [{ id: "CoordinatorFunctionUpkeepLambdaTarget", arn: live.ref, input: '{"upkeep":true}' }],
+    });
+    new lambda.CfnPermission(this, "CoordinatorFunctionUpkeepPermission", {
+      action: "lambda:InvokeFunction",
+      functionName: live.ref,
+      principal: "events.amazonaws.com",
+      sourceArn: upkeep.attrArn,
+    });
     const url = new lambda.CfnUrl(this, "CoordinatorFunctionUrl", { targetFunctionArn: live.ref, authType: "AWS_IAM" });
 
     const worker = this.function("Worker", {

@@ -49,7 +49,7 @@ const datasetKeys = (parameters: Parameters) =>
 export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: string): object {
   return document(
     log(logs),
-    allow("Items", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
+    allow("Items", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:Query"], arns.table, {
       "ForAllValues:StringLike": { "dynamodb:LeadingKeys": `T#${parameters.namespace.valueAsString}#*` },
       Null: { "dynamodb:LeadingKeys": "false" },
     }),

@@ -16,7 +16,7 @@ mod table;
 
 pub use credentials::Credentials;
 pub use error::LocalError;
-pub use functions::{FunctionConfig, FunctionHost, HostConfig, UrlAuth, UrlConfig};
+pub use functions::{FunctionConfig, FunctionHost, HostConfig, Schedule, UrlAuth, UrlConfig};
 pub use objects::{ObjectServer, ObjectServerBuilder, ObjectStats, Serving};
 pub use service::{Endpoints, Mount, Ports, Service, ServiceConfig};
 pub use sigv4::{SignatureError, Verifier};

@@ -6,7 +6,6 @@
 
 mod image;
 mod random;
-mod tfrecord;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -20,8 +19,8 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
+use gristmill_sim::tfrecord::{Example, RecordWriter};
 use image::Painter;
-use tfrecord::{Example, RecordWriter};
 
 /// Raised whenever the same spec would give other bytes.
 const VERSION: u32 = 2;

@@ -31,7 +31,7 @@ impl Coordinator {
         clock: Arc<dyn Clock>,
         settings: Settings,
     ) -> Self {
-        let store = Store { table, ns: settings.ns.clone() };
+        let store = Store { table, clock: Arc::clone(&clock), ns: settings.ns.clone() };
         Self { store, objects, invoker, clock, settings: Arc::new(settings) }
     }
 

@@ -1,4 +1,4 @@
-//! The function's edge: HTTP requests to its URL, and failure reports of the platform.
+//! The function's edge: HTTP requests to its URL, failure reports of the platform, and a schedule.
 
 use crate::Coordinator;
 use gristmill_protocol::{
@@ -19,8 +19,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
     .await
 }
 
-/// Answers one event: a call to the function's URL, or a report of the platform that an
-/// asynchronous invocation failed.
+/// Answers one event: a call to the function's URL, or one of the platform's ([`PlatformEvent`]).
 pub async fn handle(
     coordinator: &Coordinator,
     request: &HttpRequest,
@@ -28,7 +27,16 @@ pub async fn handle(
     let body: &[u8] = request.body();
     let reported = request.extensions().get::<RequestContext>();
     if matches!(reported, Some(RequestContext::PassThrough)) {
-        release_failed(coordinator, body).await;
+        match serde_json::from_slice(body) {
+            Ok(PlatformEvent::Failed(report)) => release_failed(coordinator, report).await,
+            // A schedule has nobody to tell: the platform counts it as failed, and says so.
+            Ok(PlatformEvent::Scheduled { upkeep: true }) => {
+                coordinator.upkeep().await.map(|_| ())?;
+            }
+            Ok(PlatformEvent::Scheduled { upkeep: false }) | Err(_) => {
+                tracing::warn!("an event that is neither a failure report nor a schedule's");
+            }
+        }
         return Ok(Response::new(Body::Text("null".to_owned())));
     }
     let reply = match parse(body) {
@@ -48,6 +56,17 @@ fn parse(body: &[u8]) -> Result<Request, Refusal> {
         .map_err(|error| invalid(format!("the call cannot be read: {error}")))
 }
 
+/// What the platform sends.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum PlatformEvent {
+    Failed(FailureReport),
+    /// `{"upkeep": true}`, now and then.
+    Scheduled {
+        upkeep: bool,
+    },
+}
+
 /// The record of a failed asynchronous invocation, as Lambda sends it to a failure destination.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -65,11 +84,7 @@ struct FailureContext {
 
 /// RELEASE: whatever the dead invocation held may be claimed at once. It never starts a worker:
 /// that would be a loop, worker -> report -> worker.
-async fn release_failed(coordinator: &Coordinator, body: &[u8]) {
-    let report: FailureReport = match serde_json::from_slice(body) {
-        Ok(report) => report,
-        Err(error) => return tracing::warn!(%error, "an event that is not a failure report"),
-    };
+async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
     let FailureReport { request_context, request_payload: event } = report;
     let request = Request {
         v: VERSION,

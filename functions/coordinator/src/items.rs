@@ -15,6 +15,8 @@ const BUNDLE_PARTITIONS: u32 = 8;
 /// Names an item of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ItemName<'a> {
+    /// The job's entry in the list of all jobs.
+    Listed(&'a JobName),
     Job(&'a JobName),
     /// The scaler's books.
     Scale(&'a JobName),
@@ -35,6 +37,7 @@ impl ItemName<'_> {
             sk: sk.to_owned(),
         };
         match self {
+            Self::Listed(job) => ItemKey { pk: keys::jobs_partition(ns), sk: job.to_string() },
             Self::Job(job) => job_item(job, "JOB"),
             Self::Scale(job) => job_item(job, keys::SCALE),
             Self::Consumer(job) => job_item(job, "C#0000"),
@@ -51,6 +54,20 @@ impl ItemName<'_> {
             },
         }
     }
+
+    /// Whether the item is one of many that a job leaves behind as it goes. Those expire by
+    /// themselves; the few that say what the job is are kept until it has ended.
+    pub fn is_passed_by(&self) -> bool {
+        matches!(self, Self::Deaths(_) | Self::Epoch(..) | Self::Bundle(..))
+    }
+}
+
+/// A job in the list of jobs, for what must be done though nobody asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Listed {
+    pub registered_ms: u64,
+    /// It has ended and nothing of it is left to do.
+    pub tidied: bool,
 }
 
 /// A job as stored.
@@ -101,6 +118,7 @@ mod tests {
     fn every_item_has_a_key_of_its_own_in_its_namespace() {
         let (ns, job): (Namespace, JobName) = ("team".parse().unwrap(), "j".parse().unwrap());
         let mut names = vec![
+            ItemName::Listed(&job),
             ItemName::Job(&job),
             ItemName::Scale(&job),
             ItemName::Consumer(&job),

@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem},
+    items::{ItemName, JobItem, Listed},
     scan::Scan,
     store::{busy, invalid},
 };
@@ -46,6 +46,7 @@ impl Coordinator {
                 None
             }
         };
+        self.list(job).await?;
         let state = if plan.is_some() { JobState::Running } else { JobState::Indexing };
         let fresh =
             JobItem { spec: spec.clone(), dataset_version, n_files, state, plan, closed: 0 };
@@ -58,6 +59,17 @@ impl Coordinator {
         let reply = join(&item, register)?;
         self.kick(job, &item, n_files, 0, 0).await;
         Ok(reply)
+    }
+
+    /// Enters the job in the list of jobs: before there is one, so that none is forgotten.
+    async fn list(&self, job: &JobName) -> Result<(), Refusal> {
+        let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
+        let decide = |before: Option<&Listed>| match before {
+            Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
+            // Of an earlier job of this name, long gone.
+            _ => Ok(Outcome::Write(fresh)),
+        };
+        self.store.update(&ItemName::Listed(job), decide).await?.map(|_| ())
     }
 
     /// When every file is indexed: writes the manifest and starts the job.

@@ -2,7 +2,7 @@
 
 use crate::{
     Coordinator,
-    coordinator::refuse,
+    coordinator::{no_job, refuse},
     items::{ItemName, JobItem},
     scan::{Scan, ScannedBundle},
     store::invalid,
@@ -25,6 +25,16 @@ impl Coordinator {
         let (item, consumer) = self.job_and_consumer(&claim.job).await?;
         if item.state.is_ended() {
             return Ok(idle(IdleReason::JobEnded));
+        }
+        if item.plan.is_some() && item.spec.numerics != claim.numerics {
+            match self.settle_numerics(claim).await? {
+                Ok(()) => {}
+                Err(error) if claim.local => return Err(invalid(error)),
+                Err(error) => {
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(idle(IdleReason::JobEnded));
+                }
+            }
         }
         let scan = self.scan(&claim.job, &item, &consumer, consumer.delivered).await?;
         let now_ms = self.clock.now_ms();
@@ -52,6 +62,32 @@ impl Coordinator {
             }
         }
         Ok(idle(why_idle(&scan, &item)))
+    }
+
+    /// The first worker decides the job's numerics class, if its trainer did not; the error says why
+    /// one of another class may not work for it.
+    async fn settle_numerics(&self, claim: &Claim) -> Result<Result<(), String>, Refusal> {
+        let decide = |before: Option<&JobItem>| {
+            let before = before.ok_or_else(|| Err(no_job(&claim.job)))?;
+            let mut after = before.clone();
+            match before.spec.numerics.as_str() {
+                "" => after.spec.numerics.clone_from(&claim.numerics),
+                settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
+                settled => {
+                    return Err(Ok(format!(
+                        "the job runs numerics class {settled}, a worker came with {}: results would \
+                         differ; deploy workers of the trainer's architecture, or use no local workers",
+                        claim.numerics
+                    )));
+                }
+            }
+            Ok(Outcome::Write(after))
+        };
+        match self.store.update(&ItemName::Job(&claim.job), decide).await? {
+            Ok(_) => Ok(Ok(())),
+            Err(Ok(mixed)) => Ok(Err(mixed)),
+            Err(Err(refusal)) => Err(refusal),
+        }
     }
 
     /// Tries to claim one bundle; none if somebody else has it.
@@ -178,7 +214,9 @@ impl Coordinator {
         let Release { job, invocation, worker, blameless } = release;
         let (item, consumer) = self.job_and_consumer(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
-        self.release_held(job, &scan, std::slice::from_ref(invocation), *blameless).await?;
+        let dead = std::slice::from_ref(invocation);
+        let freed = self.release_held(job, &scan, dead, *blameless).await?.len();
+        tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
         match worker {
             Some(worker) => self.strike_off(job, *worker, Some(invocation)).await,
             None => Ok(Reply::Applied),

@@ -8,6 +8,7 @@ mod collect;
 mod coordinator;
 mod epochs;
 mod handler;
+pub mod inspect;
 mod items;
 mod jobs;
 mod leases;
@@ -15,7 +16,9 @@ mod progress;
 mod scan;
 mod settings;
 mod store;
+mod upkeep;
 
 pub use coordinator::Coordinator;
 pub use handler::{handle, serve};
 pub use settings::Settings;
+pub use upkeep::Upkeep;

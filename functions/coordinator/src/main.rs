@@ -19,7 +19,8 @@ async fn main() -> Result<(), lambda_http::Error> {
             settings.ns.clone(),
             settings.bucket()?.to_owned(),
             settings.scaler_function()?.to_owned(),
-        ),
+        )
+        .with_retention(settings.retention_days),
     );
     gristmill_coordinator::serve(coordinator).await
 }

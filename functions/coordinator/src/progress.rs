@@ -46,6 +46,7 @@ impl Coordinator {
         }
         Ok(Reply::Polled(Polled {
             job: item.view(job),
+            generation: consumer.generation,
             ready: if item.plan.is_some() { scan.ready(poll.from) } else { Vec::new() },
             active_workers: active,
             claimable,
@@ -74,7 +75,10 @@ impl Coordinator {
         }))
     }
 
-    async fn load(&self, job: &JobName) -> Result<(JobItem, Consumer, ScaleState), Refusal> {
+    pub(crate) async fn load(
+        &self,
+        job: &JobName,
+    ) -> Result<(JobItem, Consumer, ScaleState), Refusal> {
         let names = [ItemName::Job(job), ItemName::Consumer(job), ItemName::Scale(job)];
         let items = self.store.read_raw(&names).await?;
         let [job_item, consumer, scale] = items.as_slice() else {
@@ -101,7 +105,7 @@ impl Coordinator {
         acked.map_err(|refusal| refuse(&refusal))
     }
 
-    fn needs_workers(
+    pub(crate) fn needs_workers(
         &self,
         item: &JobItem,
         scale: &ScaleState,

@@ -156,7 +156,8 @@ impl Scan {
 
 impl Coordinator {
     /// The bundles from `from` (or from the consumer's place, if that is earlier) to the end of the
-    /// window; while indexing, all of the index.
+    /// window; while indexing, all of the index. A trainer that resumes asks for entries beyond the
+    /// window of the run before it: what is committed there is answered, nothing more handed out.
     pub(crate) async fn scan(
         &self,
         job: &JobName,
@@ -169,7 +170,9 @@ impl Coordinator {
         let n = plan.n_splits;
         let window = Window::new(plan.window_splits, plan.window_bytes, ramp.r());
         let delivered = consumer.delivered.linear(n);
-        let end = window.end(delivered).min(u64::from(item.spec.epochs) * u64::from(n));
+        let end = window
+            .end(delivered.max(from.linear(n)))
+            .min(u64::from(item.spec.epochs) * u64::from(n));
         let mut names = Vec::new();
         let mut start = from.linear(n).min(delivered);
         while start < end {

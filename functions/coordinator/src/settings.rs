@@ -2,6 +2,7 @@
 
 use gristmill_splits::Limits;
 use gristmill_types::{ErrorPolicy, Namespace};
+use std::{num::NonZeroU32, time::Duration};
 
 /// Settings of one coordinator.
 #[derive(Debug, Clone)]
@@ -19,6 +20,9 @@ pub struct Settings {
     pub min_splits: u64,
     /// Bytes ready and not yet taken in at which hand-out stops.
     pub window_bytes: u64,
+    /// A job whose trainer has not been heard of for this long is abandoned: its chunks are gone by
+    /// then.
+    pub retention: Duration,
     pub limits: Limits,
 }
 
@@ -32,8 +36,17 @@ impl Settings {
             object_bytes: 64 << 20,
             min_splits: 64,
             window_bytes: 2 << 30,
+            retention: Duration::from_secs(14 * 86_400),
             limits: Limits::default(),
         }
+    }
+
+    /// With another retention, in days; the same if there is none.
+    #[must_use]
+    pub fn with_retention(self, days: Option<NonZeroU32>) -> Self {
+        let retention =
+            days.map_or(self.retention, |days| Duration::from_secs(u64::from(days.get()) * 86_400));
+        Self { retention, ..self }
     }
 
     /// The limits of a job with this error policy.

@@ -2,16 +2,19 @@
 
 use crate::items::ItemName;
 use bytes::Bytes;
-use gristmill_ports::{Item, Table, TableError, WriteOutcome};
+use gristmill_ports::{Clock, Item, Table, TableError, WriteOutcome};
 use gristmill_protocol::{Refusal, RefusalKind, ScaleState};
 use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem};
 use gristmill_types::Namespace;
 use serde::{Serialize, de::DeserializeOwned};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 /// Decisions on one item before the caller is told to come again: more writers than this on one
 /// item at one time are a fault of the caller.
 const MAX_TRIES: u32 = 16;
+/// Bundles, epochs and deaths expire this long after their last write: longer than any epoch takes,
+/// and than a trainer that pauses can come back.
+pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400);
 
 /// How an item is encoded: JSON where people read it, packed where every byte is billed.
 pub(crate) trait Stored: Sized {
@@ -34,6 +37,7 @@ macro_rules! stored_as_json {
 
 stored_as_json!(
     crate::items::JobItem,
+    crate::items::Listed,
     crate::items::Swept,
     Consumer,
     DeathLog,
@@ -89,6 +93,7 @@ fn table_fault(error: TableError) -> Refusal {
 #[derive(Clone)]
 pub(crate) struct Store {
     pub table: Arc<dyn Table>,
+    pub clock: Arc<dyn Clock>,
     pub ns: Namespace,
 }
 
@@ -136,6 +141,7 @@ impl Store {
     where
         T: Stored + Clone,
     {
+        let expires_at_s = name.is_passed_by().then(|| self.from_now_s(PASSED_ITEMS_LIVE));
         for _ in 0..MAX_TRIES {
             let after = match decide(read.item.as_ref()) {
                 Err(refused) => return Ok(Err(refused)),
@@ -144,13 +150,35 @@ impl Store {
             };
             let key = name.key(&self.ns);
             let body = after.encode().map_err(invalid)?;
-            let written = self.table.write(&key, read.version, body, None).await;
+            let written = self.table.write(&key, read.version, body, expires_at_s).await;
             match written.map_err(table_fault)? {
                 WriteOutcome::Written => return Ok(Ok(after)),
                 WriteOutcome::Conflict(current) => read = decode(name, current.as_ref())?,
             }
         }
         Err(busy(format!("too many writers of {name:?} at one time")))
+    }
+
+    /// Has the item under `name`, if there is one, expire `life` from now.
+    pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), Refusal> {
+        let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
+            return Ok(());
+        };
+        let (key, expires_at_s) = (name.key(&self.ns), self.from_now_s(life));
+        let write = self.table.write(&key, item.version, item.body, Some(expires_at_s)).await;
+        match write.map_err(table_fault)? {
+            WriteOutcome::Written => Ok(()),
+            WriteOutcome::Conflict(_) => Err(busy(format!("{name:?} is still written to"))),
+        }
+    }
+
+    /// All items of the partition `pk`, by sort key.
+    pub async fn query(&self, pk: &str) -> Result<Vec<(String, Item)>, Refusal> {
+        self.table.query(pk, "").await.map_err(table_fault)
+    }
+
+    fn from_now_s(&self, life: Duration) -> u64 {
+        self.clock.now_ms() / 1000 + life.as_secs()
     }
 }
 

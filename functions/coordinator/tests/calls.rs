@@ -4,15 +4,15 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_coordinator::{Coordinator, Settings, Upkeep};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
-    Clock, InvokeError, Invoked, Invoker,
+    Clock, InvokeError, Invoked, Invoker, ObjectPath, Objects as _,
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
-    Call, Claim, Dataset, Idle, IdleReason, JobSpec, Lease, Poll, Polled, Register, Release, Reply,
-    Request, SourceFile, TrainerMetrics, VERSION, Work,
+    Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Poll, Polled,
+    Register, Release, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost,
 };
 use gristmill_types::{ErrorPolicy, InvocationId, JobName, Nonce};
 use std::{
@@ -30,6 +30,10 @@ struct ManualClock(AtomicU64);
 impl Clock for ManualClock {
     fn now_ms(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
     }
 
     async fn sleep(&self, duration: Duration) {
@@ -52,20 +56,26 @@ impl Invoker for NoWorkers {
 
 struct World {
     coordinator: Coordinator,
+    clock: Arc<ManualClock>,
+    table: Arc<MemoryTable>,
+    objects: Arc<MemoryObjects>,
     job: JobName,
 }
 
 impl World {
     /// A job that is about to index `files` files.
     async fn indexing(files: usize) -> Self {
+        let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
+        let (table, objects) =
+            (Arc::new(MemoryTable::default()), Arc::new(MemoryObjects::default()));
         let coordinator = Coordinator::new(
-            Arc::new(MemoryTable::default()),
-            Arc::new(MemoryObjects::default()),
+            Arc::clone(&table) as _,
+            Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
-            Arc::new(ManualClock(AtomicU64::new(1_000_000))),
+            Arc::clone(&clock) as _,
             Settings::new("t".parse().unwrap(), "bucket".into(), "scaler".into()),
         );
-        let world = Self { coordinator, job: "j".parse().unwrap() };
+        let world = Self { coordinator, clock, table, objects, job: "j".parse().unwrap() };
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
         let spec = JobSpec {
@@ -92,15 +102,61 @@ impl World {
     }
 
     async fn claim(&self, id: u8) -> Reply {
+        self.claim_as(id, "one").await
+    }
+
+    async fn claim_as(&self, id: u8, numerics: &str) -> Reply {
         let claim = Claim {
             job: self.job.clone(),
             nonce: Nonce([id; 8]),
             invocation: invocation(id),
+            numerics: numerics.to_owned(),
             remaining_ms: 900_000,
             split_ms: 0,
             local: false,
         };
         self.call(Call::Claim(claim)).await
+    }
+
+    /// A job of one split: its one file, of four records, is indexed.
+    async fn running() -> Self {
+        let world = Self::indexing(1).await;
+        let lease = leased(world.claim(1).await);
+        let commit = Commit {
+            index: 0,
+            local: false,
+            object_bytes: 0,
+            crc32c: 0,
+            rows: 4,
+            batches: 0,
+            remainder_rows: 0,
+            skipped: 0,
+        };
+        let flush = Flush {
+            job: world.job.clone(),
+            epoch: lease.epoch,
+            bundle: lease.bundle,
+            attempt: lease.attempt,
+            nonce: Nonce([1; 8]),
+            commits: vec![commit],
+            next: None,
+            remaining_ms: 900_000,
+            split_ms: 1,
+            cost: WorkerCost::default(),
+        };
+        let reply = world.call(Call::Flush(flush)).await;
+        assert!(matches!(reply, Reply::Applied), "{reply:?}");
+        assert_eq!(world.poll().await.job.state, JobState::Running);
+        world
+    }
+
+    fn pass(&self, days: u64) {
+        self.clock.0.fetch_add(days * 86_400_000, Ordering::Relaxed);
+    }
+
+    async fn put(&self, key: &str) {
+        let path = ObjectPath::new("bucket", key);
+        self.objects.put_if_absent(&path, Bytes::from_static(b"x"), "id").await.unwrap();
     }
 
     async fn died(&self, id: u8) {
@@ -163,4 +219,61 @@ async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_f
     world.died(2).await;
     assert_eq!(leased(world.claim(1).await).attempt, 3);
     assert_eq!(world.poll().await.claimable, 0);
+}
+
+#[tokio::test]
+async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job() {
+    let world = World::running().await;
+    assert!(matches!(world.claim_as(2, "one").await, Reply::Leased(_)));
+    assert!(matches!(
+        world.claim_as(3, "two").await,
+        Reply::Idle(Idle { reason: IdleReason::JobEnded })
+    ));
+    let JobState::Failed { error } = world.poll().await.job.state else { panic!("it goes on") };
+    assert!(error.contains("class one") && error.contains("came with two"), "{error}");
+}
+
+#[tokio::test]
+async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
+    let world = World::running().await;
+    let name: &str = "t/t/jobs/j/e000000/b00000000/00000000.1.0101010101010101";
+    world.put(&format!("{name}.gmc")).await;
+    world.put(&format!("{name}.skipped.json")).await;
+    world.pass(13);
+    let upkeep = world.coordinator.upkeep().await.unwrap();
+    assert_eq!(upkeep, Upkeep { jobs: 1, ..Upkeep::default() }, "its trainer may come back");
+    world.pass(2);
+    let upkeep = world.coordinator.upkeep().await.unwrap();
+    assert_eq!(upkeep, Upkeep { jobs: 1, abandoned: 1, ..Upkeep::default() });
+    assert_eq!(world.poll().await.job.state, JobState::Stopped);
+    let upkeep = world.coordinator.upkeep().await.unwrap();
+    assert_eq!(upkeep, Upkeep { jobs: 1, tidied: 1, chunks: 1, ..Upkeep::default() });
+    let left = world.objects.list("bucket", "t/t/jobs/").await.unwrap();
+    let left: Vec<_> = left.into_iter().map(|object| object.key).collect();
+    assert_eq!(left, [format!("{name}.skipped.json")], "why records are missing can still be read");
+    let upkeep = world.coordinator.upkeep().await.unwrap();
+    assert_eq!(upkeep, Upkeep::default(), "nothing is left to do");
+    for (key, expires_at_s) in world.table.expiries() {
+        assert!(expires_at_s.is_some(), "{key:?} stays for ever");
+    }
+}
+
+#[tokio::test]
+async fn bundles_expire_before_what_says_that_their_job_was_there() {
+    let world = World::running().await;
+    let reply = world.call(Call::Stop { job: world.job.clone() }).await;
+    assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+    assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 0, "workers may still put");
+    world.pass(1);
+    assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 1);
+    let expiries = world.table.expiries();
+    let of = |part: &str| {
+        let found =
+            expiries.iter().filter(|(key, _)| format!("{}/{}", key.pk, key.sk).contains(part));
+        found.map(|(_, expires_at_s)| expires_at_s.unwrap()).collect::<Vec<_>>()
+    };
+    let (job, bundles) = (of("/JOB"), of("/B#"));
+    assert!(!bundles.is_empty() && job.len() == 1);
+    let margin = Duration::from_secs(7 * 86_400).as_secs();
+    assert!(bundles.iter().all(|bundle| bundle + margin < job[0]), "{bundles:?} {job:?}");
 }

@@ -31,7 +31,7 @@ pub enum ScaleError {
 pub struct Scaler {
     pub table: Arc<dyn Table>,
     pub invoker: Arc<dyn Invoker>,
-    /// Name (and qualifier) of the worker function.
+    /// Name (and version) of the worker function: what jobs that begin now keep.
     pub worker_function: String,
 }
 
@@ -51,21 +51,29 @@ impl Scaler {
             if workers.is_empty() {
                 return Ok(0);
             }
+            let function =
+                state.worker_function.get_or_insert_with(|| self.worker_function.clone());
+            let function = function.clone();
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
-                WriteOutcome::Written => return self.invoke(event, &workers).await,
+                WriteOutcome::Written => return self.invoke(event, &function, &workers).await,
                 WriteOutcome::Conflict(current) => item = current,
             }
         }
         Ok(0)
     }
 
-    async fn invoke(&self, event: &ScalerEvent, workers: &[u32]) -> Result<u32, ScaleError> {
+    async fn invoke(
+        &self,
+        event: &ScalerEvent,
+        function: &str,
+        workers: &[u32],
+    ) -> Result<u32, ScaleError> {
         let mut invoked = 0;
         for &worker in workers {
             let (ns, job) = (event.ns.clone(), event.job.clone());
             let payload = serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })?;
-            match self.invoker.invoke(&self.worker_function, payload.into()).await? {
+            match self.invoker.invoke(function, payload.into()).await? {
                 Invoked::Accepted => invoked += 1,
                 // The platform is at its limit: those not accepted are presumed gone in time.
                 Invoked::Throttled => {
@@ -122,11 +130,12 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Default)]
-    struct Recorder(Mutex<Vec<WorkerEvent>>);
+    struct Recorder(Mutex<Vec<WorkerEvent>>, Mutex<Vec<String>>);
 
     #[async_trait]
     impl Invoker for Recorder {
-        async fn invoke(&self, _function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+            self.1.lock().unwrap().push(function.to_owned());
             self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
             Ok(Invoked::Accepted)
         }
@@ -164,6 +173,19 @@ mod tests {
             5,
             "numbers are never reused"
         );
+    }
+
+    #[tokio::test]
+    async fn a_job_keeps_the_worker_version_it_began_with() {
+        let (scaler, recorder) = scaler();
+        scaler.handle(&event(10, 0, 1_000)).await.unwrap();
+        let deployed = Scaler { worker_function: "worker:2".to_owned(), ..scaler };
+        assert_eq!(deployed.handle(&event(10, 0, 200_000)).await.unwrap(), 3);
+        let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, 0, 200_000) };
+        deployed.handle(&other).await.unwrap();
+        let functions = recorder.1.lock().unwrap().clone();
+        assert_eq!(functions[..6], ["worker"; 6]);
+        assert_eq!(functions[6..], ["worker:2"; 3]);
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 use gristmill_aws::{Aws, Settings};
 use gristmill_ports::SystemClock;
-use gristmill_runner::{Runner, RunnerConfig};
+use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
+        compute: Compute::Threads,
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),

@@ -1,6 +1,7 @@
 //! What a process needs to know to reach its stack, as its environment says it.
 
 use gristmill_types::Namespace;
+use std::num::NonZeroU32;
 
 const NAMESPACE: &str = "GRISTMILL_NAMESPACE";
 const TABLE: &str = "GRISTMILL_TABLE";
@@ -8,6 +9,7 @@ const BUCKET: &str = "GRISTMILL_BUCKET";
 const COORDINATOR_URL: &str = "GRISTMILL_COORDINATOR_URL";
 const WORKER_FUNCTION: &str = "GRISTMILL_WORKER_FUNCTION";
 const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
+const RETENTION_DAYS: &str = "GRISTMILL_RETENTION_DAYS";
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// A setting that must be put right before the process can do its work.
@@ -36,6 +38,8 @@ pub struct Settings {
     pub coordinator_url: Option<String>,
     pub worker_function: Option<String>,
     pub scaler_function: Option<String>,
+    /// Days after which a job whose trainer is silent is abandoned; absent: the coordinator's default.
+    pub retention_days: Option<NonZeroU32>,
 }
 
 impl Settings {
@@ -50,6 +54,7 @@ impl Settings {
             coordinator_url: get(COORDINATOR_URL),
             worker_function: get(WORKER_FUNCTION),
             scaler_function: get(SCALER_FUNCTION),
+            retention_days: get(RETENTION_DAYS).map(|days| whole_days(&days)).transpose()?,
         })
     }
 
@@ -62,6 +67,7 @@ impl Settings {
             (COORDINATOR_URL, &self.coordinator_url),
             (WORKER_FUNCTION, &self.worker_function),
             (SCALER_FUNCTION, &self.scaler_function),
+            (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
         ];
         let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
         std::iter::once((NAMESPACE, self.ns.to_string())).chain(set).collect()
@@ -93,6 +99,12 @@ impl Settings {
     }
 }
 
+fn whole_days(text: &str) -> Result<NonZeroU32, SettingsError> {
+    text.parse().map_err(|_| {
+        SettingsError::invalid(RETENTION_DAYS, text, "name a number of days, at least 1")
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,6 +122,7 @@ mod tests {
         let lookup = |name: &str| (name != SCALER_FUNCTION).then(|| name.to_lowercase());
         let lookup = |name: &str| match name {
             NAMESPACE => Some("team-a".to_owned()),
+            RETENTION_DAYS => Some("30".to_owned()),
             name => lookup(name),
         };
         let settings = Settings::from_lookup(lookup).unwrap();

@@ -1,14 +1,20 @@
-//! Time and fresh names, so that simulation can decide both.
+//! Time and fresh names, so that simulation can decide both. All time goes through here.
 
 use async_trait::async_trait;
 use gristmill_types::Nonce;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
 
-/// Wall time in milliseconds, sleep, and unguessable fresh nonces.
+/// Wall time in milliseconds, time to measure with, sleep, and unguessable fresh nonces.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Milliseconds since the Unix epoch. Never trusted for safety: clocks may be wrong.
     fn now_ms(&self) -> u64;
+
+    /// Time since a moment that stays the same while the process lives. Never goes back.
+    fn monotonic(&self) -> Duration;
 
     async fn sleep(&self, duration: Duration);
 
@@ -25,6 +31,11 @@ impl Clock for SystemClock {
     fn now_ms(&self) -> u64 {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn monotonic(&self) -> Duration {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed()
     }
 
     async fn sleep(&self, duration: Duration) {

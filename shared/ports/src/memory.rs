@@ -31,14 +31,25 @@ impl<K, V> Shared<K, V> {
 /// A table in memory.
 #[derive(Debug, Default)]
 pub struct MemoryTable {
-    items: Shared<ItemKey, Item>,
+    items: Shared<ItemKey, (Item, Option<u64>)>,
+}
+
+impl MemoryTable {
+    /// When each item expires, in Unix seconds; here nothing does.
+    pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
+        self.items
+            .lock()
+            .iter()
+            .map(|(key, (_, expires_at_s))| (key.clone(), *expires_at_s))
+            .collect()
+    }
 }
 
 #[async_trait]
 impl Table for MemoryTable {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
         let items = self.items.lock();
-        Ok(keys.iter().map(|key| items.get(key).cloned()).collect())
+        Ok(keys.iter().map(|key| items.get(key).map(|(item, _)| item.clone())).collect())
     }
 
     async fn write(
@@ -46,21 +57,21 @@ impl Table for MemoryTable {
         key: &ItemKey,
         expected: u64,
         body: Bytes,
-        _expires_at_s: Option<u64>,
+        expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
         let mut items = self.items.lock();
-        let current = items.get(key);
+        let current = items.get(key).map(|(item, _)| item);
         if current.map_or(0, |item| item.version) != expected {
             return Ok(WriteOutcome::Conflict(current.cloned()));
         }
-        items.insert(key.clone(), Item { version: expected + 1, body });
+        items.insert(key.clone(), (Item { version: expected + 1, body }, expires_at_s));
         Ok(WriteOutcome::Written)
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
         let items = self.items.lock();
         let matching = items.iter().filter(|(key, _)| key.pk == pk && key.sk.starts_with(prefix));
-        Ok(matching.map(|(key, item)| (key.sk.clone(), item.clone())).collect())
+        Ok(matching.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
     }
 }
 

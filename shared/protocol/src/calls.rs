@@ -124,6 +124,8 @@ pub struct Claim {
     pub job: JobName,
     pub nonce: Nonce,
     pub invocation: InvocationId,
+    /// Numerics class of the caller.
+    pub numerics: String,
     /// Time until the platform stops the caller.
     pub remaining_ms: u64,
     /// Predicted time for one split, from those already done; 0 when unknown.
@@ -275,7 +277,7 @@ pub struct Poll {
 /// How far a consumer is. Fenced by generation, monotone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
-    /// Chosen by the fetcher at start, larger than any before (its start time in ms will do).
+    /// Chosen by the fetcher at start, larger than any before.
     pub generation: u64,
     /// Everything before this (epoch, position) has been handed to the trainer.
     pub delivered: (Epoch, Position),
@@ -328,6 +330,8 @@ pub enum ReadyKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Polled {
     pub job: JobView,
+    /// Of the run of the trainer that was heard of last; 0 if there was none.
+    pub generation: u64,
     pub ready: Vec<ReadyEntry>,
     /// Distinct workers that hold an unexpired lease in the window.
     pub active_workers: u32,

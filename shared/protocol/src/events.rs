@@ -36,6 +36,10 @@ pub struct ScalerEvent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ScaleState {
     pub target: u32,
+    /// The worker function, version included, that the job began with and keeps: workers of two
+    /// versions might give different bytes.
+    #[serde(default)]
+    pub worker_function: Option<String>,
     /// Number the next worker gets.
     pub next_worker: u32,
     /// Invocations sent and not known to have ended (async events may still wait): (worker, sent_ms).

@@ -67,7 +67,8 @@ pub struct JobSpec {
     pub seed: u64,
     pub epochs: Epoch,
     pub on_error: ErrorPolicy,
-    /// Decoder build and architecture: jobs refuse to mix them.
+    /// Decoder build and architecture of the workers: a job never mixes them. Empty: that of the worker
+    /// that claims first.
     pub numerics: String,
     /// Batches per split; chosen from object size and dataset size when absent.
     pub split_batches: Option<u32>,
@@ -95,15 +96,16 @@ impl JobSpec {
             ("seed", self.seed.to_string(), other.seed.to_string()),
             ("epochs", self.epochs.to_string(), other.epochs.to_string()),
             ("on-error", self.on_error.to_string(), other.on_error.to_string()),
-            ("numerics class", self.numerics.clone(), other.numerics.clone()),
             (
                 "split-batches",
                 format!("{:?}", self.split_batches),
                 format!("{:?}", other.split_batches),
             ),
         ];
-        let differing =
-            pairs.into_iter().find(|(_, registered, requested)| registered != requested);
+        let open = self.numerics.is_empty() || other.numerics.is_empty();
+        let numerics = ("numerics class", self.numerics.clone(), other.numerics.clone());
+        let mut pairs = pairs.into_iter().chain((!open).then_some(numerics));
+        let differing = pairs.find(|(_, registered, requested)| registered != requested);
         differing.map(|(field, registered, requested)| SpecDifference {
             field,
             registered,

@@ -39,6 +39,11 @@ pub fn parse_chunk(bundle_prefix: &str, key: &str) -> Option<(Position, Attempt,
     parts.next().is_none().then_some(parsed)
 }
 
+/// Whether a key is that of a chunk.
+pub fn is_chunk(key: &str) -> bool {
+    key.ends_with(".gmc")
+}
+
 /// Records left out of one split, as JSON lines; beside the chunk, named like it.
 pub fn skipped(chunk: &str) -> String {
     format!("{}.skipped.json", chunk.trim_end_matches(".gmc"))
@@ -67,6 +72,11 @@ pub fn manifest(ns: &Namespace, version: Fingerprint) -> String {
 /// Partition of a job's own items.
 pub fn job_partition(ns: &Namespace, job: &JobName) -> String {
     format!("T#{ns}#J#{job}")
+}
+
+/// Partition that lists the namespace's jobs: a sort key for each name.
+pub fn jobs_partition(ns: &Namespace) -> String {
+    format!("T#{ns}#JOBS")
 }
 
 /// Sort key of the scaler's item in a job's partition.

@@ -10,7 +10,7 @@ use crate::{
 use gristmill_ports::call_with_retry;
 use gristmill_protocol::{Call, Commit, Flush, Reply, WorkerCost};
 use std::{sync::atomic::Ordering, time::Duration};
-use tokio::{sync::mpsc::Receiver, time::Instant};
+use tokio::sync::mpsc::Receiver;
 
 /// Commits are held back at least this long, so that fast splits share one flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
@@ -25,23 +25,33 @@ pub(crate) async fn commit_all(
     sink: &dyn Sink,
     mut finished: Receiver<Handover>,
 ) -> Result<(), RunError> {
-    let mut pending = Pending::new(run.lease.todo.len());
+    let clock = &*run.runner.clock;
+    let mut pending = Pending::new(run.lease.todo.len(), clock.monotonic());
     loop {
-        match tokio::time::timeout_at(pending.heartbeat_at(), finished.recv()).await {
-            Ok(Some(Handover { split, next, committed })) => {
-                let started = Instant::now();
+        let heartbeat = pending.heartbeat_in(clock.monotonic());
+        let received = tokio::select! {
+            biased;
+            received = finished.recv() => received,
+            () = clock.sleep(heartbeat) => {
+                pending.flush(run, None).await?;
+                continue;
+            }
+        };
+        match received {
+            Some(Handover { split, next, committed }) => {
+                let started = clock.monotonic();
                 let cost = split.cost;
                 let commit = sink.store(&run.name(split.position), &split).await?;
                 run.context.recycle(split.object);
-                pending.add(commit, cost, started.elapsed());
-                if next.is_some() || pending.is_due() {
+                let now = clock.monotonic();
+                pending.add(commit, cost, now.saturating_sub(started));
+                if next.is_some() || pending.is_due(now) {
                     pending.flush(run, next).await?;
                 }
                 // Nobody waits where splits are not marked.
                 let _ = committed.send(());
             }
-            Ok(None) => break,
-            Err(_heartbeat) => pending.flush(run, None).await?,
+            None => break,
         }
     }
     match pending.commits.is_empty() {
@@ -53,7 +63,8 @@ pub(crate) async fn commit_all(
 struct Pending {
     commits: Vec<Commit>,
     cost: WorkerCost,
-    last_flush: Instant,
+    /// On the runner's clock.
+    last_flush: Duration,
     /// Commits that are worth a flush before the bundle is complete: a third of it, so that a
     /// bundle of eight costs at most two flushes more than its last.
     worth: usize,
@@ -61,11 +72,11 @@ struct Pending {
 }
 
 impl Pending {
-    fn new(splits: usize) -> Self {
+    fn new(splits: usize, now: Duration) -> Self {
         Self {
             commits: Vec::new(),
             cost: WorkerCost::default(),
-            last_flush: Instant::now(),
+            last_flush: now,
             worth: splits.div_ceil(3),
             remaining: splits,
         }
@@ -80,14 +91,14 @@ impl Pending {
     }
 
     /// The last flush comes when the sender is dropped; it is not due before.
-    fn is_due(&self) -> bool {
+    fn is_due(&self, now: Duration) -> bool {
         self.remaining > 0
             && self.commits.len() >= self.worth
-            && self.last_flush.elapsed() >= FLUSH_INTERVAL
+            && now.saturating_sub(self.last_flush) >= FLUSH_INTERVAL
     }
 
-    fn heartbeat_at(&self) -> Instant {
-        self.last_flush + HEARTBEAT
+    fn heartbeat_in(&self, now: Duration) -> Duration {
+        (self.last_flush + HEARTBEAT).saturating_sub(now)
     }
 
     async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
@@ -107,7 +118,7 @@ impl Pending {
         let runner = run.runner;
         let reply =
             call_with_retry(&*runner.coordinator, &*runner.clock, &call, FLUSH_PATIENCE).await?;
-        self.last_flush = Instant::now();
+        self.last_flush = runner.clock.monotonic();
         match reply {
             Reply::Applied => {
                 tracing::info!(splits, "committed");

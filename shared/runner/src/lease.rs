@@ -1,7 +1,9 @@
 //! Working on one lease: sources are read ahead, splits run one after another, commits follow
 //! behind.
 
-use crate::{JobContext, RunError, Runner, SplitSource, committer, indexing::ensure_index};
+use crate::{
+    JobContext, RunError, Runner, SplitSource, committer, compute::join, indexing::ensure_index,
+};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_executor::{ExecError, SplitInput, SplitOutput};
@@ -13,7 +15,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -132,11 +134,12 @@ impl LeaseRun<'_> {
             let file = listing.files.get(position as usize).ok_or_else(|| {
                 RunError::fatal(format!("file {position} is not in the dataset's listing"))
             })?;
-            let started = Instant::now();
+            let started = self.runner.clock.monotonic();
             let Runner { objects, config, .. } = self.runner;
             let rows =
                 ensure_index(&**objects, &config.ns, &config.bucket, &listing.bucket, file).await?;
-            let cost = WorkerCost { source_ms: millis(started), ..WorkerCost::default() };
+            let cost =
+                WorkerCost { source_ms: self.millis_since(started), ..WorkerCost::default() };
             let split = FinishedSplit {
                 position,
                 object: Bytes::new(),
@@ -171,12 +174,12 @@ impl LeaseRun<'_> {
             if self.lease.marks() && i == 0 {
                 self.mark(position).await?;
             }
-            let reading = Instant::now();
+            let began = self.runner.clock.monotonic();
             let source = match ahead.take() {
                 Some(reading) => join(reading).await?,
                 None => self.context.read(self.runner, epoch, position).await?,
             };
-            let source_ms = millis(reading);
+            let source_ms = self.millis_since(began);
             if let Some(&next) = self.lease.todo.get(i + 1) {
                 let (context, runner) = (self.context.clone(), self.runner.clone());
                 ahead = Some(tokio::spawn(async move { context.read(&runner, epoch, next).await }));
@@ -184,10 +187,11 @@ impl LeaseRun<'_> {
             // Room for the result before there is one. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
-            let started = Instant::now();
+            let started = self.runner.clock.monotonic();
             let mut split = self.compute(position, source, stop).await?;
-            self.learn(started.elapsed());
-            split.cost = WorkerCost { source_ms, compute_ms: millis(started), put_ms: 0 };
+            let compute_ms = self.millis_since(started);
+            self.learn(compute_ms);
+            split.cost = WorkerCost { source_ms, compute_ms, put_ms: 0 };
             let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
             let next = next.map(|&position| self.name(position).index);
             let (committed, done) = oneshot::channel();
@@ -210,10 +214,8 @@ impl LeaseRun<'_> {
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        join(tokio::task::spawn_blocking(move || {
-            run_position(&context, epoch, position, &source, &cancelled)
-        }))
-        .await
+        let work = move || run_position(&context, epoch, position, &source, &cancelled);
+        self.runner.compute.run(work).await
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
@@ -233,11 +235,16 @@ impl LeaseRun<'_> {
     }
 
     /// Predicts the next split from the last ones: half old, half new.
-    fn learn(&self, taken: Duration) {
-        let taken_ms = u64::try_from(taken.as_millis()).unwrap_or(u64::MAX);
+    fn learn(&self, taken_ms: u32) {
+        let taken_ms = u64::from(taken_ms);
         let old_ms = self.split_ms.load(Ordering::Relaxed);
         let predicted_ms = if old_ms == 0 { taken_ms } else { old_ms.midpoint(taken_ms) };
         self.split_ms.store(predicted_ms, Ordering::Relaxed);
+    }
+
+    fn millis_since(&self, moment: Duration) -> u32 {
+        let taken = self.runner.clock.monotonic().saturating_sub(moment);
+        u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
     }
 }
 
@@ -285,13 +292,4 @@ pub fn run_position(
         cost: WorkerCost::default(),
         indexed: false,
     })
-}
-
-/// The result of a task; one that panicked is a passing fault of this worker, not of the job.
-async fn join<T>(task: tokio::task::JoinHandle<Result<T, RunError>>) -> Result<T, RunError> {
-    task.await.unwrap_or_else(|error| Err(RunError::Passing(format!("a task died: {error}"))))
-}
-
-fn millis(since: Instant) -> u32 {
-    u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX)
 }

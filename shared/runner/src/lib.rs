@@ -4,12 +4,14 @@
 //! differ only in where a finished split goes, which is the [`Sink`].
 
 mod committer;
+mod compute;
 mod dataset;
 mod error;
 mod indexing;
 mod lease;
 mod worker;
 
+pub use compute::Compute;
 pub use dataset::{DatasetCache, SplitSource};
 pub use error::RunError;
 pub use lease::{FinishedSplit, Sink, SplitName, run_position};

@@ -1,6 +1,6 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
-use crate::{DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
+use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
 use bytes::Bytes;
 use gristmill_executor::{Program, Scratch};
 use gristmill_pipeline::Pipeline;
@@ -42,6 +42,7 @@ pub struct Runner {
     pub coordinator: Arc<dyn Coordinator>,
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
+    pub compute: Compute,
     pub config: RunnerConfig,
 }
 
@@ -75,14 +76,6 @@ impl JobContext {
             .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
         let program = Program::compile(&pipeline)
             .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
-        if view.spec.numerics != gristmill_executor::NUMERICS {
-            return Err(RunError::fatal(format!(
-                "job {job} runs numerics class {}, this worker has {}: results would differ; \
-                 use workers of one build and architecture",
-                view.spec.numerics,
-                gristmill_executor::NUMERICS
-            )));
-        }
         Ok(Self {
             view: Arc::new(view),
             program: Arc::new(program),
@@ -232,6 +225,7 @@ impl Runner {
             job: context.view.job.clone(),
             nonce,
             invocation: invocation.clone(),
+            numerics: gristmill_executor::NUMERICS.to_owned(),
             remaining_ms: self.remaining_ms(deadline_ms),
             split_ms: split_ms.load(Ordering::Relaxed),
             local: self.config.local,

@@ -121,7 +121,9 @@ pub fn claim(
     let mut after = before.clone();
     // An owner that claims its own bundle again is slow, not dead.
     if before.has_dead_owner(now_ms) && before.owner != command.nonce {
-        let at = before.cur;
+        // Only the platform knows of a death. A lease that ran out may be one that a wrong clock ended:
+        // that is no evidence against the split, and breaks a suspicion there is.
+        let at = before.cur.filter(|_| before.state == BundleState::Released);
         let death = command.death.filter(|death| death.attempt == before.attempt);
         let Some(death) = death else {
             return Err(Refusal::DeathUnrecorded { attempt: before.attempt, at });

@@ -1,0 +1,144 @@
+//! What must be done though nobody asks, by a schedule: a job whose trainer is gone for good is
+//! stopped, what jobs leave behind is deleted, and a kick of the scaler that got lost is repeated.
+//! Everything here may be done twice, or half.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem, Listed},
+    jobs::object_fault,
+    store::{PASSED_ITEMS_LIVE, Versioned, decode},
+};
+use gristmill_protocol::{Refusal, RefusalKind, ScaleState, keys};
+use gristmill_splits::{Consumer, Outcome, job::JobEvent};
+use gristmill_types::JobName;
+use serde::Serialize;
+use std::time::Duration;
+
+/// Workers of a job that has ended put nothing any more: no invocation lasts longer than 15 minutes.
+const GRACE: Duration = Duration::from_secs(3600);
+/// A trainer that was heard of so lately may be waiting for workers.
+const PRESENT: Duration = Duration::from_secs(3600);
+/// What says that there was a job stays longer than the last of its bundles: a new job of the name
+/// must not find those.
+const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_secs(30 * 86_400));
+
+/// What one round of upkeep did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Upkeep {
+    /// Jobs that are not tidied yet.
+    pub jobs: u32,
+    /// Jobs stopped because their trainer is gone.
+    pub abandoned: u32,
+    /// Ended jobs of which nothing is left to do now.
+    pub tidied: u32,
+    /// Chunks deleted.
+    pub chunks: u64,
+    /// Jobs that something went wrong with; the next round tries again.
+    pub failed: u32,
+}
+
+impl Coordinator {
+    /// Looks after every job of the namespace.
+    ///
+    /// # Errors
+    /// The list of jobs cannot be read. What goes wrong with one job is logged and counted.
+    pub async fn upkeep(&self) -> Result<Upkeep, Refusal> {
+        let mut done = Upkeep::default();
+        for (sk, item) in self.store.query(&keys::jobs_partition(&self.settings.ns)).await? {
+            let Ok(job) = sk.parse::<JobName>() else { continue };
+            let outcome = async {
+                let listed = decode::<Listed>(&ItemName::Listed(&job), Some(&item))?;
+                self.look_after(&job, listed, &mut done).await
+            };
+            if let Err(error) = outcome.await {
+                tracing::warn!(%job, %error, "upkeep of a job failed; the next round tries again");
+                done.failed += 1;
+            }
+        }
+        tracing::info!(?done, "upkeep");
+        Ok(done)
+    }
+
+    async fn look_after(
+        &self,
+        job: &JobName,
+        listed: Versioned<Listed>,
+        done: &mut Upkeep,
+    ) -> Result<(), Refusal> {
+        let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
+        done.jobs += 1;
+        let (item, consumer, scale) = match self.load(job).await {
+            Ok((item, consumer, scale)) => (Some(item), consumer, scale),
+            // Its registration ended between two writes.
+            Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
+            Err(refusal) => return Err(refusal),
+        };
+        let heard_ms = consumer.heartbeat_ms.max(entry.registered_ms);
+        let silent = Duration::from_millis(self.clock.now_ms().saturating_sub(heard_ms));
+        match item {
+            Some(item) if !item.state.is_ended() && silent > self.settings.retention => {
+                tracing::info!(%job, days = silent.as_secs() / 86_400, "abandoned: stopped");
+                self.end_job(job, &JobEvent::Stopped).await?;
+                done.abandoned += 1;
+            }
+            Some(item) if !item.state.is_ended() => {
+                if silent < PRESENT {
+                    self.kick_if_needed(job, &item, &consumer, &scale).await?;
+                }
+            }
+            _ if silent > GRACE => {
+                done.chunks += self.tidy(job, listed).await?;
+                done.tidied += 1;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Deletes an ended job's chunks and has its items expire. Reports of skipped records and
+    /// records set aside stay for as long as the bucket keeps them.
+    async fn tidy(&self, job: &JobName, listed: Versioned<Listed>) -> Result<u64, Refusal> {
+        let prefix = keys::job_prefix(&self.settings.ns, job);
+        let bucket = &self.settings.bucket;
+        let found = self.objects.list(bucket, &prefix).await.map_err(|e| object_fault(&e))?;
+        let chunks = found.into_iter().map(|object| object.key).filter(|key| keys::is_chunk(key));
+        let chunks: Vec<_> = chunks.collect();
+        if !chunks.is_empty() {
+            self.objects.delete(bucket, &chunks).await.map_err(|e| object_fault(&e))?;
+        }
+        for name in [ItemName::Scale(job), ItemName::Consumer(job), ItemName::Swept(job)] {
+            self.store.expire(&name, PASSED_ITEMS_LIVE).await?;
+        }
+        self.store.expire(&ItemName::Job(job), JOB_LIVES_ON).await?;
+        let name = ItemName::Listed(job);
+        let tidied = |before: Option<&Listed>| {
+            Ok::<_, Refusal>(match before {
+                Some(before) if !before.tidied => {
+                    Outcome::Write(Listed { tidied: true, ..*before })
+                }
+                _ => Outcome::AlreadyApplied(Listed { registered_ms: 0, tidied: true }),
+            })
+        };
+        self.store.update_from(&name, listed, tidied).await??;
+        self.store.expire(&name, GRACE).await?;
+        Ok(chunks.len() as u64)
+    }
+
+    /// A trainer's polls do this too, so it matters only if they cannot.
+    async fn kick_if_needed(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+        scale: &ScaleState,
+    ) -> Result<(), Refusal> {
+        let scan = self.scan(job, item, consumer, consumer.delivered).await?;
+        let now_ms = self.clock.now_ms();
+        if self.needs_workers(item, scale, &scan, now_ms) {
+            let batches = scale.log.last().map_or(0, |decision| decision.batch);
+            let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
+            self.kick(job, item, claimable, active, batches).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,142 @@
+//! What goes wrong, and how often: drawn from the seed, so that some worlds see one kind of fault
+//! only, and much of it.
+
+use fastrand::Rng;
+use std::time::Duration;
+
+/// One kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// A process dies between two lines.
+    WorkerDies,
+    CoordinatorDies,
+    ScalerDies,
+    TrainerDies,
+    /// A process stands still for up to ten minutes and then goes on, not knowing.
+    Frozen,
+    /// A call does not arrive.
+    CallLost,
+    /// A call has its effect, its answer is lost.
+    AnswerLost,
+    /// A call arrives again: up to four times, up to six hours later.
+    CallRepeated,
+    TableFails,
+    /// A write is applied and reported as failed.
+    WriteUnreported,
+    /// A write is applied, sent again by the client library, and then meets itself.
+    WriteMeetsItself,
+    /// A partition takes few writes a second.
+    WriteThrottled,
+    PutFails,
+    /// A put is applied and reported as failed.
+    PutUnreported,
+    /// A put is reported as failed and applied up to an hour later.
+    PutLate,
+    GetFails,
+    /// An object arrives with a flipped bit.
+    GetCorrupt,
+    /// An object that is there is not found.
+    GetMissing,
+    DeleteHalf,
+    InvokeThrottled,
+    InvokeFails,
+    /// An event is dropped for its age and reported.
+    EventDropped,
+    /// An event runs two or three times under one name.
+    EventRepeated,
+    EventLate,
+    /// The platform's report of a worker's death does not come, or comes again hours later.
+    ReportLost,
+    ReportRepeated,
+    /// A trainer goes back to a checkpoint before its last.
+    OldCheckpoint,
+    /// A second trainer reads the job.
+    SecondTrainer,
+}
+
+/// Every fault with its usual probability at each occasion.
+const USUAL: [(Fault, f64); 28] = [
+    (Fault::WorkerDies, 0.005),
+    (Fault::CoordinatorDies, 0.01),
+    (Fault::ScalerDies, 0.05),
+    (Fault::TrainerDies, 0.004),
+    (Fault::Frozen, 0.002),
+    (Fault::CallLost, 0.02),
+    (Fault::AnswerLost, 0.03),
+    (Fault::CallRepeated, 0.03),
+    (Fault::TableFails, 0.01),
+    (Fault::WriteUnreported, 0.03),
+    (Fault::WriteMeetsItself, 0.03),
+    (Fault::WriteThrottled, 0.5),
+    (Fault::PutFails, 0.03),
+    (Fault::PutUnreported, 0.03),
+    (Fault::PutLate, 0.03),
+    (Fault::GetFails, 0.02),
+    (Fault::GetCorrupt, 0.01),
+    (Fault::GetMissing, 0.01),
+    (Fault::DeleteHalf, 0.1),
+    (Fault::InvokeThrottled, 0.1),
+    (Fault::InvokeFails, 0.1),
+    (Fault::EventDropped, 0.05),
+    (Fault::EventRepeated, 0.1),
+    (Fault::EventLate, 0.1),
+    (Fault::ReportLost, 0.2),
+    (Fault::ReportRepeated, 0.2),
+    (Fault::OldCheckpoint, 0.3),
+    (Fault::SecondTrainer, 0.3),
+];
+
+/// How often each fault happens in one world, and until when.
+#[derive(Debug, Clone)]
+pub struct FaultPlan {
+    probability: [f64; USUAL.len()],
+    /// Nothing goes wrong after this: then everything must come to an end.
+    pub until: Duration,
+    /// The largest error of a clock.
+    pub skew: Duration,
+    /// Writes a second that a partition of the table takes, where it is throttled.
+    pub partition_writes: u64,
+}
+
+impl FaultPlan {
+    /// Nothing ever goes wrong.
+    pub fn none() -> Self {
+        Self {
+            probability: [0.0; USUAL.len()],
+            until: Duration::ZERO,
+            skew: Duration::ZERO,
+            partition_writes: 1000,
+        }
+    }
+
+    /// Of every fault, none in half of the worlds, the usual amount in a quarter, much in another.
+    pub fn draw(random: &mut Rng) -> Self {
+        let probability = USUAL.map(|(_, usual)| match random.u8(0..4) {
+            0 | 1 => 0.0,
+            2 => usual,
+            _ => (usual * 4.0).min(0.6),
+        });
+        Self {
+            probability,
+            until: Duration::from_secs(random.u64(30..600)),
+            skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
+            partition_writes: random.u64(2..20),
+        }
+    }
+
+    pub fn probability(&self, fault: Fault) -> f64 {
+        self.probability[fault as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_listed_in_order() {
+        for (i, (fault, usual)) in USUAL.iter().enumerate() {
+            assert_eq!((*fault as usize, *usual > 0.0), (i, true));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The production coordinator, worker loop, scaler and fetcher in a world that one seed decides:
+//! virtual time, a table, an object store and a function platform in memory, and everything that can
+//! go wrong with them. The invariants of the split protocol are checked at every write and deletion,
+//! exactly-once at the end. One seed gives one world, event for event.
+
+mod cloud;
+mod faults;
+mod mutant;
+mod objects;
+mod run;
+mod scenario;
+mod table;
+pub mod tfrecord;
+mod time;
+mod trainer;
+mod world;
+
+pub use faults::{Fault, FaultPlan};
+pub use mutant::Mutant;
+pub use run::{Outcome, simulate};
+pub use time::{SimClock, VirtualTime};
+pub use world::{Kind, Process, Tally, World};

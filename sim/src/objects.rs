@@ -1,0 +1,269 @@
+//! The object store as one process sees it.
+
+use crate::{Fault, Mutant, Process, table::Items};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_coordinator::inspect::{self, Stored};
+use gristmill_ports::{
+    ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
+};
+use gristmill_protocol::keys;
+use gristmill_splits::{
+    collect::{ChunkName, Verdict},
+    invariants::invariant_06_only_useless_objects_go,
+    order::Ramp,
+};
+use gristmill_types::{BundleIndex, Epoch, JobName, Namespace, Position};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+const LATENCY_MS: u64 = 120;
+
+/// What is stored, for all processes.
+pub struct Store {
+    pub memory: MemoryObjects,
+    pub ns: Namespace,
+    pub job: JobName,
+    /// The chunks there are, by name, with their checksums.
+    chunks: Mutex<BTreeMap<ChunkName, u32>>,
+    /// How epochs are cut into bundles, once that is known.
+    ramp: Mutex<Option<Ramp>>,
+}
+
+impl Store {
+    pub fn new(ns: Namespace, job: JobName) -> Self {
+        Self {
+            memory: MemoryObjects::default(),
+            ns,
+            job,
+            chunks: Mutex::default(),
+            ramp: Mutex::default(),
+        }
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, BTreeMap<ChunkName, u32>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_ramp(&self, ramp: Ramp) {
+        *self.ramp.lock().unwrap_or_else(PoisonError::into_inner) = Some(ramp);
+    }
+
+    /// Epoch and first position of a bundle's item; none for other items, and while indexing.
+    pub fn place_of(&self, key: &ItemKey) -> Option<(Epoch, Position)> {
+        let bundle: BundleIndex = key.sk.strip_prefix("B#")?.parse().ok()?;
+        let epoch: Epoch = key.pk.split('#').nth(5)?.parse().ok()?;
+        let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
+        let ramp = ramp.as_ref().filter(|_| epoch != Epoch::MAX)?;
+        Some((epoch, ramp.positions(bundle).start))
+    }
+
+    /// The bundle a chunk is of, and that bundle's first position.
+    fn bundle_of(&self, name: &ChunkName) -> Option<(BundleIndex, Position)> {
+        let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
+        let ramp = ramp.as_ref()?;
+        let bundle = ramp.bundle_of(name.position)?;
+        Some((bundle, ramp.positions(bundle).start))
+    }
+
+    /// The chunk a key names.
+    pub fn chunk_name(&self, key: &str) -> Option<ChunkName> {
+        let rest = key.strip_prefix(&keys::job_prefix(&self.ns, &self.job))?;
+        let mut parts = rest.split('/');
+        let epoch = parts.next()?.strip_prefix('e')?.parse().ok()?;
+        let bundle = parts.next()?.strip_prefix('b')?.parse().ok()?;
+        let prefix = keys::bundle_prefix(&self.ns, &self.job, epoch, bundle);
+        let (position, attempt, nonce) = keys::parse_chunk(&prefix, key)?;
+        Some(ChunkName { epoch, position, attempt, nonce })
+    }
+
+    /// The checksum of a chunk, if it is there.
+    pub fn checksum(&self, name: &ChunkName) -> Option<u32> {
+        self.chunks().get(name).copied()
+    }
+
+    pub fn n_chunks(&self) -> usize {
+        self.chunks().len()
+    }
+
+    async fn apply_put(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        let outcome = self.memory.put_if_absent(path, body.clone(), put_id).await?;
+        if let Some(name) = self.chunk_name(&path.key)
+            && outcome == PutOutcome::Created
+        {
+            let checksum = gristmill_format::checksum(&body).unwrap_or_default();
+            self.chunks().insert(name, checksum);
+        }
+        Ok(outcome)
+    }
+}
+
+/// The store by the hands of `process`.
+pub struct SimObjects {
+    pub process: Process,
+    pub store: Arc<Store>,
+    pub items: Arc<Items>,
+}
+
+impl SimObjects {
+    async fn get_any(
+        &self,
+        path: &ObjectPath,
+        get: impl Future<Output = Result<Bytes, ObjectError>>,
+    ) -> Result<Bytes, ObjectError> {
+        self.process.point(LATENCY_MS).await;
+        let world = self.process.world();
+        if world.happens(Fault::GetFails) {
+            return Err(unavailable(path));
+        }
+        let got = get.await;
+        world.event(format_args!("get {path}: {}", got.is_ok()));
+        self.process.point(LATENCY_MS).await;
+        // Only what trainers read: everything else is small, and guarded by the transport.
+        if !keys::is_chunk(&path.key) {
+            return got;
+        }
+        if world.happens(Fault::GetMissing) {
+            return Err(ObjectError::NotFound(path.clone()));
+        }
+        let got = got?;
+        if !got.is_empty() && world.happens(Fault::GetCorrupt) {
+            let mut bytes = got.to_vec();
+            let at = world.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << world.below(8);
+            return Ok(bytes.into());
+        }
+        Ok(got)
+    }
+
+    /// 6. What goes is of no use to anybody.
+    async fn check_deletion(&self, name: &ChunkName) {
+        let Store { ns, job, .. } = &*self.store;
+        let Some((bundle, first)) = self.store.bundle_of(name) else { return };
+        let decoded = async |key: ItemKey| {
+            let item = self.items.item(&key).await?;
+            inspect::decode(&key, &item.body).ok()
+        };
+        let bundle = match decoded(inspect::bundle_key(ns, job, name.epoch, bundle)).await {
+            Some(Stored::Bundle(bundle)) => Some(bundle),
+            _ => None,
+        };
+        let consumers = match decoded(inspect::consumer_key(ns, job)).await {
+            Some(Stored::Consumer(consumer)) => vec![consumer],
+            _ => Vec::new(),
+        };
+        let verdict = Verdict::DeletePassed;
+        self.process.world().check(invariant_06_only_useless_objects_go(
+            name,
+            verdict,
+            bundle.as_deref(),
+            first,
+            &consumers,
+        ));
+    }
+
+    /// Under the key the world's mistake makes of it.
+    fn place(&self, path: &ObjectPath) -> ObjectPath {
+        let attempt_lost = self.process.world().mutant == Some(Mutant::KeysWithoutAttempt);
+        match self.store.chunk_name(&path.key).filter(|_| attempt_lost) {
+            Some(name) => {
+                let stem = path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
+                let nonce = gristmill_types::Nonce([0; 8]);
+                let key = keys::chunk(&format!("{stem}/"), name.position, 0, nonce);
+                ObjectPath::new(&path.bucket, key)
+            }
+            None => path.clone(),
+        }
+    }
+}
+
+fn unavailable(path: &ObjectPath) -> ObjectError {
+    ObjectError::Unavailable(format!("{path}: simulated"))
+}
+
+#[async_trait]
+impl Objects for SimObjects {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        let path = &self.place(path);
+        self.process.point(LATENCY_MS).await;
+        let world = self.process.world();
+        if world.happens(Fault::PutFails) {
+            return Err(unavailable(path));
+        }
+        if world.happens(Fault::PutLate) {
+            let (store, time) = (Arc::clone(&self.store), Arc::clone(&world.time));
+            let (path, put_id, late) =
+                (path.clone(), put_id.to_owned(), world.between_ms(1, 3_600_000));
+            let failed = unavailable(&path);
+            tokio::spawn(async move {
+                time.sleep(late).await;
+                let _ = store.apply_put(&path, body, &put_id).await;
+            });
+            return Err(failed);
+        }
+        let outcome = self.store.apply_put(path, body, put_id).await;
+        world.event(format_args!("put {path}: {outcome:?}"));
+        self.process.point(LATENCY_MS).await;
+        match world.happens(Fault::PutUnreported) {
+            true => Err(unavailable(path)),
+            false => outcome,
+        }
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        let path = &self.place(path);
+        self.get_any(path, self.store.memory.get(path)).await
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        let path = &self.place(path);
+        self.get_any(path, self.store.memory.get_range(path, range, etag)).await
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        self.process.point(LATENCY_MS).await;
+        if self.process.world().happens(Fault::GetFails) {
+            return Err(unavailable(&ObjectPath::new(bucket, prefix)));
+        }
+        let found = self.store.memory.list(bucket, prefix).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        self.process.point(LATENCY_MS).await;
+        let world = self.process.world();
+        let half = world.happens(Fault::DeleteHalf);
+        let deleted = if half { &keys[..keys.len() / 2] } else { keys };
+        for key in deleted {
+            world.event(format_args!("delete {key}"));
+            let Some(name) = self.store.chunk_name(key) else { continue };
+            self.check_deletion(&name).await;
+            self.store.chunks().remove(&name);
+        }
+        self.store.memory.delete(bucket, deleted).await?;
+        self.process.point(LATENCY_MS).await;
+        match half {
+            true => Err(unavailable(&ObjectPath::new(bucket, "half"))),
+            false => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One world from its seed to its end.
+
+use crate::{
+    FaultPlan, Mutant, Tally, VirtualTime, World,
+    cloud::Cloud,
+    objects::Store,
+    scenario::{Expected, Scenario, expected, remember},
+    trainer::{Log, train, train_second},
+};
+use std::{io, sync::Arc, time::Duration};
+
+/// A job that is not done by now never will be: faults end after ten minutes.
+const LONGEST: Duration = Duration::from_secs(3 * 3600);
+/// Repeated calls and reports come in until then.
+const AFTERMATH: Duration = Duration::from_secs(7 * 3600);
+
+/// What became of one world.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub seed: u64,
+    pub scenario: Scenario,
+    pub tally: Tally,
+    /// When the job was done.
+    pub took: Duration,
+    pub batches: usize,
+    pub replays: u64,
+    /// The job failed loudly, for a split that seemed to kill its workers.
+    pub given_up: bool,
+}
+
+/// Runs the world of `seed` to its end, making `mutant`'s mistake if one is named.
+///
+/// # Errors
+/// The runtime cannot be made, or an undisturbed run of the same job fails.
+pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let scenario = Scenario::draw(&mut random);
+    let plan = FaultPlan::draw(&mut random);
+    let expected = match expected(&scenario) {
+        Some(expected) => expected,
+        None => {
+            let undisturbed = run(0, &scenario, FaultPlan::none(), None, None, false)?;
+            if !undisturbed.0.tally.violations.is_empty() {
+                let what = undisturbed.0.tally.violations.join("; ");
+                return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
+            }
+            let expected = Arc::new(undisturbed.1);
+            remember(&scenario, Arc::clone(&expected));
+            expected
+        }
+    };
+    Ok(run(random.u64(..), &scenario, plan, mutant, Some(&expected), verbose)
+        .map(|(outcome, _)| Outcome { seed, ..outcome })?)
+}
+
+fn run(
+    seed: u64,
+    scenario: &Scenario,
+    plan: FaultPlan,
+    mutant: Option<Mutant>,
+    expected: Option<&Expected>,
+    verbose: bool,
+) -> io::Result<(Outcome, Expected)> {
+    let time = Arc::new(VirtualTime::default());
+    let runtime = time.runtime()?;
+    let world = World::new(Arc::clone(&time), seed, plan, mutant, verbose);
+    let log = Arc::new(Log::default());
+    let took = runtime.block_on(live(&world, &log, scenario))?;
+    // What still waits goes with the runtime.
+    drop(runtime);
+    let delivered = log.delivered();
+    let whole = !log.is_given_up() && !world.is_violated();
+    if whole && expected.is_some_and(|expected| *expected != delivered) {
+        world.violated("invariant 8: the batches are not those of an undisturbed run");
+    }
+    let outcome = Outcome {
+        seed,
+        scenario: scenario.clone(),
+        tally: world.tally(),
+        took,
+        batches: delivered.batches.len(),
+        replays: log.replays(),
+        given_up: log.is_given_up(),
+    };
+    Ok((outcome, delivered))
+}
+
+async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<Duration> {
+    let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
+    let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
+    let cloud = Cloud::new(world, Store::new(name("sim")?, job));
+    let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
+    tokio::spawn(Arc::clone(&cloud).upkeep());
+    if world.mutant == Some(Mutant::CollectsEarly) {
+        tokio::spawn(Arc::clone(&cloud).collect_early());
+    }
+    let second = train_second(Arc::clone(&cloud), Arc::clone(log), register.clone());
+    let first = train(Arc::clone(&cloud), Arc::clone(log), register);
+    let trained = async {
+        tokio::join!(first, second);
+    };
+    tokio::select! {
+        biased;
+        () = trained => {}
+        () = world.time.sleep(LONGEST) => world.violated("invariant 16: the job does not end"),
+    }
+    let took = world.time.now();
+    if world.is_violated() || log.is_given_up() {
+        return Ok(took);
+    }
+    if !log.is_done() {
+        world.violated("invariant 16: no trainer is left and the job is not done");
+    }
+    log.check_exactly_once(world, scenario);
+    world.time.sleep(AFTERMATH).await;
+    Ok(took)
+}

@@ -1,0 +1,128 @@
+//! The jobs of simulated worlds, and what they must deliver.
+
+use crate::{
+    cloud::{BUCKET, Cloud},
+    tfrecord::{Example, RecordWriter},
+};
+use bytes::Bytes;
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{ObjectPath, Objects as _};
+use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
+use gristmill_types::{Epoch, ErrorPolicy};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+const DATA: &str = "data";
+
+/// One job over one small dataset.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Scenario {
+    /// Records of each file.
+    pub files: Vec<u32>,
+    pub batch_size: u32,
+    pub drop_last: bool,
+    pub split_batches: u32,
+    pub epochs: Epoch,
+    pub workers: u32,
+    pub local_workers: u32,
+    pub seed: u64,
+}
+
+/// Names one batch.
+pub type BatchName = (Epoch, u64);
+
+/// What an undisturbed run delivers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expected {
+    pub batches: BTreeMap<BatchName, blake3::Hash>,
+}
+
+impl Scenario {
+    /// One of a few dozen jobs, so that what they must deliver is computed once each.
+    pub fn draw(random: &mut fastrand::Rng) -> Self {
+        let shape = random.u64(0..48);
+        let mut random = fastrand::Rng::with_seed(shape);
+        let files = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
+        Self {
+            files,
+            batch_size: random.u32(2..9),
+            drop_last: random.u8(0..4) == 0,
+            split_batches: random.u32(1..3),
+            epochs: random.u32(1..4),
+            workers: random.u32(1..6),
+            local_workers: u32::from(random.u8(0..4) == 0),
+            seed: shape,
+        }
+    }
+
+    fn pipeline(&self) -> String {
+        let Self { batch_size, drop_last, .. } = self;
+        format!(
+            "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
+             ops: [batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}]\n"
+        )
+    }
+
+    /// Stores the dataset and says how the job is registered.
+    pub async fn prepare(&self, cloud: &Cloud) -> Result<Register, String> {
+        let mut value = 0;
+        for (i, &records) in self.files.iter().enumerate() {
+            let mut file = Vec::new();
+            let mut writer = RecordWriter::new(&mut file);
+            for _ in 0..records {
+                let example = Example::default().with_int("value", value);
+                writer.write(&example).map_err(|error| error.to_string())?;
+                value += 1;
+            }
+            writer.finish().map_err(|error| error.to_string())?;
+            let path = ObjectPath::new(DATA, format!("f{i}"));
+            let put = cloud.store.memory.put_if_absent(&path, Bytes::from(file), "data").await;
+            put.map_err(|error| error.to_string())?;
+        }
+        let listed = cloud.store.memory.list(DATA, "").await.map_err(|error| error.to_string())?;
+        let files = listed.into_iter();
+        let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
+        let pipeline = Pipeline::parse(&self.pipeline()).map_err(|error| error.to_string())?;
+        let spec = JobSpec {
+            pipeline: pipeline.canonical_json(),
+            seed: self.seed,
+            epochs: self.epochs,
+            on_error: ErrorPolicy::Fail,
+            numerics: String::new(),
+            split_batches: Some(self.split_batches),
+            workers: self.workers,
+            local_workers: self.local_workers,
+            max_skipped: 0,
+        };
+        let dataset = Dataset { bucket: DATA.to_owned(), files };
+        debug_assert_ne!(DATA, BUCKET);
+        Ok(Register { job: cloud.store.job.clone(), spec, dataset })
+    }
+
+    /// Record keys of one epoch.
+    pub fn keys(&self) -> impl Iterator<Item = u64> {
+        let of =
+            |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
+        (0..).zip(&self.files).flat_map(of)
+    }
+
+    /// Records an epoch leaves out because its last batch would not be full.
+    pub fn left_out(&self) -> usize {
+        let records: u32 = self.files.iter().sum();
+        if self.drop_last { (records % self.batch_size) as usize } else { 0 }
+    }
+}
+
+static KNOWN: Mutex<BTreeMap<Scenario, Arc<Expected>>> = Mutex::new(BTreeMap::new());
+
+/// What `scenario` must deliver, if an undisturbed run has shown it.
+pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(scenario).cloned()
+}
+
+/// Remembers what an undisturbed run delivered.
+pub fn remember(scenario: &Scenario, expected: Arc<Expected>) {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(scenario.clone(), expected);
+}

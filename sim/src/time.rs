@@ -1,0 +1,147 @@
+//! Virtual time: it stands still while anything can run, and jumps to the next timer when nothing can.
+
+use async_trait::async_trait;
+use std::{
+    collections::BTreeMap,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+/// Who waits until when, in the order of time and then of asking.
+#[derive(Debug, Default)]
+struct Timers {
+    now: Duration,
+    asked: u64,
+    waiting: BTreeMap<(Duration, u64), Waker>,
+}
+
+/// The time of one simulated world.
+#[derive(Debug, Default)]
+pub struct VirtualTime(Mutex<Timers>);
+
+impl VirtualTime {
+    fn lock(&self) -> MutexGuard<'_, Timers> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Time since the world began.
+    pub fn now(&self) -> Duration {
+        self.lock().now
+    }
+
+    /// Resolves `duration` from now.
+    pub fn sleep(self: &Arc<Self>, duration: Duration) -> Sleep {
+        Sleep { time: Arc::clone(self), at: self.now() + duration, key: None }
+    }
+
+    /// Jumps to the next timer and wakes who waits for it.
+    fn advance(&self) {
+        let mut timers = self.lock();
+        let Some((&(at, _), _)) = timers.waiting.first_key_value() else { return };
+        timers.now = timers.now.max(at);
+        let later = timers.waiting.split_off(&(at, u64::MAX));
+        let due = std::mem::replace(&mut timers.waiting, later);
+        drop(timers);
+        due.into_values().for_each(Waker::wake);
+    }
+
+    /// A runtime of one thread in which this time passes whenever nothing else can happen.
+    ///
+    /// # Errors
+    /// As tokio's builder.
+    pub fn runtime(self: &Arc<Self>) -> std::io::Result<tokio::runtime::Runtime> {
+        let time = Arc::clone(self);
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.on_thread_park(move || time.advance()).build()
+    }
+}
+
+/// See [`VirtualTime::sleep`].
+#[derive(Debug)]
+pub struct Sleep {
+    time: Arc<VirtualTime>,
+    at: Duration,
+    key: Option<(Duration, u64)>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let (time, at) = (Arc::clone(&self.time), self.at);
+        let mut timers = time.lock();
+        if timers.now >= at {
+            return Poll::Ready(());
+        }
+        let key = *self.key.get_or_insert_with(|| {
+            timers.asked += 1;
+            (at, timers.asked)
+        });
+        timers.waiting.insert(key, context.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.time.lock().waiting.remove(&key);
+        }
+    }
+}
+
+/// The clock of one process: virtual time with an error of its own, and nonces from the world's
+/// randomness.
+pub struct SimClock(pub crate::Process);
+
+/// What the clocks that are right say when a world begins.
+const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
+
+#[async_trait]
+impl gristmill_ports::Clock for SimClock {
+    fn now_ms(&self) -> u64 {
+        let now = (BEGINNING + self.0.world().time.now()).as_millis() as i64;
+        now.saturating_add(self.0.skew_ms()).unsigned_abs()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.world().time.now()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.0.world().time.sleep(duration).await;
+    }
+
+    fn nonce(&self) -> gristmill_types::Nonce {
+        gristmill_types::Nonce(self.0.world().below(u64::MAX).to_be_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_only_when_nothing_can_run() {
+        let time = Arc::new(VirtualTime::default());
+        let began = std::time::Instant::now();
+        let order = time.runtime().unwrap().block_on(async {
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let sleepers = [3600, 60, 7200].map(|seconds| {
+                let (time, order) = (Arc::clone(&time), Arc::clone(&order));
+                tokio::spawn(async move {
+                    time.sleep(Duration::from_secs(seconds)).await;
+                    order.lock().unwrap().push((seconds, time.now().as_secs()));
+                })
+            });
+            for sleeper in sleepers {
+                sleeper.await.unwrap();
+            }
+            order.lock().unwrap().clone()
+        });
+        assert_eq!(order, [(60, 60), (3600, 3600), (7200, 7200)]);
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+}

@@ -1,0 +1,250 @@
+//! Trainers: they take batches, write checkpoints, die, and come back from one of those.
+
+use crate::{
+    Fault, Kind, Process, SimClock, World,
+    cloud::{BUCKET, Cloud},
+    scenario::{BatchName, Expected, Scenario},
+};
+use gristmill_fetcher::{Batch, Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_format::{Frame, Limits};
+use gristmill_pipeline::KEY_FIELD;
+use gristmill_protocol::Register;
+use gristmill_runner::Compute;
+use gristmill_splits::{
+    invariants::{invariant_07_replay_is_identical, invariant_08_exactly_once},
+    order::Ramp,
+};
+use gristmill_types::Epoch;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// Chunks held ahead: little, so that trainers wait for each other's budgets.
+const PREFETCH_BYTES: u64 = 4 << 10;
+
+/// What ends a worker, or looks as if it had.
+const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
+
+/// What all trainers of a job were handed, and what they have saved.
+#[derive(Default)]
+pub struct Log(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    batches: BTreeMap<BatchName, blake3::Hash>,
+    /// How often each record came, replays counted once.
+    records: BTreeMap<(Epoch, u64), u32>,
+    replays: u64,
+    /// Checkpoints on durable storage, oldest first: the batch to resume at.
+    saved: Vec<BatchName>,
+    done: bool,
+    /// The job failed as its error policy says.
+    given_up: bool,
+}
+
+impl Log {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.entries().done
+    }
+
+    /// Whether the job was given up for a split that seemed to kill its workers.
+    pub fn is_given_up(&self) -> bool {
+        self.entries().given_up
+    }
+
+    /// The newest checkpoint.
+    fn latest(&self) -> BatchName {
+        self.entries().saved.iter().max().copied().unwrap_or_default()
+    }
+
+    pub fn replays(&self) -> u64 {
+        self.entries().replays
+    }
+
+    pub fn delivered(&self) -> Expected {
+        Expected { batches: self.entries().batches.clone() }
+    }
+
+    /// Notes a batch; one that came before must be the same.
+    fn note(&self, world: &World, batch: &Batch) {
+        let hash = blake3::hash(&batch.frame);
+        let name = (batch.epoch, batch.g);
+        world.event(format_args!("batch {name:?} of {} rows", batch.rows));
+        let mut entries = self.entries();
+        if let Some(before) = entries.batches.insert(name, hash) {
+            entries.replays += 1;
+            return world.check(invariant_07_replay_is_identical(&before, &hash));
+        }
+        let frame = Frame::parse(batch.frame.clone(), &Limits::default());
+        let keys = frame.as_ref().ok().and_then(|frame| frame.get(KEY_FIELD));
+        let Some(keys) = keys else { return world.violated("a batch cannot be read") };
+        let (keys, _) = keys.values().as_chunks::<8>();
+        for key in keys {
+            *entries.records.entry((batch.epoch, u64::from_le_bytes(*key))).or_default() += 1;
+        }
+    }
+
+    /// 8. Every record of every epoch came once, but for what full batches leave out.
+    pub fn check_exactly_once(&self, world: &World, scenario: &Scenario) {
+        let entries = self.entries();
+        for epoch in 0..scenario.epochs {
+            let times = |key| entries.records.get(&(epoch, key)).copied().unwrap_or(0);
+            let missing = scenario.keys().filter(|&key| times(key) == 0).count();
+            if missing != scenario.left_out() {
+                world.violated(format_args!(
+                    "invariant 8: epoch {epoch} lacks {missing} records, not {}",
+                    scenario.left_out()
+                ));
+            }
+            let present = scenario.keys().map(times).filter(|&times| times > 0);
+            world.check(invariant_08_exactly_once(present));
+        }
+    }
+}
+
+/// How a trainer's life ended.
+enum Fate {
+    /// The job failed as its policy says.
+    GivenUp,
+    /// It ended as it must not.
+    Broken,
+    /// Another one reads the job now.
+    Superseded,
+    Again,
+}
+
+/// Trains until the job is done or somebody else has taken it over, coming back from every death.
+pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    let mut life = 0;
+    while !log.is_done() && !log.is_given_up() {
+        let resume = choose_checkpoint(&world, &log, life);
+        let process = Process::new(&world, Kind::Trainer);
+        world.event(format_args!("a trainer starts at {resume:?}"));
+        let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
+        match lived {
+            Some(Ok(())) => log.entries().done = true,
+            Some(Err(error)) => {
+                world.event(format_args!("a trainer ends: {error}"));
+                match judge(&world, &error, resume == log.latest()) {
+                    Fate::GivenUp => log.entries().given_up = true,
+                    Fate::Broken | Fate::Superseded => return,
+                    Fate::Again => {}
+                }
+            }
+            None => {}
+        }
+        life += 1;
+        world.time.sleep(world.between_ms(100, 5_000)).await;
+    }
+}
+
+/// The last checkpoint, or at times one before it.
+fn choose_checkpoint(world: &World, log: &Log, life: u32) -> BatchName {
+    let saved = log.entries().saved.clone();
+    if life > 0 && saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
+        return saved[world.below(saved.len() as u64) as usize];
+    }
+    log.latest()
+}
+
+fn judge(world: &World, error: &FetchError, from_latest: bool) -> Fate {
+    match error {
+        FetchError::Fenced(_) => Fate::Superseded,
+        // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
+        FetchError::JobFailed(why)
+            if why.contains("killed its worker") && world.count(&DEATHS) >= 3 =>
+        {
+            Fate::GivenUp
+        }
+        FetchError::JobFailed(_) | FetchError::JobStopped => {
+            world.violated(format_args!("the job ended: {error}"));
+            Fate::Broken
+        }
+        // 12. Older ones may be refused, never quietly skipped.
+        FetchError::Refused(refusal) if from_latest && refusal.contains("collected") => {
+            world.violated(format_args!("the last checkpoint was refused: {refusal}"));
+            Fate::Broken
+        }
+        FetchError::Refused(_) | FetchError::Unreachable { .. } | FetchError::BadObject(_) => {
+            Fate::Again
+        }
+    }
+}
+
+async fn one_life(
+    cloud: &Arc<Cloud>,
+    process: &Process,
+    log: &Arc<Log>,
+    register: &Register,
+    resume: BatchName,
+) -> Result<(), FetchError> {
+    let world = &cloud.world;
+    let ports = FetcherPorts {
+        coordinator: cloud.link(process),
+        objects: cloud.objects(process),
+        clock: Arc::new(SimClock(process.clone())),
+        compute: Compute::Inline,
+    };
+    Fetcher::register(&ports, register.clone()).await?;
+    let Register { job, spec, .. } = register;
+    let config = FetcherConfig {
+        local_workers: spec.local_workers,
+        prefetch_bytes: PREFETCH_BYTES,
+        resume,
+        ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
+    };
+    let mut fetcher = Fetcher::start(ports, config).await?;
+    let step_ms = 1 + world.below(60);
+    let mut unsaved = None;
+    loop {
+        match fetcher.next().await? {
+            Delivery::Batch(batch) => {
+                if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
+                    cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
+                }
+                log.note(world, &batch);
+                process.point(step_ms).await;
+                unsaved = Some((batch.epoch, batch.g));
+                if world.below(3) == 0 {
+                    save(process, log, &fetcher, unsaved.take()).await;
+                }
+            }
+            Delivery::EpochEnd(totals) => {
+                world.event(format_args!("{totals:?}"));
+            }
+            Delivery::End => break,
+        }
+    }
+    save(process, log, &fetcher, unsaved).await;
+    log.entries().saved.push((spec.epochs, 0));
+    process.point(10).await;
+    fetcher.checkpointed_epochs(spec.epochs);
+    fetcher.finish().await?;
+    Ok(())
+}
+
+/// Writes a checkpoint, and says so when it is safe.
+async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<BatchName>) {
+    let Some((epoch, g)) = last else { return };
+    process.point(50).await;
+    log.entries().saved.push((epoch, g + 1));
+    process.point(10).await;
+    fetcher.checkpointed(epoch, g);
+}
+
+/// A second trainer, some time after the first.
+pub async fn train_second(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    let after: Duration = world.between_ms(100, 30_000);
+    world.time.sleep(after).await;
+    if world.happens(Fault::SecondTrainer) {
+        train(cloud, log, register).await;
+    }
+}

@@ -1,0 +1,245 @@
+//! One simulated world: its time, its randomness, what went wrong in it, and its processes.
+
+use crate::{Fault, FaultPlan, Mutant, VirtualTime};
+use futures::FutureExt as _;
+use gristmill_splits::invariants::Check;
+use std::{
+    collections::BTreeMap,
+    fmt,
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Violations kept; a world that is broken has many.
+const MAX_VIOLATIONS: usize = 10;
+
+struct State {
+    random: fastrand::Rng,
+    faults: BTreeMap<Fault, u64>,
+    calls: u64,
+    violations: Vec<String>,
+    trace: blake3::Hasher,
+}
+
+/// What all parts of a simulated world share.
+pub struct World {
+    pub time: Arc<VirtualTime>,
+    pub plan: FaultPlan,
+    /// The deliberate mistake this world makes, if any.
+    pub mutant: Option<Mutant>,
+    /// Prints every event.
+    verbose: bool,
+    state: Mutex<State>,
+}
+
+/// What a world came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tally {
+    /// Calls of the coordinator.
+    pub calls: u64,
+    pub faults: BTreeMap<Fault, u64>,
+    pub violations: Vec<String>,
+    /// Names everything that happened, in order.
+    pub trace: blake3::Hash,
+}
+
+impl World {
+    pub fn new(
+        time: Arc<VirtualTime>,
+        seed: u64,
+        plan: FaultPlan,
+        mutant: Option<Mutant>,
+        verbose: bool,
+    ) -> Arc<Self> {
+        let state = State {
+            random: fastrand::Rng::with_seed(seed),
+            faults: BTreeMap::new(),
+            calls: 0,
+            violations: Vec::new(),
+            trace: blake3::Hasher::new(),
+        };
+        Arc::new(Self { time, plan, mutant, verbose, state: Mutex::new(state) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a fault happens at this occasion.
+    pub fn happens(&self, fault: Fault) -> bool {
+        if self.time.now() >= self.plan.until {
+            return false;
+        }
+        let mut state = self.state();
+        let happens = state.random.f64() < self.plan.probability(fault);
+        if happens {
+            *state.faults.entry(fault).or_default() += 1;
+        }
+        drop(state);
+        if happens {
+            self.event(format_args!("FAULT {fault:?}"));
+        }
+        happens
+    }
+
+    /// A number in `0..n`.
+    pub fn below(&self, n: u64) -> u64 {
+        self.state().random.u64(0..n.max(1))
+    }
+
+    /// A time of `least..most` milliseconds.
+    pub fn between_ms(&self, least: u64, most: u64) -> Duration {
+        Duration::from_micros(least * 1000 + self.below((most - least) * 1000))
+    }
+
+    pub fn count_call(&self) {
+        self.state().calls += 1;
+    }
+
+    /// Notes what happens, for the trace.
+    pub fn event(&self, what: fmt::Arguments<'_>) {
+        let now = self.time.now();
+        if self.verbose {
+            eprintln!("{:>12.6} {what}", now.as_secs_f64());
+        }
+        let mut state = self.state();
+        state.trace.update(&now.as_micros().to_le_bytes());
+        let _ = fmt::write(&mut Feed(&mut state.trace), what);
+    }
+
+    /// Notes what must never happen.
+    pub fn violated(&self, what: impl fmt::Display) {
+        self.event(format_args!("VIOLATION {what}"));
+        let mut state = self.state();
+        if state.violations.len() < MAX_VIOLATIONS {
+            state.violations.push(format!("{what} (at {:.3} s)", self.time.now().as_secs_f64()));
+        }
+    }
+
+    /// Notes an invariant that does not hold.
+    pub fn check(&self, check: Check) {
+        if let Err(violation) = check {
+            self.violated(violation);
+        }
+    }
+
+    /// How often any of `faults` happened.
+    pub fn count(&self, faults: &[Fault]) -> u64 {
+        let state = self.state();
+        faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
+    }
+
+    pub fn is_violated(&self) -> bool {
+        !self.state().violations.is_empty()
+    }
+
+    pub fn tally(&self) -> Tally {
+        let state = self.state();
+        Tally {
+            calls: state.calls,
+            faults: state.faults.clone(),
+            violations: state.violations.clone(),
+            trace: state.trace.finalize(),
+        }
+    }
+}
+
+struct Feed<'a>(&'a mut blake3::Hasher);
+
+impl fmt::Write for Feed<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.update(text.as_bytes());
+        Ok(())
+    }
+}
+
+/// What a process is, and so how it dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Worker,
+    Coordinator,
+    Scaler,
+    Trainer,
+}
+
+impl Kind {
+    fn death(self) -> Fault {
+        match self {
+            Self::Worker => Fault::WorkerDies,
+            Self::Coordinator => Fault::CoordinatorDies,
+            Self::Scaler => Fault::ScalerDies,
+            Self::Trainer => Fault::TrainerDies,
+        }
+    }
+}
+
+/// A process of the world. Everything it does to the world goes through [`Process::point`].
+#[derive(Clone)]
+pub struct Process {
+    world: Arc<World>,
+    kind: Kind,
+    skew_ms: i64,
+    dead: CancellationToken,
+}
+
+impl Process {
+    /// A process with a clock that may be wrong.
+    pub fn new(world: &Arc<World>, kind: Kind) -> Self {
+        let most = world.plan.skew.as_millis() as i64;
+        let skew_ms = world.below((2 * most + 1) as u64) as i64 - most;
+        Self { world: Arc::clone(world), kind, skew_ms, dead: CancellationToken::new() }
+    }
+
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    pub fn skew_ms(&self) -> i64 {
+        self.skew_ms
+    }
+
+    pub fn kill(&self) {
+        self.dead.cancel();
+    }
+
+    /// Runs `work` as this process; none if it dies before the end. A panic is a violation.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let work = AssertUnwindSafe(work).catch_unwind();
+        let outcome = tokio::select! {
+            biased;
+            () = self.dead.cancelled() => return None,
+            outcome = work => outcome,
+        };
+        // Whatever it left running is gone with it.
+        self.kill();
+        match outcome {
+            Ok(outcome) => Some(outcome),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                self.world.violated(format_args!("a {:?} panicked: {text:?}", self.kind));
+                None
+            }
+        }
+    }
+
+    /// A point in the life of the process where it meets the world: here it may be slow, stand still
+    /// for minutes, or end.
+    pub async fn point(&self, latency_ms: u64) {
+        if self.dead.is_cancelled() {
+            return std::future::pending().await;
+        }
+        if self.world.happens(self.kind.death()) {
+            self.kill();
+            return std::future::pending().await;
+        }
+        let frozen = self.world.happens(Fault::Frozen);
+        let most = if frozen { 600_000 } else { latency_ms };
+        self.world.time.sleep(self.world.between_ms(0, most.max(1))).await;
+        if self.dead.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
