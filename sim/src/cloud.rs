@@ -12,7 +12,7 @@ use gristmill_coordinator::{
     inspect::{self, Stored},
 };
 use gristmill_ports::{CallError, Clock as _, Coordinator, InvokeError, Invoked, Invoker};
-use gristmill_protocol::{Call, Release, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_protocol::{Call, Poll, Release, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_splits::BundleState;
@@ -336,6 +336,9 @@ impl Coordinator for Link {
             Reply::Polled(polled) => {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
                 world.event(format_args!("{ready} ready, {claimable} claimable"));
+                if let Call::Poll(Poll { ack: Some(ack), .. }) = call {
+                    process.let_in(ack.generation);
+                }
                 Ok(Reply::Polled(polled))
             }
             Reply::Refused(refusal) => Err(CallError::Refused(refusal)),

@@ -5,12 +5,14 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
+    Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
+    memory::MemoryObjects,
 };
 use gristmill_protocol::keys;
 use gristmill_splits::{
     collect::{ChunkName, Verdict},
     invariants::invariant_06_only_useless_objects_go,
+    job::JobState,
     order::Ramp,
 };
 use gristmill_types::{BundleIndex, Epoch, JobName, Namespace, Position};
@@ -21,6 +23,8 @@ use std::{
 };
 
 const LATENCY_MS: u64 = 120;
+/// An hour, less what two wrong clocks may differ.
+const SILENT_MS: u64 = 2_300_000;
 
 /// What is stored, for all processes.
 pub struct Store {
@@ -126,6 +130,9 @@ impl SimObjects {
         }
         let got = get.await;
         world.event(format_args!("get {path}: {}", got.is_ok()));
+        if matches!(got, Err(ObjectError::NotFound(_))) && keys::is_chunk(&path.key) {
+            self.check_absence(path).await;
+        }
         self.process.point(LATENCY_MS).await;
         // Only what trainers read: everything else is small, and guarded by the transport.
         if !keys::is_chunk(&path.key) {
@@ -160,6 +167,14 @@ impl SimObjects {
             Some(Stored::Consumer(consumer)) => vec![consumer],
             _ => Vec::new(),
         };
+        // Of a job that has ended, nothing is of use once its trainer has been silent for an hour.
+        if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
+            let heard = consumers.first().map_or(0, |consumer| consumer.heartbeat_ms);
+            let silent_ms = self.process.clock().now_ms().saturating_sub(heard);
+            if state.is_ended() && (state != JobState::Done || silent_ms > SILENT_MS) {
+                return;
+            }
+        }
         let verdict = Verdict::DeletePassed;
         self.process.world().check(invariant_06_only_useless_objects_go(
             name,
@@ -168,6 +183,18 @@ impl SimObjects {
             first,
             &consumers,
         ));
+    }
+
+    /// 6. Nothing is gone that a trainer reads whose progress counts.
+    async fn check_absence(&self, path: &ObjectPath) {
+        let Some(generation) = self.process.generation() else { return };
+        let key = inspect::consumer_key(&self.store.ns, &self.store.job);
+        let Some(item) = self.items.item(&key).await else { return };
+        if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
+            && consumer.generation <= generation
+        {
+            self.process.world().violated(format_args!("invariant 6: a trainer misses {path}"));
+        }
     }
 
     /// Under the key the world's mistake makes of it.

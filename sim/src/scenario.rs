@@ -44,7 +44,8 @@ impl Scenario {
     pub fn draw(random: &mut fastrand::Rng) -> Self {
         let shape = random.u64(0..48);
         let mut random = fastrand::Rng::with_seed(shape);
-        let files = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
+        let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
+        files[0] += 1;
         Self {
             files,
             batch_size: random.u32(2..9),

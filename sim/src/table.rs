@@ -84,7 +84,7 @@ impl SimTable {
                 };
                 world.check(consumer_step(before.as_ref(), &consumer));
             }
-            (_, Ok(Stored::Other)) => {}
+            (_, Ok(Stored::Job(_) | Stored::Other)) => {}
         }
     }
 

@@ -122,9 +122,8 @@ enum Fate {
 /// Trains until the job is done or somebody else has taken it over, coming back from every death.
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
-    let mut life = 0;
     while !log.is_done() && !log.is_given_up() {
-        let resume = choose_checkpoint(&world, &log, life);
+        let resume = choose_checkpoint(&world, &log);
         let process = Process::new(&world, Kind::Trainer);
         world.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
@@ -132,7 +131,8 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             Some(Ok(())) => log.entries().done = true,
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
-                match judge(&world, &error, resume == log.latest()) {
+                let entitled = process.generation().is_some() || resume == log.latest();
+                match judge(&world, &error, entitled) {
                     Fate::GivenUp => log.entries().given_up = true,
                     Fate::Broken | Fate::Superseded => return,
                     Fate::Again => {}
@@ -140,21 +140,21 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             }
             None => {}
         }
-        life += 1;
         world.time.sleep(world.between_ms(100, 5_000)).await;
     }
 }
 
 /// The last checkpoint, or at times one before it.
-fn choose_checkpoint(world: &World, log: &Log, life: u32) -> BatchName {
+fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     let saved = log.entries().saved.clone();
-    if life > 0 && saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
+    if saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
         return saved[world.below(saved.len() as u64) as usize];
     }
     log.latest()
 }
 
-fn judge(world: &World, error: &FetchError, from_latest: bool) -> Fate {
+/// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
+fn judge(world: &World, error: &FetchError, entitled: bool) -> Fate {
     match error {
         FetchError::Fenced(_) => Fate::Superseded,
         // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
@@ -168,8 +168,8 @@ fn judge(world: &World, error: &FetchError, from_latest: bool) -> Fate {
             Fate::Broken
         }
         // 12. Older ones may be refused, never quietly skipped.
-        FetchError::Refused(refusal) if from_latest && refusal.contains("collected") => {
-            world.violated(format_args!("the last checkpoint was refused: {refusal}"));
+        FetchError::Refused(refusal) if entitled && refusal.contains("collected") => {
+            world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
         FetchError::Refused(_) | FetchError::Unreachable { .. } | FetchError::BadObject(_) => {

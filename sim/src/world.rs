@@ -1,13 +1,13 @@
 //! One simulated world: its time, its randomness, what went wrong in it, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, VirtualTime};
+use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime};
 use futures::FutureExt as _;
 use gristmill_splits::invariants::Check;
 use std::{
     collections::BTreeMap,
     fmt,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -181,6 +181,8 @@ pub struct Process {
     world: Arc<World>,
     kind: Kind,
     skew_ms: i64,
+    /// Of a trainer whose progress was accepted, its generation: it may go on from where it is.
+    let_in: Arc<OnceLock<u64>>,
     dead: CancellationToken,
 }
 
@@ -189,7 +191,13 @@ impl Process {
     pub fn new(world: &Arc<World>, kind: Kind) -> Self {
         let most = world.plan.skew.as_millis() as i64;
         let skew_ms = world.below((2 * most + 1) as u64) as i64 - most;
-        Self { world: Arc::clone(world), kind, skew_ms, dead: CancellationToken::new() }
+        Self {
+            world: Arc::clone(world),
+            kind,
+            skew_ms,
+            let_in: Arc::default(),
+            dead: CancellationToken::new(),
+        }
     }
 
     pub fn world(&self) -> &Arc<World> {
@@ -198,6 +206,21 @@ impl Process {
 
     pub fn skew_ms(&self) -> i64 {
         self.skew_ms
+    }
+
+    /// Notes that this trainer's progress was accepted.
+    pub fn let_in(&self, generation: u64) {
+        self.let_in.get_or_init(|| generation);
+    }
+
+    /// The generation of a trainer whose progress was accepted.
+    pub fn generation(&self) -> Option<u64> {
+        self.let_in.get().copied()
+    }
+
+    /// Its clock, as wrong as it is.
+    pub fn clock(&self) -> SimClock {
+        SimClock(self.clone())
     }
 
     pub fn kill(&self) {

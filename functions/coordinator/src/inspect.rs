@@ -1,8 +1,11 @@
 //! The items of a table as somebody who only looks sees them: simulations, which check every write.
 
-use crate::{items::ItemName, store::Stored as _};
+use crate::{
+    items::{ItemName, JobItem},
+    store::Stored as _,
+};
 use gristmill_ports::ItemKey;
-use gristmill_splits::{Bundle, Consumer};
+use gristmill_splits::{Bundle, Consumer, job::JobState};
 use gristmill_types::{BundleIndex, Epoch, JobName, Namespace};
 
 /// An item whose transitions the split protocol constrains.
@@ -10,6 +13,7 @@ use gristmill_types::{BundleIndex, Epoch, JobName, Namespace};
 pub enum Stored {
     Bundle(Box<Bundle>),
     Consumer(Consumer),
+    Job(JobState),
     Other,
 }
 
@@ -21,6 +25,7 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
     match key.sk.split_once('#') {
         Some(("B", _)) => Bundle::decode(body).map(Box::new).map(Stored::Bundle),
         Some(("C", _)) => Consumer::decode(body).map(Stored::Consumer),
+        None if key.sk == "JOB" => JobItem::decode(body).map(|job| Stored::Job(job.state)),
         _ => Ok(Stored::Other),
     }
 }
@@ -28,6 +33,11 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
 /// The key of a bundle.
 pub fn bundle_key(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: BundleIndex) -> ItemKey {
     ItemName::Bundle(job, epoch, bundle).key(ns)
+}
+
+/// The key of what says what the job is.
+pub fn job_key(ns: &Namespace, job: &JobName) -> ItemKey {
+    ItemName::Job(job).key(ns)
 }
 
 /// The key of the trainer's item.

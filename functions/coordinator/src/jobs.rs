@@ -47,7 +47,7 @@ impl Coordinator {
             }
         };
         self.list(job).await?;
-        let state = if plan.is_some() { JobState::Running } else { JobState::Indexing };
+        let state = plan.map_or(JobState::Indexing, |plan: Plan| planned_state(&plan));
         let fresh =
             JobItem { spec: spec.clone(), dataset_version, n_files, state, plan, closed: 0 };
         let decide = |before: Option<&JobItem>| match before {
@@ -101,7 +101,7 @@ impl Coordinator {
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
-                let (state, plan) = (JobState::Running, Some(plan));
+                let (state, plan) = (planned_state(&plan), Some(plan));
                 Ok(Outcome::Write(JobItem { state, plan, ..before.clone() }))
             }
             Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
@@ -172,6 +172,16 @@ impl Coordinator {
     /// What of the dataset's index is done: one bundle for each file.
     pub(crate) fn index_ramp(item: &JobItem) -> Ramp {
         Ramp::new(item.n_files, 1)
+    }
+}
+
+/// A job whose dataset is indexed runs, if there is anything to run on.
+fn planned_state(plan: &Plan) -> JobState {
+    match plan.records {
+        0 => {
+            JobState::Failed { error: "the dataset has no records: its files are empty".to_owned() }
+        }
+        _ => JobState::Running,
     }
 }
 

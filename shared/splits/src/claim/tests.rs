@@ -36,10 +36,16 @@ fn leased(id: u8) -> Bundle {
     try_claim(None, id, 1_000, None, &Limits::default()).unwrap().into_item()
 }
 
+/// The platform reports that the owner died.
+fn reported(bundle: &Bundle) -> Bundle {
+    let report = crate::Release { invocation: &invocation(), attempt: None, blameless: false };
+    release(Some(bundle), &report).unwrap().into_item()
+}
+
 /// Marks `at` and dies; somebody claims once the lease is over.
 fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
     let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: at };
-    let marked = mark(Some(bundle), &command).unwrap().into_item();
+    let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
     let death = Some(Death { attempt: bundle.attempt, ordinal });
     // Somebody else: an owner that claims again is slow, not dead.
     let id = bundle.owner.0[0] % 100 + 1;
@@ -136,7 +142,7 @@ fn the_decisive_trial_waits_so_that_a_dying_host_shows_itself() {
     let once = die_on(&leased(1), 0, 1, &limits);
     assert_eq!(once.attempt, 2);
     let command = Mark { attempt: 2, nonce: once.owner, cur: 0 };
-    let marked = mark(Some(&once), &command).unwrap().into_item();
+    let marked = reported(&mark(Some(&once), &command).unwrap().into_item());
     let death = Some(Death { attempt: 2, ordinal: 2 });
     let now_ms = marked.until_ms;
     let twice = try_claim(Some(&marked), 30, now_ms, death, &limits).unwrap().into_item();
@@ -158,6 +164,21 @@ fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
         claimed.suspect.map(|suspect| suspect.strikes)
     };
     assert_eq!((strikes(false), strikes(true)), (Some(2), None));
+}
+
+#[test]
+fn a_lease_that_ran_out_is_no_evidence() {
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let mut bundle = leased(1);
+    // A coordinator whose clock is ahead takes the lease of a living worker away, time and again.
+    for ordinal in 1..=10 {
+        let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
+        let marked = mark(Some(&bundle), &command).unwrap().into_item();
+        let death = Some(Death { attempt: marked.attempt, ordinal });
+        let id = bundle.owner.0[0] + 1;
+        bundle = try_claim(Some(&marked), id, marked.until_ms, death, &limits).unwrap().into_item();
+        assert_eq!((bundle.state, bundle.suspect), (BundleState::Leased, None));
+    }
 }
 
 #[test]
@@ -225,7 +246,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
     };
     for ordinal in 1..=3 {
         let cur = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
-        let marked = mark(Some(&bundle), &cur).unwrap().into_item();
+        let marked = reported(&mark(Some(&bundle), &cur).unwrap().into_item());
         bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal }));
         if bundle.state == BundleState::Failed {
             bundle = command(&bundle, None);

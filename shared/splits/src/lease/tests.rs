@@ -121,7 +121,9 @@ fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
         records: &[5, 5, 5],
         death: Some(Death { attempt: 1, ordinal: 9 }),
     };
-    let poisoned = claim(Some(&bundle), &command_of, &limits).unwrap().into_item();
+    let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
+    let released = release(Some(&bundle), &report).unwrap().into_item();
+    let poisoned = claim(Some(&released), &command_of, &limits).unwrap().into_item();
     assert_eq!(poisoned.entry(0).map(|entry| entry.kind), Some(EntryKind::Poison));
     assert_eq!(flush(Some(&poisoned), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
 }
