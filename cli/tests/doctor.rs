@@ -6,7 +6,13 @@ use anyhow::Result;
 use gristmill_local::{Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig};
 use gristmill_tests::{Background, TestDir};
 use serde_json::Value;
-use std::{collections::BTreeMap, net::TcpListener, path::Path, process::Command};
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
 
 const GRISTMILL: &str = env!("CARGO_BIN_EXE_gristmill");
 
@@ -110,6 +116,29 @@ fn closed_ports_and_missing_settings_are_named() -> Result<()> {
     for usage in [vec![], vec!["--endpoint", "nowhere"], vec!["--workers", "many"]] {
         assert_eq!(doctor(&dir, &usage).output()?.status.code(), Some(2), "{usage:?}");
     }
+    Ok(())
+}
+
+#[test]
+fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
+    let dir = TestDir::new(GRISTMILL)?;
+    // Connections are taken by the kernel, and that is all.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let silent = format!("http://{}", listener.local_addr()?);
+    let started = Instant::now();
+    let said = Said::by(&mut on_aws(
+        &dir,
+        &[
+            ("AWS_ENDPOINT_URL", &silent),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("GRISTMILL_BUCKET", "chunks"),
+            ("GRISTMILL_COORDINATOR_URL", &silent),
+        ],
+    ))?;
+    said.expect("bucket", "FAIL", "no answer in time");
+    said.expect("coordinator", "FAIL", "no answer within");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
     Ok(())
 }
 

@@ -41,7 +41,6 @@ pub struct Findings {
     pub rights: Option<BucketRights>,
     pub coordinator_url: Option<String>,
     pub coordinator: Option<Result<Reply, CallError>>,
-    /// By the name of their setting.
     pub worker: Option<Result<DeployedFunction, Trouble>>,
     pub scaler: Option<Result<DeployedFunction, Trouble>>,
     pub quota: Option<Result<Quota, Trouble>>,
@@ -71,11 +70,14 @@ pub async fn probe(args: &DoctorArgs) -> Result<Findings, Failure> {
     match found {
         Ok(file) => probe_local(&file).await,
         Err(error @ AttachError::NotAnEndpoint(_)) => Err(Failure::usage(error)),
-        Err(error) => Ok(Findings {
-            backend: Some(Backend::Local),
-            wrong: vec![error.to_string()],
-            ..Findings::default()
-        }),
+        Err(error) => {
+            let wrong = match error {
+                AttachError::Unknown(endpoint) => format!("no service of yours at {endpoint}"),
+                error => error.to_string(),
+            };
+            let backend = Some(Backend::Local);
+            Ok(Findings { backend, wrong: vec![wrong], ..Findings::default() })
+        }
     }
 }
 
@@ -90,7 +92,7 @@ async fn probe_deployed() -> Findings {
     let settings = match Settings::from_lookup(|name| std::env::var(name).ok()) {
         Ok(settings) => settings,
         Err(error) => {
-            findings.wrong.push(error.to_string());
+            findings.wrong.push(wrong(&error));
             return findings;
         }
     };
@@ -100,7 +102,7 @@ async fn probe_deployed() -> Findings {
     let aws = match tokio::time::timeout(CONFIG_PATIENCE, Aws::from_env()).await {
         Ok(Ok(aws)) => aws,
         Ok(Err(error)) => {
-            findings.wrong.push(error.to_string());
+            findings.wrong.push(wrong(&error));
             return findings;
         }
         Err(_) => {
@@ -119,7 +121,7 @@ async fn probe_deployed() -> Findings {
     let coordinator = match url.as_ref().map(|url| aws.coordinator(url, settings.ns.clone())) {
         Some(Ok(coordinator)) => Some(coordinator),
         Some(Err(error)) => {
-            findings.wrong.push(error.to_string());
+            findings.wrong.push(wrong(&error));
             None
         }
         None => None,
@@ -158,9 +160,17 @@ fn note(
             Some(value.to_owned())
         }
         Err(error) => {
-            findings.wrong.push(error.to_string());
+            findings.wrong.push(wrong(&error));
             None
         }
+    }
+}
+
+/// Without the advice, which is the same for all.
+fn wrong(error: &SettingsError) -> String {
+    match error {
+        SettingsError::Missing(name) => format!("{name} is not set"),
+        error => error.to_string(),
     }
 }
 

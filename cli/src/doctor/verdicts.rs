@@ -13,7 +13,7 @@ const SKEW_WARN_S: i64 = 60;
 const SKEW_FAIL_S: i64 = 240;
 /// How a refusal begins that is about the table.
 const OF_THE_TABLE: &str = "table: ";
-/// How an error of a call begins; the name of the check says it.
+/// How an error of a call begins.
 const OF_THE_COORDINATOR: &str = "coordinator: ";
 const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output TrainerPolicyArn) to the role these keys belong to";
 
@@ -45,10 +45,16 @@ fn skip(name: &'static str, why: impl ToString) -> Check {
     line(name, Verdict::Skip, why, "")
 }
 
+/// An error of a call, less what the name of its check says.
+fn said(error: &CallError) -> String {
+    error.to_string().replacen(OF_THE_COORDINATOR, "", 1)
+}
+
 /// Why what depends on it was not asked.
 fn not_asked(findings: &Findings) -> &'static str {
     match findings {
         Findings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
+        Findings { backend: Some(Backend::Local), .. } => "not asked: there is no service",
         Findings { keys: Some(Err(_)), .. } => "not asked: there are no credentials",
         _ => "not asked: settings are missing",
     }
@@ -62,7 +68,7 @@ fn settings(findings: &Findings) -> Check {
     };
     if !findings.wrong.is_empty() {
         let advice = match findings.backend {
-            Some(Backend::Local) => "start one with `gristmill up --state-dir DIR`",
+            Some(Backend::Local) => "start one with `gristmill up`, or name its --state-dir",
             _ => {
                 "scripts/deploy prints them; they are outputs of the stack: BucketName, \
                  CoordinatorUrl, Namespace, and the region it is in"
@@ -74,7 +80,7 @@ fn settings(findings: &Findings) -> Check {
         Some(Err(error)) => line(
             name,
             Verdict::Fail,
-            format!("{}: {error}", findings.named),
+            format!("{}: {}", findings.named, said(error)),
             "if the process is gone, start it again: `gristmill up` with the same --state-dir",
         ),
         _ => ok(name, &findings.named),
@@ -88,7 +94,7 @@ fn keys(findings: &Findings) -> Check {
         Some(Err(why)) => {
             let advice = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or train \
                           on a host that has a role";
-            return line(NAME, Verdict::Fail, why, advice);
+            return line(NAME, Verdict::Fail, format!("none found: {why}"), advice);
         }
         Some(Ok(id)) => id,
     };
@@ -225,7 +231,6 @@ fn permissions(findings: &Findings) -> Check {
 fn coordinator(findings: &Findings) -> Check {
     const NAME: &str = "coordinator";
     let Some(answer) = &findings.coordinator else { return skip(NAME, not_asked(findings)) };
-    let said = |error: &CallError| error.to_string().replacen(OF_THE_COORDINATOR, "", 1);
     let refusal = match answer {
         Err(CallError::Refused(refusal)) => refusal,
         Ok(reply) => {

@@ -218,7 +218,8 @@ mod tests {
     #[async_trait]
     impl Invoker for Full {
         async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
-            match self.0.0.lock().unwrap().is_empty() {
+            let has_room = self.0.0.lock().unwrap().is_empty();
+            match has_room {
                 true => self.0.invoke(function, payload).await,
                 false => Ok(Invoked::Throttled),
             }

@@ -98,7 +98,7 @@ impl Coordinator for Tallied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{Commit, Lease, Refusal, WorkerCost};
+    use gristmill_protocol::{Commit, Refusal, WorkerCost};
     use gristmill_types::Nonce;
 
     fn flush(commits: usize) -> Call {

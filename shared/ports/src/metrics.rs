@@ -94,7 +94,7 @@ impl Dimensions {
 mod tests {
     use super::*;
 
-    fn line(measured: &[Measure], properties: &[(&str, &str)]) -> Value {
+    fn printed(measured: &[Measure], properties: &[(&str, &str)]) -> Value {
         let dimensions = Dimensions { function: "worker", ns: "team-a".parse().unwrap() };
         dimensions.line(1_790_000_000_000, measured, properties)
     }
@@ -134,19 +134,19 @@ mod tests {
     #[test]
     fn a_line_is_as_the_specification_wants_it() {
         let measured = [Measure::count("splits", 3), Measure::ms("compute_ms", u64::MAX)];
-        let line = line(&measured, &[("job", "j\n1")]);
+        let line = printed(&measured, &[("job", "j\n1")]);
         assert_is_emf(&line.to_string());
         assert_eq!(line["splits"], 3);
         assert_eq!(
             (line["function"].as_str(), line["namespace"].as_str()),
             (Some("worker"), Some("team-a"))
         );
-        assert_is_emf(&super::tests::line(&[], &[]).to_string());
+        assert_is_emf(&printed(&[], &[]).to_string());
     }
 
     #[test]
     fn a_job_is_in_the_log_and_not_in_the_bill() {
-        let line = line(&[Measure::count("splits", 3)], &[("job", "j1")]);
+        let line = printed(&[Measure::count("splits", 3)], &[("job", "j1")]);
         assert_eq!(line["job"], "j1");
         let directive = &line["_aws"]["CloudWatchMetrics"][0];
         assert_eq!(directive["Dimensions"], json!([["function", "namespace"]]));
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn properties_take_nobodys_place() {
-        let line = line(&[Measure::count("splits", 3)], &[("function", "x"), ("splits", "y")]);
+        let line = printed(&[Measure::count("splits", 3)], &[("function", "x"), ("splits", "y")]);
         assert_eq!((line["function"].as_str(), line["splits"].as_u64()), (Some("worker"), Some(3)));
     }
 }

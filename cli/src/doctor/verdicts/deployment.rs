@@ -33,7 +33,7 @@ pub fn region(findings: &Findings) -> Check {
     }
 }
 
-/// Whether the functions are there, and compute what this machine would.
+/// Whether the functions are there, and compute as this machine would.
 pub fn functions(findings: &Findings) -> Check {
     const NAME: &str = "functions";
     if findings.backend == Some(Backend::Local) {
@@ -53,10 +53,10 @@ pub fn functions(findings: &Findings) -> Check {
             Ok(function) if *name == "worker" && !is_of_this_class(function) => {
                 return line(
                     NAME,
-                    Verdict::Fail,
+                    Verdict::Warn,
                     format!("the worker is for {}, this machine is not", function.architecture),
-                    "deploy for the trainers' processor (scripts/deploy, with --x86 or without): \
-                     workers of another refuse the job",
+                    "to train with --local-workers beside it, deploy for this machine's processor \
+                     (scripts/deploy, with --x86 or without): a job never mixes two",
                 );
             }
             Ok(function) => {
@@ -71,7 +71,7 @@ pub fn functions(findings: &Findings) -> Check {
         }
     }
     match (said.is_empty(), unknown.is_empty()) {
-        (true, true) if findings.keys.is_none() => skip(NAME, not_asked(findings)),
+        (true, true) if !may_ask(findings) => skip(NAME, not_asked(findings)),
         (true, true) => line(
             NAME,
             Verdict::Skip,
@@ -82,6 +82,10 @@ pub fn functions(findings: &Findings) -> Check {
         (true, false) => skip(NAME, unknown.join(", ")),
         (false, _) => ok(NAME, said.join(", ")),
     }
+}
+
+fn may_ask(findings: &Findings) -> bool {
+    matches!(findings.keys, Some(Ok(_)))
 }
 
 /// Lambda sets a function that rests for weeks aside, and wakes it when it is called.
@@ -169,6 +173,8 @@ pub fn gateway(findings: &Findings) -> Check {
                  Name=service-name,Values=com.amazonaws.{region}.s3"
             ),
         ),
+        None if !may_ask(findings) => skip(NAME, not_asked(findings)),
+        None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
         None => skip(NAME, "no EC2 instance: bytes from S3 pay no NAT of a VPC"),
     }
 }
