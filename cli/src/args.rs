@@ -27,6 +27,8 @@ pub enum Command {
     Status(JobArgs),
     /// Stop a job: its workers leave and its objects are removed
     Stop(JobArgs),
+    /// Check the place one is about to train on, and say what to put right
+    Doctor(DoctorArgs),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)
@@ -151,6 +153,28 @@ pub struct JobArgs {
     /// The running service, by its state directory
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32\n  gristmill doctor --state-dir state"
+)]
+pub struct DoctorArgs {
+    /// Where functions run
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    pub backend: Backend,
+    /// The running service: the address `gristmill up` prints
+    #[arg(long, conflicts_with = "state_dir")]
+    pub endpoint: Option<String>,
+    /// The running service, by its state directory
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// Workers that the training is going to ask for
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub workers: u32,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -103,19 +103,8 @@ impl Stack {
     }
 
     fn of_file(file: &ServiceFile, own: Option<OwnService>) -> Result<Self, Failure> {
-        let endpoints = Endpoints {
-            s3: file.s3.clone(),
-            dynamodb: file.dynamodb.clone(),
-            lambda: file.endpoint.clone(),
-            region: file.region.clone(),
-        };
-        let credentials = Credentials {
-            access_key_id: file.access_key_id.clone(),
-            secret_access_key: file.secret_access_key.clone(),
-            session_token: None,
-        };
         let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
-        let aws = Aws::with(endpoints, credentials);
+        let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let ports = FetcherPorts {
             coordinator: Arc::new(coordinator.map_err(Failure::failed)?),
@@ -199,6 +188,22 @@ impl Stack {
             let _ = child.kill().await;
         }
     }
+}
+
+/// The AWS APIs of a service on this machine.
+pub fn aws_of(file: &ServiceFile) -> Aws {
+    let endpoints = Endpoints {
+        s3: file.s3.clone(),
+        dynamodb: file.dynamodb.clone(),
+        lambda: file.endpoint.clone(),
+        region: file.region.clone(),
+    };
+    let credentials = Credentials {
+        access_key_id: file.access_key_id.clone(),
+        secret_access_key: file.secret_access_key.clone(),
+        session_token: None,
+    };
+    Aws::with(endpoints, credentials)
 }
 
 /// Where a service of one's own keeps its objects.

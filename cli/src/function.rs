@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use gristmill_aws::{Aws, Settings};
 use gristmill_coordinator::Coordinator;
-use gristmill_ports::SystemClock;
+use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
@@ -46,7 +46,8 @@ async fn coordinator() -> Wired {
         )
         .with_retention(settings.retention_days),
     );
-    gristmill_coordinator::serve(coordinator).await
+    let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
+    gristmill_coordinator::serve(coordinator.metered(metrics)).await
 }
 
 async fn worker() -> Wired {
@@ -62,7 +63,8 @@ async fn worker() -> Wired {
             local: false,
         },
     };
-    gristmill_worker::serve(WorkerFunction::new(runner)).await
+    let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);
+    gristmill_worker::serve(WorkerFunction::new(runner, metrics)).await
 }
 
 async fn scaler() -> Wired {
@@ -71,6 +73,7 @@ async fn scaler() -> Wired {
         table: Arc::new(aws.table(settings.table()?)),
         invoker: Arc::new(aws.invoker()),
         worker_function: settings.worker_function()?.to_owned(),
+        metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
     };
     gristmill_scaler::serve(scaler).await
 }

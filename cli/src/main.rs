@@ -4,6 +4,7 @@ mod args;
 mod attach;
 mod bench;
 mod dataset;
+mod doctor;
 mod failure;
 mod function;
 mod job;
@@ -49,6 +50,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Up(args) => up::run(args).await,
         Command::Status(args) => status::status(args).await,
         Command::Stop(args) => status::stop(args).await,
+        Command::Doctor(args) => doctor::run(args).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Function { .. } => Ok(()),
     }

@@ -88,6 +88,8 @@ fn functions(
         worker_function: Some(WORKER.into()),
         scaler_function: Some(SCALER.into()),
         retention_days: None,
+        // Nobody collects them here: the admin route has counters.
+        metrics: false,
     };
     let mut env: BTreeMap<String, String> =
         settings.to_variables().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

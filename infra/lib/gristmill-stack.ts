@@ -243,7 +243,11 @@ export class GristmillStack extends Stack {
       role: iam.Role.fromRoleArn(this, `${name}RoleRef`, role.attrArn),
       memorySize: props.memory,
       timeout: Duration.seconds(props.timeout),
-      environment: { GRISTMILL_NAMESPACE: this.parameters.namespace.valueAsString, ...props.environment },
+      environment: {
+        GRISTMILL_NAMESPACE: this.parameters.namespace.valueAsString,
+        GRISTMILL_METRICS: "emf",
+        ...props.environment,
+      },
       currentVersionOptions: { removalPolicy: RemovalPolicy.RETAIN },
     });
     const inner = made.node.defaultChild as lambda.CfnFunction;

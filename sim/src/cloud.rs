@@ -11,7 +11,7 @@ use gristmill_coordinator::{
     Coordinator as Function, Settings,
     inspect::{self, Stored},
 };
-use gristmill_ports::{CallError, Clock as _, Coordinator, InvokeError, Invoked, Invoker};
+use gristmill_ports::{CallError, Clock as _, Coordinator, InvokeError, Invoked, Invoker, Metrics};
 use gristmill_protocol::{Call, Poll, Release, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
@@ -182,6 +182,7 @@ impl Cloud {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
                 worker_function: WORKER.to_owned(),
+                metrics: Metrics::default(),
             };
             let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
         });
@@ -193,7 +194,7 @@ impl Cloud {
             let process = Process::new(&cloud.world, Kind::Worker);
             let lifetime = cloud.world.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
-            let function = WorkerFunction::new(cloud.runner(&process, false));
+            let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());
             let work = function.handle(&event, request_id.clone(), deadline_ms);
             if let Some(Ok(_)) = cloud.invocation(&process, lifetime, work).await {
                 return;

@@ -4,9 +4,10 @@
 use crate::{
     Settings,
     items::{ItemName, JobItem},
+    meter::Meter,
     store::{Store, invalid},
 };
-use gristmill_ports::{Clock, Invoker, Objects, Table};
+use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
 use gristmill_protocol::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
 use gristmill_splits::job::{JobEvent, apply};
 use gristmill_splits::{Outcome, Refusal as SplitRefusal};
@@ -21,6 +22,7 @@ pub struct Coordinator {
     pub(crate) invoker: Arc<dyn Invoker>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Arc<Settings>,
+    meter: Option<Meter>,
 }
 
 impl Coordinator {
@@ -32,12 +34,24 @@ impl Coordinator {
         settings: Settings,
     ) -> Self {
         let store = Store { table, clock: Arc::clone(&clock), ns: settings.ns.clone() };
-        Self { store, objects, invoker, clock, settings: Arc::new(settings) }
+        Self { store, objects, invoker, clock, settings: Arc::new(settings), meter: None }
+    }
+
+    /// The same, printing metrics of each call.
+    pub fn metered(self, metrics: Metrics) -> Self {
+        let (meter, table) = Meter::new(metrics, self.store.table);
+        let store = Store { table, ..self.store };
+        Self { store, meter: Some(meter), ..self }
     }
 
     /// Answers one request. Never fails: what goes wrong is a refusal.
     pub async fn answer(&self, request: &Request) -> Reply {
-        self.try_answer(request).await.unwrap_or_else(Reply::Refused)
+        let started_ms = self.clock.now_ms();
+        let reply = self.try_answer(request).await.unwrap_or_else(Reply::Refused);
+        if let Some(meter) = &self.meter {
+            meter.print(&request.call, &reply, started_ms, self.clock.now_ms());
+        }
+        reply
     }
 
     async fn try_answer(&self, request: &Request) -> Result<Reply, Refusal> {

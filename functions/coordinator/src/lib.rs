@@ -12,6 +12,7 @@ pub mod inspect;
 mod items;
 mod jobs;
 mod leases;
+mod meter;
 mod progress;
 mod scan;
 mod settings;

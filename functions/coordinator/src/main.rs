@@ -2,7 +2,7 @@
 
 use gristmill_aws::{Aws, Settings};
 use gristmill_coordinator::Coordinator;
-use gristmill_ports::SystemClock;
+use gristmill_ports::{Metrics, SystemClock};
 use std::sync::Arc;
 
 #[tokio::main(flavor = "current_thread")]
@@ -22,5 +22,6 @@ async fn main() -> Result<(), lambda_http::Error> {
         )
         .with_retention(settings.retention_days),
     );
-    gristmill_coordinator::serve(coordinator).await
+    let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
+    gristmill_coordinator::serve(coordinator.metered(metrics)).await
 }

@@ -2,9 +2,10 @@
 
 use gristmill_policy::scaling::{self, Observation, Settings};
 use gristmill_ports::{
-    InvokeError, Invoked, Invoker, Item, ItemKey, Table, TableError, WriteOutcome,
+    InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
 use gristmill_protocol::{ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent, keys};
+use serde::Serialize;
 use std::sync::Arc;
 
 /// A worker that was invoked this long ago and holds no lease is presumed gone: its event was lost,
@@ -33,12 +34,34 @@ pub struct Scaler {
     pub invoker: Arc<dyn Invoker>,
     /// Name (and version) of the worker function: what jobs that begin now keep.
     pub worker_function: String,
+    pub metrics: Metrics,
+}
+
+/// What one look came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct Scaled {
+    pub invoked: u32,
+    /// Workers the platform did not accept.
+    pub throttled: u32,
+    /// Workers on the books afterwards.
+    pub outstanding: u32,
 }
 
 impl Scaler {
-    /// Brings the job's outstanding workers up to what the policy says; returns how many were
-    /// invoked. Doubled or late events are harmless: an idle worker leaves at once.
-    pub async fn handle(&self, event: &ScalerEvent) -> Result<u32, ScaleError> {
+    /// Brings the job's outstanding workers up to what the policy says, and prints what that came
+    /// to. Doubled or late events are harmless: an idle worker leaves at once.
+    pub async fn handle(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
+        let scaled = self.scale(event).await?;
+        let measured = [
+            Measure::count("workers_invoked", u64::from(scaled.invoked)),
+            Measure::count("workers_throttled", u64::from(scaled.throttled)),
+            Measure::count("workers_outstanding", u64::from(scaled.outstanding)),
+        ];
+        self.metrics.print(event.at_ms, &measured, &[("job", event.job.as_str())]);
+        Ok(scaled)
+    }
+
+    async fn scale(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
         if event.v != VERSION {
             return Err(ScaleError::Version(event.v));
         }
@@ -48,27 +71,32 @@ impl Scaler {
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
             let workers = plan(&mut state, event);
+            let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
             if workers.is_empty() {
-                return Ok(0);
+                return Ok(Scaled { outstanding, ..Scaled::default() });
             }
             let function =
                 state.worker_function.get_or_insert_with(|| self.worker_function.clone());
             let function = function.clone();
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
-                WriteOutcome::Written => return self.invoke(event, &function, &workers).await,
+                WriteOutcome::Written => {
+                    let (invoked, throttled) = self.invoke(event, &function, &workers).await?;
+                    return Ok(Scaled { invoked, throttled, outstanding });
+                }
                 WriteOutcome::Conflict(current) => item = current,
             }
         }
-        Ok(0)
+        Ok(Scaled::default())
     }
 
+    /// Starts workers until the platform takes no more; returns how many it took, and how many not.
     async fn invoke(
         &self,
         event: &ScalerEvent,
         function: &str,
         workers: &[u32],
-    ) -> Result<u32, ScaleError> {
+    ) -> Result<(u32, u32), ScaleError> {
         let mut invoked = 0;
         for &worker in workers {
             let (ns, job) = (event.ns.clone(), event.job.clone());
@@ -82,7 +110,7 @@ impl Scaler {
                 }
             }
         }
-        Ok(invoked)
+        Ok((invoked, workers.len() as u32 - invoked))
     }
 }
 
@@ -150,14 +178,19 @@ mod tests {
         let invoker = Arc::new(Recorder::default());
         let table = Arc::new(MemoryTable::default());
         let worker_function = "worker".to_owned();
-        (Scaler { table, invoker: invoker.clone(), worker_function }, invoker)
+        let metrics = Metrics::default();
+        (Scaler { table, invoker: invoker.clone(), worker_function, metrics }, invoker)
+    }
+
+    fn scaled(invoked: u32, outstanding: u32) -> Scaled {
+        Scaled { invoked, throttled: 0, outstanding }
     }
 
     #[tokio::test]
     async fn doubled_events_invoke_once() {
         let (scaler, recorder) = scaler();
-        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), 3);
-        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), 0);
+        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), scaled(3, 3));
+        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), scaled(0, 3));
         let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
         assert_eq!(numbers, [0, 1, 2]);
     }
@@ -166,8 +199,12 @@ mod tests {
     async fn workers_that_never_came_are_replaced_in_time() {
         let (scaler, recorder) = scaler();
         scaler.handle(&event(10, 0, 1_000)).await.unwrap();
-        assert_eq!(scaler.handle(&event(10, 1, 200_000)).await.unwrap(), 0, "one is seen at work");
-        assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap(), 3);
+        assert_eq!(
+            scaler.handle(&event(10, 1, 200_000)).await.unwrap().invoked,
+            0,
+            "one is seen at work"
+        );
+        assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap(), scaled(3, 3));
         assert_eq!(
             recorder.0.lock().unwrap().last().unwrap().worker,
             5,
@@ -175,12 +212,36 @@ mod tests {
         );
     }
 
+    /// Takes one event and no more.
+    struct Full(Recorder);
+
+    #[async_trait]
+    impl Invoker for Full {
+        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+            let has_room = self.0.0.lock().unwrap().is_empty();
+            match has_room {
+                true => self.0.invoke(function, payload).await,
+                false => Ok(Invoked::Throttled),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn workers_the_platform_does_not_take_are_tried_again_in_time() {
+        let (scaler, _) = scaler();
+        let scaler = Scaler { invoker: Arc::new(Full(Recorder::default())), ..scaler };
+        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 3 };
+        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), throttled);
+        assert_eq!(scaler.handle(&event(10, 0, 2_000)).await.unwrap(), scaled(0, 3), "too soon");
+        assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap().throttled, 3);
+    }
+
     #[tokio::test]
     async fn a_job_keeps_the_worker_version_it_began_with() {
         let (scaler, recorder) = scaler();
         scaler.handle(&event(10, 0, 1_000)).await.unwrap();
         let deployed = Scaler { worker_function: "worker:2".to_owned(), ..scaler };
-        assert_eq!(deployed.handle(&event(10, 0, 200_000)).await.unwrap(), 3);
+        assert_eq!(deployed.handle(&event(10, 0, 200_000)).await.unwrap(), scaled(3, 3));
         let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, 0, 200_000) };
         deployed.handle(&other).await.unwrap();
         let functions = recorder.1.lock().unwrap().clone();

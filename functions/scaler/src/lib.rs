@@ -2,7 +2,7 @@
 
 mod handler;
 
-pub use handler::{ScaleError, Scaler};
+pub use handler::{ScaleError, Scaled, Scaler};
 
 use gristmill_protocol::ScalerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};

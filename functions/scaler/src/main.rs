@@ -1,6 +1,7 @@
 //! The scaler function: wiring only.
 
 use gristmill_aws::{Aws, Settings};
+use gristmill_ports::Metrics;
 use gristmill_scaler::Scaler;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         table: Arc::new(aws.table(settings.table()?)),
         invoker: Arc::new(aws.invoker()),
         worker_function: settings.worker_function()?.to_owned(),
+        metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
     };
     gristmill_scaler::serve(scaler).await
 }

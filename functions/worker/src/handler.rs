@@ -1,12 +1,15 @@
 //! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
 
-use crate::ObjectSink;
-use gristmill_ports::{CallError, call_with_retry};
+use crate::{ObjectSink, tally::Tallied};
+use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_protocol::{Call, Leave, RefusalKind, VERSION, WorkerEvent};
 use gristmill_runner::{JobContext, RunError, Runner};
 use gristmill_types::{InvocationId, JobName};
 use serde::Serialize;
-use std::{sync::Mutex, sync::PoisonError, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 /// How long a leaving worker insists; afterwards the scaler presumes it gone.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
@@ -30,12 +33,16 @@ pub struct Report {
 /// The worker as it stays warm: connections and the last job's program and indices.
 pub struct WorkerFunction {
     runner: Runner,
+    tallied: Arc<Tallied>,
+    metrics: Metrics,
     warm: Mutex<Option<JobContext>>,
 }
 
 impl WorkerFunction {
-    pub fn new(runner: Runner) -> Self {
-        Self { runner, warm: Mutex::new(None) }
+    pub fn new(runner: Runner, metrics: Metrics) -> Self {
+        let tallied = Arc::new(Tallied::new(Arc::clone(&runner.coordinator)));
+        let runner = Runner { coordinator: Arc::clone(&tallied) as _, ..runner };
+        Self { runner, tallied, metrics, warm: Mutex::new(None) }
     }
 
     /// Works for `event`'s job until `deadline_ms` (Unix time).
@@ -55,6 +62,7 @@ impl WorkerFunction {
         }
         let outcome = self.work(&event.job, InvocationId(request_id), deadline_ms).await;
         self.leave(event).await;
+        self.measure(event);
         match outcome {
             Ok(ended) => Ok(Report { ended }),
             // The job has been told (or its lease runs out): not a failure of the function.
@@ -64,6 +72,14 @@ impl WorkerFunction {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Says what this invocation has done.
+    fn measure(&self, event: &WorkerEvent) {
+        let (job, worker) = (event.job.to_string(), event.worker.to_string());
+        let properties = [("job", job.as_str()), ("worker", worker.as_str())];
+        let measures = self.tallied.take().measures();
+        self.metrics.print(self.runner.clock.now_ms(), &measures, &properties);
     }
 
     async fn work(

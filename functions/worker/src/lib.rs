@@ -3,6 +3,7 @@
 
 mod handler;
 mod sink;
+mod tally;
 
 pub use handler::{WorkerError, WorkerFunction};
 pub use sink::ObjectSink;

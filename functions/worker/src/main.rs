@@ -1,7 +1,7 @@
 //! The worker function: wiring only.
 
 use gristmill_aws::{Aws, Settings};
-use gristmill_ports::SystemClock;
+use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
@@ -23,5 +23,6 @@ async fn main() -> Result<(), lambda_runtime::Error> {
             local: false,
         },
     };
-    gristmill_worker::serve(WorkerFunction::new(runner)).await
+    let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);
+    gristmill_worker::serve(WorkerFunction::new(runner, metrics)).await
 }

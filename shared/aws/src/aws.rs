@@ -1,7 +1,7 @@
 //! Where AWS, or what stands in for it, is found; and one lazily built client per service.
 
 use crate::{
-    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, S3Objects, SettingsError,
+    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, Probes, S3Objects, SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
     credentials::CredentialsCache,
@@ -212,6 +212,12 @@ impl Aws {
     pub fn local_service(&self, endpoint: &str) -> LocalService {
         let credentials = CredentialsCache::new(self.0.sdk.credentials_provider());
         LocalService::new(endpoint, self.0.region.as_ref(), credentials, self.0.pool.clone())
+    }
+
+    /// Questions about the place itself, answered within seconds.
+    pub fn probes(&self) -> Probes {
+        let Shared { sdk, endpoints, path_style, .. } = &*self.0;
+        Probes::new(sdk, endpoints.as_ref(), *path_style)
     }
 
     /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are

@@ -54,6 +54,11 @@ impl HttpCoordinator {
         Ok(Self { url: uri.to_string(), uri, ns, region, credentials, pool, counts })
     }
 
+    /// The region its URL names; none if the URL is not one of AWS.
+    pub fn url_region(&self) -> Option<&str> {
+        function_url_region(&self.uri)
+    }
+
     async fn exchange(&self, call: &Call) -> Result<Reply, CallError> {
         let request = Request { v: VERSION, ns: self.ns.clone(), call: call.clone() };
         let body = serde_json::to_vec(&request)

@@ -11,6 +11,7 @@ mod fault;
 mod invoker;
 mod local_service;
 mod objects;
+mod probes;
 mod settings;
 mod signing;
 mod table;
@@ -22,5 +23,8 @@ pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
 pub use local_service::LocalService;
 pub use objects::S3Objects;
+pub use probes::{
+    BucketRights, Caller, DeployedFunction, Heard, PROBE_DEADLINE, Probes, Quota, Trouble,
+};
 pub use settings::{Settings, SettingsError};
 pub use table::DynamoTable;

@@ -10,6 +10,9 @@ const COORDINATOR_URL: &str = "GRISTMILL_COORDINATOR_URL";
 const WORKER_FUNCTION: &str = "GRISTMILL_WORKER_FUNCTION";
 const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
 const RETENTION_DAYS: &str = "GRISTMILL_RETENTION_DAYS";
+const METRICS: &str = "GRISTMILL_METRICS";
+/// The one format there is: CloudWatch's embedded metric format.
+const EMF: &str = "emf";
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// A setting that must be put right before the process can do its work.
@@ -40,6 +43,8 @@ pub struct Settings {
     pub scaler_function: Option<String>,
     /// Days after which a job whose trainer is silent is abandoned; absent: the coordinator's default.
     pub retention_days: Option<NonZeroU32>,
+    /// Functions print metrics; somebody collects them.
+    pub metrics: bool,
 }
 
 impl Settings {
@@ -55,6 +60,13 @@ impl Settings {
             worker_function: get(WORKER_FUNCTION),
             scaler_function: get(SCALER_FUNCTION),
             retention_days: get(RETENTION_DAYS).map(|days| whole_days(&days)).transpose()?,
+            metrics: match get(METRICS).as_deref() {
+                None => false,
+                Some(EMF) => true,
+                Some(other) => {
+                    return Err(SettingsError::invalid(METRICS, other, "only emf is known"));
+                }
+            },
         })
     }
 
@@ -68,6 +80,7 @@ impl Settings {
             (WORKER_FUNCTION, &self.worker_function),
             (SCALER_FUNCTION, &self.scaler_function),
             (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
+            (METRICS, &self.metrics.then(|| EMF.to_owned())),
         ];
         let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
         std::iter::once((NAMESPACE, self.ns.to_string())).chain(set).collect()
@@ -123,6 +136,7 @@ mod tests {
         let lookup = |name: &str| match name {
             NAMESPACE => Some("team-a".to_owned()),
             RETENTION_DAYS => Some("30".to_owned()),
+            METRICS => Some(EMF.to_owned()),
             name => lookup(name),
         };
         let settings = Settings::from_lookup(lookup).unwrap();
@@ -131,6 +145,13 @@ mod tests {
             variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone())
         });
         assert_eq!(again, Ok(settings));
+    }
+
+    #[test]
+    fn metrics_have_one_format() {
+        let error = Settings::from_lookup(|name| (name == METRICS).then(|| "on".to_owned()));
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains(METRICS) && message.contains("emf"), "{message}");
     }
 
     #[test]

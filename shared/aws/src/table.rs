@@ -50,6 +50,13 @@ impl DynamoTable {
         E: Error + ProvideErrorMetadata + 'static,
     {
         let fault = Fault::new(operation, &self.name, error);
+        if fault.has_code("ResourceNotFoundException") {
+            return TableError::Rejected(format!(
+                "there is no table {} ({operation}): deploy the stack again, or set \
+                 GRISTMILL_TABLE to the one that is there",
+                self.name
+            ));
+        }
         match fault.is_passing {
             true => TableError::Unavailable(fault.text),
             false => TableError::Rejected(fault.text),

@@ -8,6 +8,7 @@ pub mod conformance;
 mod coordinator;
 mod invoker;
 pub mod memory;
+mod metrics;
 mod objects;
 mod table;
 
@@ -15,5 +16,6 @@ pub use buffers::BufferPool;
 pub use clock::{Clock, SystemClock};
 pub use coordinator::{CallError, Coordinator, call_with_retry};
 pub use invoker::{InvokeError, Invoked, Invoker};
+pub use metrics::{Measure, Metrics, Unit};
 pub use objects::{MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 pub use table::{Item, ItemKey, Table, TableError, WriteOutcome};

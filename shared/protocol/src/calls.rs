@@ -40,6 +40,21 @@ pub enum Call {
 }
 
 impl Call {
+    /// The job it is about.
+    pub fn job(&self) -> &JobName {
+        match self {
+            Self::Register(call) => &call.job,
+            Self::Describe { job } | Self::Status { job } | Self::Stop { job } => job,
+            Self::Poll(call) => &call.job,
+            Self::Claim(call) => &call.job,
+            Self::Mark(call) => &call.job,
+            Self::Flush(call) => &call.job,
+            Self::Fail(call) => &call.job,
+            Self::Release(call) => &call.job,
+            Self::Leave(call) => &call.job,
+        }
+    }
+
     /// The name of the call, for logs and counters.
     pub fn name(&self) -> &'static str {
         match self {

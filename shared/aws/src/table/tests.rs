@@ -93,7 +93,7 @@ async fn what_cannot_work_is_rejected_in_one_line() {
     assert_eq!(table.write(&key("fits"), 0, largest, None).await.unwrap(), WriteOutcome::Written);
     let error = aws.table("absent").read(&[key("a")]).await.unwrap_err();
     let TableError::Rejected(text) = &error else { panic!("{error}") };
-    assert!(text.starts_with("GetItem on absent: ResourceNotFoundException"), "{text}");
+    assert!(text.starts_with("there is no table absent (GetItem): deploy"), "{text}");
     assert!(!text.contains('\n'), "{text}");
 }
 

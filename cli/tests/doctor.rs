@@ -1,0 +1,200 @@
+//! `gristmill doctor` on places that are as they should be, and on places that are not.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use anyhow::Result;
+use gristmill_local::{Endpoints, FunctionConfig, Service, ServiceConfig, UrlConfig};
+use gristmill_tests::{Background, TestDir};
+use serde_json::Value;
+use std::{
+    collections::BTreeMap,
+    net::TcpListener,
+    path::Path,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+const GRISTMILL: &str = env!("CARGO_BIN_EXE_gristmill");
+
+fn closed_port() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// What the doctor said, by check, and its exit code.
+struct Said {
+    checks: BTreeMap<String, (String, String)>,
+    code: Option<i32>,
+}
+
+impl Said {
+    fn by(command: &mut Command) -> Result<Self> {
+        let output = command.output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.lines().count() <= 1, "one line at most: {errors}");
+        let said: Value = serde_json::from_slice(&output.stdout)?;
+        let text = |check: &Value, member: &str| check[member].as_str().unwrap().to_owned();
+        let checks = said["checks"].as_array().unwrap().iter().map(|check| {
+            let found = format!("{}; {}", text(check, "found"), text(check, "advice"));
+            (text(check, "name"), (text(check, "verdict"), found))
+        });
+        assert_eq!(said["ok"] == true, output.status.success(), "{said}: {errors}");
+        Ok(Self { checks: checks.collect(), code: output.status.code() })
+    }
+
+    fn expect(&self, name: &str, verdict: &str, words: &str) {
+        let (said, found) = &self.checks[name];
+        assert!(said == verdict && found.contains(words), "{name}: {said}: {found}");
+    }
+
+    fn verdicts(&self, verdict: &str) -> Vec<&str> {
+        let of = self.checks.iter().filter(|(_, (said, _))| said == verdict);
+        of.map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+fn doctor(dir: &TestDir, args: &[&str]) -> Command {
+    dir.gristmill(&[["doctor", "--json"].as_slice(), args].concat())
+}
+
+/// On AWS, or what `variables` make of it; with nothing of this environment.
+fn on_aws(dir: &TestDir, variables: &[(&str, &str)]) -> Command {
+    let mut command = doctor(dir, &["--backend", "aws"]);
+    command.env_clear().env("HOME", dir.path("")).env("AWS_REGION", "us-east-1");
+    command.envs(variables.iter().copied());
+    command
+}
+
+#[test]
+fn a_local_service_is_well_until_its_process_is_gone() -> Result<()> {
+    let dir = TestDir::new(GRISTMILL)?;
+    let state = dir.path("state").display().to_string();
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--json", "--state-dir", &state]))?;
+    let ready: Value = serde_json::from_str(&up.line()?)?;
+    let endpoint = ready["endpoint"].as_str().unwrap();
+    for place in [["--state-dir", &state], ["--endpoint", endpoint]] {
+        let said = Said::by(&mut doctor(&dir, &place))?;
+        assert_eq!((said.code, said.verdicts("ok").len()), (Some(0), said.checks.len()));
+        said.expect("functions", "ok", "coordinator, scaler, worker");
+    }
+    up.kill()?;
+    let said = Said::by(&mut doctor(&dir, &["--state-dir", &state]))?;
+    assert_eq!((said.code, said.verdicts("FAIL")), (Some(1), vec!["service"]));
+    said.expect("service", "FAIL", endpoint);
+    said.expect("service", "FAIL", "gristmill up");
+    said.expect("coordinator", "skip", "the service does not answer");
+    Ok(())
+}
+
+#[test]
+fn closed_ports_and_missing_settings_are_named() -> Result<()> {
+    let dir = TestDir::new(GRISTMILL)?;
+    let nobody = closed_port();
+    let said = Said::by(&mut on_aws(
+        &dir,
+        &[
+            ("AWS_ENDPOINT_URL", &nobody),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("GRISTMILL_BUCKET", "chunks"),
+            ("GRISTMILL_COORDINATOR_URL", &nobody),
+        ],
+    ))?;
+    assert_eq!((said.code, said.verdicts("FAIL")), (Some(1), vec!["bucket", "coordinator"]));
+    said.expect("bucket", "FAIL", &nobody);
+    said.expect("coordinator", "FAIL", &nobody);
+    said.expect("table", "skip", "the coordinator would tell");
+    said.expect("platform", "skip", "nobody answers");
+
+    let keys = [("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "test")];
+    let overridden = [keys.as_slice(), &[("AWS_ENDPOINT_URL", nobody.as_str())]].concat();
+    let said = Said::by(&mut on_aws(&dir, &overridden))?;
+    said.expect("settings", "FAIL", "GRISTMILL_BUCKET");
+    said.expect("settings", "FAIL", "GRISTMILL_COORDINATOR_URL");
+    said.expect("bucket", "skip", "settings are missing");
+
+    for usage in [vec![], vec!["--endpoint", "nowhere"], vec!["--workers", "many"]] {
+        assert_eq!(doctor(&dir, &usage).output()?.status.code(), Some(2), "{usage:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
+    let dir = TestDir::new(GRISTMILL)?;
+    // Connections are taken by the kernel, and that is all.
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let silent = format!("http://{}", listener.local_addr()?);
+    let started = Instant::now();
+    let said = Said::by(&mut on_aws(
+        &dir,
+        &[
+            ("AWS_ENDPOINT_URL", &silent),
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "test"),
+            ("GRISTMILL_BUCKET", "chunks"),
+            ("GRISTMILL_COORDINATOR_URL", &silent),
+        ],
+    ))?;
+    said.expect("bucket", "FAIL", "no answer in time");
+    said.expect("coordinator", "FAIL", "no answer within");
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+    Ok(())
+}
+
+/// Stand-ins with a coordinator whose table is `table`, at `dynamodb` if not at the stand-in.
+async fn stand_ins(state: &Path, table: &str, dynamodb: Option<String>) -> Service {
+    let coordinator = |endpoints: &Endpoints| {
+        let dynamodb = dynamodb.unwrap_or(endpoints.dynamodb.clone());
+        let variables = [
+            ("AWS_ENDPOINT_URL_DYNAMODB", dynamodb.as_str()),
+            ("AWS_ENDPOINT_URL_S3", &endpoints.s3),
+            ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
+            ("GRISTMILL_TABLE", table),
+            ("GRISTMILL_BUCKET", "gristmill"),
+            ("GRISTMILL_SCALER_FUNCTION", "scaler"),
+        ];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        vec![FunctionConfig {
+            args: vec!["function".to_owned(), "coordinator".to_owned()],
+            env: variables.into(),
+            url: Some(UrlConfig::default()),
+            ..FunctionConfig::new("coordinator", GRISTMILL)
+        }]
+    };
+    Service::start(ServiceConfig::new(state), coordinator).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_missing_or_gone_is_told_from_all_else() -> Result<()> {
+    let cases = [
+        ("gristmill", None, ("ok", "read by the coordinator")),
+        ("absent", None, ("FAIL", "there is no table absent")),
+        ("gristmill", Some(closed_port()), ("FAIL", "on gristmill")),
+    ];
+    for (table, dynamodb, (verdict, words)) in cases {
+        let dir = TestDir::new(GRISTMILL)?;
+        let service = stand_ins(&dir.path("state"), table, dynamodb).await;
+        let (endpoints, keys) = (service.endpoints(), service.credentials());
+        let mut command = on_aws(
+            &dir,
+            &[
+                ("AWS_ENDPOINT_URL_S3", &endpoints.s3),
+                ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
+                ("AWS_ENDPOINT_URL_STS", &endpoints.lambda),
+                ("AWS_ACCESS_KEY_ID", &keys.access_key_id),
+                ("AWS_SECRET_ACCESS_KEY", &keys.secret_access_key),
+                ("GRISTMILL_BUCKET", "gristmill"),
+                ("GRISTMILL_COORDINATOR_URL", &endpoints.coordinator_url),
+            ],
+        );
+        let said = tokio::task::spawn_blocking(move || Said::by(&mut command)).await??;
+        said.expect("table", verdict, words);
+        for name in ["coordinator", "bucket", "permissions", "credentials", "clock"] {
+            said.expect(name, "ok", "");
+        }
+        assert_eq!(said.code, Some(i32::from(verdict == "FAIL")));
+        service.shutdown().await;
+    }
+    Ok(())
+}

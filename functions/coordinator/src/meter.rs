@@ -1,0 +1,94 @@
+//! What each call came to, for metrics: its kind, how long it took, whether it was refused, and how
+//! often somebody else had written first.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome};
+use gristmill_protocol::{Call, Reply};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// Measures one call after another: the platform sends an environment one event at a time.
+#[derive(Clone)]
+pub(crate) struct Meter {
+    metrics: Metrics,
+    conflicts: Arc<AtomicU64>,
+}
+
+impl Meter {
+    /// A meter, and `table` as it has to be used for conflicts to be counted.
+    pub fn new(metrics: Metrics, table: Arc<dyn Table>) -> (Self, Arc<dyn Table>) {
+        let conflicts: Arc<AtomicU64> = Arc::default();
+        let counting = CountConflicts { table, conflicts: Arc::clone(&conflicts) };
+        (Self { metrics, conflicts }, Arc::new(counting))
+    }
+
+    pub fn print(&self, call: &Call, reply: &Reply, started_ms: u64, ended_ms: u64) {
+        let measured = self.measure(call, reply, ended_ms.saturating_sub(started_ms));
+        self.metrics.print(ended_ms, &measured, &[("job", call.job().as_str())]);
+    }
+
+    fn measure(&self, call: &Call, reply: &Reply, latency_ms: u64) -> [Measure; 4] {
+        [
+            // Eleven kinds, each a metric of its own.
+            Measure::count(call.name(), 1),
+            Measure::count("refusals", u64::from(matches!(reply, Reply::Refused(_)))),
+            Measure::count("conflicts", self.conflicts.swap(0, Ordering::Relaxed)),
+            Measure::ms("latency_ms", latency_ms),
+        ]
+    }
+}
+
+struct CountConflicts {
+    table: Arc<dyn Table>,
+    conflicts: Arc<AtomicU64>,
+}
+
+#[async_trait]
+impl Table for CountConflicts {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        self.table.read(keys).await
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        let outcome = self.table.write(key, expected, body, expires_at_s).await;
+        if matches!(outcome, Ok(WriteOutcome::Conflict(_))) {
+            self.conflicts.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.query(pk, prefix).await
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+mod tests {
+    use super::*;
+    use gristmill_ports::memory::MemoryTable;
+
+    #[tokio::test]
+    async fn a_call_counts_its_own_conflicts() {
+        let (meter, table) = Meter::new(Metrics::default(), Arc::new(MemoryTable::default()));
+        let key = ItemKey { pk: "p".to_owned(), sk: "s".to_owned() };
+        for _ in 0..3 {
+            table.write(&key, 0, Bytes::new(), None).await.unwrap();
+        }
+        let call = Call::Stop { job: "j".parse().unwrap() };
+        let measured = meter.measure(&call, &Reply::Applied, 5);
+        let value = |name: &str| measured.iter().find(|m| m.name == name).unwrap().value;
+        assert_eq!((value("stop"), value("conflicts"), value("latency_ms")), (1, 2, 5));
+        let next = meter.measure(&call, &Reply::Applied, 5);
+        assert_eq!(next[2].value, 0, "the next call begins at zero");
+    }
+}

@@ -1,0 +1,156 @@
+//! What one invocation has done, counted where it passes by: on the way to the coordinator.
+
+use async_trait::async_trait;
+use gristmill_ports::{CallError, Coordinator, Measure};
+use gristmill_protocol::{Call, Flush, RefusalKind, Reply, Work};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Totals since the last [`Tallied::take`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Tally {
+    splits: u64,
+    rows: u64,
+    skipped: u64,
+    files_indexed: u64,
+    bundles_lost: u64,
+    source_ms: u64,
+    compute_ms: u64,
+    put_ms: u64,
+    /// What is being worked on are files to index.
+    is_indexing: bool,
+}
+
+impl Tally {
+    pub fn measures(&self) -> Vec<Measure> {
+        vec![
+            Measure::count("splits", self.splits),
+            Measure::count("rows", self.rows),
+            Measure::count("skipped", self.skipped),
+            Measure::count("files_indexed", self.files_indexed),
+            Measure::count("bundles_lost", self.bundles_lost),
+            Measure::ms("source_ms", self.source_ms),
+            Measure::ms("compute_ms", self.compute_ms),
+            Measure::ms("put_ms", self.put_ms),
+        ]
+    }
+
+    fn note(&mut self, call: &Call, answer: &Result<Reply, CallError>) {
+        match (call, answer) {
+            (Call::Claim(_), Ok(Reply::Leased(lease))) => {
+                self.is_indexing = matches!(lease.work, Work::Index);
+            }
+            (Call::Flush(flush), Ok(Reply::Applied)) => self.add(flush),
+            (Call::Flush(_) | Call::Mark(_), Err(CallError::Refused(refusal)))
+                if refusal.kind == RefusalKind::LeaseLost =>
+            {
+                self.bundles_lost += 1;
+            }
+            _ => {}
+        }
+    }
+
+    fn add(&mut self, flush: &Flush) {
+        self.source_ms += u64::from(flush.cost.source_ms);
+        if self.is_indexing {
+            self.files_indexed += flush.commits.len() as u64;
+            return;
+        }
+        self.compute_ms += u64::from(flush.cost.compute_ms);
+        self.put_ms += u64::from(flush.cost.put_ms);
+        self.splits += flush.commits.len() as u64;
+        for commit in &flush.commits {
+            self.rows += u64::from(commit.rows);
+            self.skipped += u64::from(commit.skipped);
+        }
+    }
+}
+
+/// The coordinator, with a tally of what this worker tells it.
+pub(crate) struct Tallied {
+    inner: Arc<dyn Coordinator>,
+    tally: Mutex<Tally>,
+}
+
+impl Tallied {
+    pub fn new(inner: Arc<dyn Coordinator>) -> Self {
+        Self { inner, tally: Mutex::default() }
+    }
+
+    /// The totals; the next ones begin at zero.
+    pub fn take(&self) -> Tally {
+        std::mem::take(&mut *self.lock())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[async_trait]
+impl Coordinator for Tallied {
+    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        let answer = self.inner.call(call).await;
+        self.lock().note(call, &answer);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_protocol::{Commit, Refusal, WorkerCost};
+    use gristmill_types::Nonce;
+
+    fn flush(commits: usize) -> Call {
+        let commit = Commit {
+            index: 0,
+            local: false,
+            object_bytes: 1,
+            crc32c: 0,
+            rows: 10,
+            batches: 1,
+            remainder_rows: 0,
+            skipped: 1,
+        };
+        Call::Flush(Flush {
+            job: "j".parse().unwrap(),
+            epoch: 0,
+            bundle: 0,
+            attempt: 1,
+            nonce: Nonce([0; 8]),
+            commits: vec![commit; commits],
+            next: None,
+            remaining_ms: 1,
+            split_ms: 1,
+            cost: WorkerCost { source_ms: 2, compute_ms: 3, put_ms: 4 },
+        })
+    }
+
+    #[test]
+    fn what_is_committed_counts_once() {
+        let mut tally = Tally::default();
+        let call = flush(2);
+        tally.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
+        tally.note(&call, &Ok(Reply::Applied));
+        tally.note(&flush(1), &Ok(Reply::Applied));
+        let expected = Tally {
+            splits: 3,
+            rows: 30,
+            skipped: 3,
+            source_ms: 4,
+            compute_ms: 6,
+            put_ms: 8,
+            ..Tally::default()
+        };
+        assert_eq!(tally, expected);
+    }
+
+    #[test]
+    fn bundles_that_others_took_are_lost() {
+        let mut tally = Tally::default();
+        let kind = RefusalKind::LeaseLost;
+        let refusal = Refusal { kind, message: "lost".to_owned() };
+        tally.note(&flush(2), &Err(CallError::Refused(refusal)));
+        assert_eq!(tally, Tally { bundles_lost: 1, ..Tally::default() });
+    }
+}

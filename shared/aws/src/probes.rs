@@ -1,0 +1,353 @@
+//! What can be asked about a place without changing it: who am I, is the bucket there, what do the
+//! functions look like. Each question has one answer or one [`Trouble`], within seconds.
+
+mod heard;
+
+use crate::{
+    connect::CONNECT_TIMEOUT,
+    fault::{Fault, reason},
+};
+use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
+use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
+use aws_sdk_lambda::types::{Architecture, State};
+use aws_sdk_s3::{
+    config::{RequestChecksumCalculation, ResponseChecksumValidation},
+    error::{ProvideErrorMetadata, SdkError},
+    primitives::ByteStream,
+};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use gristmill_protocol::keys;
+use gristmill_types::{Fingerprint, Namespace};
+pub use heard::Heard;
+use heard::{Hearing, Listen};
+use std::{collections::BTreeMap, error::Error, time::Duration};
+
+/// Time for one question, its second try included.
+pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
+/// A metadata service that is there answers in milliseconds.
+const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
+/// Tag that no object has.
+const NO_SUCH_TAG: &str = "\"gristmill-doctor\"";
+
+/// Codes that blame the keys or the signature, not what is asked for.
+const KEYS_REFUSED: [&str; 10] = [
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "IncompleteSignature",
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "RequestExpired",
+    "RequestTimeTooSkewed",
+    "SignatureDoesNotMatch",
+    "UnrecognizedClientException",
+];
+
+/// Why a question has no answer, by what the asker concludes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Trouble {
+    /// Nobody answers there.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The keys are not accepted.
+    #[error("{0}")]
+    KeysRefused(String),
+    /// The keys are accepted, and this is not allowed to them.
+    #[error("{0}")]
+    Denied(String),
+    #[error("{0}")]
+    Missing(String),
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Who the keys belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    pub account: String,
+    pub arn: String,
+}
+
+/// What a trainer may do in a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketRights {
+    pub list: Result<(), Trouble>,
+    pub get_chunks: Result<(), Trouble>,
+    pub put_indices: Result<(), Trouble>,
+}
+
+/// A function as it is deployed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeployedFunction {
+    /// `Active` when it can be invoked.
+    pub state: String,
+    /// As the compiler names it: `aarch64` or `x86_64`.
+    pub architecture: String,
+    /// Reserved concurrency, if any is.
+    pub reserved: Result<Option<u32>, Trouble>,
+}
+
+/// Concurrent executions of an account in a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    pub limit: u32,
+    /// What no function has reserved.
+    pub unreserved: u32,
+}
+
+/// Asks; shares its keys and connections with the [`crate::Aws`] it comes from.
+#[derive(Debug)]
+pub struct Probes {
+    sdk: SdkConfig,
+    heard: Hearing,
+    s3: aws_sdk_s3::Client,
+    lambda: aws_sdk_lambda::Client,
+    sts: aws_sdk_sts::Client,
+}
+
+impl Probes {
+    pub(crate) fn new(
+        sdk: &SdkConfig,
+        endpoints: Option<&crate::Endpoints>,
+        path_style: bool,
+    ) -> Self {
+        let sdk = sdk
+            .to_builder()
+            .retry_config(RetryConfig::standard().with_max_attempts(2))
+            .timeout_config(
+                TimeoutConfig::builder()
+                    .connect_timeout(CONNECT_TIMEOUT)
+                    .operation_timeout(PROBE_DEADLINE)
+                    .build(),
+            )
+            .build();
+        let heard = Hearing::default();
+        let mut s3 = aws_sdk_s3::config::Builder::from(&sdk)
+            .force_path_style(path_style)
+            .interceptor(Listen::to("s3", &heard))
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+            .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
+        let mut lambda =
+            aws_sdk_lambda::config::Builder::from(&sdk).interceptor(Listen::to("lambda", &heard));
+        if let Some(endpoints) = endpoints {
+            s3.set_endpoint_url(Some(endpoints.s3.clone()));
+            lambda.set_endpoint_url(Some(endpoints.lambda.clone()));
+        }
+        let sts = aws_sdk_sts::config::Builder::from(&sdk).interceptor(Listen::to("sts", &heard));
+        Self {
+            s3: aws_sdk_s3::Client::from_conf(s3.build()),
+            lambda: aws_sdk_lambda::Client::from_conf(lambda.build()),
+            sts: aws_sdk_sts::Client::from_conf(sts.build()),
+            heard,
+            sdk,
+        }
+    }
+
+    /// The region requests are sent to.
+    pub fn region(&self) -> String {
+        self.sdk.region().map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// Who has answered so far, by service.
+    pub fn heard(&self) -> BTreeMap<&'static str, Heard> {
+        self.heard.snapshot()
+    }
+
+    /// The identifier of the keys that are found; the error says why there are none.
+    pub async fn keys(&self) -> Result<String, String> {
+        let none = || reason(&CredentialsError::not_loaded("no provider"));
+        let provider = self.sdk.credentials_provider().ok_or_else(none)?;
+        let found = tokio::time::timeout(PROBE_DEADLINE, provider.provide_credentials()).await;
+        match found {
+            Ok(Ok(keys)) => Ok(keys.access_key_id().to_owned()),
+            Ok(Err(error)) => Err(reason(&error)),
+            Err(_) => Err(format!("no AWS credentials within {} s", PROBE_DEADLINE.as_secs())),
+        }
+    }
+
+    /// Who the keys belong to. Anybody may ask that of themselves.
+    pub async fn caller(&self) -> Result<Caller, Trouble> {
+        let found = self.sts.get_caller_identity().send().await;
+        let found =
+            found.map_err(|error| self.trouble("sts", "GetCallerIdentity", "STS", &error))?;
+        let Some((account, arn)) = found.account.zip(found.arn) else {
+            return Err(Trouble::Other("what answers GetCallerIdentity is not STS".to_owned()));
+        };
+        Ok(Caller { account, arn })
+    }
+
+    /// The region of `bucket`, if whoever answers says it.
+    pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, Trouble> {
+        match self.s3.head_bucket().bucket(bucket).send().await {
+            Ok(found) => Ok(found.bucket_region),
+            Err(error) => {
+                // A bucket of another region is not reached, but its region is told.
+                let headers = error.raw_response().map(|answer| answer.headers());
+                let region = headers.and_then(|headers| headers.get("x-amz-bucket-region"));
+                match (region, error.raw_response().map(|answer| answer.status().as_u16())) {
+                    (Some(region), Some(301 | 400)) => Ok(Some(region.to_owned())),
+                    _ => {
+                        let place = format!("s3://{bucket}");
+                        Err(self.trouble("s3", "HeadBucket", &place, &error))
+                    }
+                }
+            }
+        }
+    }
+
+    /// What may be done with the objects of `ns` in `bucket`. Nothing is there afterwards that was
+    /// not there before.
+    pub async fn bucket_rights(&self, bucket: &str, ns: &Namespace) -> BucketRights {
+        let (list, get_chunks, put_indices) = futures::join!(
+            self.may_list(bucket, ns),
+            self.may_get_chunks(bucket, ns),
+            self.may_put_indices(bucket, ns),
+        );
+        BucketRights { list, get_chunks, put_indices }
+    }
+
+    async fn may_list(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let prefix = keys::jobs_prefix(ns);
+        let asked = self.s3.list_objects_v2().bucket(bucket).prefix(&prefix).max_keys(1).send();
+        let place = format!("s3://{bucket}/{prefix}");
+        asked.await.map_err(|error| self.trouble("s3", "ListObjectsV2", &place, &error))?;
+        Ok(())
+    }
+
+    /// Who may get an object that is not there is told that it is not there.
+    async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let key = format!("{}gristmill-doctor", keys::jobs_prefix(ns));
+        let asked = self.s3.head_object().bucket(bucket).key(&key).send().await;
+        let place = format!("s3://{bucket}/{key}");
+        let trouble = |error| self.trouble("s3", "HeadObject", &place, &error);
+        match asked.map_err(trouble) {
+            Ok(_) | Err(Trouble::Missing(_)) => Ok(()),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    /// A put on condition that an object is there which is not: permission is decided before the
+    /// condition, and nothing is put.
+    async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
+        let key = keys::index(ns, Fingerprint([0; 32]));
+        let put = self.s3.put_object().bucket(bucket).key(&key).if_match(NO_SUCH_TAG);
+        let asked = put.body(ByteStream::from_static(b"")).send().await;
+        let place = format!("s3://{bucket}/{key}");
+        match asked {
+            Ok(_) => {
+                // Whoever answers knows no conditions.
+                let undone = self.s3.delete_object().bucket(bucket).key(&key).send().await;
+                undone.map_err(|error| self.trouble("s3", "DeleteObject", &place, &error))?;
+                Ok(())
+            }
+            Err(error) => {
+                let status = error.raw_response().map(|answer| answer.status().as_u16());
+                match (status, self.trouble("s3", "PutObject", &place, &error)) {
+                    (Some(404 | 412), _) => Ok(()),
+                    (_, trouble) => Err(trouble),
+                }
+            }
+        }
+    }
+
+    /// The function of that name or ARN.
+    pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
+        let lambda = &self.lambda;
+        let found = lambda.get_function_configuration().function_name(name).send().await;
+        let found = found
+            .map_err(|error| self.trouble("lambda", "GetFunctionConfiguration", name, &error))?;
+        let whole = unqualified(name);
+        let reserved = lambda.get_function_concurrency().function_name(&whole).send().await;
+        let reserved = reserved.map(|found| found.reserved_concurrent_executions.map(count));
+        Ok(DeployedFunction {
+            state: found.state.as_ref().map_or("Active", State::as_str).to_owned(),
+            architecture: architecture(found.architectures.unwrap_or_default().first()),
+            reserved: reserved
+                .map_err(|error| self.trouble("lambda", "GetFunctionConcurrency", name, &error)),
+        })
+    }
+
+    /// The account's concurrency.
+    pub async fn quota(&self) -> Result<Quota, Trouble> {
+        let found = self.lambda.get_account_settings().send().await;
+        let found = found
+            .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
+        let limit = found.account_limit.ok_or_else(|| {
+            Trouble::Other("GetAccountSettings says nothing of limits".to_owned())
+        })?;
+        let unreserved = limit.unreserved_concurrent_executions;
+        let limit = limit.concurrent_executions;
+        Ok(Quota { limit: count(limit), unreserved: count(unreserved.unwrap_or(limit)) })
+    }
+
+    /// The VPC this machine is in, if it is an EC2 instance that may know.
+    pub async fn vpc(&self) -> Option<String> {
+        let disabled = std::env::var("AWS_EC2_METADATA_DISABLED");
+        if disabled.is_ok_and(|value| value.eq_ignore_ascii_case("true")) {
+            return None;
+        }
+        let metadata = imds::Client::builder()
+            .max_attempts(1)
+            .connect_timeout(METADATA_TIMEOUT)
+            .read_timeout(METADATA_TIMEOUT)
+            .build();
+        let vpc = async {
+            let interfaces = "/latest/meta-data/network/interfaces/macs/";
+            let macs = metadata.get(interfaces).await.ok()?;
+            let mac = macs.as_ref().lines().next()?.trim_end_matches('/').to_owned();
+            let vpc = metadata.get(format!("{interfaces}{mac}/vpc-id")).await.ok()?;
+            Some(vpc.as_ref().to_owned())
+        };
+        tokio::time::timeout(PROBE_DEADLINE, vpc).await.ok().flatten()
+    }
+
+    fn trouble<E>(
+        &self,
+        service: &'static str,
+        operation: &str,
+        place: &str,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Trouble
+    where
+        E: Error + ProvideErrorMetadata + 'static,
+    {
+        let fault = Fault::new(operation, place, error);
+        let code = fault.code.as_deref().unwrap_or_default();
+        match fault.status {
+            None => match self.heard.address(service) {
+                Some(address) => Trouble::Unreachable(format!("{} (at {address})", fault.text)),
+                None => Trouble::Unreachable(fault.text),
+            },
+            Some(_) if KEYS_REFUSED.contains(&code) => Trouble::KeysRefused(fault.text),
+            Some(401 | 403) => Trouble::Denied(fault.text),
+            Some(404) => Trouble::Missing(fault.text),
+            Some(_) => Trouble::Other(fault.text),
+        }
+    }
+}
+
+/// The function an ARN names, without its version: what concurrency belongs to.
+fn unqualified(name: &str) -> String {
+    let parts: Vec<&str> = name.split(':').collect();
+    match parts.as_slice() {
+        ["arn", _, "lambda", _, _, "function", _, _] => parts[..7].join(":"),
+        [function, _version] => (*function).to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+fn architecture(found: Option<&Architecture>) -> String {
+    match found {
+        Some(Architecture::Arm64) => "aarch64".to_owned(),
+        // What Lambda takes when nothing is said.
+        Some(Architecture::X8664) | None => "x86_64".to_owned(),
+        Some(other) => other.as_str().to_owned(),
+    }
+}
+
+fn count(number: i32) -> u32 {
+    u32::try_from(number).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;

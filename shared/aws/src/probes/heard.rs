@@ -1,0 +1,105 @@
+//! What answers tell besides: who gives them, and what time it is there.
+
+use aws_smithy_runtime_api::{
+    box_error::BoxError,
+    client::{
+        interceptors::{
+            Intercept,
+            context::{
+                BeforeDeserializationInterceptorContextRef, BeforeTransmitInterceptorContextRef,
+            },
+            dyn_dispatch_hint,
+        },
+        runtime_components::RuntimeComponents,
+    },
+};
+use aws_smithy_types::{DateTime, config_bag::ConfigBag, date_time::Format};
+use http::Uri;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// One service as it was met.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// Scheme, host and port.
+    pub address: String,
+    /// Its clock is so much ahead of ours, in seconds; none if it told no time.
+    pub ahead_s: Option<i64>,
+    /// What it calls itself.
+    pub server: Option<String>,
+}
+
+/// All services met so far.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Hearing(Arc<Mutex<BTreeMap<&'static str, Heard>>>);
+
+impl Hearing {
+    pub fn snapshot(&self) -> BTreeMap<&'static str, Heard> {
+        self.lock().clone()
+    }
+
+    pub fn address(&self, service: &str) -> Option<String> {
+        self.lock().get(service).map(|heard| heard.address.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Heard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Listens to the client of one service.
+#[derive(Debug)]
+pub(super) struct Listen {
+    service: &'static str,
+    hearing: Hearing,
+}
+
+impl Listen {
+    pub fn to(service: &'static str, hearing: &Hearing) -> Self {
+        Self { service, hearing: hearing.clone() }
+    }
+}
+
+#[dyn_dispatch_hint]
+impl Intercept for Listen {
+    fn name(&self) -> &'static str {
+        "Listen"
+    }
+
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let uri: Uri = context.request().uri().parse()?;
+        let scheme = uri.scheme_str().unwrap_or("https");
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let mut heard = self.hearing.lock();
+        heard.entry(self.service).or_default().address = format!("{scheme}://{authority}");
+        Ok(())
+    }
+
+    fn read_before_deserialization(
+        &self,
+        context: &BeforeDeserializationInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        _bag: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let headers = context.response().headers();
+        let mut heard = self.hearing.lock();
+        let heard = heard.entry(self.service).or_default();
+        heard.server = headers.get("server").map(str::to_owned).or(heard.server.take());
+        heard.ahead_s = headers.get("date").and_then(ahead_s).or(heard.ahead_s);
+        Ok(())
+    }
+}
+
+fn ahead_s(date: &str) -> Option<i64> {
+    let there = DateTime::from_str(date, Format::HttpDate).ok()?.secs();
+    let here = SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_secs();
+    Some(there - i64::try_from(here).ok()?)
+}
