@@ -49,8 +49,8 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
             expected
         }
     };
-    Ok(run(random.u64(..), &scenario, plan, mutant, Some(&expected), verbose)
-        .map(|(outcome, _)| Outcome { seed, ..outcome })?)
+    run(random.u64(..), &scenario, plan, mutant, Some(&expected), verbose)
+        .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
 fn run(

@@ -141,7 +141,7 @@ impl Store {
     where
         T: Stored + Clone,
     {
-        let expires_at_s = name.is_passed_by().then(|| self.from_now_s(PASSED_ITEMS_LIVE));
+        let expires_at_s = name.is_passed_by().then(|| self.expiry_s(PASSED_ITEMS_LIVE));
         for _ in 0..MAX_TRIES {
             let after = match decide(read.item.as_ref()) {
                 Err(refused) => return Ok(Err(refused)),
@@ -164,7 +164,7 @@ impl Store {
         let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
             return Ok(());
         };
-        let (key, expires_at_s) = (name.key(&self.ns), self.from_now_s(life));
+        let (key, expires_at_s) = (name.key(&self.ns), self.expiry_s(life));
         let write = self.table.write(&key, item.version, item.body, Some(expires_at_s)).await;
         match write.map_err(table_fault)? {
             WriteOutcome::Written => Ok(()),
@@ -177,7 +177,7 @@ impl Store {
         self.table.query(pk, "").await.map_err(table_fault)
     }
 
-    fn from_now_s(&self, life: Duration) -> u64 {
+    fn expiry_s(&self, life: Duration) -> u64 {
         self.clock.now_ms() / 1000 + life.as_secs()
     }
 }

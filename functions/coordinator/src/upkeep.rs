@@ -81,11 +81,10 @@ impl Coordinator {
                 self.end_job(job, &JobEvent::Stopped).await?;
                 done.abandoned += 1;
             }
-            Some(item) if !item.state.is_ended() => {
-                if silent < PRESENT {
-                    self.kick_if_needed(job, &item, &consumer, &scale).await?;
-                }
+            Some(item) if !item.state.is_ended() && silent < PRESENT => {
+                self.kick_if_needed(job, &item, &consumer, &scale).await?;
             }
+            Some(item) if !item.state.is_ended() => {}
             _ if silent > GRACE => {
                 done.chunks += self.tidy(job, listed).await?;
                 done.tidied += 1;

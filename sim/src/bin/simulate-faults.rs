@@ -117,7 +117,7 @@ fn run_all(args: &Args) -> Sum {
 
 /// One line that is written over, for people only.
 fn progress(sum: &Sum, seeds: u64) {
-    if sum.worlds % 100 == 0 && io::stderr().is_terminal() {
+    if sum.worlds.is_multiple_of(100) && io::stderr().is_terminal() {
         let broken = sum.broken.len() + sum.errors.len();
         eprint!("\r{} of {seeds} worlds, {broken} broken ", sum.worlds);
         let _ = io::stderr().flush();
