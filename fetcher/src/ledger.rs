@@ -36,7 +36,8 @@ pub(crate) struct Ledger {
 impl Ledger {
     /// Starts knowing nothing, wanting entries from `start` on.
     pub fn new(view: JobView, start: Place) -> Self {
-        let inner = Inner { known_until: start, view: Some(view), ..Inner::default() };
+        let ended = ending(&view.state);
+        let inner = Inner { known_until: start, view: Some(view), ended, ..Inner::default() };
         Self { inner: Mutex::new(inner), changed: watch::Sender::new(0) }
     }
 
@@ -71,10 +72,8 @@ impl Ledger {
                 inner.known_until = next_place(inner.known_until, plan.n_splits);
             }
         }
-        match &polled.job.state {
-            JobState::Failed { error } => end(&mut inner, FetchError::JobFailed(error.clone())),
-            JobState::Stopped => end(&mut inner, FetchError::JobStopped),
-            JobState::Indexing | JobState::Running | JobState::Done => {}
+        if let Some(error) = ending(&polled.job.state) {
+            end(&mut inner, error);
         }
         inner.workers_max = inner.workers_max.max(polled.active_workers);
         inner.active_workers = polled.active_workers;
@@ -150,6 +149,15 @@ impl Ledger {
     /// Resolves at the next change.
     pub async fn changed(&self) {
         let _ = self.changed.subscribe().changed().await;
+    }
+}
+
+/// Why a job in this state delivers nothing more, if so.
+fn ending(state: &JobState) -> Option<FetchError> {
+    match state {
+        JobState::Failed { error } => Some(FetchError::JobFailed(error.clone())),
+        JobState::Stopped => Some(FetchError::JobStopped),
+        JobState::Indexing | JobState::Running | JobState::Done => None,
     }
 }
 
