@@ -94,15 +94,24 @@ mod conforms {
     each_case!(case);
 }
 
-/// `GRISTMILL_PEER_S3=http://127.0.0.1:4566 AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test` and a bucket
-/// `gristmill` there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[ignore = "needs another S3 to compare with"]
-async fn a_peer_conforms() {
-    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
-    let endpoint = variable("GRISTMILL_PEER_S3");
-    let (key, secret) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
-    suite::all(|| Target::new(&endpoint, &key, &secret, BUCKET)).await;
+/// The same of an S3 by others, which `scripts/test-peers` starts and names, with a bucket `gristmill`.
+mod peer {
+    fn target() -> super::Target {
+        let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
+        let keys = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
+        super::Target::new(&variable("GRISTMILL_PEER_S3"), &keys.0, &keys.1, super::BUCKET)
+    }
+
+    macro_rules! case {
+        ($name:ident) => {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            #[ignore = "needs another S3: scripts/test-peers"]
+            async fn $name() {
+                super::suite::$name(target()).await;
+            }
+        };
+    }
+    each_case!(case);
 }
 
 #[tokio::test]

@@ -104,18 +104,10 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Defines the cases, and a function that runs them all.
+/// Names the cases, for a test each of a target.
 macro_rules! cases {
     ($($name:ident,)*) => {
         macro_rules! each_case { ($callback:ident) => { $($callback!($name);)* } }
-
-        /// Holds a target to every case in turn.
-        pub async fn all(fresh: impl Fn() -> Target) {
-            $(
-                println!("case {}", stringify!($name));
-                $name(fresh()).await;
-            )*
-        }
     };
 }
 
