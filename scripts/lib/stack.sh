@@ -94,6 +94,55 @@ local_workers_take_part() {
         --job second --epochs 1 --step-time 1ms --local-workers 1 --workers 1
 }
 
+# A record whose bytes have changed on the way: set aside by whoever comes upon it, worker or trainer.
+damaged_records_are_set_aside() {
+    local shard=$STATE/damaged bucket where who
+    cp "$dataset"/train-00000-* "$shard"
+    python3 -c 'import sys; f = open(sys.argv[1], "r+b"); f.seek(200); b = f.read(1)[0]; f.seek(200); f.write(bytes([b ^ 1]))' "$shard"
+    bucket=$(stack_output BucketName)
+    for where in remote local; do
+        # A dataset each, so that each is indexed where it is read.
+        peer_aws s3 cp --quiet "$shard" "s3://$DATASET_BUCKET/damaged-$where/train-0"
+        who=(--workers 1 --local-workers 0)
+        [[ $where == remote ]] || who=(--workers 0 --local-workers 1)
+        as_trainer "$BIN/gristmill" run examples/resnet50.yaml --backend aws \
+            --data "s3://$DATASET_BUCKET/damaged-$where/" --job "damaged-$where" --epochs 1 --step-time 1ms \
+            --on-error quarantine "${who[@]}"
+        peer_aws s3 ls "s3://$bucket/t/default/quarantine/damaged-$where/" | grep 00000000-00000000
+    done
+}
+
+# The platform tells the coordinator, which frees the dead worker's lease: the books name who died.
+a_killed_worker_is_reported() {
+    local run tries=240 pid=''
+    as_trainer "$BIN/gristmill" run examples/resnet50.yaml --backend aws --data "s3://$DATASET_BUCKET/imagenet/train-*" \
+        --job killed --epochs 2 --workers 1 --step-time 100ms >"$STATE/killed.log" 2>&1 &
+    run=$!
+    until pid=$(worker_at_work killed); do
+        ((--tries > 0)) || return 1
+        sleep 0.25
+    done
+    kill -9 "$pid"
+    wait "$run"
+    cat "$STATE/killed.log"
+    peer_aws dynamodb get-item --table-name "$(stack_output TableName)" --output text --query Item.json.S \
+        --key '{"pk": {"S": "T#default#J#killed"}, "sk": {"S": "SCALE"}}' | tee /dev/stderr | grep -q '"dead":\["'
+}
+
+# The process of a worker, while a lease of the job is held.
+worker_at_work() {
+    local process
+    status_of "$1" 2>/dev/null | grep -q '"state":"running".*"workers":{"active":1' || return 1
+    for process in /proc/[0-9]*; do
+        if grep -qz "^AWS_LAMBDA_FUNCTION_NAME=$STACK-worker$" "$process/environ" &&
+            grep -qz "^LAMBDA_TASK_ROOT=$STATE/" "$process/environ"; then
+            echo "${process#/proc/}"
+            return
+        fi
+    done 2>/dev/null
+    return 1
+}
+
 status_of() { as_trainer "$BIN/gristmill" status "$1" --backend aws --json; }
 
 status_knows_the_job() { status_of first | tee /dev/stderr | grep -q '"state":"done"'; }
@@ -164,7 +213,8 @@ run_stack() {
     check ministack stack conditions_on_keys
     [[ $CHECKED == ok ]] || allow_without_conditions
     for step in an_epoch_is_delivered each_record_is_there_once batches_are_those_of_the_embedded_run \
-        local_workers_take_part status_knows_the_job stop_ends_a_job; do
+        local_workers_take_part damaged_records_are_set_aside a_killed_worker_is_reported status_knows_the_job \
+        stop_ends_a_job; do
         check ministack stack "$step"
     done
     for step in calls_are_allowed permissions_are_used; do

@@ -15,6 +15,11 @@ need() {
     }
 }
 
+no_tool() {
+    echo "${0##*/}: $1 could not be installed" >&2
+    exit 3
+}
+
 # venv NAME PACKAGE..: a Python environment with these packages in target/tools/NAME, of $PYTHON or python3.
 venv() {
     local dir=$TOOLS/$1 wanted python=${PYTHON:-python3}
@@ -25,7 +30,7 @@ venv() {
         echo "installing $* into $dir" >&2
         rm -rf "$dir"
         "$python" -m venv "$dir"
-        "$dir/bin/pip" install --quiet "$@" >&2
+        "$dir/bin/pip" install --quiet "$@" >&2 || no_tool "$dir"
         echo "$wanted" >"$dir/installed"
     fi
 }
