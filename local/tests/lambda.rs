@@ -18,6 +18,9 @@ use serde_json::{Value, json};
 use support::{Answer, echo_function, eventually, living, request, sdk_credentials};
 use tempfile::TempDir;
 
+/// How long a case may take on a Lambda by others.
+const PATIENCE: Duration = Duration::from_secs(90);
+
 /// A Lambda with these functions, all of them the echo function of the tests:
 /// `peer-echo` (2 minutes, a URL, `MINE=yes`), `peer-warm` (the same, without), `peer-short` (1 second),
 /// `peer-busy` (one at a time), `peer-broken` (`INIT=fail`), `peer-work` (no retries, its failures go to
@@ -156,7 +159,9 @@ macro_rules! cases {
             $(#[tokio::test(flavor = "multi_thread")]
             #[ignore = "needs another Lambda: scripts/test-peers"]
             async fn $name() {
-                super::$name(&super::Target::peer()).await;
+                let target = super::Target::peer();
+                let case = super::$name(&target);
+                tokio::time::timeout(super::PATIENCE, case).await.expect("it ends");
             })*
         }
     };
@@ -295,7 +300,7 @@ async fn a_function_that_cannot_start_says_so(target: &Target) {
 async fn an_event_is_accepted_and_run_once(target: &Target) {
     let id = fresh();
     let sent = target.send("peer-echo", json!({"id": id})).await.unwrap();
-    assert_eq!((sent.status_code(), sent.payload().unwrap().as_ref().len()), (202, 0));
+    assert_eq!(sent.status_code(), 202);
     let came = || target.recorded("peer-echo", |event| event["id"] == id.as_str()).len();
     eventually("it runs", || came() > 0).await;
     tokio::time::sleep(Duration::from_millis(500)).await;

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::primitives::ByteStream;
@@ -24,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 const BUCKET: &str = "gristmill";
 const ACCESS_KEY: &str = "AKIATEST";
 const SECRET_KEY: &str = "test/secret+key";
+/// How long a case may take on an S3 by others: some wait for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a directory, stopped when dropped.
 struct Server {
@@ -107,7 +110,8 @@ mod peer {
             #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
             #[ignore = "needs another S3: scripts/test-peers"]
             async fn $name() {
-                super::suite::$name(target()).await;
+                let case = super::suite::$name(target());
+                tokio::time::timeout(super::PATIENCE, case).await.expect("it ends");
             }
         };
     }
