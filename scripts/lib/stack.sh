@@ -56,7 +56,7 @@ conditions_on_keys() {
 allow_without_conditions() {
     local name document
     document='{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Resource": "*",
-        "Action": ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"]}]}'
+        "Action": ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem", "dynamodb:Query"]}]}'
     for name in $(peer_aws iam list-roles --output text \
         --query "Roles[?contains(RoleName, 'CoordinatorRole') || contains(RoleName, 'ScalerRole')].RoleName"); do
         peer_aws iam put-role-policy --role-name "$name" --policy-name stand-in --policy-document "$document"
@@ -166,6 +166,16 @@ stop_ends_a_job() {
     status_of endless | grep '"state":"stopped"'
 }
 
+# What a schedule asks for every quarter of an hour.
+upkeep_is_done() {
+    local said
+    said=$(peer_aws lambda invoke --function-name "$STACK-coordinator:live" --cli-binary-format raw-in-base64-out \
+        --payload '{"upkeep":true}' "$STATE/upkeep.json")
+    echo "$said"
+    cat "$STATE/upkeep.json"
+    [[ $said != *FunctionError* ]]
+}
+
 calls_are_allowed() {
     AWS_ENDPOINT_URL=$MINISTACK scripts/peers/permissions collect "$STACK" "$trainer_key" >"$STATE/policies.json"
     scripts/peers/permissions allowed "$STATE/policies.json" "$RECORD"
@@ -214,7 +224,7 @@ run_stack() {
     [[ $CHECKED == ok ]] || allow_without_conditions
     for step in an_epoch_is_delivered each_record_is_there_once batches_are_those_of_the_embedded_run \
         local_workers_take_part damaged_records_are_set_aside a_killed_worker_is_reported status_knows_the_job \
-        stop_ends_a_job; do
+        stop_ends_a_job upkeep_is_done; do
         check ministack stack "$step"
     done
     for step in calls_are_allowed permissions_are_used; do
