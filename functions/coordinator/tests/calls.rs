@@ -304,6 +304,8 @@ impl World {
             while delivered < splits && seen.contains_key(&delivered) {
                 delivered += 1;
             }
+            // What is suspected of killing its workers is left alone for a while.
+            self.clock.sleep(Duration::from_millis(100)).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
