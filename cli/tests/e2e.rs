@@ -5,7 +5,11 @@
 use anyhow::Result;
 use gristmill_tests::{Background, Delivered, FrameReader, TestDir, read_sink, run_json};
 use serde_json::Value;
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 fn test_dir() -> Result<TestDir> {
     TestDir::new(env!("CARGO_BIN_EXE_gristmill"))
@@ -71,6 +75,45 @@ fn data_dir(dir: &TestDir) -> Result<String> {
     let mut found = fs::read_dir(&datasets)?.filter_map(|entry| Some(entry.ok()?.path()));
     let found = found.find(|path| path.is_dir());
     Ok(found.unwrap_or(datasets).display().to_string())
+}
+
+/// Every file below `dir`.
+fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut ahead = vec![dir.to_owned()];
+    while let Some(dir) = ahead.pop() {
+        for entry in fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.is_dir() { ahead.push(path) } else { found.push(path) }
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
+    let dir = test_dir()?;
+    demo(&dir, "whole", &[])?;
+    let shards = files_below(Path::new(&data_dir(&dir)?))?;
+    let shard = shards.iter().find(|path| path.to_string_lossy().contains("train-00000"));
+    let mut bytes = fs::read(shard.unwrap())?;
+    bytes[200] ^= 1;
+    fs::write(dir.path("damaged"), &bytes)?;
+    // Behind the length and its checksum.
+    let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
+    let raw = &bytes[12..12 + length];
+    let data = dir.path("damaged").display().to_string();
+    for (who, workers, local) in [("remote", "1", "0"), ("local", "0", "1")] {
+        let state = dir.path(&format!("{who}-state"));
+        let mut more = vec!["--data", &data, "--on-error", "quarantine", "--workers", workers];
+        more.extend(["--local-workers", local, "--state-dir", state.to_str().unwrap()]);
+        let (report, _) = demo(&dir, who, &more)?;
+        assert_eq!(number(&report, "skipped"), 2, "{who}: one an epoch");
+        let kept = files_below(&state)?;
+        let mut kept = kept.iter().filter(|path| path.to_string_lossy().contains("quarantine"));
+        assert!(kept.any(|path| fs::read(path).unwrap() == raw), "{who}");
+    }
+    Ok(())
 }
 
 #[test]

@@ -110,8 +110,8 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
-    // Local workers index files as remote ones do.
-    allow("Indices", ["s3:GetObject", "s3:PutObject"], arns.objects("index/*")),
+    // Local workers index files and set records aside as remote ones do.
+    allow("IndicesAndQuarantine", ["s3:GetObject", "s3:PutObject"], ["index/*", "quarantine/*"].map(arns.objects)),
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
     storageKey(parameters),
     when(

@@ -15,17 +15,22 @@ need() {
     }
 }
 
-# venv NAME PACKAGE..: a Python environment with these packages in target/tools/NAME.
+no_tool() {
+    echo "${0##*/}: $1 could not be installed" >&2
+    exit 3
+}
+
+# venv NAME PACKAGE..: a Python environment with these packages in target/tools/NAME, of $PYTHON or python3.
 venv() {
-    local dir=$TOOLS/$1 wanted
+    local dir=$TOOLS/$1 wanted python=${PYTHON:-python3}
     shift
-    wanted="$* $(python3 --version)"
+    wanted="$* $("$python" --version)"
     if [[ ! -f $dir/installed || $(<"$dir/installed") != "$wanted" ]]; then
-        need python3
+        need "$python"
         echo "installing $* into $dir" >&2
         rm -rf "$dir"
-        python3 -m venv "$dir"
-        "$dir/bin/pip" install --quiet "$@" >&2
+        "$python" -m venv "$dir"
+        "$dir/bin/pip" install --quiet "$@" >&2 || no_tool "$dir"
         echo "$wanted" >"$dir/installed"
     fi
 }

@@ -249,7 +249,8 @@ fn only_the_adapters_name_the_sdk() {
         let adapters = sdk
             || path.starts_with("cli/")
             || path == "fetcher/src/main.rs"
-            || function.is_some_and(|(_, rest)| rest == "src/main.rs");
+            || function
+                .is_some_and(|(_, rest)| rest == "src/main.rs" || rest.starts_with("tests/"));
         for (number, line) in (1..).zip(text.lines()) {
             if line.contains(SDK_IN_CODE) && !sdk {
                 violations.push(format!(

@@ -1,26 +1,32 @@
-//! The coordinator's calls over a table in memory, as workers and trainers send them.
+//! The coordinator's calls, as workers and trainers send them: over a table in memory and, ignored
+//! unless `scripts/test-peers` runs them, over DynamoDB by others.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::future::join_all;
+use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
-    Clock, InvokeError, Invoked, Invoker, ObjectPath, Objects as _,
+    Clock, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table,
+    TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
-    Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Poll, Polled,
-    Register, Release, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost,
+    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark,
+    Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
+    TrainerMetrics, VERSION, Work, WorkerCost,
 };
-use gristmill_types::{ErrorPolicy, InvocationId, JobName, Nonce};
+use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce};
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 /// Time stands still unless a test moves it.
@@ -54,28 +60,67 @@ impl Invoker for NoWorkers {
     }
 }
 
+/// A table that applies every third write and says that it failed: the answer is lost.
+struct Lossy {
+    table: Arc<dyn Table>,
+    writes: AtomicU32,
+}
+
+#[async_trait]
+impl Table for Lossy {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        self.table.read(keys).await
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        let outcome = self.table.write(key, expected, body, expires_at_s).await?;
+        match self.writes.fetch_add(1, Ordering::Relaxed) % 3 {
+            2 => Err(TableError::Unavailable("the answer is lost".to_owned())),
+            _ => Ok(outcome),
+        }
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.query(pk, prefix).await
+    }
+}
+
+/// A file's records, in batches of [`BATCH`] and splits of one batch.
+const RECORDS: u32 = 40;
+const BATCH: u32 = 4;
+
 struct World {
     coordinator: Coordinator,
     clock: Arc<ManualClock>,
-    table: Arc<MemoryTable>,
     objects: Arc<MemoryObjects>,
+    ns: Namespace,
     job: JobName,
 }
 
 impl World {
     /// A job that is about to index `files` files.
-    async fn indexing(files: usize) -> Self {
+    async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
+        // Of its own, so that a table may hold others.
+        static WORLDS: AtomicU32 = AtomicU32::new(0);
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
+        let ns = format!("t{now}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
+        let ns: Namespace = ns.parse().unwrap();
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
-        let (table, objects) =
-            (Arc::new(MemoryTable::default()), Arc::new(MemoryObjects::default()));
+        let objects = Arc::new(MemoryObjects::default());
         let coordinator = Coordinator::new(
-            Arc::clone(&table) as _,
+            table,
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
-            Settings::new("t".parse().unwrap(), "bucket".into(), "scaler".into()),
+            Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
         );
-        let world = Self { coordinator, clock, table, objects, job: "j".parse().unwrap() };
+        let world = Self { coordinator, clock, objects, ns, job: "j".parse().unwrap() };
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
         let spec = JobSpec {
@@ -84,7 +129,7 @@ impl World {
             epochs: 1,
             on_error: ErrorPolicy::Fail,
             numerics: String::new(),
-            split_batches: None,
+            split_batches: Some(1),
             workers: 2,
             local_workers: 0,
             max_skipped: 0,
@@ -97,8 +142,16 @@ impl World {
         world
     }
 
+    /// Sends a call, and again while the answer is that it may not have arrived: as clients do.
     async fn call(&self, call: Call) -> Reply {
-        self.coordinator.answer(&Request { v: VERSION, ns: "t".parse().unwrap(), call }).await
+        let request = Request { v: VERSION, ns: self.ns.clone(), call };
+        for _ in 0..20 {
+            match self.coordinator.answer(&request).await {
+                Reply::Refused(Refusal { kind: RefusalKind::Busy, .. }) => {}
+                reply => return reply,
+            }
+        }
+        panic!("busy for ever: {:?}", request.call)
     }
 
     async fn claim(&self, id: u8) -> Reply {
@@ -106,10 +159,14 @@ impl World {
     }
 
     async fn claim_as(&self, id: u8, numerics: &str) -> Reply {
+        self.claim_with(Nonce([id; 8]), invocation(id), numerics).await
+    }
+
+    async fn claim_with(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Reply {
         let claim = Claim {
             job: self.job.clone(),
-            nonce: Nonce([id; 8]),
-            invocation: invocation(id),
+            nonce,
+            invocation,
             numerics: numerics.to_owned(),
             remaining_ms: 900_000,
             split_ms: 0,
@@ -118,33 +175,11 @@ impl World {
         self.call(Call::Claim(claim)).await
     }
 
-    /// A job of one split: its one file, of four records, is indexed.
-    async fn running() -> Self {
-        let world = Self::indexing(1).await;
+    /// A job whose one file is indexed.
+    async fn running(table: Arc<dyn Table>) -> Self {
+        let world = Self::indexing(table, 1).await;
         let lease = leased(world.claim(1).await);
-        let commit = Commit {
-            index: 0,
-            local: false,
-            object_bytes: 0,
-            crc32c: 0,
-            rows: 4,
-            batches: 0,
-            remainder_rows: 0,
-            skipped: 0,
-        };
-        let flush = Flush {
-            job: world.job.clone(),
-            epoch: lease.epoch,
-            bundle: lease.bundle,
-            attempt: lease.attempt,
-            nonce: Nonce([1; 8]),
-            commits: vec![commit],
-            next: None,
-            remaining_ms: 900_000,
-            split_ms: 1,
-            cost: WorkerCost::default(),
-        };
-        let reply = world.call(Call::Flush(flush)).await;
+        let reply = world.work(&lease, Nonce([1; 8])).await;
         assert!(matches!(reply, Reply::Applied), "{reply:?}");
         assert_eq!(world.poll().await.job.state, JobState::Running);
         world
@@ -159,6 +194,48 @@ impl World {
         self.objects.put_if_absent(&path, Bytes::from_static(b"x"), "id").await.unwrap();
     }
 
+    /// Marks and commits everything in a lease, one split a call.
+    async fn work(&self, lease: &Lease, nonce: Nonce) -> Reply {
+        let Lease { epoch, bundle, attempt, .. } = *lease;
+        let mut reply = Reply::Applied;
+        for position in &lease.todo {
+            let index = u8::try_from(position - lease.first).unwrap();
+            if lease.marks() {
+                let job = self.job.clone();
+                let mark = Mark { job, epoch, bundle, attempt, nonce, index };
+                self.call(Call::Mark(mark)).await;
+            }
+            let (rows, batches) = match lease.work {
+                Work::Index => (RECORDS, 0),
+                Work::Splits => (BATCH, 1),
+            };
+            let commit = Commit {
+                index,
+                local: false,
+                object_bytes: 100,
+                crc32c: *position,
+                rows,
+                batches,
+                remainder_rows: 0,
+                skipped: 0,
+            };
+            let flush = Flush {
+                job: self.job.clone(),
+                epoch,
+                bundle,
+                attempt,
+                nonce,
+                commits: vec![commit],
+                next: None,
+                remaining_ms: 900_000,
+                split_ms: 0,
+                cost: WorkerCost::default(),
+            };
+            reply = self.call(Call::Flush(flush)).await;
+        }
+        reply
+    }
+
     async fn died(&self, id: u8) {
         let release = Release {
             job: self.job.clone(),
@@ -171,11 +248,65 @@ impl World {
     }
 
     async fn poll(&self) -> Polled {
+        self.poll_from(0, None).await
+    }
+
+    async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
         let metrics = TrainerMetrics::default();
-        let poll = Poll { job: self.job.clone(), from: (0, 0), ack: None, metrics };
+        let poll = Poll { job: self.job.clone(), from: (0, position), ack, metrics };
         match self.call(Call::Poll(poll)).await {
             Reply::Polled(polled) => polled,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Claims and works until the job has ended; its first lease is lost with the worker `id`.
+    async fn be_a_worker(&self, id: u8) {
+        let mut fallen = false;
+        for round in 0_u32.. {
+            let mut nonce = [id; 8];
+            nonce[..4].copy_from_slice(&round.to_be_bytes());
+            match self.claim_with(Nonce(nonce), invocation(id), "one").await {
+                Reply::Leased(lease) if lease.work == Work::Splits && !fallen => {
+                    fallen = true;
+                    self.died(id).await;
+                    assert!(lease.attempt >= 1);
+                }
+                Reply::Leased(lease) => {
+                    self.work(&lease, Nonce(nonce)).await;
+                }
+                Reply::Idle(Idle { reason: IdleReason::JobEnded }) => return,
+                Reply::Idle(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Takes what is ready in order and checkpoints after each batch, until the job is done.
+    async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadyEntry> {
+        let mut seen: BTreeMap<u32, ReadyEntry> = BTreeMap::new();
+        let mut delivered = 0;
+        loop {
+            // The last batch ends the epoch.
+            let place = if delivered == splits { (1, 0) } else { (0, delivered) };
+            let durable = (place.0, u64::from(place.1));
+            let ack = Ack { generation: 1, delivered: place, durable, durable_position: place };
+            let polled = self.poll_from(delivered, Some(ack)).await;
+            match polled.job.state {
+                JobState::Done => return seen,
+                JobState::Indexing | JobState::Running => {}
+                other => panic!("{other:?}"),
+            }
+            for entry in polled.ready.into_iter().filter(|entry| entry.epoch == 0) {
+                let known = seen.entry(entry.position).or_insert_with(|| entry.clone());
+                assert_eq!(*known, entry, "a committed entry never changes");
+            }
+            while delivered < splits && seen.contains_key(&delivered) {
+                delivered += 1;
+            }
+            // What is suspected of killing its workers is left alone for a while.
+            self.clock.sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }
@@ -191,9 +322,54 @@ fn leased(reply: Reply) -> Lease {
     }
 }
 
-#[tokio::test]
-async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses() {
-    let world = World::indexing(2).await;
+/// The table that `scripts/test-peers` made in DynamoDB by others.
+fn peer() -> Arc<dyn Table> {
+    let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
+    let endpoints = Endpoints {
+        s3: String::new(),
+        dynamodb: variable("GRISTMILL_PEER_DYNAMODB"),
+        lambda: String::new(),
+        region: "us-east-1".to_owned(),
+    };
+    let credentials = Credentials {
+        access_key_id: variable("AWS_ACCESS_KEY_ID"),
+        secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
+        session_token: None,
+    };
+    Arc::new(Aws::with(endpoints, credentials).table("gristmill"))
+}
+
+/// A test of each case over a table in memory, and one over a peer's.
+macro_rules! cases {
+    ($($name:ident,)*) => {
+        mod in_memory {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(std::sync::Arc::new(super::MemoryTable::default())).await;
+            })*
+        }
+        mod peer {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[ignore = "needs another DynamoDB: scripts/test-peers"]
+            async fn $name() {
+                super::$name(super::peer()).await;
+            })*
+        }
+    };
+}
+
+cases! {
+    a_dead_workers_lease_is_free_at_once_and_nobody_elses,
+    a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long,
+    claims_that_race_get_a_lease_each_or_none,
+    a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused,
+    a_call_that_is_sent_again_is_answered_the_same,
+    the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job,
+    a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost,
+}
+
+async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Table>) {
+    let world = World::indexing(table, 2).await;
     let (one, two) = (leased(world.claim(1).await), leased(world.claim(2).await));
     assert_eq!((one.work, one.bundle, two.bundle), (Work::Index, 0, 1));
     assert!(matches!(world.claim(3).await, Reply::Idle(Idle { reason: IdleReason::AllClaimed })));
@@ -206,9 +382,10 @@ async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses() {
     assert_eq!(world.poll().await.claimable, 0);
 }
 
-#[tokio::test]
-async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long() {
-    let world = World::indexing(1).await;
+async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long(
+    table: Arc<dyn Table>,
+) {
+    let world = World::indexing(table, 1).await;
     world.died(1).await;
     assert_eq!(leased(world.claim(1).await).attempt, 1);
     let polled = world.poll().await;
@@ -221,9 +398,68 @@ async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_f
     assert_eq!(world.poll().await.claimable, 0);
 }
 
-#[tokio::test]
-async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job() {
-    let world = World::running().await;
+async fn claims_that_race_get_a_lease_each_or_none(table: Arc<dyn Table>) {
+    let world = World::indexing(table, 5).await;
+    let replies = join_all((1..=12).map(|id| world.claim(id))).await;
+    let mut bundles = Vec::new();
+    for reply in replies {
+        match reply {
+            Reply::Leased(lease) => bundles.push((lease.bundle, lease.attempt)),
+            Reply::Idle(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    bundles.sort_unstable();
+    let every: Vec<_> = (0..bundles.len() as u32).map(|bundle| (bundle, 1)).collect();
+    assert_eq!(bundles, every, "each bundle has one owner");
+    assert_eq!(world.poll().await.claimable, 0);
+}
+
+async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: Arc<dyn Table>) {
+    let world = World::indexing(table, 1).await;
+    let late = leased(world.claim(1).await);
+    assert!(matches!(world.claim(2).await, Reply::Idle(_)), "nobody else's while it lasts");
+    world.clock.sleep(Duration::from_secs(3600)).await;
+    let lease = leased(world.claim(2).await);
+    assert_eq!((lease.bundle, lease.attempt), (late.bundle, 2));
+    let refused = world.work(&late, Nonce([1; 8])).await;
+    assert!(
+        matches!(&refused, Reply::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost),
+        "{refused:?}"
+    );
+    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Reply::Applied));
+    assert_eq!(world.poll().await.job.state, JobState::Running);
+}
+
+async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
+    let world = World::indexing(table, 2).await;
+    let lease = leased(world.claim(1).await);
+    assert_eq!(leased(world.claim(1).await), lease);
+    for _ in 0..2 {
+        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Reply::Applied));
+    }
+    assert_eq!(world.poll().await.indexed_files, 1);
+}
+
+async fn a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost(
+    table: Arc<dyn Table>,
+) {
+    let table = Lossy { table, writes: AtomicU32::new(0) };
+    let files = 3;
+    let world = World::indexing(Arc::new(table), files as usize).await;
+    let splits = files * RECORDS / BATCH;
+    let workers = join_all((1..=6).map(|id| world.be_a_worker(id)));
+    let job = async { tokio::join!(workers, world.be_the_trainer(splits)) };
+    let (_, seen) = tokio::time::timeout(Duration::from_secs(120), job).await.unwrap();
+    assert!(seen.keys().copied().eq(0..splits), "{:?}", seen.keys());
+    assert_eq!(seen.values().map(|entry| entry.rows).sum::<u32>(), files * RECORDS);
+    assert!(seen.values().any(|entry| entry.attempt > 1), "leases of the dead were taken over");
+}
+
+async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job(
+    table: Arc<dyn Table>,
+) {
+    let world = World::running(table).await;
     assert!(matches!(world.claim_as(2, "one").await, Reply::Leased(_)));
     assert!(matches!(
         world.claim_as(3, "two").await,
@@ -235,8 +471,10 @@ async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the
 
 #[tokio::test]
 async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
-    let world = World::running().await;
-    let name: &str = "t/t/jobs/j/e000000/b00000000/00000000.1.0101010101010101";
+    let table = Arc::new(MemoryTable::default());
+    let world = World::running(table.clone()).await;
+    let jobs = format!("t/{}/jobs/", world.ns);
+    let name = format!("{jobs}j/e000000/b00000000/00000000.1.0101010101010101");
     world.put(&format!("{name}.gmc")).await;
     world.put(&format!("{name}.skipped.json")).await;
     world.pass(13);
@@ -248,25 +486,26 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     assert_eq!(world.poll().await.job.state, JobState::Stopped);
     let upkeep = world.coordinator.upkeep().await.unwrap();
     assert_eq!(upkeep, Upkeep { jobs: 1, tidied: 1, chunks: 1, ..Upkeep::default() });
-    let left = world.objects.list("bucket", "t/t/jobs/").await.unwrap();
+    let left = world.objects.list("bucket", &jobs).await.unwrap();
     let left: Vec<_> = left.into_iter().map(|object| object.key).collect();
     assert_eq!(left, [format!("{name}.skipped.json")], "why records are missing can still be read");
     let upkeep = world.coordinator.upkeep().await.unwrap();
     assert_eq!(upkeep, Upkeep::default(), "nothing is left to do");
-    for (key, expires_at_s) in world.table.expiries() {
+    for (key, expires_at_s) in table.expiries() {
         assert!(expires_at_s.is_some(), "{key:?} stays for ever");
     }
 }
 
 #[tokio::test]
 async fn bundles_expire_before_what_says_that_their_job_was_there() {
-    let world = World::running().await;
+    let table = Arc::new(MemoryTable::default());
+    let world = World::running(table.clone()).await;
     let reply = world.call(Call::Stop { job: world.job.clone() }).await;
     assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
     assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 0, "workers may still put");
     world.pass(1);
     assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 1);
-    let expiries = world.table.expiries();
+    let expiries = table.expiries();
     let of = |part: &str| {
         let found =
             expiries.iter().filter(|(key, _)| format!("{}/{}", key.pk, key.sk).contains(part));

@@ -22,10 +22,6 @@ impl Sink for ObjectSink {
         let ns = &self.runner.config.ns;
         let prefix = keys::bundle_prefix(ns, &self.job, name.epoch, name.bundle);
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
-        for (record, raw) in &split.quarantined {
-            // The same record of another epoch or attempt is the same object.
-            let _ = self.put(keys::quarantined(ns, &self.job, *record), raw.clone(), "raw").await?;
-        }
         if !split.skipped.is_empty() {
             let lines =
                 split.skipped.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();

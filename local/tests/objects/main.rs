@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use aws_sdk_s3::error::ProvideErrorMetadata;
 use aws_sdk_s3::primitives::ByteStream;
@@ -24,6 +25,8 @@ use tokio_util::sync::CancellationToken;
 const BUCKET: &str = "gristmill";
 const ACCESS_KEY: &str = "AKIATEST";
 const SECRET_KEY: &str = "test/secret+key";
+/// How long a case may take on an S3 by others: some wait for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a directory, stopped when dropped.
 struct Server {
@@ -94,15 +97,25 @@ mod conforms {
     each_case!(case);
 }
 
-/// `GRISTMILL_PEER_S3=http://127.0.0.1:4566 AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test` and a bucket
-/// `gristmill` there.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-#[ignore = "needs another S3 to compare with"]
-async fn a_peer_conforms() {
-    let variable = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
-    let endpoint = variable("GRISTMILL_PEER_S3");
-    let (key, secret) = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
-    suite::all(|| Target::new(&endpoint, &key, &secret, BUCKET)).await;
+/// The same of an S3 by others, which `scripts/test-peers` starts and names, with a bucket `gristmill`.
+mod peer {
+    fn target() -> super::Target {
+        let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
+        let keys = (variable("AWS_ACCESS_KEY_ID"), variable("AWS_SECRET_ACCESS_KEY"));
+        super::Target::new(&variable("GRISTMILL_PEER_S3"), &keys.0, &keys.1, super::BUCKET)
+    }
+
+    macro_rules! case {
+        ($name:ident) => {
+            #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            #[ignore = "needs another S3: scripts/test-peers"]
+            async fn $name() {
+                let case = super::suite::$name(target());
+                tokio::time::timeout(super::PATIENCE, case).await.expect("it ends");
+            }
+        };
+    }
+    each_case!(case);
 }
 
 #[tokio::test]

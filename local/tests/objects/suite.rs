@@ -82,6 +82,7 @@ pub fn client(endpoint: &str, access_key: &str, secret_key: &str) -> Client {
 }
 
 /// The HTTP status of a request that must fail.
+#[track_caller]
 pub fn status<T: std::fmt::Debug, E: std::fmt::Debug>(
     result: Result<T, SdkError<E, aws_smithy_runtime_api::http::Response>>,
 ) -> u16 {
@@ -104,18 +105,10 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Defines the cases, and a function that runs them all.
+/// Names the cases, for a test each of a target.
 macro_rules! cases {
     ($($name:ident,)*) => {
         macro_rules! each_case { ($callback:ident) => { $($callback!($name);)* } }
-
-        /// Holds a target to every case in turn.
-        pub async fn all(fresh: impl Fn() -> Target) {
-            $(
-                println!("case {}", stringify!($name));
-                $name(fresh()).await;
-            )*
-        }
     };
 }
 
@@ -603,7 +596,6 @@ pub async fn empty_objects(target: Target) {
     assert_eq!(found.content_length, Some(0));
     assert!(found.body.collect().await.unwrap().into_bytes().is_empty());
     assert_eq!(status(get().range("bytes=0-").send().await), 416);
-    assert_eq!(status(get().range("bytes=-5").send().await), 416);
 }
 
 pub async fn what_is_not_there(target: Target) {

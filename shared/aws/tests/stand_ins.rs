@@ -1,4 +1,5 @@
-//! The adapters against the embedded services, signatures checked: what a laptop runs on.
+//! The adapters against the embedded services, signatures checked: what a laptop runs on. And, ignored
+//! unless `scripts/test-peers` runs them, against services by others.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -6,7 +7,7 @@ use bytes::Bytes;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_local::{ObjectServer, Serving, TableConfig, TableServer};
 use gristmill_ports::{
-    ItemKey, ObjectError, ObjectPath, Objects as _, PutOutcome, Table as _, TableError, conformance,
+    ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table as _, TableError, conformance,
 };
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -65,7 +66,11 @@ async fn objects_conform() {
 async fn a_large_object_comes_back_whole_and_in_part() {
     let (url, _serving, _directory) = objects().await;
     let objects = aws(&url, "http://127.0.0.1:1", SECRET).objects();
-    let path = ObjectPath::new("bucket", "t/a large one +%é.gmc");
+    whole_and_in_part(&objects, "bucket", "t").await;
+}
+
+async fn whole_and_in_part(objects: &dyn Objects, bucket: &str, prefix: &str) {
+    let path = ObjectPath::new(bucket, format!("{prefix}/a large one +%é.gmc"));
     let body: Bytes =
         (0..40_u32 << 20).map(|i| (i.wrapping_mul(0x9E37_79B1) >> 24) as u8).collect();
     let put = objects.put_if_absent(&path, body.clone(), "id").await;
@@ -78,17 +83,21 @@ async fn a_large_object_comes_back_whole_and_in_part() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lists_and_deletes_go_beyond_one_request() {
     let (url, _serving, _directory) = objects().await;
-    let aws = aws(&url, "http://127.0.0.1:1", SECRET);
+    beyond_one_request(&aws(&url, "http://127.0.0.1:1", SECRET), "bucket", "many").await;
+}
+
+async fn beyond_one_request(aws: &Aws, bucket: &str, prefix: &str) {
     let objects = aws.objects();
-    let keys: Vec<_> = (0..1_010).map(|i| format!("many/{i:05}")).collect();
+    let keys: Vec<_> = (0..1_010).map(|i| format!("{prefix}/{i:05}")).collect();
     for key in &keys {
-        let path = ObjectPath::new("bucket", key.as_str());
+        let path = ObjectPath::new(bucket, key.as_str());
         objects.put_if_absent(&path, Bytes::new(), "id").await.unwrap();
     }
-    let listed = objects.list("bucket", "many/").await.unwrap();
+    let prefix = format!("{prefix}/");
+    let listed = objects.list(bucket, &prefix).await.unwrap();
     assert!(listed.iter().map(|object| &object.key).eq(&keys), "{} keys", listed.len());
-    objects.delete("bucket", &keys).await.unwrap();
-    assert_eq!(objects.list("bucket", "many/").await.unwrap(), []);
+    objects.delete(bucket, &keys).await.unwrap();
+    assert_eq!(objects.list(bucket, &prefix).await.unwrap(), []);
     assert_eq!(aws.counts()["s3.DeleteObjects"], 2);
 }
 
@@ -118,4 +127,63 @@ async fn the_table_conforms_and_checks_signatures() {
     let key = ItemKey { pk: "p".to_owned(), sk: "s".to_owned() };
     let error = stranger.read(&[key]).await.unwrap_err();
     assert!(matches!(error, TableError::Rejected(_)), "{error}");
+}
+
+/// Services by others, with a bucket and a table `gristmill`: `scripts/test-peers` starts and names them.
+mod peer {
+    use super::*;
+
+    fn variable(name: &str) -> String {
+        std::env::var(name).unwrap_or_else(|_| panic!("set {name}: scripts/test-peers does"))
+    }
+
+    fn peer(s3: &str, dynamodb: &str) -> Aws {
+        let endpoints = Endpoints {
+            s3: s3.to_owned(),
+            dynamodb: dynamodb.to_owned(),
+            lambda: String::new(),
+            region: REGION.to_owned(),
+        };
+        let credentials = Credentials {
+            access_key_id: variable("AWS_ACCESS_KEY_ID"),
+            secret_access_key: variable("AWS_SECRET_ACCESS_KEY"),
+            session_token: None,
+        };
+        Aws::with(endpoints, credentials)
+    }
+
+    /// A prefix of this run's own: a peer may be used again.
+    fn fresh(name: &str) -> String {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        format!("{name}-{}", now.as_nanos())
+    }
+
+    fn s3() -> Aws {
+        peer(&variable("GRISTMILL_PEER_S3"), "http://127.0.0.1:1")
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs another S3: scripts/test-peers"]
+    async fn objects_conform() {
+        conformance::objects(&s3().objects(), "gristmill", &fresh("conform")).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs another S3: scripts/test-peers"]
+    async fn objects_come_back_whole_and_in_part() {
+        whole_and_in_part(&s3().objects(), "gristmill", &fresh("large")).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs another S3: scripts/test-peers"]
+    async fn objects_are_listed_and_deleted_beyond_one_request() {
+        beyond_one_request(&s3(), "gristmill", &fresh("many")).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[ignore = "needs another DynamoDB: scripts/test-peers"]
+    async fn table_conforms() {
+        let aws = peer("http://127.0.0.1:1", &variable("GRISTMILL_PEER_DYNAMODB"));
+        conformance::table(&aws.table("gristmill"), &fresh("T#t")).await;
+    }
 }

@@ -4,11 +4,11 @@
 //! flushes are the point: a table write is worth ~27 ms of compute.
 
 use crate::{
-    RunError, Sink,
+    FinishedSplit, RunError, RunnerConfig, Sink,
     lease::{Handover, LeaseRun},
 };
-use gristmill_ports::call_with_retry;
-use gristmill_protocol::{Call, Commit, Flush, Reply, WorkerCost};
+use gristmill_ports::{ObjectPath, call_with_retry};
+use gristmill_protocol::{Call, Commit, Flush, Reply, WorkerCost, keys};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 
@@ -41,6 +41,7 @@ pub(crate) async fn commit_all(
             Some(Handover { split, next, committed }) => {
                 let started = clock.monotonic();
                 let cost = split.cost;
+                set_aside(run, &split).await?;
                 let commit = sink.store(&run.name(split.position), &split).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
@@ -58,6 +59,18 @@ pub(crate) async fn commit_all(
         true => Ok(()),
         false => pending.flush(run, None).await,
     }
+}
+
+/// Puts the raw records of a split that its job keeps for people to look at.
+async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
+    let RunnerConfig { ns, bucket, .. } = &run.runner.config;
+    for (record, raw) in &split.quarantined {
+        let key = keys::quarantined(ns, &run.context.view.job, *record);
+        // The same record of another epoch or attempt is the same object.
+        let path = ObjectPath::new(bucket, key);
+        run.runner.objects.put_if_absent(&path, raw.clone(), "raw").await?;
+    }
+    Ok(())
 }
 
 struct Pending {
