@@ -13,7 +13,7 @@ from chaos import processes, proxy
 # Mean seconds between two faults of a kind.
 EVERY = {
     "kill worker": 2.6, "kill coordinator": 3.5, "kill scaler": 9.0,
-    "kill service": 25.0, "kill fetcher": 13.0, "kill trainer": 11.0,
+    "kill service": 25.0, "kill fetcher": 13.0, "drop trainer": 11.0,
     "pause worker": 10.0, "pause coordinator": 15.0, "pause scaler": 25.0,
     "pause service": 40.0, "pause fetcher": 25.0,
     "full disk": 35.0, "cut http": 14.0, "slow http": 18.0, "held http": 25.0,
@@ -59,13 +59,13 @@ class Injector:
     def inject(self, kind, now):
         verb, _, what = kind.partition(" ")
         alone = not self.undo
-        done = getattr(self, {"kill": "kill", "pause": "pause"}.get(verb, kind.replace(" ", "_")))(what)
-        if not done:
+        method = verb if verb in ("kill", "pause") else kind.replace(" ", "_")
+        if not getattr(self, method)(what):
             return
         self.totals.faults[kind] += 1
         self.last_fault = now
         self.stalls.disturbed()
-        if verb == "kill":
+        if verb in ("kill", "drop"):
             self.stalls.killed(kind, alone)
 
     def heal(self):
@@ -97,9 +97,6 @@ class Injector:
         return again if again(number) else None
 
     def kill(self, what):
-        if what == "trainer":
-            self.job.trainer.crash()
-            return True
         now = time.monotonic()
         if what == "worker":
             lone = len(self.service.functions("worker")) <= 1
@@ -109,6 +106,10 @@ class Injector:
         if killed and what == "worker":
             self.last_worker_kill = now
         return killed
+
+    def drop_trainer(self, _):
+        self.job.trainer.crash()
+        return True
 
     def pause(self, what):
         again = self.signal(what, signal.SIGSTOP)

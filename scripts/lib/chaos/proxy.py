@@ -17,7 +17,7 @@ class Link:
     def __init__(self, name):
         self.name, self.port, self.target = name, None, None
         self.mode, self.delay = PASS, 0.0
-        self.writers = set()
+        self.writers, self.accepted = set(), 0
         self.moved = asyncio.Event()
 
     async def listen(self):
@@ -34,6 +34,7 @@ class Link:
                 writer.transport.abort()
 
     async def accept(self, reader, writer):
+        self.accepted += 1
         if self.mode == CUT or self.target is None:
             return writer.transport.abort()
         self.writers.add(writer)
