@@ -118,7 +118,7 @@ class Stalls:
             self.open, self.streaming = [], False
 
     def disturbed(self):
-        """A fault happens: whatever is open is no longer the work of one kill."""
+        """A fault that is no kill: what the trainer waits for is no longer the work of kills alone."""
         with self.lock:
             for kill in self.open:
                 kill.alone = False
@@ -126,7 +126,7 @@ class Stalls:
     def killed(self, kind, alone):
         with self.lock:
             if self.streaming:
-                self.open.append(Open(kind, time.monotonic(), alone and not self.open))
+                self.open.append(Open(kind, time.monotonic(), alone))
 
     def arrived(self, now):
         with self.lock:
@@ -136,7 +136,7 @@ class Stalls:
             self.open = still
 
     def summary(self):
-        """By kind: how many, median and worst, and the same of those that nothing else overlapped."""
+        """By kind: how many, median and worst, and the same of those that only kills overlapped."""
         kinds = collections.defaultdict(list)
         for kind, seconds, alone in self.closed:
             kinds[kind].append((seconds, alone))

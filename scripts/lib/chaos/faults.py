@@ -1,5 +1,6 @@
 """What is done to the processes, and when: one seed decides kinds, times and lengths."""
 
+import datetime
 import heapq
 import itertools
 import math
@@ -19,6 +20,8 @@ EVERY = {
     "full disk": 35.0, "cut http": 14.0, "slow http": 18.0, "held http": 25.0,
     "two trainers": 40.0, "old checkpoint": 35.0,
 }
+# Times of kills and nothing else, in which the wait for the next batch is theirs, and times of everything.
+PHASE_SECONDS = (15.0, 40.0)
 PAUSE_SECONDS = (0.1, 40.0)
 DISK_SECONDS = (0.5, 6.0)
 CUT_SECONDS = (0.05, 4.0)
@@ -32,17 +35,20 @@ LONE_SECONDS = 3.0
 class Injector:
     """Disturbs one run; `tick` is called often and does what is due."""
 
-    def __init__(self, seed, service, links, disk, totals, stalls):
+    def __init__(self, seed, setup, totals, stalls):
         self.random = random.Random(seed)
-        self.service, self.links, self.disk = service, links, disk
+        self.service, self.links, self.disk = setup.service, setup.links, setup.disk
+        self.log = setup.root / "logs" / "faults.log"
         self.totals, self.stalls = totals, stalls
         self.job = None
         self.undo, self.order = [], itertools.count()
         self.due = {}
         self.last_fault = self.last_worker_kill = 0.0
+        self.kills_only, self.phase_ends = False, 0.0
         self.plan(time.monotonic())
 
     def plan(self, now):
+        """Draws the next time of each kind."""
         self.due = {kind: now + self.random.expovariate(1 / mean) for kind, mean in EVERY.items()}
 
     def tick(self, now):
@@ -51,10 +57,19 @@ class Injector:
             heapq.heappop(self.undo)[2]()
         if self.job is None:
             return
+        if now >= self.phase_ends:
+            self.change_phase(now)
         for kind, mean in EVERY.items():
             if now >= self.due[kind]:
                 self.due[kind] = now + self.random.expovariate(1 / mean)
-                self.inject(kind, now)
+                if kind.startswith("kill ") or not self.kills_only:
+                    self.inject(kind, now)
+
+    def change_phase(self, now):
+        self.phase_ends = now + self.random.uniform(*PHASE_SECONDS)
+        self.kills_only = not self.kills_only
+        if self.kills_only:
+            self.heal()
 
     def inject(self, kind, now):
         verb, _, what = kind.partition(" ")
@@ -64,12 +79,20 @@ class Injector:
             return
         self.totals.faults[kind] += 1
         self.last_fault = now
-        self.stalls.disturbed()
+        self.note(kind)
+        if verb != "kill":
+            self.stalls.disturbed()
         if verb in ("kill", "drop"):
             self.stalls.killed(kind, alone)
 
+    def note(self, text):
+        with open(self.log, "a") as log:
+            moment = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "milliseconds")
+            log.write(f"{moment} {self.job.name if self.job else '-'} {text}\n")
+
     def heal(self):
         """Ends everything that is still in force."""
+        self.note("nothing any more")
         while self.undo:
             heapq.heappop(self.undo)[2]()
         self.last_fault = time.monotonic()

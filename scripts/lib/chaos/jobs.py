@@ -4,6 +4,9 @@ import json
 
 from chaos import books, faults, processes, trainer
 
+# How a fetcher says that what it needs has been deleted.
+GONE = ("collected", "does not exist")
+
 
 class Job:
     """Runs until everything is delivered and the fetcher says so."""
@@ -42,10 +45,10 @@ class Job:
         said = [line for line in fetcher.tail() if line.startswith("gristmill-fetcher: ")]
         line = said[-1] if said else "it said nothing"
         self.book.heard(line)
-        if "collected" in line:
-            # An old checkpoint may be refused, never the last.
+        if any(word in line for word in GONE):
+            # What an old checkpoint needs may be gone, never what the last one needs.
             if not self.went_back:
-                self.book.wrong(f"the last checkpoint was refused: {line}")
+                self.book.wrong(f"what the last checkpoint needs is gone: {line}")
             self.return_to_last()
 
     def go_back(self, rng):

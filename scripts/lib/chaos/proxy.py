@@ -88,6 +88,11 @@ class Proxy:
 
         self.loop.run_until_complete(start())
         self.loop.run_forever()
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
 
     def become(self, name, mode, delay=0.0):
         self.loop.call_soon_threadsafe(self.links[name].become, mode, delay)

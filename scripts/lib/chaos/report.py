@@ -24,14 +24,14 @@ def seconds_of(value):
 def table(totals, stalls, seed, seconds):
     lines = [f"seed {seed}, {seconds:.0f} s, {totals.jobs} jobs", ""]
     summary = stalls.summary()
-    heads = ("median", "worst", "alone", "median", "worst")
+    heads = ("median", "worst", "of kills", "median", "worst")
     lines.append(f"{'fault':{WIDTH}}{'injected':>9}" + "".join(f"{head:>11}" for head in heads))
     for kind, count in sorted(totals.faults.items()):
         row = f"{kind:{WIDTH}}{count:>9}"
         if kind in summary:
             row += stall_columns(summary[kind])
         lines.append(row)
-    lines.append("  (time from a kill to the next new batch; alone: no other fault in between)")
+    lines.append("  (from a kill to the next new batch; of kills: while nothing was paused, cut, slow or full)")
     lines.append("")
     for name in ("kills", "batches", "delivered", "skipped", "lost", "twice"):
         lines.append(f"{name:{WIDTH}}{getattr(totals, name):>9}")

@@ -100,10 +100,7 @@ class Run:
 
     def fire(self, minutes):
         """Job after job; the last one is finished in peace."""
-        setup = self.setup
-        self.injector = faults.Injector(
-            self.seed, setup.service, setup.links, setup.disk, self.totals, self.stalls,
-        )
+        self.injector = faults.Injector(self.seed, self.setup, self.totals, self.stalls)
         end = time.monotonic() + minutes * 60
         number = 0
         while time.monotonic() < end:
@@ -146,7 +143,8 @@ class Run:
                 if self.injector is not None:
                     calm_since = max(calm_since, self.injector.last_fault)
                 if now - calm_since > HANG_SECONDS:
-                    raise Hung(f"{job.name} has not gone on for {quiet:.0f} s")
+                    said = f"{job.name} has not gone on for {quiet:.0f} s"
+                    raise Hung("\n  ".join([said, *self.witness()]))
                 time.sleep(TICK_SECONDS)
         finally:
             self.stalls.end()
