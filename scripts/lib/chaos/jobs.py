@@ -20,7 +20,7 @@ class Job:
         self.fetcher = self.new_fetcher("first")
         self.trainer = trainer.Trainer(self.fetcher.socket, self.book, f"{name}-trainer")
         self.intruder = None
-        # The checkpoint that fetcher and trainer went back behind and have not reached again.
+        # The checkpoint that fetcher and trainer went back behind and have not written again.
         self.went_back = None
 
     def new_fetcher(self, name):
@@ -32,7 +32,7 @@ class Job:
 
     def supervise(self, now):
         """Starts what died; whether the job is done."""
-        if self.went_back and self.trainer.next >= self.went_back:
+        if self.went_back and self.trainer.checkpoints[-1] >= self.went_back:
             self.went_back = None
         code = self.fetcher.supervise(now)
         if code is not None and code > 0:

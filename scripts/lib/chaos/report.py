@@ -1,5 +1,6 @@
 """What a run came to, for people and for machines."""
 
+import collections
 import json
 
 WIDTH = 22
@@ -57,7 +58,8 @@ def notes(totals):
             lines += ["", f"{title}:"]
             lines += [f"  {count} x {text[:150]}" for text, count in said.most_common(12)]
     if totals.errors:
-        lines += ["", "errors:"] + [f"  {error}" for error in totals.errors[:20]]
+        errors = collections.Counter(totals.errors).most_common(20)
+        lines += ["", "errors:"] + [f"  {count} x {error}" for error, count in errors]
     for hung in totals.hung:
         lines += ["", "hung: " + hung]
     return lines
