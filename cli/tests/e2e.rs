@@ -243,6 +243,27 @@ fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
 }
 
 #[test]
+fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
+    let dir = test_dir()?;
+    demo(&dir, "made", &["--workers", "2"])?; // makes the dataset
+    let state = dir.path("state").display().to_string();
+    let streaming = Streaming { dir: &dir, state };
+    let _up = streaming.up()?;
+    let mut fetcher = streaming.fetcher("old")?;
+    assert!(!take(&mut streaming.connect("old")?, &mut Frames::new(), 20, 1)?);
+    // It reports what was acknowledged once a second, and what is behind that is deleted.
+    std::thread::sleep(Duration::from_secs(3));
+    fetcher.kill()?;
+    fs::write(dir.path("old.cursor"), r#"{"epoch":0,"g":1}"#)?;
+    let mut fetcher = streaming.fetcher("old")?;
+    let told = take(&mut streaming.connect("old")?, &mut Frames::new(), usize::MAX, u64::MAX);
+    let told = told.unwrap_err().to_string();
+    assert!(told.contains("restore a newer one"), "not what is wrong: {told}");
+    assert_eq!(fetcher.wait()?, Some(1));
+    Ok(())
+}
+
+#[test]
 fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
     let dir = test_dir()?;
     demo(&dir, "made", &["--workers", "2"])?; // makes the dataset

@@ -309,6 +309,7 @@ async fn stream(
 ) {
     // Closes after the error is known, so that whoever waits for batches learns it.
     let _open = queue.clone();
+    let (clock, reported) = (Arc::clone(&downloader.runner.clock), Arc::clone(&progress));
     let streaming = async {
         let view = ledger.planned().await?;
         let Some(plan) = view.plan else { return Ok(()) };
@@ -321,6 +322,14 @@ async fn stream(
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     };
     if let Err(error) = streaming.await {
+        // An object is missing, too, when the checkpoint is older than what has been deleted. Then the
+        // answer to the first report says so, and that is the error to know; the first one stays.
+        while matches!(error, FetchError::BadObject(_))
+            && reported.is_unheard()
+            && ledger.error().is_none()
+        {
+            clock.sleep(Duration::from_millis(5)).await;
+        }
         ledger.fail(error);
     }
 }

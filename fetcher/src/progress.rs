@@ -149,6 +149,12 @@ impl Progress {
         self.lock().acked = Some(ack);
     }
 
+    /// Where the stream starts has not been accepted yet; nobody knows whether it may.
+    pub fn is_unheard(&self) -> bool {
+        let inner = self.lock();
+        inner.started && inner.acked.is_none()
+    }
+
     /// How many splits have been delivered beyond the last acknowledged one, within an epoch's
     /// arithmetic of `n_splits`.
     pub fn unreported_splits(&self, n_splits: u32) -> u64 {

@@ -1,0 +1,147 @@
+"""What the jobs read: integers written here, images made by `gristmill demo`, a pipeline for each."""
+
+import dataclasses
+import os
+import pathlib
+import struct
+import subprocess
+
+CASTAGNOLI = 0x82F63B78
+INTS_PIPELINE = """name: chaos-sleep
+source:
+  tfrecord: .
+  features:
+    value: {{ key: value, dtype: i64 }}
+ops:
+  - sleep: {{ ms: {sleep_ms} }}
+  - batch: {{ size: {batch} }}
+"""
+IMAGES_PIPELINE = """name: chaos-images
+source:
+  tfrecord: .
+  features:
+    image: {{ key: image/encoded, dtype: bytes }}
+    label: {{ key: image/class/label, dtype: i64 }}
+ops:
+  - decode
+  - random_resized_crop: {{ size: 64 }}
+  - flip: {{ p: 0.5 }}
+  - sleep: {{ ms: {sleep_ms} }}
+  - batch: {{ size: {batch} }}
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dataset:
+    """Files of records, and how a job goes through them."""
+
+    name: str
+    directory: pathlib.Path
+    pipeline: pathlib.Path
+    files: tuple  # records of each file, in the order of their names
+    batch: int
+    epochs: int
+
+    def keys(self):
+        """Every record's `__key__`: file index << 32 | record index."""
+        numbered = enumerate(self.files)
+        return {file << 32 | record for file, count in numbered for record in range(count)}
+
+    @property
+    def batches(self):
+        """Batches of an epoch."""
+        return -(-sum(self.files) // self.batch)
+
+
+def crc_table():
+    table = []
+    for byte in range(256):
+        for _ in range(8):
+            byte = byte >> 1 ^ (CASTAGNOLI if byte & 1 else 0)
+        table.append(byte)
+    return table
+
+
+TABLE = crc_table()
+
+
+def masked_crc(data):
+    """CRC-32C as TFRecord stores it."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def varint(number):
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def field(number, data):
+    """A length-delimited protobuf field."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def int_example(value):
+    """A tf.Example with one int64 called `value`."""
+    int64_list = field(3, field(1, varint(value)))
+    return field(1, field(1, field(1, b"value") + field(2, int64_list)))
+
+
+def framed(record):
+    length = struct.pack("<Q", len(record))
+    sums = struct.pack("<I", masked_crc(length)), struct.pack("<I", masked_crc(record))
+    return length + sums[0] + record + sums[1]
+
+
+def record_count(path):
+    """Records of a TFRecord file, by their lengths."""
+    count, size = 0, path.stat().st_size
+    with path.open("rb") as file:
+        while file.tell() < size:
+            (length,) = struct.unpack("<Q", file.read(8))
+            file.seek(length + 8, os.SEEK_CUR)
+            count += 1
+    return count
+
+
+def made(name, directory, pipeline, batch, epochs):
+    path = directory.parent / f"{name}.yaml"
+    path.write_text(pipeline)
+    files = sorted(path for path in directory.iterdir() if path.name.startswith("train-"))
+    counts = tuple(record_count(path) for path in files)
+    return Dataset(name, directory, path, counts, batch, epochs)
+
+
+def integers(root, records=1990, shards=5, sleep_ms=4, batch=8, epochs=3):
+    """Small splits that take time and nothing else."""
+    directory = root / "integers"
+    directory.mkdir(parents=True)
+    for shard in range(shards):
+        first, end = records * shard // shards, records * (shard + 1) // shards
+        path = directory / f"train-{shard:05}-of-{shards:05}"
+        path.write_bytes(b"".join(framed(int_example(value)) for value in range(first, end)))
+    pipeline = INTS_PIPELINE.format(sleep_ms=sleep_ms, batch=batch)
+    return made("sleep", directory, pipeline, batch, epochs)
+
+
+def images(root, gristmill, env, count=250, sleep_ms=15, batch=8, epochs=4):
+    """JPEGs that are decoded, cropped and mirrored at random."""
+    command = [gristmill, "demo", "--images", str(count), "--epochs", "1", "--step-time", "0ms"]
+    home = root / "home"
+    command += ["--batch-size", "64", "--json"]
+    subprocess.run(
+        command, env={**env, "HOME": str(home)}, check=True, stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    (found,) = (home / ".cache/gristmill/datasets").glob("imagenet-like-*")
+    directory = root / "images"
+    found.rename(directory)
+    pipeline = IMAGES_PIPELINE.format(sleep_ms=sleep_ms, batch=batch)
+    return made("images", directory, pipeline, batch, epochs)

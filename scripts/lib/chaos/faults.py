@@ -1,0 +1,185 @@
+"""What is done to the processes, and when: one seed decides kinds, times and lengths."""
+
+import datetime
+import heapq
+import itertools
+import math
+import random
+import shutil
+import signal
+import time
+
+from chaos import processes, proxy
+
+# Mean seconds between two faults of a kind.
+EVERY = {
+    "kill worker": 2.6, "kill coordinator": 3.5, "kill scaler": 9.0,
+    "kill service": 25.0, "kill fetcher": 13.0, "drop trainer": 11.0,
+    "pause worker": 10.0, "pause coordinator": 15.0, "pause scaler": 25.0,
+    "pause service": 40.0, "pause fetcher": 25.0,
+    "full disk": 35.0, "cut http": 14.0, "slow http": 18.0, "held http": 25.0,
+    "two trainers": 40.0, "old checkpoint": 35.0,
+}
+# Times of kills and nothing else, in which the wait for the next batch is theirs, and times of everything.
+PHASE_SECONDS = (15.0, 40.0)
+PAUSE_SECONDS = (0.1, 40.0)
+DISK_SECONDS = (0.5, 6.0)
+CUT_SECONDS = (0.05, 4.0)
+SLOW_SECONDS = (1.0, 8.0)
+SLOW_DELAY_SECONDS = (0.002, 0.1)
+INTRUDER_SECONDS = (2.0, 8.0)
+# A split that dies three times with its worker is set aside as the culprit: one that works alone is let be.
+LONE_SECONDS = 3.0
+
+
+class Injector:
+    """Disturbs one run; `tick` is called often and does what is due."""
+
+    def __init__(self, seed, setup, totals, stalls):
+        self.random = random.Random(seed)
+        self.service, self.links, self.disk = setup.service, setup.links, setup.disk
+        self.log = setup.root / "logs" / "faults.log"
+        self.totals, self.stalls = totals, stalls
+        self.job = None
+        self.undo, self.order = [], itertools.count()
+        self.due = {}
+        self.last_fault = self.last_worker_kill = 0.0
+        self.kills_only, self.phase_ends = False, 0.0
+        self.plan(time.monotonic())
+
+    def plan(self, now):
+        """Draws the next time of each kind."""
+        self.due = {kind: now + self.random.expovariate(1 / mean) for kind, mean in EVERY.items()}
+
+    def tick(self, now):
+        """Ends what is over; begins what is due while a job runs."""
+        while self.undo and self.undo[0][0] <= now:
+            heapq.heappop(self.undo)[2]()
+        if self.job is None:
+            return
+        if now >= self.phase_ends:
+            self.change_phase(now)
+        for kind, mean in EVERY.items():
+            if now >= self.due[kind]:
+                self.due[kind] = now + self.random.expovariate(1 / mean)
+                if kind.startswith("kill ") or not self.kills_only:
+                    self.inject(kind, now)
+
+    def change_phase(self, now):
+        self.phase_ends = now + self.random.uniform(*PHASE_SECONDS)
+        self.kills_only = not self.kills_only
+        if self.kills_only:
+            self.heal()
+
+    def inject(self, kind, now):
+        verb, _, what = kind.partition(" ")
+        alone = not self.undo
+        method = verb if verb in ("kill", "pause") else kind.replace(" ", "_")
+        if not getattr(self, method)(what):
+            return
+        self.totals.faults[kind] += 1
+        self.last_fault = now
+        self.note(kind)
+        if verb != "kill":
+            self.stalls.disturbed()
+        if verb in ("kill", "drop"):
+            self.stalls.killed(kind, alone)
+
+    def note(self, text):
+        with open(self.log, "a") as log:
+            moment = datetime.datetime.now(datetime.timezone.utc).isoformat("T", "milliseconds")
+            log.write(f"{moment} {self.job.name if self.job else '-'} {text}\n")
+
+    def heal(self):
+        """Ends everything that is still in force."""
+        self.note("nothing any more")
+        while self.undo:
+            heapq.heappop(self.undo)[2]()
+        self.last_fault = time.monotonic()
+
+    def later(self, seconds, action):
+        heapq.heappush(self.undo, (time.monotonic() + seconds, next(self.order), action))
+
+    def length(self, bounds):
+        """Short ones are many, long ones are few."""
+        low, high = bounds
+        return math.exp(self.random.uniform(math.log(low), math.log(high)))
+
+    def signal(self, what, number):
+        """Signals one process; (pid, how to signal it again) or nothing."""
+        if what in processes.FUNCTIONS:
+            found = self.service.functions(what)
+            if not found:
+                return None
+            pid = self.random.choice(found)
+            again = lambda number: self.service.signal_function(pid, what, number)
+        else:
+            program = self.service if what == "service" else self.job.fetcher
+            child = program.child
+            again = lambda number: program.child is child and program.signal(number)
+        return again if again(number) else None
+
+    def kill(self, what):
+        now = time.monotonic()
+        if what == "worker":
+            lone = len(self.service.functions("worker")) <= 1
+            if lone and now - self.last_worker_kill < LONE_SECONDS:
+                return False
+        killed = self.signal(what, signal.SIGKILL) is not None
+        if killed and what == "worker":
+            self.last_worker_kill = now
+        return killed
+
+    def drop_trainer(self, _):
+        self.job.trainer.crash()
+        return True
+
+    def pause(self, what):
+        again = self.signal(what, signal.SIGSTOP)
+        if again is None:
+            return False
+        self.later(self.length(PAUSE_SECONDS), lambda: again(signal.SIGCONT))
+        return True
+
+    def full_disk(self, _):
+        pid = self.service.pid
+        if pid is None or any(action == self.disk.free for _, _, action in self.undo):
+            return False
+        self.disk.fill(pid)
+        self.later(self.length(DISK_SECONDS), self.disk.free)
+        return True
+
+    def cut_http(self, _):
+        return self.link(proxy.CUT, CUT_SECONDS)
+
+    def slow_http(self, _):
+        return self.link(proxy.SLOW, SLOW_SECONDS, self.length(SLOW_DELAY_SECONDS))
+
+    def held_http(self, _):
+        return self.link(proxy.HELD, SLOW_SECONDS)
+
+    def link(self, mode, bounds, delay=0.0):
+        name = self.random.choice(processes.LINKS)
+        self.links.become(name, mode, delay)
+        self.later(self.length(bounds), lambda: self.links.become(name, proxy.PASS))
+        return True
+
+    def two_trainers(self, _):
+        """A second fetcher with a copy of the cursor, and a second trainer behind it, for a while."""
+        job = self.job
+        if job.intruder is not None:
+            return False
+        job.intrude(self.random.random())
+        self.later(self.length(INTRUDER_SECONDS), job.expel)
+        return True
+
+    def old_checkpoint(self, _):
+        """Fetcher and trainer come back from a checkpoint before the last."""
+        return self.job.go_back(self.random)
+
+
+def copy_cursor(source, target):
+    try:
+        shutil.copyfile(source, target)
+    except FileNotFoundError:
+        target.unlink(missing_ok=True)

@@ -1,0 +1,51 @@
+"""Reading what a fetcher serves, with the standard library alone."""
+
+import array
+import json
+import struct
+import sys
+
+HEADER = struct.Struct("<4sIQQ")
+ACK = struct.Struct("<4sIQ")
+PAYLOAD_BYTES_MAX = 1 << 30
+
+
+class Closed(Exception):
+    """The other end is gone, or says why it goes."""
+
+
+def receive(sock, length):
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        count = sock.recv_into(view[filled:])
+        if count == 0:
+            raise Closed("end of stream")
+        filled += count
+    return data
+
+
+def read_frame(sock):
+    """(magic, epoch, g, payload) of the next frame."""
+    magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
+    if magic not in (b"GMB1", b"GMBE", b"GMBX") or length > PAYLOAD_BYTES_MAX:
+        raise ValueError(f"no frame begins with {magic!r} and a length of {length}")
+    return magic, epoch, g, receive(sock, length)
+
+
+def ack(epoch, g):
+    return ACK.pack(b"GMA1", epoch, g)
+
+
+def keys_of(blob):
+    """The `__key__` values of a batch, from its safetensors header."""
+    (header_bytes,) = struct.unpack_from("<Q", blob)
+    start = 8 + header_bytes
+    info = json.loads(bytes(blob[8:start]))["__key__"]
+    begin, end = info["data_offsets"]
+    if info["dtype"] != "U64" or not 0 <= begin <= end <= len(blob) - start:
+        raise ValueError(f"__key__ is {info}")
+    keys = array.array("Q", bytes(blob[start + begin:start + end]))
+    if sys.byteorder == "big":
+        keys.byteswap()
+    return keys

@@ -1,0 +1,95 @@
+"""One job: its fetcher, its trainer, and whoever else claims to be that."""
+
+import json
+
+from chaos import books, faults, processes, trainer
+
+# How a fetcher says that what it needs has been deleted.
+GONE = ("collected", "does not exist")
+
+
+class Job:
+    """Runs until everything is delivered and the fetcher says so."""
+
+    def __init__(self, name, dataset, seed, workers, setup, expected, stalls):
+        self.name, self.dataset, self.seed, self.workers = name, dataset, seed, workers
+        self.setup = setup
+        self.directory = setup.root / "jobs" / name
+        self.directory.mkdir(parents=True)
+        self.book = books.JobBook(dataset, expected, stalls)
+        self.fetcher = self.new_fetcher("first")
+        self.trainer = trainer.Trainer(self.fetcher.socket, self.book, f"{name}-trainer")
+        self.intruder = None
+        # The checkpoint that fetcher and trainer went back behind and have not written again.
+        self.went_back = None
+
+    def new_fetcher(self, name):
+        directory = self.directory / name
+        directory.mkdir(exist_ok=True)
+        log = self.setup.root / "logs" / f"fetcher-{name}.log"
+        program, service = self.setup.fetcher, self.setup.service
+        return processes.Fetcher(program, service, log, self.setup.env, self, directory)
+
+    def supervise(self, now):
+        """Starts what died; whether the job is done."""
+        if self.went_back and self.trainer.checkpoints[-1] >= self.went_back:
+            self.went_back = None
+        code = self.fetcher.supervise(now)
+        if code is not None and code > 0:
+            self.heard(self.fetcher)
+        if self.intruder is not None:
+            self.intruder[0].supervise(now)
+        return self.fetcher.done
+
+    def heard(self, fetcher):
+        said = [line for line in fetcher.tail() if line.startswith("gristmill-fetcher: ")]
+        line = said[-1] if said else "it said nothing"
+        self.book.heard(line)
+        if any(word in line for word in GONE):
+            # What an old checkpoint needs may be gone, never what the last one needs.
+            if not self.went_back:
+                self.book.wrong(f"what the last checkpoint needs is gone: {line}")
+            self.return_to_last()
+
+    def go_back(self, rng):
+        if self.went_back or self.fetcher.pid is None or len(self.trainer.checkpoints) < 2:
+            return False
+        self.fetcher.end()
+        rolled = self.trainer.roll_back(rng)
+        if rolled is not None:
+            to, self.went_back = rolled
+            self.write_cursor(to)
+        return True
+
+    def return_to_last(self):
+        if self.went_back:
+            self.trainer.roll_forward(self.went_back)
+            self.write_cursor(self.went_back)
+            self.went_back = None
+
+    def write_cursor(self, position):
+        epoch, g = position
+        self.fetcher.cursor.write_text(json.dumps({"epoch": epoch, "g": g}))
+
+    def intrude(self, seed):
+        fetcher = self.new_fetcher("second")
+        faults.copy_cursor(self.fetcher.cursor, fetcher.cursor)
+        reader = trainer.Intruder(fetcher.socket, self.book, seed)
+        self.intruder = fetcher, reader
+        reader.start()
+
+    def expel(self):
+        if self.intruder is not None:
+            fetcher, reader = self.intruder
+            self.intruder = None
+            reader.stop()
+            fetcher.end()
+
+    def start(self):
+        self.trainer.start()
+
+    def end(self):
+        self.expel()
+        self.trainer.stop()
+        self.fetcher.end()
+        self.trainer.join(5)
