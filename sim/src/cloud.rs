@@ -12,7 +12,10 @@ use gristmill_coordinator::{
     inspect::{self, Stored},
 };
 use gristmill_ports::{CallError, Clock as _, Coordinator, InvokeError, Invoked, Invoker, Metrics};
-use gristmill_protocol::{Call, Poll, Release, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_protocol::{
+    Call, Commit, Flush, Poll, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
+    WorkerEvent,
+};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_splits::BundleState;
@@ -115,11 +118,31 @@ impl Cloud {
             let coordinator = cloud.coordinator(&process);
             let work = coordinator.answer(&request);
             let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
+            if let (Call::Flush(flush), Some(Reply::Refused(refusal))) = (&request.call, &reply)
+                && refusal.kind != RefusalKind::Busy
+            {
+                cloud.check_refused(flush, refusal).await;
+            }
             if let (Some(answer), Some(reply)) = (answer, reply) {
                 // The caller may be gone.
                 let _ = answer.send(reply);
             }
         });
+    }
+
+    /// 13. What is refused for good was not applied.
+    async fn check_refused(&self, flush: &Flush, refusal: &Refusal) {
+        let key = inspect::bundle_key(&self.store.ns, &self.store.job, flush.epoch, flush.bundle);
+        let Some(item) = self.items.item(&key).await else { return };
+        let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
+        let applied = |commit: &Commit| {
+            bundle
+                .entry(commit.index)
+                .is_some_and(|entry| (entry.attempt, entry.nonce) == (flush.attempt, flush.nonce))
+        };
+        if !flush.commits.is_empty() && flush.commits.iter().all(applied) {
+            self.world.violated(format_args!("invariant 13: applied, and refused: {refusal}"));
+        }
     }
 
     /// The call as a coordinator that makes this world's mistake would understand it.

@@ -3,8 +3,10 @@
 use crate::{
     Fault, Kind, Process, SimClock, World,
     cloud::{BUCKET, Cloud},
+    objects::SIMULATED,
     scenario::{BatchName, Expected, Scenario},
 };
+use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_fetcher::{Batch, Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
 use gristmill_pipeline::KEY_FIELD;
@@ -131,6 +133,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             Some(Ok(())) => log.entries().done = true,
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
+                check_loss(&cloud, &process, &error).await;
                 let entitled = process.generation().is_some() || resume == log.latest();
                 match judge(&world, &error, entitled) {
                     Fate::GivenUp => log.entries().given_up = true,
@@ -141,6 +144,24 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             None => {}
         }
         world.time.sleep(world.between_ms(100, 5_000)).await;
+    }
+}
+
+/// 12. A trainer whose start was accepted, and that no other has taken over from, finds everything it
+/// needs; one that comes too late is refused.
+async fn check_loss(cloud: &Cloud, process: &Process, error: &FetchError) {
+    let (Some(generation), FetchError::BadObject(what)) = (process.generation(), error) else {
+        return;
+    };
+    if !what.contains("does not exist") || what.contains(SIMULATED) {
+        return;
+    }
+    let key = inspect::consumer_key(&cloud.store.ns, &cloud.store.job);
+    let Some(item) = cloud.items.item(&key).await else { return };
+    if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
+        && consumer.generation <= generation
+    {
+        cloud.world.violated(format_args!("invariant 12: a trainer that was let in: {what}"));
     }
 }
 
