@@ -147,7 +147,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     }
 }
 
-/// 12. A trainer whose start was accepted, and that no other has taken over from, finds everything it
+/// Invariant 12: a trainer whose start was accepted, and that no other has taken over from, finds all it
 /// needs; one that comes too late is refused.
 async fn check_loss(cloud: &Cloud, process: &Process, error: &FetchError) {
     let (Some(generation), FetchError::BadObject(what)) = (process.generation(), error) else {
