@@ -111,7 +111,8 @@ fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
         assert_eq!(number(&report, "skipped"), 2, "{who}: one an epoch");
         let kept = files_below(&state)?;
         let mut kept = kept.iter().filter(|path| path.to_string_lossy().contains("quarantine"));
-        assert!(kept.any(|path| fs::read(path).unwrap() == raw), "{who}");
+        // The store keeps what it knows of an object behind its bytes.
+        assert!(kept.any(|path| fs::read(path).unwrap().starts_with(raw)), "{who}");
     }
     Ok(())
 }
