@@ -125,7 +125,7 @@ fn killed_processes_lose_nothing_and_double_nothing() -> Result<()> {
     let (calm, delivered) = demo(&dir, "calm", &slow)?;
     delivered.assert_exact(2, IMAGES, 16);
     for chaos in ["kill-workers", "kill-coordinator"] {
-        let more = [slow.as_slice(), &["--chaos", chaos, "--chaos-interval", "200ms"]].concat();
+        let more = [slow.as_slice(), &["--chaos", chaos, "--chaos-interval", "300ms"]].concat();
         let (report, delivered) = demo(&dir, chaos, &more)?;
         delivered.assert_exact(2, IMAGES, 16);
         assert_eq!(report["batches_blake3"], calm["batches_blake3"], "{chaos}");

@@ -4,6 +4,10 @@ use gristmill_splits::Limits;
 use gristmill_types::{ErrorPolicy, Namespace};
 use std::{num::NonZeroU32, time::Duration};
 
+/// Isolated deaths on one split that make it poison. More than the three that are needed: where workers
+/// are killed for other reasons, the last split of an epoch may well be hit three times in a row.
+const POISON_STRIKES: u8 = 5;
+
 /// Settings of one coordinator.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -37,7 +41,7 @@ impl Settings {
             min_splits: 64,
             window_bytes: 2 << 30,
             retention: Duration::from_secs(14 * 86_400),
-            limits: Limits::default(),
+            limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
         }
     }
 
