@@ -133,6 +133,10 @@ impl Extractor {
                     if wanted.key.as_bytes() != key {
                         continue;
                     }
+                    // A key that comes again replaces what it said before.
+                    if seen[i / 64 % 4] & 1 << (i % 64) != 0 {
+                        found -= held(&cells[i]);
+                    }
                     found += wanted.read(feature, &mut cells[i])?;
                     seen[i / 64 % 4] |= 1 << (i % 64);
                 }
@@ -144,6 +148,15 @@ impl Extractor {
             }
         }
         Ok(found)
+    }
+}
+
+/// Bytes of a value that was read.
+fn held(cell: &Cell) -> usize {
+    match &cell.place {
+        Place::Record(range) => range.len(),
+        Place::Buffer { bytes, .. } => *bytes,
+        Place::Row => 0,
     }
 }
 

@@ -207,6 +207,14 @@ proptest! {
     }
 
     #[test]
+    fn a_key_that_comes_twice_counts_once(i in 0_usize..4) {
+        let mut twice = good();
+        let again = good().swap_remove(i);
+        twice.push(again);
+        prop_assert_eq!(extract(&example(twice)), extract(&example(good())));
+    }
+
+    #[test]
     fn damage_never_panics(at in any::<prop::sample::Index>(), to: u8, cut in any::<prop::sample::Index>()) {
         let mut record = example(good());
         let i = at.index(record.len());
