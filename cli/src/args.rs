@@ -137,13 +137,9 @@ pub enum Chaos {
     KillCoordinator,
 }
 
+/// Names a service that runs already.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill stop j1 --backend aws"
-)]
-pub struct JobArgs {
-    /// The job's name
-    pub job: JobName,
+pub struct ServiceArgs {
     /// Where functions run
     #[arg(long, value_enum, default_value_t = Backend::Local)]
     pub backend: Backend,
@@ -153,6 +149,17 @@ pub struct JobArgs {
     /// The running service, by its state directory
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill stop j1 --backend aws"
+)]
+pub struct JobArgs {
+    /// The job's name
+    pub job: JobName,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -163,15 +170,8 @@ pub struct JobArgs {
     after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32\n  gristmill doctor --state-dir state"
 )]
 pub struct DoctorArgs {
-    /// Where functions run
-    #[arg(long, value_enum, default_value_t = Backend::Local)]
-    pub backend: Backend,
-    /// The running service: the address `gristmill up` prints
-    #[arg(long, conflicts_with = "state_dir")]
-    pub endpoint: Option<String>,
-    /// The running service, by its state directory
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub service: ServiceArgs,
     /// Workers that the training is going to ask for
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub workers: u32,

@@ -1,12 +1,11 @@
 //! Finding the system to work with: a service of one's own, one that is running, or AWS.
 
 use crate::{
-    args::{Backend, JobArgs, TrainArgs},
+    args::{Backend, ServiceArgs, TrainArgs},
     failure::Failure,
 };
 use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
-use gristmill_fetcher::{Compute, FetcherPorts, ServiceFile};
-use gristmill_ports::SystemClock;
+use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile};
 use gristmill_types::Namespace;
 use std::{
     path::{Path, PathBuf},
@@ -68,21 +67,13 @@ impl Stack {
     }
 
     /// Attaches to a service that runs already; starts none.
-    pub async fn running(args: &JobArgs) -> Result<Self, Failure> {
-        match (args.backend, &args.endpoint, &args.state_dir) {
-            (Backend::Aws, None, None) => Self::deployed().await,
-            (Backend::Aws, ..) => Err(Failure::usage(
-                "--endpoint and --state-dir name a local service, --backend aws a deployed one",
-            )),
-            (Backend::Local, Some(endpoint), _) => {
-                Self::of_file(&ServiceFile::of_endpoint(endpoint).map_err(Failure::usage)?, None)
+    pub async fn running(args: &ServiceArgs) -> Result<Self, Failure> {
+        match find(args)? {
+            Found::Deployed => Self::deployed().await,
+            Found::Local(file) => {
+                let file = file.map_err(Failure::usage)?;
+                Self::of_file(&file, None)
             }
-            (Backend::Local, None, Some(dir)) => {
-                Self::of_file(&ServiceFile::of_state_dir(dir).map_err(Failure::usage)?, None)
-            }
-            (Backend::Local, None, None) => Err(Failure::usage(
-                "which service? name it with --endpoint or --state-dir, or say --backend aws",
-            )),
         }
     }
 
@@ -92,12 +83,7 @@ impl Stack {
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
-        let ports = FetcherPorts {
-            coordinator: Arc::new(coordinator),
-            objects: Arc::new(aws.objects()),
-            clock: Arc::new(SystemClock),
-            compute: Compute::Threads,
-        };
+        let ports = FetcherPorts::new(Arc::new(coordinator), Arc::new(aws.objects()));
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         Ok(Self { aws, ns: settings.ns, bucket, ports, local: None, own: None })
     }
@@ -106,12 +92,8 @@ impl Stack {
         let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
-        let ports = FetcherPorts {
-            coordinator: Arc::new(coordinator.map_err(Failure::failed)?),
-            objects: Arc::new(aws.objects()),
-            clock: Arc::new(SystemClock),
-            compute: Compute::Threads,
-        };
+        let coordinator = coordinator.map_err(Failure::failed)?;
+        let ports = FetcherPorts::new(Arc::new(coordinator), Arc::new(aws.objects()));
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();
         Ok(Self { aws, ns, bucket, ports, local: Some(local), own })
@@ -187,6 +169,29 @@ impl Stack {
             // It was killed on purpose, so that its exit code says nothing.
             let _ = child.kill().await;
         }
+    }
+}
+
+/// What the arguments name.
+pub enum Found {
+    Deployed,
+    /// A service of this machine, if there is one.
+    Local(Result<Box<ServiceFile>, AttachError>),
+}
+
+/// Finds the running service that the arguments name; asks it nothing.
+pub fn find(args: &ServiceArgs) -> Result<Found, Failure> {
+    let local = |file: Result<_, _>| Ok(Found::Local(file.map(Box::new)));
+    match (args.backend, &args.endpoint, &args.state_dir) {
+        (Backend::Aws, None, None) => Ok(Found::Deployed),
+        (Backend::Aws, ..) => Err(Failure::usage(
+            "--endpoint and --state-dir name a local service, --backend aws a deployed one",
+        )),
+        (Backend::Local, Some(endpoint), _) => local(ServiceFile::of_endpoint(endpoint)),
+        (Backend::Local, None, Some(dir)) => local(ServiceFile::of_state_dir(dir)),
+        (Backend::Local, None, None) => Err(Failure::usage(
+            "which service? name it with --endpoint or --state-dir, or say --backend aws",
+        )),
     }
 }
 

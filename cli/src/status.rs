@@ -10,7 +10,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(15);
 
 pub async fn status(args: JobArgs) -> Result<(), Failure> {
-    let stack = Stack::running(&args).await?;
+    let stack = Stack::running(&args.service).await?;
     let status = match call(&stack, &Call::Status { job: args.job.clone() }).await? {
         Reply::Status(status) => status,
         other => return Err(unexpected(&other)),
@@ -24,7 +24,7 @@ pub async fn status(args: JobArgs) -> Result<(), Failure> {
 }
 
 pub async fn stop(args: JobArgs) -> Result<(), Failure> {
-    let stack = Stack::running(&args).await?;
+    let stack = Stack::running(&args.service).await?;
     match call(&stack, &Call::Stop { job: args.job.clone() }).await? {
         Reply::Job(view) if args.json => {
             println!("{}", json!({ "job": view.job, "state": word(&view.state) }))

@@ -9,7 +9,7 @@ use crate::{
     poller::Poller,
     progress::Progress,
 };
-use gristmill_ports::{CallError, Clock, Coordinator, Objects, call_with_retry};
+use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
 use gristmill_types::{Epoch, JobName, Namespace};
@@ -59,6 +59,13 @@ pub struct FetcherPorts {
     pub clock: Arc<dyn Clock>,
     /// Where local workers compute.
     pub compute: Compute,
+}
+
+impl FetcherPorts {
+    /// On this machine's clock and threads.
+    pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn Objects>) -> Self {
+        Self { coordinator, objects, clock: Arc::new(SystemClock), compute: Compute::Threads }
+    }
 }
 
 /// What the trainer is given next.

@@ -23,6 +23,5 @@ pub use dataset::{ListError, Source, list_dataset, mount_name};
 pub use error::FetchError;
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
 pub use gristmill_executor::NUMERICS;
-pub use gristmill_runner::Compute;
 pub use memory::return_large_buffers;
 pub use service_file::{AttachError, ServiceFile};

@@ -5,12 +5,10 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_fetcher::{
-    Compute, Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset,
-    mount_name,
+    Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset, mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
 use gristmill_pipeline::Pipeline;
-use gristmill_ports::SystemClock;
 use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{ErrorPolicy, JobName, Namespace};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
@@ -154,12 +152,8 @@ async fn find(args: &Args) -> anyhow::Result<Place> {
 
 async fn run(args: Args) -> anyhow::Result<()> {
     let place = find(&args).await?;
-    let ports = FetcherPorts {
-        coordinator: Arc::new(place.aws.coordinator(&place.coordinator_url, place.ns.clone())?),
-        objects: Arc::new(place.aws.objects()),
-        clock: Arc::new(SystemClock),
-        compute: Compute::Threads,
-    };
+    let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+    let ports = FetcherPorts::new(Arc::new(coordinator), Arc::new(place.aws.objects()));
     let cursors = CursorFile::new(args.state.clone());
     let cursor = cursors.load()?;
     match &args.pipeline {

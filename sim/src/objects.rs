@@ -91,10 +91,6 @@ impl Store {
         self.chunks().get(name).copied()
     }
 
-    pub fn n_chunks(&self) -> usize {
-        self.chunks().len()
-    }
-
     async fn apply_put(
         &self,
         path: &ObjectPath,

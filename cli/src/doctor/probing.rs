@@ -2,7 +2,7 @@
 
 use crate::{
     args::{Backend, DoctorArgs},
-    attach::aws_of,
+    attach::{Found, aws_of, find},
     failure::Failure,
 };
 use gristmill_aws::{
@@ -52,20 +52,9 @@ pub struct Findings {
 
 /// Finds out about the place that the arguments name.
 pub async fn probe(args: &DoctorArgs) -> Result<Findings, Failure> {
-    let found = match (args.backend, &args.endpoint, &args.state_dir) {
-        (Backend::Aws, None, None) => return Ok(probe_deployed().await),
-        (Backend::Aws, ..) => {
-            return Err(Failure::usage(
-                "--endpoint and --state-dir name a local service, --backend aws a deployed one",
-            ));
-        }
-        (Backend::Local, Some(endpoint), _) => ServiceFile::of_endpoint(endpoint),
-        (Backend::Local, None, Some(dir)) => ServiceFile::of_state_dir(dir),
-        (Backend::Local, None, None) => {
-            return Err(Failure::usage(
-                "which service? name it with --endpoint or --state-dir, or say --backend aws",
-            ));
-        }
+    let found = match find(&args.service)? {
+        Found::Deployed => return Ok(probe_deployed().await),
+        Found::Local(found) => found,
     };
     match found {
         Ok(file) => probe_local(&file).await,

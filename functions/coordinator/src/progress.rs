@@ -5,6 +5,7 @@ use crate::{
     Coordinator,
     coordinator::refuse,
     items::{ItemName, JobItem},
+    scan::Scan,
     store::{decode, invalid},
 };
 use bytes::Bytes;
@@ -41,9 +42,7 @@ impl Coordinator {
         }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-        if !item.state.is_ended() && self.needs_workers(&item, &scale, &scan, now_ms) {
-            self.kick(job, &item, claimable, active, poll.metrics.batches).await;
-        }
+        self.kick_if_needed(job, &item, &scale, &scan, poll.metrics.batches).await;
         Ok(Reply::Polled(Polled {
             job: item.view(job),
             generation: consumer.generation,
@@ -105,13 +104,23 @@ impl Coordinator {
         acked.map_err(|refusal| refuse(&refusal))
     }
 
-    pub(crate) fn needs_workers(
+    /// Asks the scaler to look at a job that lacks workers.
+    pub(crate) async fn kick_if_needed(
         &self,
+        job: &JobName,
         item: &JobItem,
         scale: &ScaleState,
-        scan: &crate::scan::Scan,
-        now_ms: u64,
-    ) -> bool {
+        scan: &Scan,
+        batches: u64,
+    ) {
+        let now_ms = self.clock.now_ms();
+        if !item.state.is_ended() && self.needs_workers(item, scale, scan, now_ms) {
+            let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
+            self.kick(job, item, claimable, active, batches).await;
+        }
+    }
+
+    fn needs_workers(&self, item: &JobItem, scale: &ScaleState, scan: &Scan, now_ms: u64) -> bool {
         if scan.claimable(now_ms) == 0 {
             return false;
         }

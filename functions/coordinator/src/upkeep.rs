@@ -4,12 +4,12 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem, Listed},
+    items::{ItemName, Listed},
     jobs::object_fault,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
-use gristmill_protocol::{Refusal, RefusalKind, ScaleState, keys};
-use gristmill_splits::{Consumer, Outcome, job::JobEvent};
+use gristmill_protocol::{Refusal, RefusalKind, keys};
+use gristmill_splits::{Outcome, job::JobEvent};
 use gristmill_types::JobName;
 use serde::Serialize;
 use std::time::Duration;
@@ -82,7 +82,10 @@ impl Coordinator {
                 done.abandoned += 1;
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
-                self.kick_if_needed(job, &item, &consumer, &scale).await?;
+                // A trainer's polls do this too, so it matters only if they cannot.
+                let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+                let batches = scale.log.last().map_or(0, |decision| decision.batch);
+                self.kick_if_needed(job, &item, &scale, &scan, batches).await;
             }
             Some(item) if !item.state.is_ended() => {}
             _ if silent > GRACE => {
@@ -121,23 +124,5 @@ impl Coordinator {
         self.store.update_from(&name, listed, tidied).await??;
         self.store.expire(&name, GRACE).await?;
         Ok(chunks.len() as u64)
-    }
-
-    /// A trainer's polls do this too, so it matters only if they cannot.
-    async fn kick_if_needed(
-        &self,
-        job: &JobName,
-        item: &JobItem,
-        consumer: &Consumer,
-        scale: &ScaleState,
-    ) -> Result<(), Refusal> {
-        let scan = self.scan(job, item, consumer, consumer.delivered).await?;
-        let now_ms = self.clock.now_ms();
-        if self.needs_workers(item, scale, &scan, now_ms) {
-            let batches = scale.log.last().map_or(0, |decision| decision.batch);
-            let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-            self.kick(job, item, claimable, active, batches).await;
-        }
-        Ok(())
     }
 }
