@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gristmill_types::{ErrorPolicy, JobName};
+use gristmill_types::{ErrorPolicy, JobName, Sharding, Visitation};
 use std::{path::PathBuf, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -24,9 +24,9 @@ pub enum Command {
     /// Start the local service and keep it running until Ctrl-C
     Up(UpArgs),
     /// Say where a job of a running service stands
-    Status(JobArgs),
+    Status(StatusArgs),
     /// Stop a job: its workers leave and its objects are removed
-    Stop(JobArgs),
+    Stop(StopArgs),
     /// Check the place one is about to train on, and say what to put right
     Doctor(DoctorArgs),
     /// Measure gristmill on this machine
@@ -103,6 +103,12 @@ pub struct TrainArgs {
     /// What to do with a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub on_error: ErrorPolicy,
+    /// What a trainer that dies and comes back is given: exactly-once, at-most-once or zero-once-or-more
+    #[arg(long, default_value_t, value_name = "MODE")]
+    pub visitation: Visitation,
+    /// What an epoch is: the dataset (dynamic), or the dataset once for each worker (off)
+    #[arg(long, default_value_t, value_name = "MODE")]
+    pub sharding: Sharding,
     /// Kill processes at random while training
     #[arg(long, value_enum)]
     pub chaos: Option<Chaos>,
@@ -151,10 +157,8 @@ pub struct ServiceArgs {
     pub state_dir: Option<PathBuf>,
 }
 
+/// Names a job of a service that runs already.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill stop j1 --backend aws"
-)]
 pub struct JobArgs {
     /// The job's name
     pub job: JobName,
@@ -163,6 +167,27 @@ pub struct JobArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill status j1 --state-dir state\n  gristmill status j1 --skipped --backend aws"
+)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+    /// List the records that were left out, and why
+    #[arg(long)]
+    pub skipped: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill stop j1 --state-dir state\n  gristmill stop j1 --backend aws"
+)]
+pub struct StopArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
 }
 
 #[derive(Debug, Args)]

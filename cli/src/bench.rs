@@ -7,10 +7,10 @@ use crate::{
     train::{self, Report},
 };
 use bytes::Bytes;
-use gristmill_executor::{Program, Scratch, SplitInput, sources::tfrecord::IndexBuilder};
+use gristmill_executor::{Program, Scratch, SplitInput, sources::IndexBuilder};
 use gristmill_fetcher::Source;
-use gristmill_pipeline::Pipeline;
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_pipeline::{Format, Pipeline};
+use gristmill_types::{ErrorPolicy, RecordKey, Sharding, Visitation};
 use serde_json::json;
 use std::{
     path::Path,
@@ -121,13 +121,14 @@ fn run_file(
     path: &Path,
 ) -> Result<(Duration, u64), Failure> {
     let data = Bytes::from(std::fs::read(path).map_err(Failure::failed)?);
-    let mut builder = IndexBuilder::new();
+    let mut builder = IndexBuilder::new(Format::TfRecord).map_err(Failure::failed)?;
     builder.push(&data).map_err(Failure::failed)?;
     let index = builder.finish().map_err(Failure::failed)?;
     let input = SplitInput {
         epoch: 0,
         seed: 0,
         on_error: ErrorPolicy::Fail,
+        copy: 0,
         first: RecordKey { file: 0, record: 0 },
         n_records: index.len(),
         data,
@@ -182,6 +183,8 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         state_dir: None,
         job: None,
         on_error: ErrorPolicy::Fail,
+        visitation: Visitation::default(),
+        sharding: Sharding::default(),
         chaos: None,
         chaos_interval: Duration::from_secs(1),
         split_batches: None,

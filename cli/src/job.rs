@@ -17,7 +17,11 @@ pub fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
 }
 
 /// Lists the dataset at `source`, offering a directory of this machine to the local service first.
-pub async fn dataset(stack: &Stack, source: Source) -> Result<Dataset, Failure> {
+pub async fn dataset(
+    stack: &Stack,
+    pipeline: &Pipeline,
+    source: Source,
+) -> Result<Dataset, Failure> {
     let (bucket, pattern) = match source {
         Source::S3 { bucket, pattern } => (bucket, pattern),
         Source::Local { root, pattern } => {
@@ -32,7 +36,8 @@ pub async fn dataset(stack: &Stack, source: Source) -> Result<Dataset, Failure> 
             (bucket, pattern)
         }
     };
-    let listed = list_dataset(&*stack.ports.objects, &bucket, &pattern).await;
+    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), pattern.as_str()));
+    let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
     listed.map_err(|error| match error {
         gristmill_fetcher::ListError::Objects(_) => Failure::failed(error),
         _ => Failure::usage(error),
@@ -65,6 +70,8 @@ pub async fn register(
         workers: args.workers,
         local_workers: args.local_workers,
         max_skipped: u64::MAX,
+        visitation: args.visitation,
+        sharding: args.sharding,
     };
     let registered = Fetcher::register(&stack.ports, Register { job, spec, dataset }).await;
     registered.map_err(|error| match error {

@@ -8,6 +8,7 @@ mod doctor;
 mod failure;
 mod function;
 mod job;
+mod skipped;
 mod status;
 mod train;
 mod up;

@@ -1,6 +1,11 @@
 //! `gristmill status` and `gristmill stop`: one job of a running service.
 
-use crate::{args::JobArgs, attach::Stack, failure::Failure};
+use crate::{
+    args::{StatusArgs, StopArgs},
+    attach::Stack,
+    failure::Failure,
+    skipped,
+};
 use gristmill_ports::{CallError, call_with_retry};
 use gristmill_protocol::{Call, JobState, JobStatus, JobView, RefusalKind, Reply};
 use serde_json::json;
@@ -9,12 +14,23 @@ use std::time::Duration;
 /// How long the service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-pub async fn status(args: JobArgs) -> Result<(), Failure> {
+pub async fn status(StatusArgs { job: args, skipped }: StatusArgs) -> Result<(), Failure> {
     let stack = Stack::running(&args.service).await?;
     let status = match call(&stack, &Call::Status { job: args.job.clone() }).await? {
         Reply::Status(status) => status,
         other => return Err(unexpected(&other)),
     };
+    if skipped {
+        let report = skipped::Report::read(&stack, &args.job).await?;
+        match args.json {
+            true => println!("{}", json!({ "job": args.job, "skipped": report.as_json() })),
+            false => {
+                print!("{}", report.as_text(usize::MAX));
+                println!("job {}: {} records were reported as left out", args.job, report.len());
+            }
+        }
+        return Ok(());
+    }
     let now_ms = stack.ports.clock.now_ms();
     match args.json {
         true => println!("{}", as_json(&status)),
@@ -23,7 +39,7 @@ pub async fn status(args: JobArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-pub async fn stop(args: JobArgs) -> Result<(), Failure> {
+pub async fn stop(StopArgs { job: args }: StopArgs) -> Result<(), Failure> {
     let stack = Stack::running(&args.service).await?;
     match call(&stack, &Call::Stop { job: args.job.clone() }).await? {
         Reply::Job(view) if args.json => {

@@ -16,7 +16,7 @@ use crate::{
     attach::Stack,
     dataset::DatasetSpec,
     failure::Failure,
-    job,
+    job, skipped,
 };
 use gristmill_fetcher::{Fetcher, FetcherConfig, Source};
 use gristmill_pipeline::Pipeline;
@@ -113,7 +113,7 @@ async fn train_on(
     started: Instant,
 ) -> Result<Report, Failure> {
     let before = Usage::now(stack).await;
-    let dataset = job::dataset(stack, source).await?;
+    let dataset = job::dataset(stack, pipeline, source.clone()).await?;
     let view = job::register(stack, args, prefix, pipeline, dataset).await?;
     let config = FetcherConfig {
         local_workers: args.local_workers,
@@ -137,7 +137,11 @@ async fn train_on(
         }
     };
     let usage = Usage::now(stack).await.since(&before);
-    Ok(Report::new(args, &view.job, trained, usage, chaos.kills()))
+    let left_out = match trained.epochs.iter().any(|epoch| epoch.skipped > 0) {
+        true => skipped::Report::read(stack, &view.job).await?.in_words_of(&source),
+        false => skipped::Report::default(),
+    };
+    Ok(Report::new(args, &view.job, trained, usage, chaos.kills(), left_out))
 }
 
 /// Stops a job that nobody will finish, so that workers do not go on for it.

@@ -1,12 +1,22 @@
 //! Datasets as people name them, and as jobs read them: files pinned by size and etag.
 
-use gristmill_ports::{ObjectError, Objects};
-use gristmill_protocol::{Dataset, SourceFile};
-use gristmill_types::Fingerprint;
+use crate::images::pack_images;
+use gristmill_pipeline::{Format, Source as PipelineSource};
+use gristmill_ports::{ObjectError, ObjectInfo, Objects};
+use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, SourceFile};
+use gristmill_types::{Fingerprint, Namespace};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
+
+/// What makes a pattern of a path.
+const WILD: [char; 3] = ['*', '?', '['];
+
+/// Largest list of files: a registration carries it, beside a pipeline.
+const MAX_LISTED_BYTES: usize = MAX_MESSAGE_BYTES / 6 * 5;
+/// Bytes of a file in that list beside its key and tag.
+const FILE_OVERHEAD_BYTES: usize = 48;
 
 /// Where a dataset is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +38,11 @@ impl Source {
     /// # Errors
     /// A local path that is not there, or an S3 address without a bucket.
     pub fn parse(text: &str, base: &Path) -> io::Result<Self> {
+        if text.is_empty() {
+            return Err(io::Error::other(
+                "the dataset has no name: give a path or s3://bucket/prefix",
+            ));
+        }
         if let Some(address) = text.strip_prefix("s3://") {
             let (bucket, pattern) = address.split_once('/').unwrap_or((address, ""));
             if bucket.is_empty() {
@@ -40,7 +55,7 @@ impl Source {
         };
         // The root ends before the first component with a wildcard.
         let parts: Vec<&str> = text.split('/').collect();
-        let fixed = parts.iter().take_while(|part| !part.contains(['*', '?', '['])).count();
+        let fixed = parts.iter().take_while(|part| !part.contains(WILD)).count();
         let path = base.join(parts[..fixed].join("/"));
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
         let found = fs::canonicalize(&path).map_err(|error| missing(&path, error))?;
@@ -86,16 +101,59 @@ pub enum ListError {
     Pattern(String, glob::PatternError),
     #[error("no file matches s3://{bucket}/{pattern}")]
     Empty { bucket: String, pattern: String },
+    #[error("{0}: {1}")]
+    Image(String, String),
+    #[error(
+        "s3://{bucket}/{pattern} has {files} files, more than a job can be told of: join them into \
+         fewer, larger ones, or name some of them"
+    )]
+    TooMany { bucket: String, pattern: String, files: usize },
+    #[error("cannot describe the images: {0}")]
+    Stored(serde_json::Error),
 }
 
-/// Lists the files of `bucket` that match `pattern`, in key order: a key, a prefix (a directory,
-/// with or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out.
+/// Lists what `source` reads from `bucket`: a key, a prefix (a directory, with or without its slash),
+/// or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
+///
+/// # Errors
+/// If nothing is found, or the object store does not answer.
 pub async fn list_dataset(
+    objects: &dyn Objects,
+    ns: &Namespace,
+    own_bucket: &str,
+    source: &PipelineSource,
+    (bucket, pattern): (&str, &str),
+) -> Result<Dataset, ListError> {
+    if source.format == Format::Images {
+        return pack_images(objects, ns, own_bucket, source, (bucket, pattern)).await;
+    }
+    let is_glob = pattern.contains(WILD);
+    let files: Vec<SourceFile> = list_files(objects, bucket, pattern)
+        .await?
+        .into_iter()
+        // A directory of shards may hold notes about itself.
+        .filter(|info| is_glob || !info.key.ends_with(".json"))
+        .map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag })
+        .collect();
+    let (bucket, pattern) = (bucket.to_owned(), pattern.to_owned());
+    let listed_bytes: usize =
+        files.iter().map(|file| file.key.len() + file.etag.len() + FILE_OVERHEAD_BYTES).sum();
+    if files.is_empty() {
+        return Err(ListError::Empty { bucket, pattern });
+    }
+    if listed_bytes > MAX_LISTED_BYTES {
+        return Err(ListError::TooMany { bucket, pattern, files: files.len() });
+    }
+    Ok(Dataset { bucket, files })
+}
+
+/// Lists the files of `bucket` that match `pattern` and are not hidden, in key order.
+pub(crate) async fn list_files(
     objects: &dyn Objects,
     bucket: &str,
     pattern: &str,
-) -> Result<Dataset, ListError> {
-    let wild = pattern.find(['*', '?', '[']);
+) -> Result<Vec<ObjectInfo>, ListError> {
+    let wild = pattern.find(WILD);
     let prefix = &pattern[..wild.unwrap_or(pattern.len())];
     let glob = wild.map(|_| glob::Pattern::new(pattern)).transpose();
     let glob = glob.map_err(|error| ListError::Pattern(pattern.to_owned(), error))?;
@@ -112,18 +170,9 @@ pub async fn list_dataset(
     let hidden = |key: &str| {
         key.rsplit('/').next().is_none_or(|n| n.is_empty() || n.starts_with(['.', '_']))
     };
-    let listed = objects.list(bucket, prefix).await?;
-    let files: Vec<SourceFile> = listed
-        .into_iter()
-        .filter(|info| wanted(&info.key) && !hidden(&info.key))
-        // A directory of shards may hold notes about itself.
-        .filter(|info| glob.is_some() || !info.key.ends_with(".json"))
-        .map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag })
-        .collect();
-    match files.is_empty() {
-        true => Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() }),
-        false => Ok(Dataset { bucket: bucket.to_owned(), files }),
-    }
+    let mut listed = objects.list(bucket, prefix).await?;
+    listed.retain(|info| wanted(&info.key) && !hidden(&info.key));
+    Ok(listed)
 }
 
 #[cfg(test)]
@@ -148,7 +197,11 @@ mod tests {
             let path = ObjectPath::new("b", key);
             objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
         }
-        let dataset = list_dataset(&objects, "b", pattern).await?;
+        let yaml = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
+                    ops: [{ batch: { size: 1 } }]";
+        let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
+        let (ns, source) = ("a".parse().unwrap(), pipeline.source());
+        let dataset = list_dataset(&objects, &ns, "own", source, ("b", pattern)).await?;
         Ok(dataset.files.into_iter().map(|file| file.key).collect())
     }
 
@@ -170,7 +223,7 @@ mod tests {
         assert_eq!(parse("s3://b/p/*"), s3);
         let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
-        assert!(Source::parse("s3:///x", &root).is_err());
+        assert!(Source::parse("s3:///x", &root).is_err() && Source::parse("", &root).is_err());
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ use crate::{
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
-use gristmill_types::{Epoch, JobName, Namespace};
+use gristmill_types::{Epoch, JobName, Namespace, Visitation};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 
@@ -30,7 +30,8 @@ pub struct FetcherConfig {
     pub local_workers: u32,
     /// Memory for objects fetched ahead, in bytes.
     pub prefetch_bytes: u64,
-    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint.
+    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint. Of a job that is
+    /// not visited exactly once, the coordinator knows better.
     pub resume: (Epoch, u64),
     /// How long the service may be silent before the run fails.
     pub patience: Duration,
@@ -104,6 +105,9 @@ pub struct Fetcher {
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
+    visitation: Visitation,
+    /// Taken from the queue, not yet handed over.
+    held: Option<Assembled>,
     /// Moments on the clock.
     last_handed_over: Option<Duration>,
     asked: Option<Duration>,
@@ -137,12 +141,17 @@ impl Fetcher {
         let runner = Runner { coordinator, objects, clock, compute, config: runner_config };
         let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;
         let context = Arc::new(context);
+        let visitation = context.view.spec.visitation;
+        let resume = beginning(&ports, &config, visitation).await?;
 
         // Batches are counted from the start of the epoch to resume in: entries of all its splits
         // are asked for again, objects only of those still needed.
-        let start: Place = (config.resume.0, 0);
+        let start: Place = (resume.0, 0);
         let ledger = Arc::new(Ledger::new((*context.view).clone(), start));
-        let progress = Arc::new(Progress::new(config.resume));
+        let progress = Arc::new(Progress::new(resume));
+        if visitation == Visitation::AtMostOnce {
+            progress.acknowledge_always();
+        }
         let store = Arc::new(LocalStore::new(config.prefetch_bytes));
 
         let mut tasks = JoinSet::new();
@@ -172,19 +181,15 @@ impl Fetcher {
             local: store,
             budget_bytes: config.prefetch_bytes,
         };
-        tasks.spawn(stream(
-            downloader,
-            Arc::clone(&ledger),
-            Arc::clone(&progress),
-            config.resume,
-            queue,
-        ));
+        tasks.spawn(stream(downloader, Arc::clone(&ledger), Arc::clone(&progress), resume, queue));
         Ok(Self {
             ledger,
             progress,
             ports,
             config,
             batches,
+            visitation,
+            held: None,
             last_handed_over: None,
             asked: None,
             last_batch: None,
@@ -201,23 +206,24 @@ impl Fetcher {
         }
         // Asking again after a cancelled wait is the same wait.
         let asked = *self.asked.get_or_insert(self.ports.clock.monotonic());
-        if self.batches.is_empty() {
-            self.progress.urgent.notify_one();
+        if let (Visitation::ZeroOnceOrMore, Some((epoch, g))) = (self.visitation, self.last_batch) {
+            self.progress.durable((epoch, g + 1));
         }
-        let queued = self.batches.len();
-        let Some(assembled) = self.batches.recv().await else {
-            let broken = || FetchError::BadObject("the stream of batches broke off".into());
-            return Err(self.ledger.error().unwrap_or_else(broken));
-        };
+        let queued = self.batches.len() + usize::from(self.held.is_some());
+        let assembled = self.take().await?;
         self.asked = None;
         match assembled {
-            Assembled::Batch { batch, resume_place } => {
+            Assembled::Batch { batch, .. } => {
                 let now = self.ports.clock.monotonic();
                 let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
-                let name = (batch.epoch, batch.g);
-                self.progress.handed_over(name, resume_place, (since_last, now - asked), queued);
+                self.progress.handed_over((since_last, now - asked), queued);
                 self.last_batch = Some((batch.epoch, batch.g));
                 self.report_if_due();
+                if self.visitation == Visitation::AtMostOnce {
+                    // While the trainer works on this one.
+                    let next = self.batches.try_recv().ok();
+                    self.hold(next);
+                }
                 Ok(Delivery::Batch(batch))
             }
             Assembled::EpochEnd(totals) => Ok(Delivery::EpochEnd(totals)),
@@ -226,6 +232,46 @@ impl Fetcher {
                 Ok(Delivery::End)
             }
         }
+    }
+
+    /// The next of the queue, consumed first if it must not come twice.
+    async fn take(&mut self) -> Result<Assembled, FetchError> {
+        if self.held.is_none() {
+            if self.batches.is_empty() {
+                self.progress.urgent.notify_one();
+            }
+            let next = self.batches.recv().await;
+            self.hold(next);
+        }
+        if let (Visitation::AtMostOnce, Some(Assembled::Batch { batch, .. })) =
+            (self.visitation, &self.held)
+        {
+            let next = (batch.epoch, batch.g + 1);
+            tokio::select! {
+                biased;
+                () = self.progress.told(next) => {}
+                error = self.ledger.failed() => return Err(error),
+            }
+        }
+        let broken = || FetchError::BadObject("the stream of batches broke off".into());
+        self.held.take().ok_or_else(|| self.ledger.error().unwrap_or_else(broken))
+    }
+
+    /// Keeps what comes next until it is handed over: what is to come once at most is consumed by now.
+    fn hold(&mut self, next: Option<Assembled>) {
+        if let Some(Assembled::Batch { batch, resume_place }) = &next {
+            self.progress.next_is((batch.epoch, batch.g), *resume_place);
+            if self.visitation == Visitation::AtMostOnce {
+                self.progress.durable((batch.epoch, batch.g + 1));
+                self.progress.urgent.notify_one();
+            }
+        }
+        self.held = next;
+    }
+
+    /// What a trainer of this job that comes back is given.
+    pub fn visitation(&self) -> Visitation {
+        self.visitation
     }
 
     /// Resolves when the run has failed, be it while nobody takes batches.
@@ -271,7 +317,7 @@ impl Fetcher {
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
         let give_up = self.ports.clock.monotonic() + self.config.patience;
-        self.progress.close();
+        self.progress.acknowledge_always();
         while self.progress.ack().is_some() && self.ports.clock.monotonic() < give_up {
             if let Some(error) = self.ledger.error() {
                 return Err(error);
@@ -293,12 +339,32 @@ impl Fetcher {
 /// How long registration insists.
 const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
 
+/// The batch to begin with.
+async fn beginning(
+    ports: &FetcherPorts,
+    config: &FetcherConfig,
+    visitation: Visitation,
+) -> Result<(Epoch, u64), FetchError> {
+    if visitation == Visitation::ExactlyOnce {
+        return Ok(config.resume);
+    }
+    let call = Call::Status { job: config.job.clone() };
+    let reply =
+        call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await?;
+    match reply {
+        Reply::Status(status) => Ok(config.resume.max(status.durable)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> FetchError {
+    FetchError::Refused(format!("the coordinator's answer does not fit: {reply:?}"))
+}
+
 fn expect_job(reply: Result<Reply, CallError>) -> Result<JobView, FetchError> {
     match reply? {
         Reply::Job(view) => Ok(view),
-        other => {
-            Err(FetchError::Refused(format!("the coordinator's answer does not fit: {other:?}")))
-        }
+        other => Err(unexpected(&other)),
     }
 }
 

@@ -10,6 +10,7 @@ mod downloader;
 mod error;
 mod fetcher;
 pub mod framing;
+mod images;
 mod ledger;
 mod local;
 mod memory;

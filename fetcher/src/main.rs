@@ -10,7 +10,7 @@ use gristmill_fetcher::{
 };
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{JobSpec, Register};
-use gristmill_types::{ErrorPolicy, JobName, Namespace};
+use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, Visitation};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 /// Serve the batches of a gristmill job to a training loop.
@@ -61,6 +61,12 @@ struct Args {
     /// What to do with a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t)]
     on_error: ErrorPolicy,
+    /// What a trainer that dies and comes back is given: exactly-once, at-most-once or zero-once-or-more
+    #[arg(long, default_value_t)]
+    visitation: Visitation,
+    /// What an epoch is: the dataset (dynamic), or the dataset once for each worker (off)
+    #[arg(long, default_value_t)]
+    sharding: Sharding,
     /// Memory for objects fetched ahead, in MiB; room for two is always taken
     #[arg(long, default_value_t = 64)]
     prefetch_mib: u64,
@@ -217,7 +223,10 @@ async fn registration(
             (bucket, pattern)
         }
     };
-    let dataset = list_dataset(&*ports.objects, &bucket, &pattern).await?;
+    let source = pipeline.source();
+    let dataset =
+        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &pattern))
+            .await?;
     Ok(Register {
         job: args.job.clone(),
         spec: JobSpec {
@@ -231,6 +240,8 @@ async fn registration(
             workers: args.workers,
             local_workers: args.local_workers,
             max_skipped: u64::MAX,
+            visitation: args.visitation,
+            sharding: args.sharding,
         },
         dataset,
     })

@@ -31,7 +31,7 @@ impl Poller {
         while self.ledger.error().is_none() {
             let now_ms = self.clock.now_ms();
             let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS
-                || self.progress.is_closing()
+                || self.progress.acknowledges_always()
                 || self.window_waits();
             let ack = self.progress.ack().filter(|_| due);
             match self.poll(ack).await {

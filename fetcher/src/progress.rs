@@ -11,7 +11,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 /// Batches over which the reported means are taken (Cachew 4.3 averages over the last 100).
 const METRIC_BATCHES: usize = 100;
@@ -20,7 +20,8 @@ const METRIC_BATCHES: usize = 100;
 struct Inner {
     /// Which run of the trainer this is, once that is settled.
     generation: Option<u64>,
-    started: bool,
+    /// Where this run begins: the batch, and the first split it needs.
+    began: Option<((Epoch, u64), Place)>,
     delivered: Place,
     durable: (Epoch, u64),
     durable_place: Place,
@@ -39,8 +40,10 @@ pub(crate) struct Progress {
     inner: Mutex<Inner>,
     /// Somebody waits for the next poll.
     pub urgent: Notify,
-    /// Somebody waits for the next acknowledgement.
-    closing: AtomicBool,
+    /// Somebody waits for every acknowledgement.
+    always: AtomicBool,
+    /// Up to where the coordinator knows the trainer to be.
+    told: watch::Sender<(Epoch, u64)>,
 }
 
 impl Progress {
@@ -49,7 +52,7 @@ impl Progress {
     pub fn new(durable: (Epoch, u64)) -> Self {
         let inner = Inner {
             generation: None,
-            started: false,
+            began: None,
             delivered: (durable.0, 0),
             durable,
             durable_place: (durable.0, 0),
@@ -59,7 +62,12 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
         };
-        Self { inner: Mutex::new(inner), urgent: Notify::new(), closing: AtomicBool::new(false) }
+        Self {
+            inner: Mutex::new(inner),
+            urgent: Notify::new(),
+            always: AtomicBool::new(false),
+            told: watch::Sender::new((0, 0)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -79,21 +87,20 @@ impl Progress {
     /// The stream goes on with the split at `next`, and needs what splits from `needed` on left over.
     pub fn starts_at(&self, needed: Place, next: Place) {
         let mut inner = self.lock();
-        inner.started = true;
         inner.delivered = inner.delivered.max(next);
         inner.durable_place = inner.durable_place.max(needed);
+        inner.began = Some((inner.durable, inner.durable_place));
     }
 
-    /// A batch is handed to the trainer; a restart at it would need splits from `resume_place` on.
-    pub fn handed_over(
-        &self,
-        batch: (Epoch, u64),
-        resume_place: Place,
-        (since_last, waited): (Duration, Duration),
-        queue_batches: usize,
-    ) {
+    /// A batch is about to be handed to the trainer; a restart at it would need splits from
+    /// `resume_place` on.
+    pub fn next_is(&self, batch: (Epoch, u64), resume_place: Place) {
+        self.lock().resume_places.insert(batch, resume_place);
+    }
+
+    /// A batch is handed to the trainer.
+    pub fn handed_over(&self, (since_last, waited): (Duration, Duration), queue_batches: usize) {
         let mut inner = self.lock();
-        inner.resume_places.insert(batch, resume_place);
         inner.batches += 1;
         inner.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
         inner.recent.truncate(METRIC_BATCHES - 1);
@@ -122,37 +129,47 @@ impl Progress {
         inner.resume_places = inner.resume_places.split_off(&next);
     }
 
-    /// The acknowledgement to send now, if it says anything new.
+    /// The acknowledgement to send now, if it says anything new. The first one says where this run
+    /// begins, and nothing of what it has done since: only so can the coordinator tell that another
+    /// run was there first.
     pub fn ack(&self) -> Option<Ack> {
         let inner = self.lock();
-        let ack = Ack {
-            generation: inner.generation?,
-            delivered: inner.delivered,
-            durable: inner.durable,
-            durable_position: inner.durable_place,
+        let (durable, durable_position) = match inner.acked {
+            Some(_) => (inner.durable, inner.durable_place),
+            None => inner.began?,
         };
-        (inner.started && inner.acked != Some(ack)).then_some(ack)
+        let (generation, delivered) = (inner.generation?, inner.delivered);
+        let ack = Ack { generation, delivered, durable, durable_position };
+        (inner.acked != Some(ack)).then_some(ack)
     }
 
     /// From now on progress is acknowledged at every poll.
-    pub fn close(&self) {
-        self.closing.store(true, Ordering::Relaxed);
+    pub fn acknowledge_always(&self) {
+        self.always.store(true, Ordering::Relaxed);
         self.urgent.notify_one();
     }
 
-    pub fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
+    pub fn acknowledges_always(&self) -> bool {
+        self.always.load(Ordering::Relaxed)
+    }
+
+    /// Resolves once the coordinator knows that everything before `next` is consumed.
+    pub async fn told(&self, next: (Epoch, u64)) {
+        self.urgent.notify_one();
+        // The sender lives as long as self.
+        let _ = self.told.subscribe().wait_for(|told| *told >= next).await;
     }
 
     /// `ack` has been written.
     pub fn acknowledged(&self, ack: Ack) {
         self.lock().acked = Some(ack);
+        self.told.send_replace(ack.durable);
     }
 
     /// Where the stream starts has not been accepted yet; nobody knows whether it may.
     pub fn is_unheard(&self) -> bool {
         let inner = self.lock();
-        inner.started && inner.acked.is_none()
+        inner.began.is_some() && inner.acked.is_none()
     }
 
     /// How many splits have been delivered beyond the last acknowledged one, within an epoch's
@@ -219,10 +236,15 @@ mod tests {
         for (g, place, resume) in
             [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
         {
-            progress.handed_over((0, g), resume, TIMES, 0);
+            progress.next_is((0, g), resume);
+            progress.handed_over(TIMES, 0);
             progress.passed(place);
         }
         progress.durable((0, 2));
+        let first = progress.ack().unwrap();
+        assert_eq!(first.durable, (0, 0), "first of all, where it begins");
+        progress.acknowledged(first);
+        assert_eq!(progress.ack().unwrap().durable, (0, 2));
         assert_eq!(progress.ack().unwrap().durable_position, (0, 0));
         progress.durable((0, 3));
         assert_eq!(progress.ack().unwrap().durable_position, (0, 2));
@@ -239,7 +261,7 @@ mod tests {
         let ack = progress.ack().unwrap();
         progress.acknowledged(ack);
         assert_eq!(progress.ack(), None);
-        progress.handed_over((0, 0), (0, 0), TIMES, 2);
+        progress.handed_over(TIMES, 2);
         progress.passed((0, 3));
         assert_eq!(progress.unreported_splits(10), 3);
         assert!(progress.ack().is_some());

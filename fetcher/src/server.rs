@@ -6,7 +6,7 @@ use crate::{
     Delivery, FetchError, Fetcher,
     framing::{ACK_BYTES, FrameKind, header, parse_ack},
 };
-use gristmill_types::Epoch;
+use gristmill_types::{Epoch, Visitation};
 use serde::{Deserialize, Serialize};
 use std::{
     fs, io,
@@ -218,7 +218,9 @@ async fn finish(
     if send(writer, &head, summary.as_bytes()).await.is_err() {
         return Ok(Visit::Left(cursor));
     }
-    let last = fetcher.last_batch();
+    // Where no checkpoint says how far the trainer is, nothing is left to wait for.
+    let awaited = fetcher.visitation() == Visitation::ExactlyOnce;
+    let last = fetcher.last_batch().filter(|_| awaited);
     while last.is_some_and(|(epoch, g)| (cursor.epoch, cursor.g) <= (epoch, g)) {
         match acks.recv().await {
             Some(ack) => cursor = acknowledge(&fetcher, cursors, cursor, ack)?,

@@ -304,19 +304,25 @@ fn mount(
 ) -> Result<(), LocalError> {
     let mut kept = lock(kept);
     objects.mount(name, path)?;
-    keep_mount(&mut kept.saved.mounts, name, path)?;
-    kept.dir.save(&kept.saved)
+    let mut saved = kept.saved.clone();
+    // A full disk must not turn away who asks for what is written down already.
+    if keep_mount(&mut saved.mounts, name, path)? {
+        kept.dir.save(&saved)?;
+        kept.saved = saved;
+    }
+    Ok(())
 }
 
-/// A name maps to one directory: the one given last.
-fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<(), LocalError> {
+/// A name maps to one directory: the one given last. Says whether that is new.
+fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<bool, LocalError> {
     // The next start may have another working directory.
     let path = path.canonicalize().map_err(|error| LocalError::state(path, error))?;
     match mounts.iter_mut().find(|known| known.name == name) {
+        Some(known) if known.path == path => return Ok(false),
         Some(known) => known.path = path,
         None => mounts.push(Mount { name: name.to_owned(), path }),
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Every port bound before anything serves.

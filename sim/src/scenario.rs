@@ -8,16 +8,16 @@ use bytes::Bytes;
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
-use gristmill_types::{Epoch, ErrorPolicy};
+use gristmill_types::{Epoch, ErrorPolicy, Sharding, Visitation};
 use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
 };
 
 const DATA: &str = "data";
 
 /// One job over one small dataset.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scenario {
     /// Records of each file.
     pub files: Vec<u32>,
@@ -27,6 +27,8 @@ pub struct Scenario {
     pub epochs: Epoch,
     pub workers: u32,
     pub local_workers: u32,
+    pub visitation: Visitation,
+    pub sharding: Sharding,
     pub seed: u64,
 }
 
@@ -37,6 +39,19 @@ pub type BatchName = (Epoch, u64);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     pub batches: BTreeMap<BatchName, blake3::Hash>,
+}
+
+impl Expected {
+    /// Whether a disturbed run may have delivered `batches`: the same, or, where trainers that died may
+    /// have taken some along, some of the same.
+    pub fn allows(&self, other: &Self, visitation: Visitation) -> bool {
+        match visitation {
+            Visitation::ExactlyOnce => self == other,
+            Visitation::AtMostOnce | Visitation::ZeroOnceOrMore => {
+                other.batches.iter().all(|(name, hash)| self.batches.get(name) == Some(hash))
+            }
+        }
+    }
 }
 
 impl Scenario {
@@ -54,6 +69,12 @@ impl Scenario {
             epochs: random.u32(1..4),
             workers: random.u32(1..6),
             local_workers: u32::from(random.u8(0..4) == 0),
+            visitation: match random.u8(0..6) {
+                0 => Visitation::AtMostOnce,
+                1 => Visitation::ZeroOnceOrMore,
+                _ => Visitation::ExactlyOnce,
+            },
+            sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
             seed: shape,
         }
     }
@@ -96,26 +117,37 @@ impl Scenario {
             workers: self.workers,
             local_workers: self.local_workers,
             max_skipped: 0,
+            visitation: self.visitation,
+            sharding: self.sharding,
         };
         let dataset = Dataset { bucket: DATA.to_owned(), files };
         Ok(Register { job: cloud.store.job.clone(), spec, dataset })
     }
 
-    /// Record keys of one epoch.
-    pub fn keys(&self) -> impl Iterator<Item = u64> {
+    /// How often an epoch visits the dataset.
+    fn copies(&self) -> u32 {
+        match self.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => (self.workers + self.local_workers).max(1),
+        }
+    }
+
+    /// What one epoch visits: record keys, each with the number of the visit.
+    pub fn visits(&self) -> impl Iterator<Item = (u64, u32)> {
         let of =
             |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
-        (0..).zip(&self.files).flat_map(of)
+        let keys = (0..).zip(&self.files).flat_map(of);
+        keys.flat_map(|key| (0..self.copies()).map(move |copy| (key, copy)))
     }
 
     /// Records an epoch leaves out because its last batch would not be full.
     pub fn left_out(&self) -> usize {
-        let records: u32 = self.files.iter().sum();
+        let records = self.files.iter().sum::<u32>() * self.copies();
         if self.drop_last { (records % self.batch_size) as usize } else { 0 }
     }
 }
 
-static KNOWN: Mutex<BTreeMap<Scenario, Arc<Expected>>> = Mutex::new(BTreeMap::new());
+static KNOWN: LazyLock<Mutex<HashMap<Scenario, Arc<Expected>>>> = LazyLock::new(Mutex::default);
 
 /// What `scenario` must deliver, if an undisturbed run has shown it.
 pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {

@@ -9,14 +9,16 @@ use crate::{
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_fetcher::{Batch, Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
-use gristmill_pipeline::KEY_FIELD;
+use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
 use gristmill_protocol::Register;
 use gristmill_runner::Compute;
 use gristmill_splits::{
-    invariants::{invariant_07_replay_is_identical, invariant_08_exactly_once},
+    invariants::{
+        invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
+    },
     order::Ramp,
 };
-use gristmill_types::Epoch;
+use gristmill_types::{Epoch, Visitation};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -37,7 +39,7 @@ pub struct Log(Mutex<Entries>);
 struct Entries {
     batches: BTreeMap<BatchName, blake3::Hash>,
     /// How often each record came, replays counted once.
-    records: BTreeMap<(Epoch, u64), u32>,
+    records: BTreeMap<(Epoch, u64, u32), u32>,
     replays: u64,
     /// Checkpoints on durable storage, oldest first: the batch to resume at.
     saved: Vec<BatchName>,
@@ -74,37 +76,50 @@ impl Log {
     }
 
     /// Notes a batch; one that came before must be the same.
-    fn note(&self, world: &World, batch: &Batch) {
+    fn note(&self, world: &World, visitation: Visitation, batch: &Batch) {
         let hash = blake3::hash(&batch.frame);
         let name = (batch.epoch, batch.g);
         world.event(format_args!("batch {name:?} of {} rows", batch.rows));
         let mut entries = self.entries();
         if let Some(before) = entries.batches.insert(name, hash) {
             entries.replays += 1;
+            if visitation == Visitation::AtMostOnce {
+                world.check(invariant_09_at_most_once([2]));
+            }
             return world.check(invariant_07_replay_is_identical(&before, &hash));
         }
         let frame = Frame::parse(batch.frame.clone(), &Limits::default());
-        let keys = frame.as_ref().ok().and_then(|frame| frame.get(KEY_FIELD));
-        let Some(keys) = keys else { return world.violated("a batch cannot be read") };
+        let Ok(frame) = frame else { return world.violated("a batch cannot be read") };
+        let (Some(keys), Some(copies)) = (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) else {
+            return world.violated("a batch does not say where its rows come from");
+        };
         let (keys, _) = keys.values().as_chunks::<8>();
-        for key in keys {
-            *entries.records.entry((batch.epoch, u64::from_le_bytes(*key))).or_default() += 1;
+        let (copies, _) = copies.values().as_chunks::<4>();
+        for (key, copy) in keys.iter().zip(copies) {
+            let visit = (batch.epoch, u64::from_le_bytes(*key), u32::from_le_bytes(*copy));
+            *entries.records.entry(visit).or_default() += 1;
         }
     }
 
-    /// 8. Every record of every epoch came once, but for what full batches leave out.
-    pub fn check_exactly_once(&self, world: &World, scenario: &Scenario) {
+    /// 8. Every record of every epoch came once, but for what full batches leave out. 9. Where a trainer
+    /// that died may have taken some along, no more than once.
+    pub fn check_visits(&self, world: &World, scenario: &Scenario) {
         let entries = self.entries();
         for epoch in 0..scenario.epochs {
-            let times = |key| entries.records.get(&(epoch, key)).copied().unwrap_or(0);
-            let missing = scenario.keys().filter(|&key| times(key) == 0).count();
+            let times =
+                |(key, copy)| entries.records.get(&(epoch, key, copy)).copied().unwrap_or(0);
+            if scenario.visitation != Visitation::ExactlyOnce {
+                world.check(invariant_09_at_most_once(scenario.visits().map(times)));
+                continue;
+            }
+            let missing = scenario.visits().filter(|&visit| times(visit) == 0).count();
             if missing != scenario.left_out() {
                 world.violated(format_args!(
                     "invariant 8: epoch {epoch} lacks {missing} records, not {}",
                     scenario.left_out()
                 ));
             }
-            let present = scenario.keys().map(times).filter(|&times| times > 0);
+            let present = scenario.visits().map(times).filter(|&times| times > 0);
             world.check(invariant_08_exactly_once(present));
         }
     }
@@ -125,7 +140,9 @@ enum Fate {
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
     while !log.is_done() && !log.is_given_up() {
-        let resume = choose_checkpoint(&world, &log);
+        let exactly = register.spec.visitation == Visitation::ExactlyOnce;
+        // Otherwise nobody keeps a checkpoint of where the trainer is.
+        let resume = if exactly { choose_checkpoint(&world, &log) } else { (0, 0) };
         let process = Process::new(&world, Kind::Trainer);
         world.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
@@ -134,7 +151,8 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
                 check_loss(&cloud, &process, &error).await;
-                let entitled = process.generation().is_some() || resume == log.latest();
+                let entitled =
+                    exactly && (process.generation().is_some() || resume == log.latest());
                 match judge(&world, &error, entitled) {
                     Fate::GivenUp => log.entries().given_up = true,
                     Fate::Broken | Fate::Superseded => return,
@@ -230,7 +248,7 @@ async fn one_life(
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
                 }
-                log.note(world, &batch);
+                log.note(world, spec.visitation, &batch);
                 process.point(step_ms).await;
                 unsaved = Some((batch.epoch, batch.g));
                 if world.below(3) == 0 {

@@ -30,11 +30,12 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("local", "*"),
     ("sim", "*"),
     ("cli", "*"),
+    ("fuzz", "*"),
     ("tests", "*"),
 ];
 
 /// Crates nothing may import, not even those that compose.
-const IMPORTED_BY_NONE: &[&str] = &["cli", "tests"];
+const IMPORTED_BY_NONE: &[&str] = &["cli", "fuzz", "tests"];
 
 /// Everything that may lie at the top; what a directory holds is its own affair.
 const TOP_LEVEL: &[&str] = &[
@@ -55,6 +56,7 @@ const TOP_LEVEL: &[&str] = &[
     "examples",
     "fetcher",
     "functions",
+    "fuzz",
     "infra",
     "local",
     "python",

@@ -1,9 +1,12 @@
 //! What a run came to: a table for people, one JSON object for programs.
 
 use super::{measure::Usage, trainer::Trained};
-use crate::{args::TrainArgs, failure::Failure};
+use crate::{args::TrainArgs, failure::Failure, skipped};
 use gristmill_types::JobName;
 use serde_json::{Value, json};
+
+/// Records left out that are shown; `status --skipped` lists all.
+const SHOWN_SKIPPED: usize = 10;
 
 /// One epoch as the trainer lived it.
 #[derive(Debug, Clone, Default)]
@@ -41,6 +44,7 @@ pub struct Report {
     kills: u64,
     trained: Trained,
     usage: Usage,
+    left_out: skipped::Report,
 }
 
 impl Report {
@@ -50,8 +54,9 @@ impl Report {
         trained: Trained,
         usage: Usage,
         kills: u64,
+        left_out: skipped::Report,
     ) -> Self {
-        Self { job: job.clone(), seed: args.seed, kills, trained, usage }
+        Self { job: job.clone(), seed: args.seed, kills, trained, usage, left_out }
     }
 
     fn sum(&self, field: impl Fn(&EpochReport) -> u64) -> u64 {
@@ -108,6 +113,7 @@ impl Report {
             "elements_expected": self.trained.elements_expected,
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.skipped),
+            "skipped_records": self.left_out.as_json(),
             "duplicates": self.sum(|epoch| epoch.duplicates),
             "lost": self.lost(),
             "splits": self.splits(),
@@ -158,6 +164,7 @@ impl Report {
             0 => String::new(),
             kills => format!(", {kills} processes killed"),
         };
+        text += &self.left_out.as_text(SHOWN_SKIPPED);
         text += &format!(
             "delivered {} of {} records: {} skipped, {} lost, {} twice{kills}\nbatches {}\n",
             self.sum(|epoch| epoch.distinct),

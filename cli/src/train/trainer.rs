@@ -4,7 +4,7 @@ use super::{progress::Progress, recount::Recount, report::EpochReport, sink::Sin
 use crate::{args::TrainArgs, failure::Failure};
 use gristmill_fetcher::{Batch, Delivery, EpochTotals, Fetcher};
 use gristmill_format::{DType, Frame, Limits};
-use gristmill_pipeline::{Pipeline, ops::Normalise};
+use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
 use gristmill_protocol::ScaleDecision;
 use std::time::{Duration, Instant};
 
@@ -136,9 +136,10 @@ impl Trainer {
         self.hasher.update(&batch.frame);
         let frame =
             Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
-        match frame.get(gristmill_pipeline::KEY_FIELD) {
-            Some(keys) => self.recount.add(keys.values()),
-            None => return Err(Failure::failed("a batch has no record keys")),
+        let keys = (frame.get(KEY_FIELD), frame.get(COPY_FIELD));
+        match keys {
+            (Some(keys), Some(copies)) => self.recount.add(keys.values(), copies.values()),
+            _ => return Err(Failure::failed("a batch has no record keys")),
         }
         if let Some(sink) = &self.sink {
             sink.write(batch)?;

@@ -17,7 +17,7 @@ use gristmill_splits::{
     job::JobState,
     order::{Ramp, default_r},
 };
-use gristmill_types::{Fingerprint, JobName};
+use gristmill_types::{Fingerprint, JobName, Sharding};
 
 /// Bundles in flight that workers may hold of one job: what the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 2;
@@ -154,11 +154,18 @@ impl Coordinator {
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
         let splits = SplitPlan::new(&files, split_records)
             .ok_or_else(|| invalid("the dataset has more splits than can be counted"))?;
-        let n_splits = splits.n_splits();
-        let r = Ramp::new(n_splits, default_r(n_splits)).r();
         let workers = spec.workers.saturating_add(spec.local_workers).max(1);
+        let copies = match spec.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => workers,
+        };
+        let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
+            invalid("the dataset has more splits, once for each worker, than can be counted")
+        })?;
+        let r = Ramp::new(n_splits, default_r(n_splits)).r();
         Ok(Plan {
-            records,
+            records: records.saturating_mul(u64::from(copies)),
+            copies,
             batch_size,
             drop_last: pipeline.drop_remainder(),
             split_records,

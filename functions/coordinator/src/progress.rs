@@ -13,7 +13,7 @@ use gristmill_protocol::{
     Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
 };
 use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
-use gristmill_types::JobName;
+use gristmill_types::{JobName, Visitation};
 
 /// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
 const QUIET_MS: u64 = 20_000;
@@ -24,7 +24,7 @@ impl Coordinator {
         let job = &poll.job;
         let (mut item, mut consumer, scale) = self.load(job).await?;
         if let Some(ack) = &poll.ack {
-            consumer = self.acknowledge(job, ack).await?;
+            consumer = self.acknowledge(job, item.spec.visitation, ack).await?;
         }
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
         let mut scan = self.scan(job, &item, &consumer, from).await?;
@@ -90,7 +90,12 @@ impl Coordinator {
         Ok((item, consumer.unwrap_or_default(), scale.unwrap_or_default()))
     }
 
-    async fn acknowledge(&self, job: &JobName, ack: &Ack) -> Result<Consumer, Refusal> {
+    async fn acknowledge(
+        &self,
+        job: &JobName,
+        visitation: Visitation,
+        ack: &Ack,
+    ) -> Result<Consumer, Refusal> {
         let place = |(epoch, position)| Place { epoch, position };
         let command = splits::Ack {
             generation: ack.generation,
@@ -99,7 +104,10 @@ impl Coordinator {
             durable_place: place(ack.durable_position),
             now_ms: self.clock.now_ms(),
         };
-        let decide = |before: Option<&Consumer>| splits::ack(before, &command);
+        let decide = |before: Option<&Consumer>| match visitation {
+            Visitation::AtMostOnce => splits::ack_at_most_once(before, &command),
+            Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => splits::ack(before, &command),
+        };
         let acked = self.store.update(&ItemName::Consumer(job), decide).await?;
         acked.map_err(|refusal| refuse(&refusal))
     }

@@ -19,7 +19,7 @@ use gristmill_protocol::{
     Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
     TrainerMetrics, VERSION, Work, WorkerCost,
 };
-use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce};
+use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce, Sharding, Visitation};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -132,6 +132,8 @@ impl World {
             split_batches: Some(1),
             workers: 2,
             local_workers: 0,
+            visitation: Visitation::default(),
+            sharding: Sharding::default(),
             max_skipped: 0,
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
@@ -476,7 +478,8 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     let jobs = format!("t/{}/jobs/", world.ns);
     let name = format!("{jobs}j/e000000/b00000000/00000000.1.0101010101010101");
     world.put(&format!("{name}.gmc")).await;
-    world.put(&format!("{name}.skipped.json")).await;
+    let report = format!("t/{}/quarantine/j/e000000-00000000.skipped.json", world.ns);
+    world.put(&report).await;
     world.pass(13);
     let upkeep = world.coordinator.upkeep().await.unwrap();
     assert_eq!(upkeep, Upkeep { jobs: 1, ..Upkeep::default() }, "its trainer may come back");
@@ -486,9 +489,9 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
     assert_eq!(world.poll().await.job.state, JobState::Stopped);
     let upkeep = world.coordinator.upkeep().await.unwrap();
     assert_eq!(upkeep, Upkeep { jobs: 1, tidied: 1, chunks: 1, ..Upkeep::default() });
-    let left = world.objects.list("bucket", &jobs).await.unwrap();
-    let left: Vec<_> = left.into_iter().map(|object| object.key).collect();
-    assert_eq!(left, [format!("{name}.skipped.json")], "why records are missing can still be read");
+    assert!(world.objects.list("bucket", &jobs).await.unwrap().is_empty());
+    let left = world.objects.list("bucket", &report).await.unwrap();
+    assert_eq!(left.len(), 1, "why records are missing can still be read");
     let upkeep = world.coordinator.upkeep().await.unwrap();
     assert_eq!(upkeep, Upkeep::default(), "nothing is left to do");
     for (key, expires_at_s) in table.expiries() {

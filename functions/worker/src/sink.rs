@@ -22,12 +22,6 @@ impl Sink for ObjectSink {
         let ns = &self.runner.config.ns;
         let prefix = keys::bundle_prefix(ns, &self.job, name.epoch, name.bundle);
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
-        if !split.skipped.is_empty() {
-            let lines =
-                split.skipped.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
-            let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
-            self.put(keys::skipped(&key), lines.into(), &name.nonce.to_string()).await?;
-        }
         let checksum = gristmill_format::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;
         let commit = split.commit(name.index, false, checksum);

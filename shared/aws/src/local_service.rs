@@ -10,10 +10,16 @@ use crate::{
 use gristmill_ports::CallError;
 use http::{Method, Uri};
 use serde_json::{Value, json};
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 /// Time for one request.
 const DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long a service that restarts is waited for.
+const MOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The admin routes of a local service.
 #[derive(Debug)]
@@ -35,10 +41,18 @@ impl LocalService {
         Self { endpoint, region: region.to_owned(), credentials, pool }
     }
 
-    /// Offers directory `path` as the read-only bucket `name`.
+    /// Offers directory `path` as the read-only bucket `name`; waits for a service that restarts.
     pub async fn mount(&self, name: &str, path: &Path) -> Result<(), CallError> {
         let body = json!({ "name": name, "path": path });
-        self.send(Method::POST, "/gristmill/mounts", Some(body)).await.map(|_| ())
+        let give_up = Instant::now() + MOUNT_PATIENCE;
+        loop {
+            match self.send(Method::POST, "/gristmill/mounts", Some(body.clone())).await {
+                Err(error) if error.is_passing() && Instant::now() < give_up => {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                outcome => return outcome.map(|_| ()),
+            }
+        }
     }
 
     /// Every counter of the service.

@@ -2,7 +2,7 @@
 
 use crate::{
     ExecError, Scratch, SplitInput, SplitOutput, ops,
-    sources::example::Extractor,
+    sources::Reader,
     step::{Action, Step},
 };
 use gristmill_format::{DType, Schema, TensorSpec};
@@ -10,7 +10,7 @@ use gristmill_pipeline::{COPY_FIELD, Cardinality, FieldSchema, KEY_FIELD, Pipeli
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
-    pub(crate) extractor: Extractor,
+    pub(crate) reader: Reader,
     pub(crate) steps: Vec<Step>,
     /// Index of the batch op in the pipeline's stages.
     pub(crate) batch_stage: u32,
@@ -65,7 +65,7 @@ impl Program {
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
         let row_bytes = (0..schema.tensors().len()).filter_map(|i| schema.item_bytes(i)).sum();
         Ok(Program {
-            extractor: Extractor::new(&pipeline.source().features),
+            reader: Reader::new(pipeline.source()),
             steps,
             batch_stage,
             batch_size: pipeline.batch_size() as usize,

@@ -5,7 +5,7 @@ use crate::{
     cell::{Cell, Place},
     ops,
     random::DrawKey,
-    sources::tfrecord::{FileIndex, payload},
+    sources::FileIndex,
     step::{Action, Made, Step, Tools, View},
 };
 use bytes::Bytes;
@@ -28,6 +28,8 @@ pub struct SplitInput<'a> {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
+    /// Which of the epoch's visits of these records, from 0: each draws anew.
+    pub copy: u32,
     /// First record of the split.
     pub first: RecordKey,
     pub n_records: u32,
@@ -183,7 +185,7 @@ impl<'a> Run<'a> {
         self.scratch.writer.reserve((n_records as usize).saturating_mul(row_bytes) + (64 << 10));
         let mut open = false;
         let mut start = 0;
-        for (i, length) in (0..n_records).zip(index.lengths(first.record, n_records)) {
+        for (i, stored_bytes) in (0..n_records).zip(index.sizes(first.record, n_records)) {
             if (self.cancelled)() {
                 return Err(ExecError::Cancelled);
             }
@@ -193,15 +195,16 @@ impl<'a> Run<'a> {
                 self.scratch.writer.begin_frame(&self.program.schema, rows)?;
                 open = true;
             }
-            let end = start + length as usize + crate::sources::tfrecord::FRAMING_BYTES;
+            // All of them together are as long as `data`, which was checked.
+            let end = start + stored_bytes as usize;
             let key = RecordKey { file: first.file, record: first.record + i };
             self.lap = Instant::now();
-            let framed = data.get(start..end).unwrap_or_default();
-            match self.element(key, framed) {
+            let stored = data.get(start..end).unwrap_or_default();
+            match self.element(key, stored) {
                 Ok(()) => self.row += 1,
                 Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
                 Err(Fault::Fatal(error)) => return Err(error),
-                Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, framed)?,
+                Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, stored)?,
             }
             start = end;
             if self.row == self.program.batch_size {
@@ -245,7 +248,7 @@ impl<'a> Run<'a> {
         key: RecordKey,
         op: &'static str,
         reason: String,
-        framed: &[u8],
+        stored: &[u8],
     ) -> Result<(), ExecError> {
         let record = SkippedRecord { key, op: op.to_owned(), reason };
         match self.input.on_error {
@@ -253,8 +256,8 @@ impl<'a> Run<'a> {
             ErrorPolicy::Skip => {}
             ErrorPolicy::Quarantine => {
                 // A copy: a slice would keep the whole split's bytes alive.
-                let payload = crate::sources::tfrecord::unchecked_payload(framed);
-                self.quarantined.push((key, Bytes::copy_from_slice(payload)));
+                let raw = self.program.reader.raw(stored);
+                self.quarantined.push((key, Bytes::copy_from_slice(raw)));
             }
         }
         self.skipped.push(record);
@@ -262,10 +265,10 @@ impl<'a> Run<'a> {
     }
 
     /// One record into row `self.row`. A panic on the way is that record's error.
-    fn element(&mut self, key: RecordKey, framed: &[u8]) -> Result<(), Fault> {
+    fn element(&mut self, key: RecordKey, stored: &[u8]) -> Result<(), Fault> {
         let mut at = SOURCE;
         // What a panic leaves half-written is written anew by the next element.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.steps(key, framed, &mut at)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.steps(key, stored, &mut at)));
         outcome.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -277,19 +280,18 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn steps(&mut self, key: RecordKey, framed: &[u8], at: &mut &'static str) -> Result<(), Fault> {
+    fn steps(&mut self, key: RecordKey, stored: &[u8], at: &mut &'static str) -> Result<(), Fault> {
         let source = |reason| Fault::Record { op: SOURCE, reason };
-        let record = payload(framed).map_err(source)?;
-        let kept = self.program.extractor.extract(record, &mut self.scratch.cells);
-        let kept_bytes = kept.map_err(source)?;
-        let active_ns = self.lap();
-        self.metrics[0].add(active_ns, framed.len(), kept_bytes);
         let program = self.program;
+        let read = program.reader.read(stored, &mut self.scratch.cells);
+        let (record, kept_bytes) = read.map_err(source)?;
+        let active_ns = self.lap();
+        self.metrics[0].add(active_ns, stored.len(), kept_bytes);
         for (i, step) in program.steps.iter().enumerate() {
             *at = step.name;
-            let SplitInput { seed, epoch, .. } = *self.input;
+            let SplitInput { seed, epoch, copy, .. } = *self.input;
             let ordinal = step.ordinal;
-            let draw = DrawKey { seed, epoch, record: key, repeat: 0, copy: 0, ordinal };
+            let draw = DrawKey { seed, epoch, record: key, repeat: copy, copy: 0, ordinal };
             let (bytes_in, bytes_out) =
                 self.act(step, record, &draw).map_err(|fault| match fault {
                     Fault::Record { reason, .. } => Fault::Record { op: step.name, reason },
@@ -357,7 +359,9 @@ impl<'a> Run<'a> {
         }
         let packed = key.packed().to_le_bytes();
         writer.row_mut(self.program.key_tensor, self.row)?.copy_from_slice(&packed);
-        writer.row_mut(self.program.copy_tensor, self.row)?.copy_from_slice(&[0; 4]);
+        writer
+            .row_mut(self.program.copy_tensor, self.row)?
+            .copy_from_slice(&self.input.copy.to_le_bytes());
         let active_ns = self.lap();
         if let Some(batch) = self.metrics.last_mut() {
             batch.active_ns += active_ns;

@@ -12,7 +12,7 @@ use gristmill_format::{
     Chunk, ChunkWriter, Codec, DType, Frame, FrameKind, Limits, Schema, TensorSpec,
 };
 
-#[path = "../fuzz/read_everything.rs"]
+#[path = "support/read_everything.rs"]
 #[allow(dead_code)]
 mod read_everything;
 

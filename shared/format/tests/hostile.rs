@@ -9,7 +9,7 @@ use gristmill_format::{Chunk, Footer, FormatError, Frame, Limits};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-#[path = "../fuzz/read_everything.rs"]
+#[path = "support/read_everything.rs"]
 mod read_everything;
 
 use read_everything::{limits, read_everything, reseal};

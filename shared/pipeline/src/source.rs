@@ -5,7 +5,7 @@ use crate::{
     node::{Node, shown},
     table::Table,
 };
-use serde::Serialize;
+use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
 /// Most features kept of a record.
@@ -15,7 +15,37 @@ const MAX_NAME_BYTES: usize = 200;
 /// Longest vector feature, and most values of one feature.
 const MAX_VALUES: u32 = 1 << 20;
 
-/// The types a feature of a `tf.Example` can be read as.
+/// How records are stored, and under which keys their features are found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// TFRecord files of `tf.Example` messages; keys are those of the example.
+    TfRecord,
+    /// WebDataset tar files: members that share a name up to its first dot are one record, and the
+    /// rest of the name, in lower case, is the key. `jpg;png` is whichever of them is there.
+    WebDataset,
+    /// One image a file, in a directory for each class: `image` is its content, `label` the place of
+    /// its directory's name among all, in byte order.
+    Images,
+}
+
+impl Format {
+    pub const ALL: [Format; 3] = [Format::TfRecord, Format::WebDataset, Format::Images];
+
+    /// The key of `source` that names the files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Format::TfRecord => "tfrecord",
+            Format::WebDataset => "webdataset",
+            Format::Images => "images",
+        }
+    }
+}
+
+/// Keys of a record of [`Format::Images`].
+pub const IMAGE_KEY: &str = "image";
+pub const LABEL_KEY: &str = "label";
+
+/// The types a feature of a record can be read as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FeatureDType {
@@ -36,48 +66,58 @@ impl FeatureDType {
     }
 }
 
-/// One feature of a `tf.Example`, kept as a field of the element.
+/// One feature of a record, kept as a field of the element.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Feature {
-    /// Its key in the example.
+    /// Its key in the record.
     pub key: String,
     pub dtype: FeatureDType,
     /// Dimensions, the product of which is the number of values; empty for a scalar.
     pub shape: Vec<u32>,
 }
 
-/// A set of TFRecord files of `tf.Example` messages.
+/// Files of records.
 ///
 /// Serialises without the path: where the data lies does not change what it is, which the dataset's
 /// own fingerprint says.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Path, directory, glob or `s3://bucket/prefix`; empty when read from the canonical form.
-    #[serde(skip)]
     pub path: String,
-    #[serde(rename = "tfrecord")]
+    pub format: Format,
     pub features: BTreeMap<String, Feature>,
+}
+
+impl Serialize for Source {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(1))?;
+        map.serialize_entry(self.format.name(), &self.features)?;
+        map.end()
+    }
 }
 
 impl Source {
     /// The `source` of a pipeline file.
     pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new("`source`", node)?;
-        let Some(path) = table.get("tfrecord") else {
-            return Err(table.error("`source` needs `tfrecord: PATH`, the files to read"));
+        let (format, path) = format_of(&mut table)?;
+        let path = table.text(format.name(), path)?;
+        let features = match (format, table.get("features")) {
+            (_, Some(node)) => features(format, node)?,
+            (Format::Images, None) => image_features(),
+            (_, None) => features(format, table.require("features")?)?,
         };
-        let path = table.text("tfrecord", path)?;
-        let features = features(table.require("features")?)?;
         table.finish()?;
-        Ok(Source { path, features })
+        Ok(Source { path, format, features })
     }
 
     /// The `source` of the canonical form.
     pub(crate) fn parse_canonical(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new("`source`", node)?;
-        let features = features(table.require("tfrecord")?)?;
+        let (format, node) = format_of(&mut table)?;
+        let features = features(format, node)?;
         table.finish()?;
-        Ok(Source { path: String::new(), features })
+        Ok(Source { path: String::new(), format, features })
     }
 
     /// The schema of what it yields.
@@ -90,7 +130,62 @@ impl Source {
     }
 }
 
-fn features(node: &Node) -> Result<BTreeMap<String, Feature>, PipelineError> {
+/// The one format that `source` names, and what stands under its name.
+fn format_of<'a>(table: &mut Table<'a>) -> Result<(Format, &'a Node), PipelineError> {
+    let named = Format::ALL.map(|format| Some((format, table.get(format.name())?)));
+    match named.into_iter().flatten().collect::<Vec<_>>().as_slice() {
+        [one] => Ok(*one),
+        [] => Err(table.error(
+            "`source` needs `tfrecord: PATH`, `webdataset: PATH` or `images: PATH`, the files to read",
+        )),
+        [(first, _), (second, node), ..] => Err(node.error(format!(
+            "`source` names both `{}` and `{}`; a pipeline reads one",
+            first.name(),
+            second.name()
+        ))),
+    }
+}
+
+/// What [`Format::Images`] yields unless told otherwise: all it has.
+fn image_features() -> BTreeMap<String, Feature> {
+    let feature = |key: &str, dtype| {
+        (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: Vec::new() })
+    };
+    [feature(IMAGE_KEY, FeatureDType::Bytes), feature(LABEL_KEY, FeatureDType::I64)].into()
+}
+
+/// What a key must be for a format to have it.
+fn check_key(format: Format, feature: &Feature) -> Result<(), String> {
+    let Feature { key, dtype, shape } = feature;
+    match (format, key.as_str(), dtype) {
+        (Format::TfRecord, ..) => Ok(()),
+        (Format::WebDataset, ..) => {
+            let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
+            match key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
+                true => Ok(()),
+                false => Err(format!(
+                    "key {} names no member: give what follows the first dot of its name, in lower \
+                     case, such as `jpg` or `jpg;png`",
+                    shown(key)
+                )),
+            }
+        }
+        (Format::Images, IMAGE_KEY, FeatureDType::Bytes)
+        | (Format::Images, LABEL_KEY, FeatureDType::I64)
+            if shape.is_empty() =>
+        {
+            Ok(())
+        }
+        (Format::Images, ..) => Err(format!(
+            "an image folder has `image` (bytes) and `label` (i64), not {} ({}{})",
+            shown(key),
+            dtype.dtype(),
+            if shape.is_empty() { "" } else { ", with a shape" }
+        )),
+    }
+}
+
+fn features(format: Format, node: &Node) -> Result<BTreeMap<String, Feature>, PipelineError> {
     let table = Table::new("`features`", node)?;
     let entries = table.entries()?;
     if entries.is_empty() || entries.len() > MAX_FEATURES {
@@ -104,6 +199,7 @@ fn features(node: &Node) -> Result<BTreeMap<String, Feature>, PipelineError> {
     for (name, key, value) in entries {
         check_name(&name).map_err(|message| key.error(message))?;
         let feature = feature(&name, value)?;
+        check_key(format, &feature).map_err(|message| value.error(message))?;
         if features.insert(name.clone(), feature).is_some() {
             return Err(key.error(format!("`features` names {} twice", shown(&name))));
         }

@@ -1,6 +1,8 @@
 //! What a job is: its specification, its dataset, and the split plan derived from both.
 
-use gristmill_types::{Epoch, ErrorPolicy, Fingerprint, JobName, Position};
+use gristmill_types::{
+    Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkippedRecord, Visitation,
+};
 use serde::{Deserialize, Serialize};
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
@@ -59,6 +61,15 @@ impl Manifest {
     }
 }
 
+/// A record left out of an epoch, and where to find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedAt {
+    #[serde(flatten)]
+    pub record: SkippedRecord,
+    /// The file, and which record of it; or the image.
+    pub source: String,
+}
+
 /// What determines the batches of a job, and how it is run. Frozen at registration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
@@ -78,6 +89,10 @@ pub struct JobSpec {
     pub local_workers: u32,
     /// Most skipped records before the job fails after all.
     pub max_skipped: u64,
+    #[serde(default)]
+    pub visitation: Visitation,
+    #[serde(default)]
+    pub sharding: Sharding,
 }
 
 /// A way in which a registration differs from the job it names.
@@ -96,6 +111,8 @@ impl JobSpec {
             ("seed", self.seed.to_string(), other.seed.to_string()),
             ("epochs", self.epochs.to_string(), other.epochs.to_string()),
             ("on-error", self.on_error.to_string(), other.on_error.to_string()),
+            ("visitation", self.visitation.to_string(), other.visitation.to_string()),
+            ("sharding", self.sharding.to_string(), other.sharding.to_string()),
             (
                 "split-batches",
                 format!("{:?}", self.split_batches),
@@ -125,7 +142,11 @@ pub struct Register {
 /// The split arithmetic of a running job, fixed once its dataset is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
+    /// Records of an epoch: of all its copies of the dataset.
     pub records: u64,
+    /// How often an epoch visits the dataset.
+    #[serde(default = "once")]
+    pub copies: u32,
     pub batch_size: u32,
     /// An epoch's last batch is left out when it is not full.
     pub drop_last: bool,
@@ -136,6 +157,10 @@ pub struct Plan {
     /// Positions workers may run ahead of the lowest undelivered one, and bytes ready beyond it.
     pub window_splits: u32,
     pub window_bytes: u64,
+}
+
+fn once() -> u32 {
+    1
 }
 
 /// Where a job stands.

@@ -44,19 +44,36 @@ pub fn is_chunk(key: &str) -> bool {
     key.ends_with(".gmc")
 }
 
-/// Records left out of one split, as JSON lines; beside the chunk, named like it.
-pub fn skipped(chunk: &str) -> String {
-    format!("{}.skipped.json", chunk.trim_end_matches(".gmc"))
+/// Everything that was set aside, or left out, of a job.
+pub fn quarantine_prefix(ns: &Namespace, job: &JobName) -> String {
+    format!("{}/quarantine/{job}/", root(ns))
+}
+
+/// Records left out of one split, as JSON lines of [`crate::SkippedAt`]. Which they are the split
+/// decides, not the attempt.
+pub fn skipped(ns: &Namespace, job: &JobName, epoch: Epoch, position: Position) -> String {
+    format!("{}e{epoch:06}-{position:08}.skipped.json", quarantine_prefix(ns, job))
+}
+
+/// The epoch of a key that [`skipped`] made; none for any other.
+pub fn parse_skipped(prefix: &str, key: &str) -> Option<Epoch> {
+    let name = key.strip_prefix(prefix)?.strip_prefix('e')?.strip_suffix(".skipped.json")?;
+    name.split_once('-')?.0.parse().ok()
 }
 
 /// A raw record set aside by the `quarantine` policy.
 pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
-    format!("{}/quarantine/{job}/{:08}-{:08}", root(ns), key.file, key.record)
+    format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
 }
 
 /// The index of one source file, by [`crate::SourceFile::fingerprint`].
 pub fn index(ns: &Namespace, file: Fingerprint) -> String {
     format!("{}/index/{file}.gmi", root(ns))
+}
+
+/// A pack of images, by [`crate::Pack::fingerprint`].
+pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
+    format!("{}/index/{pack}.pack.json", root(ns))
 }
 
 /// The files of a dataset version as listed.
@@ -93,12 +110,18 @@ mod tests {
         let first = chunk(&prefix, 3, 1, Nonce([1; 8]));
         assert_eq!(first, "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.gmc");
         assert_eq!(parse_chunk(&prefix, &first), Some((3, 1, Nonce([1; 8]))));
-        assert_eq!(parse_chunk(&prefix, &skipped(&first)), None);
         assert_ne!(first, chunk(&prefix, 3, 2, Nonce([1; 8])));
         assert_ne!(first, chunk(&prefix, 3, 1, Nonce([2; 8])));
-        assert_eq!(
-            skipped(&first),
-            "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.skipped.json"
-        );
+    }
+
+    #[test]
+    fn reports_are_told_from_records_set_aside() {
+        let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
+        let prefix = quarantine_prefix(&ns, &job);
+        let report = skipped(&ns, &job, 12, 3);
+        assert_eq!(report, "t/a/quarantine/j/e000012-00000003.skipped.json");
+        assert_eq!(parse_skipped(&prefix, &report), Some(12));
+        let raw = quarantined(&ns, &job, RecordKey { file: 1, record: 2 });
+        assert_eq!(parse_skipped(&prefix, &raw), None);
     }
 }

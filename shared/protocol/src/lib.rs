@@ -8,6 +8,7 @@ mod calls;
 mod events;
 mod job;
 pub mod keys;
+mod pack;
 
 pub use calls::{
     Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus, Lease, Leave, Mark, Poll,
@@ -16,9 +17,10 @@ pub use calls::{
 };
 pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
-    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SourceFile,
-    SpecDifference,
+    Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
+    SourceFile, SpecDifference,
 };
+pub use pack::{PACK_IMAGES, Pack, PackedImage};
 
 /// Version of every message; a peer of another version is refused by name.
 pub const VERSION: u32 = 1;

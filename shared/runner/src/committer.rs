@@ -61,14 +61,21 @@ pub(crate) async fn commit_all(
     }
 }
 
-/// Puts the raw records of a split that its job keeps for people to look at.
+/// Puts what a split left out where people look for it: which records and why, and under the
+/// `quarantine` policy the records themselves.
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
+    let (job, objects) = (&run.context.view.job, &run.runner.objects);
     for (record, raw) in &split.quarantined {
-        let key = keys::quarantined(ns, &run.context.view.job, *record);
         // The same record of another epoch or attempt is the same object.
-        let path = ObjectPath::new(bucket, key);
-        run.runner.objects.put_if_absent(&path, raw.clone(), "raw").await?;
+        let path = ObjectPath::new(bucket, keys::quarantined(ns, job, *record));
+        objects.put_if_absent(&path, raw.clone(), "raw").await?;
+    }
+    if !split.skipped.is_empty() {
+        let lines: Result<Vec<_>, _> = split.skipped.iter().map(serde_json::to_string).collect();
+        let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
+        let key = keys::skipped(ns, job, run.lease.epoch, split.position);
+        objects.put_if_absent(&ObjectPath::new(bucket, key), lines.into(), "skipped").await?;
     }
     Ok(())
 }

@@ -1,12 +1,14 @@
 //! The indexed dataset as a worker reads it: manifest and file indices, cached; splits as one
-//! ranged read each.
+//! ranged read each, or one read for each image.
 
-use crate::RunError;
+use crate::{RunError, indexing::read_pack};
 use bytes::Bytes;
-use gristmill_executor::sources::tfrecord::FileIndex;
+use futures::{StreamExt, TryStreamExt, stream};
+use gristmill_executor::sources::{FileIndex, images};
+use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectPath, Objects};
-use gristmill_protocol::{Manifest, keys};
-use gristmill_splits::SplitPlan;
+use gristmill_protocol::{Manifest, Pack, PackedImage, keys};
+use gristmill_splits::{SplitPlan, SplitRange};
 use gristmill_types::{Fingerprint, Namespace, RecordKey, SplitId};
 use std::{
     collections::VecDeque,
@@ -15,16 +17,43 @@ use std::{
 
 /// File indices kept at a time: a permuted epoch touches all files of a dataset in turn.
 const CACHED_INDICES: usize = 512;
+/// Images read at a time: enough to hide the time to a first byte, few enough to hold.
+const READS_AHEAD: usize = 16;
 
-/// The bytes of a split's records, as they are in the source file.
+/// The bytes of a split's records, as their format stores them.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
     pub first: RecordKey,
     pub n_records: u32,
     pub data: Bytes,
-    pub index: Arc<FileIndex>,
-    /// Name of the source file, for error messages.
-    pub file: String,
+    /// Which of an epoch's visits of these records.
+    pub copy: u32,
+    file: Arc<IndexedFile>,
+}
+
+impl SplitSource {
+    pub fn index(&self) -> &FileIndex {
+        &self.file.index
+    }
+
+    /// Where a record is, for people.
+    pub fn describe(&self, record: u32) -> String {
+        let image = |pack: &Pack| {
+            let image = pack.images.get(record as usize)?;
+            Some(ObjectPath::new(&pack.bucket, &image.key).to_string())
+        };
+        let image = self.file.pack.as_ref().and_then(image);
+        image.unwrap_or_else(|| format!("{} record {record}", self.file.path))
+    }
+}
+
+/// What is known of a file's records.
+#[derive(Debug)]
+struct IndexedFile {
+    path: ObjectPath,
+    index: FileIndex,
+    /// The images, if that is what the records are.
+    pack: Option<Pack>,
 }
 
 /// Reads one dataset version; shared by all jobs and invocations of a process.
@@ -32,14 +61,16 @@ pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     version: Fingerprint,
+    format: Format,
     manifest: Manifest,
-    indices: Mutex<VecDeque<(u32, Arc<FileIndex>)>>,
+    indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
 }
 
 impl DatasetCache {
     /// Reads the manifest of dataset `version` from `bucket`.
     pub async fn open(
         objects: &dyn Objects,
+        format: Format,
         ns: &Namespace,
         bucket: &str,
         version: Fingerprint,
@@ -48,7 +79,7 @@ impl DatasetCache {
         let manifest: Manifest = serde_json::from_slice(&objects.get(&path).await?)
             .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
         let (ns, bucket) = (ns.clone(), bucket.to_owned());
-        Ok(Self { ns, bucket, version, manifest, indices: Mutex::default() })
+        Ok(Self { ns, bucket, version, format, manifest, indices: Mutex::default() })
     }
 
     /// The dataset version this cache reads.
@@ -62,7 +93,7 @@ impl DatasetCache {
             .ok_or_else(|| RunError::fatal("the dataset has more splits than can be counted"))
     }
 
-    /// Reads the records of `split`: one ranged read, pinned to the file as it was registered.
+    /// Reads the records of `split`, pinned to the files as they were registered.
     pub async fn read_split(
         &self,
         objects: &dyn Objects,
@@ -72,42 +103,88 @@ impl DatasetCache {
         let range = plan
             .split(split)
             .ok_or_else(|| RunError::fatal(format!("split {split} is not in the dataset")))?;
-        let index = self.index(objects, range.file).await?;
-        let file = &self.manifest.files[range.file as usize].file;
-        let bytes = index.byte_range(range.first_record, range.records).ok_or_else(|| {
-            RunError::fatal(format!("the index of {} does not hold {range:?}", file.key))
+        let file = self.indexed(objects, range.file).await?;
+        let SplitRange { first_record, records, .. } = range;
+        let bytes = file.index.byte_range(first_record, records).ok_or_else(|| {
+            RunError::fatal(format!("the index of {} does not hold {range:?}", file.path))
         })?;
-        let path = ObjectPath::new(&self.manifest.bucket, &file.key);
-        let data = objects.get_range(&path, bytes, Some(&file.etag)).await?;
-        Ok(SplitSource {
-            first: RecordKey { file: range.file, record: range.first_record },
-            n_records: range.records,
-            data,
-            index,
-            file: path.to_string(),
-        })
+        let data = match &file.pack {
+            Some(pack) => {
+                let images = &pack.images[first_record as usize..][..records as usize];
+                read_images(objects, &pack.bucket, images, bytes.end - bytes.start).await?
+            }
+            None => {
+                let etag = &self.manifest.files[range.file as usize].file.etag;
+                objects.get_range(&file.path, bytes, Some(etag)).await?
+            }
+        };
+        let first = RecordKey { file: range.file, record: first_record };
+        Ok(SplitSource { first, n_records: records, data, copy: 0, file })
     }
 
-    async fn index(&self, objects: &dyn Objects, file: u32) -> Result<Arc<FileIndex>, RunError> {
-        let cached = |indices: &VecDeque<(u32, Arc<FileIndex>)>| {
+    async fn indexed(
+        &self,
+        objects: &dyn Objects,
+        file: u32,
+    ) -> Result<Arc<IndexedFile>, RunError> {
+        let cached = |indices: &VecDeque<(u32, Arc<IndexedFile>)>| {
             indices.iter().find(|(f, _)| *f == file).map(|(_, index)| Arc::clone(index))
         };
         if let Some(index) = cached(&self.lock()) {
             return Ok(index);
         }
-        let source = &self.manifest.files[file as usize].file;
-        let fingerprint = source.fingerprint(&self.manifest.bucket);
-        let path = ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint));
-        let index = FileIndex::decode(&objects.get(&path).await?)
-            .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
-        let index = Arc::new(index);
+        let indexed = Arc::new(self.read_index(objects, file).await?);
         let mut indices = self.lock();
         indices.truncate(CACHED_INDICES - 1);
-        indices.push_front((file, Arc::clone(&index)));
-        Ok(index)
+        indices.push_front((file, Arc::clone(&indexed)));
+        Ok(indexed)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<FileIndex>)>> {
+    async fn read_index(&self, objects: &dyn Objects, file: u32) -> Result<IndexedFile, RunError> {
+        let source = &self.manifest.files[file as usize].file;
+        let path = ObjectPath::new(&self.manifest.bucket, &source.key);
+        if self.format == Format::Images {
+            let pack = read_pack(objects, &path).await?;
+            let index = images::index(pack.images.iter().map(|image| image.size))
+                .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
+            return Ok(IndexedFile { path, index, pack: Some(pack) });
+        }
+        let fingerprint = source.fingerprint(&self.manifest.bucket);
+        let stored = ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint));
+        let index = FileIndex::decode(&objects.get(&stored).await?, self.format)
+            .map_err(|error| RunError::fatal(format!("{stored}: {error}")))?;
+        Ok(IndexedFile { path, index, pack: None })
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<IndexedFile>)>> {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Reads images into the records they make, one after the other; `bytes` in all.
+async fn read_images(
+    objects: &dyn Objects,
+    bucket: &str,
+    images: &[PackedImage],
+    bytes: u64,
+) -> Result<Bytes, RunError> {
+    let read = |image: &PackedImage| {
+        let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
+        let (size, etag) = (image.size, image.etag.clone());
+        async move {
+            let content = match size {
+                // A range of nothing cannot be asked for.
+                0 => Bytes::new(),
+                _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
+            };
+            Ok::<_, RunError>((label, content))
+        }
+    };
+    let mut reads = stream::iter(images.iter().map(read)).buffered(READS_AHEAD);
+    let mut data = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
+    while let Some((label, content)) = reads.try_next().await? {
+        data.extend_from_slice(&label.to_le_bytes());
+        data.extend_from_slice(&content);
+    }
+    Ok(Bytes::from(data))
 }

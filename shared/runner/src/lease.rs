@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_executor::{ExecError, SplitInput, SplitOutput};
 use gristmill_ports::call_with_retry;
-use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
+use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, SkippedAt, Work, WorkerCost};
 use gristmill_types::{Attempt, BundleIndex, Epoch, Nonce, Position, RecordKey, SkippedRecord};
 use std::{
     sync::{
@@ -45,7 +45,7 @@ pub struct FinishedSplit {
     pub rows: u32,
     pub batches: u32,
     pub remainder_rows: u32,
-    pub skipped: Vec<SkippedRecord>,
+    pub skipped: Vec<SkippedAt>,
     /// Raw records to set aside, under the `quarantine` policy.
     pub quarantined: Vec<(RecordKey, Bytes)>,
     pub cost: WorkerCost,
@@ -136,8 +136,15 @@ impl LeaseRun<'_> {
             })?;
             let started = self.runner.clock.monotonic();
             let Runner { objects, config, .. } = self.runner;
-            let rows =
-                ensure_index(&**objects, &config.ns, &config.bucket, &listing.bucket, file).await?;
+            let rows = ensure_index(
+                &**objects,
+                self.context.format,
+                &config.ns,
+                &config.bucket,
+                &listing.bucket,
+                file,
+            )
+            .await?;
             let cost =
                 WorkerCost { source_ms: self.millis_since(started), ..WorkerCost::default() };
             let split = FinishedSplit {
@@ -261,10 +268,11 @@ pub fn run_position(
         epoch,
         seed: context.view.spec.seed,
         on_error: context.view.spec.on_error,
+        copy: source.copy,
         first: source.first,
         n_records: source.n_records,
         data: source.data.clone(),
-        index: &source.index,
+        index: source.index(),
     };
     let output = context.with_scratch(|scratch| {
         if let Some(buffer) = context.recycled() {
@@ -276,18 +284,20 @@ pub fn run_position(
         ExecError::Cancelled => RunError::OutOfTime,
         ExecError::Record(record) => {
             let SkippedRecord { key, op, reason } = &record;
-            let message = format!("{} record {} ({op}): {reason}", source.file, key.record);
+            let message = format!("{} ({op}): {reason}", source.describe(key.record));
             RunError::Fatal { message, record: Some(record) }
         }
         other => RunError::fatal(other.to_string()),
     })?;
+    let located =
+        |record: SkippedRecord| SkippedAt { source: source.describe(record.key.record), record };
     Ok(FinishedSplit {
         position,
         object: Bytes::from(output.object),
         rows: output.rows,
         batches: output.batches,
         remainder_rows: output.remainder_rows,
-        skipped: output.skipped,
+        skipped: output.skipped.into_iter().map(located).collect(),
         quarantined: output.quarantined,
         cost: WorkerCost::default(),
         indexed: false,

@@ -3,12 +3,12 @@
 use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
 use bytes::Bytes;
 use gristmill_executor::{Program, Scratch};
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{Format, Pipeline};
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
-use gristmill_splits::{SplitPlan, order::permute};
+use gristmill_splits::{SplitPlan, order::visit};
 use gristmill_types::{Epoch, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
     sync::{
@@ -61,6 +61,8 @@ pub enum Ended {
 pub struct JobContext {
     pub view: Arc<JobView>,
     pub program: Arc<Program>,
+    /// How the dataset's records are stored.
+    pub format: Format,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
     /// Buffers of objects that were stored, for the next ones.
@@ -79,6 +81,7 @@ impl JobContext {
         Ok(Self {
             view: Arc::new(view),
             program: Arc::new(program),
+            format: pipeline.source().format,
             scratches: Arc::default(),
             buffers: Arc::default(),
             dataset: Arc::default(),
@@ -125,9 +128,12 @@ impl JobContext {
         position: Position,
     ) -> Result<SplitSource, RunError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
-        let split = permute(plan.n_splits, self.view.spec.seed, epoch, position)
+        let visited = (plan.n_splits / plan.copies.max(1), plan.copies);
+        let (copy, split) = visit(visited, self.view.spec.seed, epoch, position)
             .ok_or_else(|| RunError::fatal(format!("position {position} is not in the plan")))?;
-        dataset.read_split(&*runner.objects, splits, split).await
+        let mut source = dataset.read_split(&*runner.objects, splits, split).await?;
+        source.copy = copy;
+        Ok(source)
     }
 
     async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
@@ -141,7 +147,8 @@ impl JobContext {
             };
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let version = self.view.dataset_version;
-            let dataset = DatasetCache::open(&*runner.objects, ns, bucket, version).await?;
+            let dataset =
+                DatasetCache::open(&*runner.objects, self.format, ns, bucket, version).await?;
             let splits = dataset.split_plan(plan.split_records)?;
             Ok::<_, RunError>((dataset, plan, splits))
         };

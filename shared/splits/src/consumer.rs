@@ -146,6 +146,23 @@ pub fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>
     Ok(Outcome::Write(after))
 }
 
+/// As [`ack`], where what is durable is never delivered again: a newer run may not begin before it.
+///
+/// # Errors
+/// As [`register`].
+pub fn ack_at_most_once(
+    before: Option<&Consumer>,
+    command: &Ack,
+) -> Result<Outcome<Consumer>, Refusal> {
+    if let Some(before) = before
+        && command.generation > before.generation
+        && command.durable < before.durable
+    {
+        return Err(Refusal::Collected { horizon: before.durable });
+    }
+    ack(before, command)
+}
+
 /// Moves the collected horizon up to what is durable. To be written before anything is deleted; what
 /// may be deleted then follows from the written item alone (see [`crate::collect`]).
 ///

@@ -272,6 +272,14 @@ pub fn invariant_08_exactly_once(times: impl IntoIterator<Item = u32>) -> Check 
     Ok(())
 }
 
+/// 9. At-most-once: no record of an epoch comes twice, whoever dies.
+pub fn invariant_09_at_most_once(times: impl IntoIterator<Item = u32>) -> Check {
+    for times in times {
+        hold(9, times <= 1, "a record was delivered twice")?;
+    }
+    Ok(())
+}
+
 /// 11. An ack is monotone within a generation, and generations only grow.
 pub fn invariant_11_ack_is_monotone(before: Option<&Consumer>, after: &Consumer) -> Check {
     let Some(before) = before else { return Ok(()) };

@@ -32,7 +32,7 @@ pub use bundle::{
     MAX_INVOCATION_BYTES, Metrics, Suspect,
 };
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
-pub use consumer::{Ack, Consumer, Cursor, Place, ack, collected, register};
+pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use lease::{Commit, Fail, Flush, Mark, Release, fail, flush, mark, release, retry_delay_ms};
 pub use plan::{SplitPlan, SplitRange};

@@ -107,6 +107,20 @@ pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<Sp
     Order::new(n, seed, epoch).split_at(position)
 }
 
+/// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
+/// dataset, and which of its splits. Copies take turns, each in an order of its own.
+pub fn visit(
+    (n, copies): (u32, u32),
+    seed: u64,
+    epoch: Epoch,
+    position: Position,
+) -> Option<(u32, SplitId)> {
+    let (turn, copy) = (position.checked_div(copies)?, position % copies);
+    // The first copy is what a single one would be.
+    let seed = seed ^ u64::from(copy).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((copy, permute(n, seed, epoch, turn)?))
+}
+
 /// The largest bundle for a dataset of `n_splits`: enough bundles that workers stay busy to the
 /// end of an epoch, few enough writes that they cost little.
 pub fn default_r(n_splits: u32) -> u32 {
@@ -199,6 +213,16 @@ mod tests {
 
     #[test]
     fn there_is_nothing_beyond_the_end() {
+        assert_eq!(visit((10, 1), 0, 0, 3), Some((0, PINNED[3])));
+        let mut visits: Vec<_> = (0..30).filter_map(|at| visit((10, 3), 7, 2, at)).collect();
+        let orders: Vec<Vec<_>> = (0..3)
+            .map(|copy| visits.iter().filter(|v| v.0 == copy).map(|v| v.1).collect())
+            .collect();
+        assert!(orders[0] != orders[1] && orders[1] != orders[2]);
+        visits.sort_unstable();
+        let all: Vec<_> = (0..3).flat_map(|copy| (0..10).map(move |split| (copy, split))).collect();
+        assert_eq!(visits, all);
+        assert_eq!((visit((10, 3), 7, 2, 30), visit((10, 0), 7, 2, 0)), (None, None));
         assert_eq!(permute(0, 1, 1, 0), None);
         assert_eq!(permute(1, 1, 1, 0), Some(0));
         assert_eq!(permute(5, 1, 1, 5), None);

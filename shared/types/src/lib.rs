@@ -5,9 +5,11 @@
 mod hex;
 mod ids;
 mod record;
+mod visitation;
 
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
     Position, SplitId,
 };
 pub use record::{ErrorPolicy, RecordKey, SkippedRecord};
+pub use visitation::{Sharding, Visitation};

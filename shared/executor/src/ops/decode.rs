@@ -11,6 +11,9 @@ use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegErr
 const MAX_PIXELS: u64 = 100_000_000;
 /// Most scans of a progressive image; real scripts have about ten, a scan bomb thousands.
 const MAX_SCANS: usize = 500;
+/// Most pixels of all scans together: twenty scans of the largest image. Each scan visits all of it, so
+/// that few scans of a large image take as long as many of a small one.
+const MAX_SCAN_PIXELS: u64 = 20 * MAX_PIXELS;
 /// What a decoder may allocate by its own estimate: coefficients of a progressive image and output.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
@@ -48,6 +51,11 @@ impl Transform for DecodeJpeg {
         let pixels = height * width;
         if pixels as u64 > MAX_PIXELS {
             return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
+        }
+        let scans = usize::try_from(MAX_SCAN_PIXELS / pixels as u64).unwrap_or(MAX_SCANS);
+        if scans < MAX_SCANS {
+            let limits = DecodeLimits { max_scans: scans, ..limits };
+            decoder = Decoder::new_with_limits(jpeg, limits).map_err(reason)?;
         }
         let bytes = pixels * 3;
         if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::sources::{
     example::tests::{bytes, example, floats, ints},
-    tfrecord::tests::{framed, index},
+    tests::{framed, index},
 };
 use gristmill_format::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
@@ -93,6 +93,7 @@ impl Bench {
             epoch: 1,
             seed: 42,
             on_error: self.on_error,
+            copy: 0,
             first: RecordKey { file: 3, record: first },
             n_records,
             data: self.file.slice(range.start as usize..range.end as usize),

@@ -1,7 +1,8 @@
 //! The index of one source file: how long each record is, and so where it starts.
 
-use super::tfrecord::{FRAMING_BYTES, Limits};
+use super::{Limits, framing_bytes};
 use crate::ExecError;
+use gristmill_pipeline::Format;
 use std::ops::Range;
 
 /// First eight bytes of a stored index.
@@ -17,8 +18,10 @@ const MAX_VARINT_BYTES: usize = 5;
 
 /// Record lengths of a file, without framing. About four bytes per record in memory, one or two
 /// when stored.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileIndex {
+    /// Bytes each record has beside its length: the format's, so not stored.
+    framing: u32,
     lengths: Vec<u32>,
     /// Byte offset of every `STRIDE`-th record.
     starts: Vec<u64>,
@@ -26,13 +29,24 @@ pub struct FileIndex {
 }
 
 impl FileIndex {
+    /// The index of a file without records.
+    pub(crate) fn new(format: Format) -> Self {
+        let (lengths, starts) = (Vec::new(), Vec::new());
+        FileIndex { framing: framing_bytes(format), lengths, starts, file_bytes: 0 }
+    }
+
     /// Adds a record. Callers keep the count below 2^32.
     pub(crate) fn push(&mut self, length: u32) {
         if self.len().is_multiple_of(STRIDE) {
             self.starts.push(self.file_bytes);
         }
         self.lengths.push(length);
-        self.file_bytes += u64::from(length) + FRAMING_BYTES as u64;
+        self.file_bytes += self.stored(length);
+    }
+
+    /// Bytes that a record of this length takes in the file.
+    fn stored(&self, length: u32) -> u64 {
+        u64::from(length) + u64::from(self.framing)
     }
 
     /// Number of records.
@@ -45,7 +59,7 @@ impl FileIndex {
         self.lengths.is_empty()
     }
 
-    /// Size of the file, in bytes.
+    /// Where the last record ends, in bytes.
     pub fn file_bytes(&self) -> u64 {
         self.file_bytes
     }
@@ -57,9 +71,10 @@ impl FileIndex {
         Some(self.start(first)?..self.start(end)?)
     }
 
-    /// Payload lengths of records `first .. first + n`, as far as they are there.
-    pub(crate) fn lengths(&self, first: u32, n: u32) -> impl Iterator<Item = u32> {
-        self.lengths.iter().skip(first as usize).take(n as usize).copied()
+    /// Bytes in the file of records `first .. first + n`, as far as they are there.
+    pub(crate) fn sizes(&self, first: u32, n: u32) -> impl Iterator<Item = u64> {
+        let lengths = self.lengths.iter().skip(first as usize).take(n as usize);
+        lengths.map(|length| self.stored(*length))
     }
 
     fn start(&self, record: u32) -> Option<u64> {
@@ -68,8 +83,7 @@ impl FileIndex {
         }
         let base = record - record % STRIDE;
         let start = *self.starts.get((base / STRIDE) as usize)?;
-        let between = self.lengths(base, record - base);
-        Some(between.fold(start, |at, length| at + u64::from(length) + FRAMING_BYTES as u64))
+        Some(start + self.sizes(base, record - base).sum::<u64>())
     }
 
     /// The stored form: head, lengths as LEB128 numbers compressed with zstd, CRC-32C of all.
@@ -98,24 +112,28 @@ impl FileIndex {
         out
     }
 
-    /// Reads the stored form, with default limits.
+    /// Reads the stored form of a file of `format`, with default limits.
     ///
     /// # Errors
     /// [`ExecError::Source`] for anything [`encode`](Self::encode) would not have written.
-    pub fn decode(stored: &[u8]) -> Result<FileIndex, ExecError> {
-        Self::decode_with(stored, Limits::default())
+    pub fn decode(stored: &[u8], format: Format) -> Result<FileIndex, ExecError> {
+        Self::decode_with(stored, format, Limits::default())
     }
 
     /// Reads the stored form of a file within `limits`.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
-    pub fn decode_with(stored: &[u8], limits: Limits) -> Result<FileIndex, ExecError> {
-        Self::read(stored, limits)
+    pub fn decode_with(
+        stored: &[u8],
+        format: Format,
+        limits: Limits,
+    ) -> Result<FileIndex, ExecError> {
+        Self::read(stored, format, limits)
             .map_err(|what| ExecError::Source(format!("the stored index is not valid: {what}")))
     }
 
-    fn read(stored: &[u8], limits: Limits) -> Result<FileIndex, String> {
+    fn read(stored: &[u8], format: Format, limits: Limits) -> Result<FileIndex, String> {
         let cut = || "it is cut short".to_owned();
         let (checked, crc) = stored.split_last_chunk::<4>().ok_or_else(cut)?;
         let (head, packed) = checked.split_first_chunk::<HEAD_BYTES>().ok_or_else(cut)?;
@@ -138,16 +156,21 @@ impl FileIndex {
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
         if packed.len() == raw_bytes {
-            return Self::from_varints(packed, records, limits);
+            return Self::from_varints(packed, records, format, limits);
         }
         let lengths = zstd::bulk::decompress(packed, raw_bytes)
             .map_err(|error| format!("it cannot be decompressed: {error}"))?;
-        Self::from_varints(&lengths, records, limits)
+        Self::from_varints(&lengths, records, format, limits)
     }
 
-    fn from_varints(bytes: &[u8], records: u32, limits: Limits) -> Result<FileIndex, String> {
+    fn from_varints(
+        bytes: &[u8],
+        records: u32,
+        format: Format,
+        limits: Limits,
+    ) -> Result<FileIndex, String> {
         // A record takes at least a byte, so this allocates no more than was decompressed, times 4.
-        let mut index = FileIndex::default();
+        let mut index = FileIndex::new(format);
         index.lengths.reserve_exact((records as usize).min(bytes.len()));
         let mut rest = bytes;
         for _ in 0..records {
@@ -183,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn index(lengths: &[u32]) -> FileIndex {
-        let mut index = FileIndex::default();
+        let mut index = FileIndex::new(Format::TfRecord);
         lengths.iter().for_each(|length| index.push(*length));
         index
     }
@@ -221,7 +244,7 @@ mod tests {
             bytes.truncate(bytes.len() - 4);
             let crc = crc32c::crc32c(&bytes);
             bytes.extend(crc.to_le_bytes());
-            FileIndex::decode(&bytes).unwrap_err().to_string()
+            FileIndex::decode(&bytes, Format::TfRecord).unwrap_err().to_string()
         };
         assert!(sealed(stored.clone()).contains("the limit is"));
         stored[12..16].copy_from_slice(&2_u32.to_le_bytes());
@@ -236,7 +259,7 @@ mod tests {
         #[test]
         fn indices_round_trip(lengths in prop::collection::vec(0_u32..=256 << 20, 0..3000)) {
             let index = index(&lengths);
-            prop_assert_eq!(FileIndex::decode(&index.encode()), Ok(index));
+            prop_assert_eq!(FileIndex::decode(&index.encode(), Format::TfRecord), Ok(index));
         }
 
         #[test]
@@ -249,8 +272,8 @@ mod tests {
             let stored = index(&lengths).encode();
             let mut bad = stored.clone();
             bad[at.index(stored.len())] ^= 1_u8 << bit;
-            prop_assert!(FileIndex::decode(&bad).is_err());
-            prop_assert!(FileIndex::decode(&stored[..cut.index(stored.len())]).is_err());
+            prop_assert!(FileIndex::decode(&bad, Format::TfRecord).is_err());
+            prop_assert!(FileIndex::decode(&stored[..cut.index(stored.len())], Format::TfRecord).is_err());
         }
 
         #[test]
@@ -262,7 +285,7 @@ mod tests {
             bytes.extend(body);
             let crc = crc32c::crc32c(&bytes);
             bytes.extend(crc.to_le_bytes());
-            if let Ok(index) = FileIndex::decode(&bytes) {
+            if let Ok(index) = FileIndex::decode(&bytes, Format::TfRecord) {
                 prop_assert_eq!(index.len(), records);
             }
         }

@@ -4,29 +4,14 @@
 //! A file is indexed once by streaming through it; lengths are verified then and payloads when they
 //! are read, so that each byte is checked before it is used.
 
-pub use super::file_index::FileIndex;
-
+use super::{FileIndex, Limits};
 use crate::ExecError;
+use gristmill_pipeline::Format;
 
 /// Bytes before a payload: its length and the length's CRC.
 const HEADER_BYTES: usize = 12;
 /// Bytes a record has beside its payload.
 pub(crate) const FRAMING_BYTES: usize = HEADER_BYTES + 4;
-
-/// Caps that are checked before anything is allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Payload of one record.
-    pub record_bytes: u32,
-    /// Records of one file.
-    pub records: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { record_bytes: 256 << 20, records: 1 << 26 }
-    }
-}
 
 fn masked_crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
@@ -72,22 +57,11 @@ pub struct IndexBuilder {
     failed: bool,
 }
 
-impl Default for IndexBuilder {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl IndexBuilder {
-    /// A builder with default limits.
-    pub fn new() -> Self {
-        Self::with_limits(Limits::default())
-    }
-
     /// A builder that refuses larger records and files with more of them.
-    pub fn with_limits(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         let header = [0; HEADER_BYTES];
-        let index = FileIndex::default();
+        let index = FileIndex::new(Format::TfRecord);
         IndexBuilder { limits, index, header, header_bytes: 0, left: 0, failed: false }
     }
 
@@ -189,13 +163,13 @@ pub(crate) mod tests {
 
     /// The index of a whole file.
     pub(crate) fn index(file: &[u8]) -> FileIndex {
-        let mut builder = IndexBuilder::new();
+        let mut builder = IndexBuilder::new(Limits::default());
         builder.push(file).unwrap();
         builder.finish().unwrap()
     }
 
     fn fail(file: &[u8]) -> String {
-        let mut builder = IndexBuilder::with_limits(Limits { record_bytes: 1000, records: 4 });
+        let mut builder = IndexBuilder::new(Limits { record_bytes: 1000, records: 4 });
         builder.push(file).and_then(|()| builder.finish().map(|_| ())).unwrap_err().to_string()
     }
 
@@ -210,7 +184,7 @@ pub(crate) mod tests {
         assert_eq!(whole.byte_range(5, 0), Some(file.len() as u64..file.len() as u64));
         assert_eq!(whole.byte_range(4, 2), None);
         for piece in [1, 2, 11, 12, 13, 100] {
-            let mut builder = IndexBuilder::new();
+            let mut builder = IndexBuilder::new(Limits::default());
             file.chunks(piece).for_each(|bytes| builder.push(bytes).unwrap());
             assert_eq!(builder.finish().unwrap(), whole);
         }

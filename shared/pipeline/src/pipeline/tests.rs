@@ -1,7 +1,7 @@
 //! What pipeline files may say, what is wrong with others, and what never changes.
 
 use super::*;
-use crate::{DType, FieldSchema, ValueRange};
+use crate::{DType, FeatureDType, FieldSchema, Format, ValueRange};
 use gristmill_types::Fingerprint;
 use proptest::prelude::*;
 
@@ -264,7 +264,7 @@ fn the_shape_of_the_file_is_checked() {
     assert!(error("- a").contains("the pipeline must be a mapping of keys, not a list"));
     assert!(
         error(&RESNET.replace("tfrecord: data", "tfrecrd: data"))
-            .starts_with("line 3: `source` needs `tfrecord: PATH`")
+            .starts_with("line 3: `source` needs `tfrecord: PATH`, `webdataset: PATH` or")
     );
     assert!(
         ops_error("  decode: 3\n").contains("`ops` must be a list of operators, not a mapping")
@@ -505,4 +505,45 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn sources_say_how_their_records_are_stored() {
+    let pipeline = |source: &str| {
+        format!(
+            "source: {{ {source} }}\nops: [decode, resize: {{ size: 8 }}, batch: {{ size: 2 }}]"
+        )
+    };
+    let parsed = |source: &str| Pipeline::parse(&pipeline(source)).unwrap();
+    let images = parsed("images: data/train");
+    assert_eq!((images.source().format, images.source_path()), (Format::Images, "data/train"));
+    let keys: Vec<_> =
+        images.source().features.values().map(|f| (f.key.as_str(), f.dtype)).collect();
+    assert_eq!(keys, [("image", FeatureDType::Bytes), ("label", FeatureDType::I64)]);
+    let named = parsed(
+        "images: x, features: { image: { dtype: bytes }, class: { key: label, dtype: i64 } }",
+    );
+    assert_eq!(named.source().features["class"].key, "label");
+    let tar = parsed("webdataset: x, features: { image: { key: jpg;png, dtype: bytes } }");
+    for pipeline in [&images, &named, &tar] {
+        let read = Pipeline::from_canonical(&pipeline.canonical_json()).unwrap();
+        assert_eq!(read.source().format, pipeline.source().format);
+        assert_eq!(read.canonical_json(), pipeline.canonical_json());
+    }
+    assert_ne!(images.canonical_json(), named.canonical_json());
+
+    let error = |source: &str| Pipeline::parse(&pipeline(source)).unwrap_err().to_string();
+    let both = error("images: x, tfrecord: y");
+    assert_eq!(both, "line 1: `source` names both `tfrecord` and `images`; a pipeline reads one");
+    let features = error("webdataset: x");
+    assert!(features.contains("`source` needs `features`"), "{features}");
+    for key in ["JPG", "'jpg;'", "a/b"] {
+        let error =
+            error(&format!("webdataset: x, features: {{ image: {{ key: {key}, dtype: bytes }} }}"));
+        assert!(error.contains("names no member: give what follows the first dot"), "{error}");
+    }
+    let other = error("images: x, features: { image: { dtype: bytes }, size: { dtype: i64 } }");
+    assert!(other.contains("has `image` (bytes) and `label` (i64), not `size` (i64)"), "{other}");
+    let dtype = error("images: x, features: { image: { dtype: bytes }, label: { dtype: f32 } }");
+    assert!(dtype.contains("not `label` (f32)"), "{dtype}");
 }

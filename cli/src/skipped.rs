@@ -1,0 +1,91 @@
+//! Which records a job left out, and why.
+
+use crate::{attach::Stack, failure::Failure};
+use futures::{StreamExt, TryStreamExt, stream};
+use gristmill_fetcher::Source;
+use gristmill_ports::ObjectPath;
+use gristmill_protocol::{SkippedAt, keys};
+use gristmill_types::{Epoch, JobName, RecordKey};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reports read at a time.
+const READS_AHEAD: usize = 16;
+
+/// One record, and the epochs that left it out.
+struct Left {
+    at: SkippedAt,
+    epochs: BTreeSet<Epoch>,
+}
+
+/// Every record of a job that was left out.
+#[derive(Default)]
+pub struct Report {
+    records: BTreeMap<(RecordKey, String), Left>,
+}
+
+impl Report {
+    /// Collects what workers reported of `job`.
+    pub async fn read(stack: &Stack, job: &JobName) -> Result<Self, Failure> {
+        let prefix = keys::quarantine_prefix(&stack.ns, job);
+        let objects = &stack.ports.objects;
+        let listed = objects.list(&stack.bucket, &prefix).await.map_err(Failure::failed)?;
+        let reports = listed.into_iter().filter_map(|info| {
+            let epoch = keys::parse_skipped(&prefix, &info.key)?;
+            Some((epoch, ObjectPath::new(&stack.bucket, info.key)))
+        });
+        let read = |(epoch, path): (Epoch, ObjectPath)| async move {
+            let stored = objects.get(&path).await.map_err(Failure::failed)?;
+            let lines = serde_json::Deserializer::from_slice(&stored).into_iter::<SkippedAt>();
+            let lines = lines.collect::<Result<Vec<_>, _>>();
+            let lines = lines.map_err(|error| Failure::failed(format!("{path}: {error}")))?;
+            Ok::<_, Failure>((epoch, lines))
+        };
+        let mut reads = stream::iter(reports.map(read)).buffered(READS_AHEAD);
+        let mut records = BTreeMap::new();
+        while let Some((epoch, lines)) = reads.try_next().await? {
+            for at in lines {
+                let name = (at.record.key, at.record.reason.clone());
+                let left = records.entry(name).or_insert(Left { at, epochs: BTreeSet::new() });
+                left.epochs.insert(epoch);
+            }
+        }
+        Ok(Self { records })
+    }
+
+    /// With the paths that whoever named `source` knows.
+    pub fn in_words_of(mut self, source: &Source) -> Self {
+        for left in self.records.values_mut() {
+            left.at.source = source.in_words(&left.at.source);
+        }
+        self
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub fn as_json(&self) -> Vec<serde_json::Value> {
+        let records = self.records.values().map(|Left { at, epochs }| {
+            let SkippedAt { record, source } = at;
+            let key = record.key.packed();
+            json!({ "key": key, "source": source, "op": record.op, "reason": record.reason, "epochs": epochs })
+        });
+        records.collect()
+    }
+
+    /// A line for each of the first `most`.
+    pub fn as_text(&self, most: usize) -> String {
+        let mut text = String::new();
+        for Left { at: SkippedAt { record, source }, epochs } in self.records.values().take(most) {
+            let epochs: Vec<String> = epochs.iter().map(Epoch::to_string).collect();
+            let (op, reason, epochs) = (&record.op, &record.reason, epochs.join(", "));
+            text += &format!("left out: {source} ({op}): {reason} [epoch {epochs}]\n");
+        }
+        if self.len() > most {
+            text += &format!("left out: {} more\n", self.len() - most);
+        }
+        text
+    }
+}

@@ -1,0 +1,165 @@
+//! Folders of images as datasets: listed once, put in an order that mixes classes, and grouped into
+//! packs that are leased like files.
+
+use crate::dataset::{ListError, list_files};
+use bytes::Bytes;
+use gristmill_executor::sources::images::record_bytes;
+use gristmill_pipeline::{LABEL_KEY, Source as PipelineSource};
+use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
+use gristmill_protocol::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile, keys};
+use gristmill_types::{Fingerprint, Namespace};
+use std::collections::BTreeSet;
+
+/// Names that image folders take for images, as torchvision's `ImageFolder` does.
+const EXTENSIONS: [&str; 9] = ["bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"];
+
+/// Lists the images below a directory of `bucket` and stores them as packs in `own_bucket`.
+pub(crate) async fn pack_images(
+    objects: &dyn Objects,
+    ns: &Namespace,
+    own_bucket: &str,
+    source: &PipelineSource,
+    (bucket, pattern): (&str, &str),
+) -> Result<Dataset, ListError> {
+    let listed = list_files(objects, bucket, pattern).await?;
+    let found = listed.into_iter().filter(|info| is_image(&info.key)).collect();
+    let labelled = source.features.values().any(|feature| feature.key == LABEL_KEY);
+    let images = arrange(found, root(pattern), labelled)?;
+    if images.is_empty() {
+        return Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() });
+    }
+    let mut files = Vec::new();
+    for images in images.chunks(PACK_IMAGES) {
+        let size = images.iter().map(|image| image.size).sum();
+        let pack = Pack { bucket: bucket.to_owned(), images: images.to_vec() };
+        let stored = serde_json::to_vec(&pack).map_err(ListError::Stored)?;
+        let fingerprint = Pack::fingerprint(&stored);
+        let key = keys::pack(ns, fingerprint);
+        // Whoever wins the race stored the same bytes: the name is made of them.
+        let path = ObjectPath::new(own_bucket, &key);
+        objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
+        files.push(SourceFile { key, size, etag: fingerprint.to_string() });
+    }
+    Ok(Dataset { bucket: own_bucket.to_owned(), files })
+}
+
+/// Labels images, and puts them in an order that has nothing to do with their names: a split then has
+/// images of many classes, though those of a class lie together.
+fn arrange(
+    found: Vec<ObjectInfo>,
+    root: &str,
+    labelled: bool,
+) -> Result<Vec<PackedImage>, ListError> {
+    let class = |key: &str| {
+        let below = key.strip_prefix(root).unwrap_or(key).trim_start_matches('/');
+        below.split_once('/').map(|(class, _)| class.to_owned())
+    };
+    let classes: BTreeSet<String> = found.iter().filter_map(|info| class(&info.key)).collect();
+    let classes: Vec<String> = classes.into_iter().collect();
+    let mut images = Vec::with_capacity(found.len());
+    for ObjectInfo { key, size, etag } in found {
+        record_bytes(size).map_err(|error| ListError::Image(key.clone(), error.to_string()))?;
+        let label = class(&key).and_then(|class| classes.binary_search(&class).ok());
+        if label.is_none() && labelled {
+            let what = "it lies in no directory that names its class; without `label` among the \
+                        features it needs none";
+            return Err(ListError::Image(key, what.to_owned()));
+        }
+        let label = label.map_or(0, |label| label as u32);
+        let below = key.strip_prefix(root).unwrap_or(&key);
+        let place = Fingerprint::of("gristmill order of images v1", below.as_bytes());
+        images.push((place, PackedImage { key, size, etag, label }));
+    }
+    images.sort_by(|(a, one), (b, other)| (a, &one.key).cmp(&(b, &other.key)));
+    Ok(images.into_iter().map(|(_, image)| image).collect())
+}
+
+/// The directory whose directories are classes: the pattern as far as nothing in it is wild.
+fn root(pattern: &str) -> &str {
+    match pattern.find(['*', '?', '[']) {
+        Some(wild) => &pattern[..pattern[..wild].rfind('/').map_or(0, |slash| slash + 1)],
+        None => pattern,
+    }
+}
+
+fn is_image(key: &str) -> bool {
+    let extension = key.rsplit_once('.').map(|(_, extension)| extension);
+    extension.is_some_and(|e| EXTENSIONS.iter().any(|known| e.eq_ignore_ascii_case(known)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_pipeline::Pipeline;
+    use gristmill_ports::memory::MemoryObjects;
+
+    const WITH_LABELS: &str =
+        "source: { images: x }\nops: [decode, { resize: { size: 8 } }, { batch: { size: 2 } }]";
+
+    async fn pack(keys: &[String], pattern: &str, yaml: &str) -> Result<Vec<Pack>, ListError> {
+        let objects = MemoryObjects::default();
+        for key in keys {
+            let path = ObjectPath::new("data", key);
+            objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
+        }
+        let pipeline = Pipeline::parse(yaml).unwrap();
+        let ns = "a".parse().unwrap();
+        let source = pipeline.source();
+        let dataset = pack_images(&objects, &ns, "own", source, ("data", pattern)).await?;
+        assert_eq!(dataset.bucket, "own");
+        let mut packs = Vec::new();
+        for file in dataset.files {
+            let stored = objects.get(&ObjectPath::new("own", &file.key)).await.unwrap();
+            let pack: Pack = serde_json::from_slice(&stored).unwrap();
+            assert_eq!(file.size, pack.images.len() as u64);
+            packs.push(pack);
+        }
+        Ok(packs)
+    }
+
+    fn keys(of: &[&str]) -> Vec<String> {
+        of.iter().map(|key| (*key).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn classes_are_directories_in_byte_order() {
+        let keys =
+            keys(&["t/dog/1.JPEG", "t/cat/a/2.jpg", "t/cat/3.png", "t/notes.txt", "u/x/4.jpg"]);
+        for pattern in ["t", "t/", "t/*/*"] {
+            let packs = pack(&keys, pattern, WITH_LABELS).await.unwrap();
+            let mut labels: Vec<_> =
+                packs[0].images.iter().map(|image| (image.key.as_str(), image.label)).collect();
+            labels.sort_unstable();
+            let below = [("t/cat/3.png", 0), ("t/cat/a/2.jpg", 0), ("t/dog/1.JPEG", 1)];
+            let wanted: Vec<_> = below
+                .into_iter()
+                .filter(|(key, _)| pattern != "t/*/*" || !key.contains("/a/"))
+                .collect();
+            assert_eq!(labels, wanted, "{pattern}");
+        }
+    }
+
+    #[tokio::test]
+    async fn images_without_a_class_have_no_label() {
+        let keys = keys(&["t/1.jpg", "t/2.jpg"]);
+        let error = pack(&keys, "t", WITH_LABELS).await.unwrap_err().to_string();
+        assert!(error.contains("t/1.jpg: it lies in no directory"), "{error}");
+        let without = WITH_LABELS
+            .replace("{ images: x }", "{ images: x, features: { image: { dtype: bytes } } }");
+        assert_eq!(pack(&keys, "t", &without).await.unwrap()[0].images.len(), 2);
+        let none = pack(&keys, "other", WITH_LABELS).await.unwrap_err().to_string();
+        assert_eq!(none, "no file matches s3://data/other");
+    }
+
+    #[tokio::test]
+    async fn packs_mix_classes_and_are_the_same_each_time() {
+        let keys: Vec<_> = (0..1500).map(|i| format!("t/{}/{i}.jpg", i / 500)).collect();
+        let packs = pack(&keys, "t", WITH_LABELS).await.unwrap();
+        assert_eq!(packs.iter().map(|pack| pack.images.len()).collect::<Vec<_>>(), [1024, 476]);
+        for class in 0..3 {
+            let of_class = packs[0].images.iter().filter(|image| image.label == class).count();
+            assert!((250..430).contains(&of_class), "{class}: {of_class}");
+        }
+        assert_eq!(pack(&keys, "t", WITH_LABELS).await.unwrap(), packs);
+    }
+}

@@ -1,0 +1,109 @@
+//! What happens to bytes that others wrote, as functions that panic when a promise is broken.
+//!
+//! `scripts/fuzz` runs each under libFuzzer; `tests/corpus.rs` runs each over what is kept in
+//! `corpus/` and over damaged copies of it.
+
+// A broken promise is reported by a panic: that is what a fuzz target is.
+#![allow(clippy::expect_used, reason = "a panic is how a fuzz target reports")]
+
+#[path = "../../shared/format/tests/support/read_everything.rs"]
+mod read_everything;
+mod records;
+
+use gristmill_executor::{
+    Program,
+    sources::{FileIndex, Limits},
+};
+use gristmill_pipeline::{Format, Pipeline};
+use gristmill_protocol::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
+
+/// Takes any bytes.
+pub type Target = fn(&[u8]);
+
+/// Every target, by the name of its folder in `corpus/`.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("chunk", chunk),
+    ("pipeline", pipeline),
+    ("canonical", canonical),
+    ("index", index),
+    ("tfrecord", records::tfrecord),
+    ("webdataset", records::webdataset),
+    ("example", records::example),
+    ("jpeg", records::jpeg),
+    ("message", message),
+];
+
+/// Chunk objects and frames, as a trainer reads them.
+fn chunk(bytes: &[u8]) {
+    read_everything::read_everything(bytes);
+}
+
+/// Pipeline files. What is accepted has one canonical form, compiles or is refused in one line.
+fn pipeline(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    match Pipeline::parse(text) {
+        Ok(pipeline) => accepted(&pipeline),
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+/// Canonical pipelines, as a job's item holds them.
+fn canonical(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    match Pipeline::from_canonical(text) {
+        Ok(pipeline) => accepted(&pipeline),
+        Err(error) => one_line(&error.to_string()),
+    }
+}
+
+fn accepted(pipeline: &Pipeline) {
+    let canonical = pipeline.canonical_json();
+    let again = Pipeline::from_canonical(&canonical).expect("a canonical form is read back");
+    assert_eq!(again.canonical_json(), canonical, "there is one canonical form");
+    if let Err(error) = Program::compile(pipeline) {
+        one_line(&error.to_string());
+    }
+}
+
+fn one_line(message: &str) {
+    assert!(!message.is_empty() && !message.contains('\n'), "{message:?}");
+    assert!(message.len() < 1000, "{} bytes: {message}", message.len());
+}
+
+/// Stored indices.
+fn index(bytes: &[u8]) {
+    let limits = Limits { record_bytes: 1 << 20, records: 1 << 16 };
+    // With the checksum put right, damage reaches the code behind it.
+    let mut sealed = bytes.to_vec();
+    if let Some((checked, crc)) = sealed.split_last_chunk_mut::<4>() {
+        *crc = crc32c::crc32c(checked).to_le_bytes();
+    }
+    for bytes in [bytes, &sealed] {
+        for format in Format::ALL {
+            let Ok(index) = FileIndex::decode_with(bytes, format, limits) else { continue };
+            let all = index.byte_range(0, index.len()).expect("all records lie somewhere");
+            assert_eq!(all, 0..index.file_bytes());
+            let again = FileIndex::decode_with(&index.encode(), format, limits);
+            assert_eq!(again.expect("an index is read back"), index);
+        }
+    }
+}
+
+/// Everything that is read as JSON: calls, answers, and what lies in the bucket.
+fn message(bytes: &[u8]) {
+    if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
+        let text = serde_json::to_vec(&request).expect("a request is written");
+        serde_json::from_slice::<Request>(&text).expect("a request is read back");
+    }
+    if let Ok(reply) = serde_json::from_slice::<Reply>(bytes) {
+        serde_json::to_vec(&reply).expect("a reply is written");
+    }
+    if let Ok(dataset) = serde_json::from_slice::<Dataset>(bytes) {
+        dataset.version();
+    }
+    if let Ok(manifest) = serde_json::from_slice::<Manifest>(bytes) {
+        manifest.records();
+    }
+    let _ = serde_json::from_slice::<Pack>(bytes);
+    let _ = serde_json::from_slice::<SkippedAt>(bytes);
+}

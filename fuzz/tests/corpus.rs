@@ -1,0 +1,75 @@
+//! Every target over the inputs that are kept, and over damaged copies of them: what a fuzzer found
+//! once stays found, and a short run of it is part of every test run.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use gristmill_fuzz::{TARGETS, Target};
+use std::{fs, path::Path};
+
+/// Damaged copies of each kept input.
+const DAMAGED: usize = 60;
+
+fn corpus(name: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(name);
+    let mut paths: Vec<_> = fs::read_dir(&folder)
+        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    paths.sort();
+    paths.into_iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+fn target(name: &str) -> Target {
+    TARGETS.iter().find(|(known, _)| *known == name).unwrap().1
+}
+
+fn damage(random: &mut fastrand::Rng, input: &[u8]) -> Vec<u8> {
+    const NUMBERS: [u8; 8] = [0, 1, 0x7f, 0x80, 0xff, b'0', b'9', b'\n'];
+    let mut bytes = input.to_vec();
+    for _ in 0..random.usize(1..5) {
+        if bytes.is_empty() {
+            bytes.push(random.u8(..));
+        }
+        let at = random.usize(0..bytes.len());
+        match random.u8(0..6) {
+            0 => bytes[at] ^= 1 << random.u8(0..8),
+            1 => bytes[at] = NUMBERS[random.usize(0..NUMBERS.len())],
+            2 => bytes.truncate(at),
+            3 => drop(bytes.drain(at..(at + random.usize(1..20)).min(bytes.len()))),
+            4 => bytes.insert(at, random.u8(..)),
+            _ => {
+                let end = (at + random.usize(1..40)).min(bytes.len());
+                bytes.extend_from_within(at..end);
+            }
+        }
+    }
+    bytes
+}
+
+fn holds(name: &str) {
+    let (target, inputs) = (target(name), corpus(name));
+    assert!(!inputs.is_empty(), "corpus/{name} has no input to begin with");
+    let mut random = fastrand::Rng::with_seed(1);
+    for input in &inputs {
+        target(input);
+        (0..DAMAGED).for_each(|_| target(&damage(&mut random, input)));
+    }
+}
+
+macro_rules! tests {
+    ($($name:ident),+) => {
+        $(#[test]
+        fn $name() {
+            holds(stringify!($name));
+        })+
+
+        #[test]
+        fn every_target_is_tested() {
+            let tested = [$(stringify!($name)),+];
+            let targets: Vec<_> = TARGETS.iter().map(|(name, _)| *name).collect();
+            assert_eq!(targets, tested);
+        }
+    };
+}
+
+tests!(chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, message);

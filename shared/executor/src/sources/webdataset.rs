@@ -1,0 +1,230 @@
+//! WebDataset tar files: consecutive members that share a name up to its first dot are one record.
+//!
+//! Source: the WebDataset format ("The WebDataset Format", T. Breuel). Members without such a name,
+//! and all that are not regular files, are passed over, as its reader does. Where it takes keys as
+//! they are, these are compared without regard to ASCII case.
+
+use super::{
+    FileIndex, Limits,
+    tar::{Member, Members},
+};
+use crate::{
+    ExecError,
+    cell::{Cell, Place},
+};
+use gristmill_pipeline::{Feature, FeatureDType, Format};
+use std::{collections::BTreeMap, ops::Range};
+
+/// The name of a record and the key of one of its parts: before and after the first dot of the last
+/// component. None if either is empty.
+fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let dot = base + name[base..].iter().position(|byte| *byte == b'.')?;
+    (dot > base && dot + 1 < name.len()).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+/// Builds the index of a file from its bytes, pushed in order in pieces of any size.
+///
+/// Records lie end to end: one begins with the first header of its first part and ends where the
+/// next begins, so that one ranged read has many of them whole.
+#[derive(Debug)]
+pub(crate) struct IndexBuilder {
+    members: Members,
+    records: Records,
+}
+
+#[derive(Debug)]
+struct Records {
+    limits: Limits,
+    index: FileIndex,
+    /// Of the record in hand: its name and where its last part ends.
+    open: Option<(Vec<u8>, u64)>,
+    failed: bool,
+}
+
+impl IndexBuilder {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let index = FileIndex::new(Format::WebDataset);
+        let records = Records { limits, index, open: None, failed: false };
+        IndexBuilder { members: Members::default(), records }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), ExecError> {
+        let IndexBuilder { members, records } = self;
+        if records.failed {
+            return Err(ExecError::Source("indexing this file has failed before".into()));
+        }
+        let pushed = members.push(bytes, &mut |member| records.take(&member));
+        pushed.map_err(|what| {
+            records.failed = true;
+            records.error(&what)
+        })
+    }
+
+    pub(crate) fn finish(mut self) -> Result<FileIndex, ExecError> {
+        if self.records.failed {
+            return Err(ExecError::Source("indexing this file has failed before".into()));
+        }
+        if !self.members.is_whole() {
+            let at = self.members.at();
+            let what = format!("the file ends at byte {at}, inside a member: it is cut short");
+            return Err(self.records.error(&what));
+        }
+        if let Some((_, end)) = self.records.open.take() {
+            let closed = self.records.close(end);
+            closed.map_err(|what| self.records.error(&what))?;
+        }
+        Ok(self.records.index)
+    }
+}
+
+impl Records {
+    fn take(&mut self, member: &Member<'_>) -> Result<(), String> {
+        let Some((name, _)) = split_name(member.name) else { return Ok(()) };
+        match &mut self.open {
+            Some((open, end)) if open == name => *end = member.end,
+            _ => {
+                // What lies between two records is read with the first of them.
+                if self.open.is_some() {
+                    self.close(member.start)?;
+                }
+                self.open = Some((name.to_vec(), member.end));
+            }
+        }
+        self.check(member.end).map(|_| ())
+    }
+
+    /// Ends the record in hand at `end`.
+    fn close(&mut self, end: u64) -> Result<(), String> {
+        let length = self.check(end)?;
+        self.index.push(length);
+        Ok(())
+    }
+
+    /// Length of the record in hand if it ended at `end`.
+    fn check(&self, end: u64) -> Result<u32, String> {
+        let Limits { record_bytes, records } = self.limits;
+        if self.index.len() >= records {
+            return Err(format!("the limit is {records} records a file; use more files"));
+        }
+        let bytes = end - self.index.file_bytes();
+        let length = u32::try_from(bytes).ok().filter(|length| *length <= record_bytes);
+        length.ok_or_else(|| format!("it has {bytes} bytes; the limit is {record_bytes}"))
+    }
+
+    fn error(&self, what: &str) -> ExecError {
+        let (record, offset) = (self.index.len(), self.index.file_bytes());
+        ExecError::Source(format!("record {record} at byte {offset}: {what}"))
+    }
+}
+
+/// One feature a pipeline names.
+#[derive(Debug)]
+struct Wanted {
+    /// Keys in order of preference.
+    keys: Vec<String>,
+    dtype: FeatureDType,
+    /// How many values it must have.
+    values: usize,
+}
+
+/// Finds the features of a pipeline in records; feature i goes to cell i.
+#[derive(Debug)]
+pub(crate) struct Extractor {
+    /// In the order of the field names.
+    wanted: Vec<Wanted>,
+}
+
+impl Extractor {
+    pub(crate) fn new(features: &BTreeMap<String, Feature>) -> Self {
+        let wanted = features.values().map(|feature| Wanted {
+            keys: feature.key.split(';').map(str::to_owned).collect(),
+            dtype: feature.dtype,
+            values: feature.shape.iter().map(|dim| *dim as usize).product(),
+        });
+        Extractor { wanted: wanted.collect() }
+    }
+
+    /// Finds every wanted feature in the members of `record`; returns the bytes of their values.
+    pub(crate) fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+        // Per feature: which of its keys was found, and where.
+        let mut found: Vec<Option<(usize, Range<usize>)>> = vec![None; self.wanted.len()];
+        let mut members = Members::default();
+        members.push(record, &mut |member| {
+            let Some((_, key)) = split_name(member.name) else { return Ok(()) };
+            let range = member.content.start as usize..member.content.end as usize;
+            for (wanted, found) in self.wanted.iter().zip(&mut found) {
+                let rank = wanted.keys.iter().position(|k| k.as_bytes().eq_ignore_ascii_case(key));
+                let Some(rank) = rank else { continue };
+                match found {
+                    Some((best, _)) if *best < rank => {}
+                    Some((best, _)) if *best == rank => {
+                        return Err(format!("it has two members `.{}`", wanted.keys[rank]));
+                    }
+                    _ => *found = Some((rank, range.clone())),
+                }
+            }
+            Ok(())
+        })?;
+        let mut bytes = 0;
+        for ((wanted, found), cell) in self.wanted.iter().zip(found).zip(cells) {
+            let missing = || format!("member `.{}` is missing", wanted.keys.join("` or `."));
+            let (rank, range) = found.ok_or_else(missing)?;
+            let cut = || "a member reaches beyond the record".to_owned();
+            let content = record.get(range.clone()).ok_or_else(cut)?;
+            bytes += wanted.read(rank, content, range, cell)?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl Wanted {
+    /// Puts the value into `cell`; returns its bytes.
+    fn read(
+        &self,
+        rank: usize,
+        content: &[u8],
+        range: Range<usize>,
+        cell: &mut Cell,
+    ) -> Result<usize, String> {
+        let add: fn(&str, &mut Vec<u8>) -> Option<()> = match self.dtype {
+            FeatureDType::Bytes => {
+                cell.place = Place::Record(range);
+                return Ok(content.len());
+            }
+            FeatureDType::I64 => |word, out| {
+                out.extend(word.parse::<i64>().ok()?.to_le_bytes());
+                Some(())
+            },
+            FeatureDType::F32 => |word, out| {
+                out.extend(word.parse::<f32>().ok()?.to_le_bytes());
+                Some(())
+            },
+        };
+        let bad = |what: String| format!("member `.{}` {what}", self.keys[rank]);
+        let text = str::from_utf8(content).map_err(|_| bad("is not text".into()))?;
+        let separator = |c: char| c.is_whitespace() || c == ',';
+        let mut words = text.split(separator).filter(|word| !word.is_empty());
+        cell.fill(|buffer| {
+            for have in 0..self.values {
+                let wanted = self.values;
+                let word = words.next();
+                let word = word.ok_or_else(|| {
+                    bad(format!("has {have} values, the pipeline reads {wanted}"))
+                })?;
+                add(word, buffer).ok_or_else(|| {
+                    let word: String = word.chars().filter(|c| !c.is_control()).take(24).collect();
+                    bad(format!("holds `{word}`, which is no {}", self.dtype.dtype()))
+                })?;
+            }
+            match words.next() {
+                None => Ok(()),
+                Some(_) => Err(bad(format!("has more than {} values", self.values))),
+            }
+        })?;
+        Ok(self.values * if self.dtype == FeatureDType::I64 { 8 } else { 4 })
+    }
+}
+
+#[cfg(test)]
+mod tests;

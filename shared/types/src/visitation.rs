@@ -1,0 +1,64 @@
+//! How often a trainer meets each record of an epoch (tf.data service, section 3.4).
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
+
+/// What a trainer that dies and comes back is given.
+///
+/// Deaths of workers and functions never lose or double anything: the three differ in who says how
+/// far the trainer is, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Visitation {
+    /// Begins at its checkpoint. Batches after that come again, byte for byte.
+    #[default]
+    ExactlyOnce,
+    /// A batch counts as consumed before it is handed over: none is ever handed over twice, and those
+    /// in flight are lost.
+    AtMostOnce,
+    /// A batch counts as consumed some time after it was handed over: the last ones may come again,
+    /// and what a trainer did not use is not missed.
+    ZeroOnceOrMore,
+}
+
+/// Who visits what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sharding {
+    /// An epoch is the dataset: splits go to whoever asks next.
+    #[default]
+    Dynamic,
+    /// An epoch is the dataset once for each worker the job was registered with, each time in another
+    /// order; `__copy__` tells the visits of a record apart.
+    Off,
+}
+
+macro_rules! words {
+    ($type:ident, $what:literal, $($variant:ident = $word:literal),+) => {
+        impl FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                match text {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!(concat!("{:?} is not ", $what, ": use one of", $(" ", $word),+), text)),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self { $(Self::$variant => $word),+ })
+            }
+        }
+    };
+}
+
+words!(
+    Visitation,
+    "a visitation",
+    ExactlyOnce = "exactly-once",
+    AtMostOnce = "at-most-once",
+    ZeroOnceOrMore = "zero-once-or-more"
+);
+words!(Sharding, "a sharding", Dynamic = "dynamic", Off = "off");
