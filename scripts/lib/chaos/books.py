@@ -183,7 +183,8 @@ class Totals:
 
     @property
     def kills(self):
-        return sum(count for kind, count in self.faults.items() if kind.startswith("kill "))
+        verbs = ("kill ", "trap ")
+        return sum(count for kind, count in self.faults.items() if kind.startswith(verbs))
 
     @property
     def good(self):

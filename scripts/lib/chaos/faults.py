@@ -1,5 +1,6 @@
 """What is done to the processes, and when: one seed decides kinds, times and lengths."""
 
+import collections
 import datetime
 import heapq
 import itertools
@@ -19,6 +20,29 @@ EVERY = {
     "pause service": 40.0, "pause fetcher": 25.0,
     "full disk": 35.0, "cut http": 14.0, "slow http": 18.0, "held http": 25.0,
     "two trainers": 40.0, "old checkpoint": 35.0,
+    "trap worker": 6.0, "trap coordinator": 9.0, "trap fetcher": 18.0,
+}
+# Where a process is killed at one moment of what it does: the link, what the request holds, the moment.
+TRAPS = {
+    "worker": [
+        ("worker coordinator", b'"call":"claim"', proxy.ANSWERED),
+        ("worker coordinator", b'"call":"mark"', proxy.ANSWERED),
+        ("worker coordinator", b'"call":"flush"', proxy.SENT),
+        ("worker coordinator", b'"call":"flush"', proxy.ANSWERED),
+        ("worker objects", b"PUT /", proxy.SENT),
+        ("worker objects", b"PUT /", proxy.ANSWERED),
+    ],
+    "coordinator": [
+        ("worker coordinator", b'"call":"claim"', proxy.SENT),
+        ("worker coordinator", b'"call":"flush"', proxy.SENT),
+        ("fetcher coordinator", b'"call":"poll"', proxy.SENT),
+        ("fetcher coordinator", b'"ack":{', proxy.SENT),
+    ],
+    "fetcher": [
+        ("fetcher coordinator", b'"ack":{', proxy.SENT),
+        ("fetcher coordinator", b'"ack":{', proxy.ANSWERED),
+        ("fetcher objects", b"GET /", proxy.ANSWERED),
+    ],
 }
 # Times of kills and nothing else, in which the wait for the next batch is theirs, and times of everything.
 PHASE_SECONDS = (15.0, 40.0)
@@ -42,6 +66,8 @@ class Injector:
         self.totals, self.stalls = totals, stalls
         self.job = None
         self.undo, self.order = [], itertools.count()
+        # Filled by the proxies' thread, emptied by `tick`.
+        self.sprung = collections.deque()
         self.due = {}
         self.last_fault = self.last_worker_kill = 0.0
         self.kills_only, self.phase_ends = False, 0.0
@@ -55,6 +81,8 @@ class Injector:
         """Ends what is over; begins what is due while a job runs."""
         while self.undo and self.undo[0][0] <= now:
             heapq.heappop(self.undo)[2]()
+        while self.sprung:
+            self.count(*self.sprung.popleft())
         if self.job is None:
             return
         if now >= self.phase_ends:
@@ -62,7 +90,7 @@ class Injector:
         for kind, mean in EVERY.items():
             if now >= self.due[kind]:
                 self.due[kind] = now + self.random.expovariate(1 / mean)
-                if kind.startswith("kill ") or not self.kills_only:
+                if kind.startswith(("kill ", "trap ")) or not self.kills_only:
                     self.inject(kind, now)
 
     def change_phase(self, now):
@@ -74,15 +102,19 @@ class Injector:
     def inject(self, kind, now):
         verb, _, what = kind.partition(" ")
         alone = not self.undo
-        method = verb if verb in ("kill", "pause") else kind.replace(" ", "_")
-        if not getattr(self, method)(what):
-            return
+        method = verb if verb in ("kill", "pause", "trap") else kind.replace(" ", "_")
+        # What a trap does is counted when it springs.
+        if getattr(self, method)(what) and verb != "trap":
+            self.count(kind, alone)
+
+    def count(self, kind, alone):
+        verb = kind.partition(" ")[0]
         self.totals.faults[kind] += 1
-        self.last_fault = now
+        self.last_fault = time.monotonic()
         self.note(kind)
-        if verb != "kill":
+        if verb not in ("kill", "trap"):
             self.stalls.disturbed()
-        if verb in ("kill", "drop"):
+        if verb in ("kill", "trap", "drop"):
             self.stalls.killed(kind, alone)
 
     def note(self, text):
@@ -129,6 +161,39 @@ class Injector:
         if killed and what == "worker":
             self.last_worker_kill = now
         return killed
+
+    def trap(self, what):
+        """Kills a process at one moment of its next request of a kind."""
+        link, words, moment = self.random.choice(TRAPS[what])
+        seconds = self.random.uniform(0.0, 0.02)
+        kind = f"trap {what}"
+
+        def kill(port):
+            alone = not self.undo
+            if what == "coordinator":
+                # The request is on its way to one of them; a moment later it is at work.
+                time.sleep(seconds)
+                killed = self.signal(what, signal.SIGKILL) is not None
+            elif what == "fetcher":
+                killed = self.signal(what, signal.SIGKILL) is not None
+            else:
+                killed = self.kill_worker_at(port)
+            if killed:
+                self.sprung.append((kind, alone))
+
+        self.links.trap(link, proxy.Trap(words, moment, kill))
+        return True
+
+    def kill_worker_at(self, port):
+        """Kills the worker whose connection this is, unless it works alone."""
+        workers, now = self.service.functions("worker"), time.monotonic()
+        if len(workers) <= 1 and now - self.last_worker_kill < LONE_SECONDS:
+            return False
+        pid = processes.owner(port, workers)
+        if pid is None or not self.service.signal_function(pid, "worker", signal.SIGKILL):
+            return False
+        self.last_worker_kill = now
+        return True
 
     def drop_trainer(self, _):
         self.job.trainer.crash()

@@ -62,6 +62,32 @@ def children(parent):
     return found
 
 
+def owner(port, pids):
+    """Which of these processes has a connection from that local port."""
+    inode = None
+    for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port:
+            inode = f"socket:[{fields[9]}]"
+            for pid in pids:
+                if holds(pid, inode):
+                    return pid
+    return None
+
+
+def holds(pid, link):
+    try:
+        for descriptor in os.scandir(f"/proc/{pid}/fd"):
+            try:
+                if os.readlink(descriptor.path) == link:
+                    return True
+            except OSError:
+                pass
+    except OSError:
+        pass
+    return False
+
+
 def rerouted(url, port):
     parts = urllib.parse.urlsplit(url)
     return urllib.parse.urlunsplit(parts._replace(netloc=f"{parts.hostname}:{port}"))

@@ -1,7 +1,8 @@
 """Small TCP proxies: one to each address of the service, for the fetcher and for the workers.
 
 A link passes bytes on, or is cut (connections reset, new ones refused), slow (every piece waits) or held
-(nothing moves until it is let go).
+(nothing moves until it is let go). A trap waits for one request and springs once it is sent on, or once its
+answer has come and before anybody hears it.
 """
 
 import asyncio
@@ -9,6 +10,15 @@ import threading
 
 PIECE_BYTES = 64 << 10
 PASS, CUT, SLOW, HELD = "pass", "cut", "slow", "held"
+SENT, ANSWERED = "sent", "answered"
+
+
+class Trap:
+    """Springs at one moment of one request that holds `words`; `spring` gets the client's port."""
+
+    def __init__(self, words, moment, spring):
+        self.words, self.moment, self.spring = words, moment, spring
+        self.client = None
 
 
 class Link:
@@ -18,6 +28,7 @@ class Link:
         self.name, self.port, self.target = name, None, None
         self.mode, self.delay = PASS, 0.0
         self.writers, self.accepted = set(), 0
+        self.trap = None
         self.moved = asyncio.Event()
 
     async def listen(self):
@@ -45,7 +56,10 @@ class Link:
             return writer.transport.abort()
         self.writers.add(onward[1])
         try:
-            await asyncio.gather(self.pump(reader, onward[1]), self.pump(onward[0], writer))
+            port = writer.get_extra_info("peername")[1]
+            await asyncio.gather(
+                self.pump(reader, onward[1], SENT, port), self.pump(onward[0], writer, ANSWERED, port),
+            )
         except OSError:
             pass
         finally:
@@ -53,14 +67,33 @@ class Link:
                 self.writers.discard(end)
                 end.transport.abort()
 
-    async def pump(self, reader, writer):
+    def meets(self, piece, way, port):
+        """Whether this piece springs the trap."""
+        trap = self.trap
+        if trap is None:
+            return False
+        if way == SENT and trap.client is None and trap.words in piece:
+            trap.client = port
+            return trap.moment == SENT
+        return way == ANSWERED and trap.client == port and trap.moment == ANSWERED
+
+    def spring(self, port):
+        trap, self.trap = self.trap, None
+        trap.spring(port)
+
+    async def pump(self, reader, writer, way, port):
         while piece := await reader.read(PIECE_BYTES):
             if self.mode == SLOW:
                 await asyncio.sleep(self.delay)
             while self.mode == HELD:
                 await self.moved.wait()
+            sprung = self.meets(piece, way, port)
+            if sprung and way == ANSWERED:
+                self.spring(port)
             writer.write(piece)
             await writer.drain()
+            if sprung and way == SENT:
+                self.spring(port)
         if writer.can_write_eof():
             writer.write_eof()
 
@@ -96,6 +129,10 @@ class Proxy:
 
     def become(self, name, mode, delay=0.0):
         self.loop.call_soon_threadsafe(self.links[name].become, mode, delay)
+
+    def trap(self, name, trap):
+        """Sets a trap, or takes it away."""
+        self.loop.call_soon_threadsafe(setattr, self.links[name], "trap", trap)
 
     def close(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
