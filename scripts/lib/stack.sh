@@ -168,9 +168,10 @@ stop_ends_a_job() {
 
 # What a schedule asks for every quarter of an hour.
 upkeep_is_done() {
-    local said
-    said=$(peer_aws lambda invoke --function-name "$STACK-coordinator:live" --cli-binary-format raw-in-base64-out \
-        --payload '{"upkeep":true}' "$STATE/upkeep.json")
+    local said event=$STATE/upkeep.event
+    # From a file, which both versions of the CLI take as it is.
+    echo '{"upkeep":true}' >"$event"
+    said=$(peer_aws lambda invoke --function-name "$STACK-coordinator:live" --payload "fileb://$event" "$STATE/upkeep.json")
     echo "$said"
     cat "$STATE/upkeep.json"
     [[ $said != *FunctionError* ]]
