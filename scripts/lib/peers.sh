@@ -43,7 +43,7 @@ stop_peers() {
 answers() {
     local tries=120
     until curl --silent --output /dev/null --max-time 5 --insecure "$1"; do
-        if ((--tries == 0)) || ! kill -0 "${started[-1]}" 2>/dev/null; then
+        if ((--tries == 0)) || { [[ ${#started[@]} -gt 0 ]] && ! kill -0 "${started[-1]}" 2>/dev/null; }; then
             echo "test-peers: nothing answers at $1; its log ends with" >&2
             tail -n 20 "$2" >&2
             return 1
