@@ -55,6 +55,8 @@ answers() {
 # ---- MiniStack: all that a deployment needs ------------------------------------------------------
 install_ministack() {
     need_sam
+    # shellcheck disable=SC2154 # test-peers says which zips
+    [[ $zips != sam ]] || need_cargo_lambda
     venv ministack "ministack==$MINISTACK_VERSION" "aws-sam-translator==$SAM_TRANSLATOR_VERSION"
 }
 

@@ -15,11 +15,12 @@ need() {
     }
 }
 
-# What takes longer is not to be had.
-readonly INSTALL_SECONDS=300
+# What is not there when the script has run for so long is not to be had.
+readonly INSTALL_SECONDS=900
 installing() {
+    local left=$((INSTALL_SECONDS - SECONDS))
     if command -v timeout >/dev/null; then
-        timeout -k 10 "$INSTALL_SECONDS" "$@" >&2
+        timeout -k 10 "$((left > 1 ? left : 1))" "$@" >&2
     else
         "$@" >&2
     fi
