@@ -8,7 +8,8 @@ use gristmill_local::{Endpoints, FunctionConfig, Mount, Service, ServiceConfig, 
 use gristmill_protocol::{VERSION, WorkerEvent};
 use gristmill_tests::{TestDir, read_sink, run_json};
 use std::{
-    fs,
+    env, fs,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -16,6 +17,9 @@ const GRISTMILL: &str = env!("CARGO_BIN_EXE_gristmill");
 /// Not a multiple of the batch size.
 const IMAGES: usize = 130;
 const JOB: &str = "job";
+/// How often a function is started to see how long it takes, and what the median may be.
+const STARTS: u64 = 7;
+const INIT_MS_MAX: u64 = 150;
 
 /// Stand-ins with our three functions and a dataset as the bucket `data`.
 struct Platform {
@@ -204,5 +208,61 @@ async fn metrics_are_lines_of_their_own() -> Result<()> {
         rows += lines.iter().filter_map(|line| line["rows"].as_u64()).sum::<u64>();
     }
     assert_eq!(rows, IMAGES as u64, "each record is counted once");
+    Ok(())
+}
+
+/// Has a function that is idle started `STARTS` times, by events it does not understand.
+async fn start_often(service: &Service, name: &str) -> Result<()> {
+    let host = service.host();
+    for start in 1..=STARTS {
+        host.send(name, "null")?;
+        let give_up = Instant::now() + Duration::from_secs(60);
+        let stats = || host.stats().functions[name].clone();
+        while stats().cold_starts < start || stats().concurrent > 0 {
+            assert!(Instant::now() < give_up, "{name}: {:?}", stats());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        host.kill_one(name, |living| Some(living.first()?.pid))?;
+        while stats().environments > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    Ok(())
+}
+
+/// What the host's lines in a function's log say, in ascending order.
+fn init_ms(log: &Path) -> Result<Vec<u64>> {
+    let log = fs::read_to_string(log)?;
+    let took = log.lines().filter_map(|line| line.strip_prefix("[host] init took "));
+    let ms = took.map(|took| Ok(took.trim_end_matches(" ms").parse()?));
+    let mut ms: Vec<u64> = ms.collect::<Result<_>>()?;
+    ms.sort_unstable();
+    Ok(ms)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs functions as they are deployed: scripts/test-peers"]
+async fn functions_as_deployed_start_fast() -> Result<()> {
+    let build = env::var_os("GRISTMILL_PEER_BUILD").context("set GRISTMILL_PEER_BUILD")?;
+    let build = PathBuf::from(build);
+    let dir = TestDir::new(GRISTMILL)?;
+    let functions = |endpoints: &Endpoints| {
+        let mut functions = ["Coordinator", "Worker", "Scaler"].map(|name| FunctionConfig {
+            command: build.join(format!("{name}Function/bootstrap")),
+            args: Vec::new(),
+            ..function(&name.to_lowercase(), endpoints)
+        });
+        functions[0].url = Some(UrlConfig::default());
+        functions.into()
+    };
+    let service = Service::start(ServiceConfig::new(dir.path("state")), functions).await?;
+    for name in ["coordinator", "worker", "scaler"] {
+        start_often(&service, name).await?;
+        let ms = init_ms(&dir.path("state/logs").join(format!("{name}.log")))?;
+        println!("{name}: init took {ms:?} ms");
+        assert_eq!(ms.len() as u64, STARTS);
+        assert!(ms[ms.len() / 2] <= INIT_MS_MAX, "{name} takes too long to start");
+    }
+    service.shutdown().await;
     Ok(())
 }

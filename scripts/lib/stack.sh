@@ -63,6 +63,52 @@ allow_without_conditions() {
     done
 }
 
+doctor_finds_all_well() {
+    local said
+    said=$(as_trainer "$BIN/gristmill" doctor --backend aws 2>&1)
+    echo "$said"
+    [[ $said != *FAIL* ]]
+}
+
+# doctor_finds CHECK WORDS COMMAND..: that check has failed, with these words, and the doctor ended as it should.
+doctor_finds() {
+    local said code=0
+    said=$("${@:3}" "$BIN/gristmill" doctor --backend aws 2>&1) || code=$?
+    echo "$said" | tee "$STATE/doctor"
+    [[ $code -eq 1 && $said != *panicked* && $said != *backtrace* ]]
+    grep -q "^FAIL *$1 .*$2" <<<"$said"
+}
+
+doctor_names_a_closed_port() {
+    local nobody
+    nobody=http://127.0.0.1:$(free_port)
+    doctor_finds bucket "$nobody" as_trainer env AWS_ENDPOINT_URL="$nobody" GRISTMILL_COORDINATOR_URL="$nobody"
+    grep -q "^FAIL *coordinator .*$nobody" "$STATE/doctor"
+}
+
+# A coordinator beside the stack's, whose table is not there.
+doctor_names_a_missing_table() {
+    local role url bucket zip=$STATE/astray.zip
+    role=$(peer_aws iam create-role --role-name peers-astray --assume-role-policy-document "$LAMBDA_ASSUMES" \
+        --query Role.Arn --output text)
+    peer_aws iam put-role-policy --role-name peers-astray --policy-name all --policy-document "$ALLOWS_ALL"
+    bucket=$(stack_output BucketName)
+    (cd "$BUILD/CoordinatorFunction" && python3 -m zipfile -c "$zip" bootstrap)
+    peer_aws lambda create-function --function-name peers-astray --runtime provided.al2023 --handler bootstrap \
+        --role "$role" --architectures x86_64 --timeout 30 --zip-file "fileb://$zip" --environment \
+        "Variables={GRISTMILL_TABLE=absent,GRISTMILL_BUCKET=$bucket,GRISTMILL_SCALER_FUNCTION=none}" >/dev/null
+    url=$(peer_aws lambda create-function-url-config --function-name peers-astray --auth-type AWS_IAM \
+        --query FunctionUrl --output text)
+    # Its URL is none of those that a trainer may call.
+    # shellcheck disable=SC2154 # become_administrator, of test-peers, sets it
+    doctor_finds table "there is no table absent" as_trainer env -u AWS_SESSION_TOKEN "${administrator[@]}" \
+        GRISTMILL_COORDINATOR_URL="$url"
+    peer_aws lambda delete-function --function-name peers-astray
+    peer_aws logs delete-log-group --log-group-name /aws/lambda/peers-astray || true
+    peer_aws iam delete-role-policy --role-name peers-astray --policy-name all
+    peer_aws iam delete-role --role-name peers-astray
+}
+
 take_back_permissions() {
     local name
     for name in $(peer_aws iam list-roles --output text \
@@ -168,9 +214,10 @@ stop_ends_a_job() {
 
 # What a schedule asks for every quarter of an hour.
 upkeep_is_done() {
-    local said
-    said=$(peer_aws lambda invoke --function-name "$STACK-coordinator:live" --cli-binary-format raw-in-base64-out \
-        --payload '{"upkeep":true}' "$STATE/upkeep.json")
+    local said event=$STATE/upkeep.event
+    # From a file, which both versions of the CLI take as it is.
+    echo '{"upkeep":true}' >"$event"
+    said=$(peer_aws lambda invoke --function-name "$STACK-coordinator:live" --payload "fileb://$event" "$STATE/upkeep.json")
     echo "$said"
     cat "$STATE/upkeep.json"
     [[ $said != *FunctionError* ]]
@@ -229,6 +276,10 @@ run_stack() {
     done
     for step in calls_are_allowed permissions_are_used; do
         check ministack permissions "$step"
+    done
+    # Later than these, since the doctor tries what a trainer need not be allowed.
+    for step in doctor_finds_all_well doctor_names_a_closed_port doctor_names_a_missing_table; do
+        check ministack stack "$step"
     done
     take_back_permissions
     for step in teardown nothing_is_left; do

@@ -15,6 +15,17 @@ need() {
     }
 }
 
+# What is not there when the script has run for so long is not to be had.
+readonly INSTALL_SECONDS=900
+installing() {
+    local left=$((INSTALL_SECONDS - SECONDS))
+    if command -v timeout >/dev/null; then
+        timeout -k 10 "$((left > 1 ? left : 1))" "$@" >&2
+    else
+        "$@" >&2
+    fi
+}
+
 no_tool() {
     echo "${0##*/}: $1 could not be installed" >&2
     exit 3
@@ -29,8 +40,8 @@ venv() {
         need "$python"
         echo "installing $* into $dir" >&2
         rm -rf "$dir"
-        "$python" -m venv "$dir"
-        "$dir/bin/pip" install --quiet "$@" >&2 || no_tool "$dir"
+        "$python" -m venv "$dir" >&2 || no_tool "$dir"
+        installing "$dir/bin/pip" install --quiet "$@" || no_tool "$dir"
         echo "$wanted" >"$dir/installed"
     fi
 }

@@ -61,7 +61,8 @@ enum Stage {
 struct State {
     stage: Stage,
     since: Instant,
-    initialised: bool,
+    /// How long it took to ask for its first event, once it has.
+    init: Option<Duration>,
     init_error: Option<Bytes>,
 }
 
@@ -71,6 +72,7 @@ pub(crate) struct Environment {
     pub token: String,
     /// Of the function it belongs to.
     pub arn: String,
+    started: Instant,
     process: OnceLock<Arc<Process>>,
     /// Cancelled once the process was reaped.
     pub gone: CancellationToken,
@@ -91,15 +93,12 @@ pub(crate) struct Taken {
 impl Environment {
     /// An environment whose process is about to be started.
     pub(crate) fn new(token: String, arn: String, freeze: bool) -> Self {
-        let state = State {
-            stage: Stage::Idle,
-            since: Instant::now(),
-            initialised: false,
-            init_error: None,
-        };
+        let state =
+            State { stage: Stage::Idle, since: Instant::now(), init: None, init_error: None };
         Self {
             token,
             arn,
+            started: Instant::now(),
             process: OnceLock::new(),
             gone: CancellationToken::new(),
             freeze,
@@ -158,7 +157,7 @@ impl Environment {
 
     fn take(&self) -> Option<Taken> {
         let mut state = lock(&self.state);
-        state.initialised = true;
+        state.init.get_or_insert_with(|| self.started.elapsed());
         match mem::replace(&mut state.stage, Stage::Idle) {
             Stage::Queued(job) => {
                 let request_id = job.invocation.request_id.clone();
@@ -200,8 +199,9 @@ impl Environment {
         lock(&self.state).init_error = Some(error);
     }
 
-    pub(crate) fn initialised(&self) -> bool {
-        lock(&self.state).initialised
+    /// From its start until it asked for its first event; nothing as long as it has not.
+    pub(crate) fn init(&self) -> Option<Duration> {
+        lock(&self.state).init
     }
 
     /// The process was reaped: whoever waits on it hears so.
@@ -213,7 +213,7 @@ impl Environment {
             Stage::Running { reply, .. } => (Some(reply), true),
             Stage::Idle | Stage::Gone => (None, false),
         };
-        let initialised = state.initialised;
+        let initialised = state.init.is_some();
         let init_error = state.init_error.take();
         drop(state);
         if let Some(reply) = reply {

@@ -161,6 +161,7 @@ impl Function {
         let mut stale = 0;
         loop {
             let warm = if stale < STALE_LIMIT { lock(&self.pool).idle.pop() } else { None };
+            let cold = warm.is_none();
             let environment = match warm {
                 Some(environment) => environment,
                 None => match self.start(host).await {
@@ -172,7 +173,7 @@ impl Function {
                     }
                 },
             };
-            match self.run_in(host, &environment, invocation).await {
+            match self.run_in(host, &environment, invocation, cold).await {
                 Some(outcome) => return outcome,
                 None => stale += 1,
             }
@@ -185,12 +186,13 @@ impl Function {
         host: &Host,
         environment: &Arc<Environment>,
         invocation: &Invocation,
+        cold: bool,
     ) -> Option<Outcome> {
         let timeout = self.config.timeout;
         let (taken_tx, taken_rx) = oneshot::channel();
         let (reply_tx, reply_rx) = oneshot::channel();
         let job = Job { invocation: invocation.clone(), timeout, taken: taken_tx, reply: reply_tx };
-        let warm = environment.initialised();
+        let warm = environment.init().is_some();
         environment.assign(job).ok()?;
         let patience = if warm { timeout } else { host.settings.init_timeout };
         if tokio::time::timeout(patience, taken_rx).await.is_err() {
@@ -202,6 +204,9 @@ impl Function {
                 Failure::init(&invocation.request_id, &reason)
             };
             return Some(Outcome::Failed(failure));
+        }
+        if let Some(init) = environment.init().filter(|_| cold) {
+            self.report_init(init);
         }
         let Ok(reply) = tokio::time::timeout(timeout, reply_rx).await else {
             self.end(environment).await;
@@ -334,6 +339,13 @@ impl Function {
             None => command.stdout(Stdio::null()).stderr(Stdio::null()),
         };
         Ok(command)
+    }
+
+    /// As Lambda reports a cold start.
+    fn report_init(&self, took: Duration) {
+        let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        self.counters.init_ms_max.fetch_max(ms, Relaxed);
+        self.note(&format!("init took {ms} ms"));
     }
 
     /// A line of the host's own in the function's log.

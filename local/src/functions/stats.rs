@@ -27,6 +27,8 @@ pub struct FunctionStats {
     pub init_failures: u64,
     /// Environments started.
     pub cold_starts: u64,
+    /// The longest that an environment took from its start until it asked for an event.
+    pub init_ms_max: u64,
     /// Environments killed on request.
     pub kills: u64,
     /// Asynchronous events that became too old to run.
@@ -83,6 +85,7 @@ pub(crate) struct Counters {
     pub timeouts: AtomicU64,
     pub init_failures: AtomicU64,
     pub cold_starts: AtomicU64,
+    pub init_ms_max: AtomicU64,
     pub kills: AtomicU64,
     pub events_expired: AtomicU64,
     pub events_failed: AtomicU64,
@@ -104,6 +107,7 @@ impl Counters {
             timeouts: self.timeouts.load(Relaxed),
             init_failures: self.init_failures.load(Relaxed),
             cold_starts: self.cold_starts.load(Relaxed),
+            init_ms_max: self.init_ms_max.load(Relaxed),
             kills: self.kills.load(Relaxed),
             events_expired: self.events_expired.load(Relaxed),
             events_failed: self.events_failed.load(Relaxed),
