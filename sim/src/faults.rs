@@ -124,6 +124,15 @@ impl FaultPlan {
         }
     }
 
+    /// The same without these.
+    #[must_use]
+    pub fn without(mut self, faults: &[Fault]) -> Self {
+        for fault in faults {
+            self.probability[*fault as usize] = 0.0;
+        }
+        self
+    }
+
     pub fn probability(&self, fault: Fault) -> f64 {
         self.probability[fault as usize]
     }

@@ -1,6 +1,6 @@
 //! The object store as one process sees it.
 
-use crate::{Fault, Mutant, Process, table::Items};
+use crate::{Fault, Mutant, Process, scenario::Scenario, table::Items};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
@@ -37,16 +37,18 @@ pub struct Store {
     chunks: Mutex<BTreeMap<ChunkName, u32>>,
     /// How epochs are cut into bundles, once that is known.
     ramp: Mutex<Option<Ramp>>,
+    scenario: Scenario,
 }
 
 impl Store {
-    pub fn new(ns: Namespace, job: JobName) -> Self {
+    pub fn new(ns: Namespace, job: JobName, scenario: Scenario) -> Self {
         Self {
             memory: MemoryObjects::default(),
             ns,
             job,
             chunks: Mutex::default(),
             ramp: Mutex::default(),
+            scenario,
         }
     }
 
@@ -209,6 +211,11 @@ impl Objects for SimObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         let path = &self.place(path);
+        if let Some(chunk) = self.store.chunk_name(&path.key)
+            && self.store.scenario.kills(chunk.epoch, chunk.position)
+        {
+            self.process.kill();
+        }
         self.process.point(LATENCY_MS).await;
         let world = self.process.world();
         if world.happens(Fault::PutFails) {

@@ -1,7 +1,7 @@
 //! One world from its seed to its end.
 
 use crate::{
-    FaultPlan, Mutant, Tally, VirtualTime, World,
+    Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
     cloud::Cloud,
     objects::Store,
     scenario::{Expected, Scenario, expected, remember},
@@ -35,7 +35,11 @@ pub struct Outcome {
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = Scenario::draw(&mut random);
-    let plan = FaultPlan::draw(&mut random);
+    let mut plan = FaultPlan::draw(&mut random);
+    if scenario.killer {
+        // What dies of something else could look as if its split had killed it.
+        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
+    }
     let expected = match expected(&scenario) {
         Some(expected) => expected,
         None => {
@@ -88,7 +92,7 @@ fn run(
 async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<Duration> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(world, Store::new(name("sim")?, job));
+    let cloud = Cloud::new(world, Store::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
     if world.mutant == Some(Mutant::CollectsEarly) {

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
-use gristmill_types::{Epoch, ErrorPolicy, Sharding, Visitation};
+use gristmill_splits::{SplitPlan, order::visit};
+use gristmill_types::{Epoch, ErrorPolicy, Position, Sharding, Visitation};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, LazyLock, Mutex, PoisonError},
@@ -29,6 +30,9 @@ pub struct Scenario {
     pub local_workers: u32,
     pub visitation: Visitation,
     pub sharding: Sharding,
+    /// The first record kills every worker that has computed its split and means to store it; the job
+    /// leaves out what it cannot have.
+    pub killer: bool,
     pub seed: u64,
 }
 
@@ -61,6 +65,7 @@ impl Scenario {
         let mut random = fastrand::Rng::with_seed(shape);
         let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
         files[0] += 1;
+        let local_workers = u32::from(random.u8(0..4) == 0);
         Self {
             files,
             batch_size: random.u32(2..9),
@@ -68,13 +73,15 @@ impl Scenario {
             split_batches: random.u32(1..3),
             epochs: random.u32(1..4),
             workers: random.u32(1..6),
-            local_workers: u32::from(random.u8(0..4) == 0),
+            local_workers,
             visitation: match random.u8(0..6) {
                 0 => Visitation::AtMostOnce,
                 1 => Visitation::ZeroOnceOrMore,
                 _ => Visitation::ExactlyOnce,
             },
             sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
+            // A local worker takes its trainer along, which says nothing of the split.
+            killer: random.u8(0..6) == 0 && local_workers == 0,
             seed: shape,
         }
     }
@@ -111,12 +118,12 @@ impl Scenario {
             pipeline: pipeline.canonical_json(),
             seed: self.seed,
             epochs: self.epochs,
-            on_error: ErrorPolicy::Fail,
+            on_error: if self.killer { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
             numerics: String::new(),
             split_batches: Some(self.split_batches),
             workers: self.workers,
             local_workers: self.local_workers,
-            max_skipped: 0,
+            max_skipped: if self.killer { u64::MAX } else { 0 },
             visitation: self.visitation,
             sharding: self.sharding,
         };
@@ -132,18 +139,32 @@ impl Scenario {
         }
     }
 
-    /// What one epoch visits: record keys, each with the number of the visit.
+    /// Whether computing the split at `position` is the end of a worker.
+    pub fn kills(&self, epoch: Epoch, position: Position) -> bool {
+        let splits = SplitPlan::new(&self.files, self.split_records());
+        let n = splits.map_or(0, |splits| splits.n_splits());
+        let visited = visit((n, self.copies()), self.seed, epoch, position);
+        self.killer && visited.is_some_and(|(_, split)| split == 0)
+    }
+
+    fn split_records(&self) -> u32 {
+        self.split_batches * self.batch_size
+    }
+
+    /// What one epoch visits and can deliver: record keys, each with the number of the visit.
     pub fn visits(&self) -> impl Iterator<Item = (u64, u32)> {
         let of =
             |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
-        let keys = (0..).zip(&self.files).flat_map(of);
+        let killed = if self.killer { self.split_records() } else { 0 };
+        // Keys of other files are larger than any of the first.
+        let keys = (0..).zip(&self.files).flat_map(of).filter(move |&key| key >= u64::from(killed));
         keys.flat_map(|key| (0..self.copies()).map(move |copy| (key, copy)))
     }
 
     /// Records an epoch leaves out because its last batch would not be full.
     pub fn left_out(&self) -> usize {
-        let records = self.files.iter().sum::<u32>() * self.copies();
-        if self.drop_last { (records % self.batch_size) as usize } else { 0 }
+        let visits = self.visits().count();
+        if self.drop_last { visits % self.batch_size as usize } else { 0 }
     }
 }
 

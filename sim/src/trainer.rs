@@ -10,7 +10,7 @@ use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_fetcher::{Batch, Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
-use gristmill_protocol::Register;
+use gristmill_protocol::{JobSpec, Register};
 use gristmill_runner::Compute;
 use gristmill_splits::{
     invariants::{
@@ -18,7 +18,7 @@ use gristmill_splits::{
     },
     order::Ramp,
 };
-use gristmill_types::{Epoch, Visitation};
+use gristmill_types::{Epoch, ErrorPolicy, Visitation};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -30,6 +30,18 @@ const PREFETCH_BYTES: u64 = 4 << 10;
 
 /// What ends a worker, or looks as if it had.
 const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
+
+/// What keeps a death from being heard of in time.
+const UNHEARD: [Fault; 8] = [
+    Fault::ReportLost,
+    Fault::CallLost,
+    Fault::AnswerLost,
+    Fault::CoordinatorDies,
+    Fault::TableFails,
+    Fault::WriteThrottled,
+    Fault::GetFails,
+    Fault::PutFails,
+];
 
 /// What all trainers of a job were handed, and what they have saved.
 #[derive(Default)]
@@ -153,7 +165,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
                 check_loss(&cloud, &process, &error).await;
                 let entitled =
                     exactly && (process.generation().is_some() || resume == log.latest());
-                match judge(&world, &error, entitled) {
+                match judge(&world, &error, &register.spec, entitled) {
                     Fate::GivenUp => log.entries().given_up = true,
                     Fate::Broken | Fate::Superseded => return,
                     Fate::Again => {}
@@ -193,8 +205,17 @@ fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
 }
 
 /// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
-fn judge(world: &World, error: &FetchError, entitled: bool) -> Fate {
+fn judge(world: &World, error: &FetchError, spec: &JobSpec, entitled: bool) -> Fate {
     match error {
+        // A split that really kills its workers is found out only if the platform's reports arrive; else
+        // the job ends for it, loudly.
+        FetchError::JobFailed(why)
+            if spec.on_error == ErrorPolicy::Skip
+                && why.contains("given up after")
+                && world.count(&UNHEARD) > 0 =>
+        {
+            Fate::GivenUp
+        }
         FetchError::Fenced(_) => Fate::Superseded,
         // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
         FetchError::JobFailed(why)

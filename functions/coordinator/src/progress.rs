@@ -12,7 +12,10 @@ use bytes::Bytes;
 use gristmill_protocol::{
     Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
 };
-use gristmill_splits::{self as splits, Consumer, Cursor, Place, job::JobState};
+use gristmill_splits::{
+    self as splits, Consumer, Cursor, Place,
+    job::{JobEvent, JobState},
+};
 use gristmill_types::{JobName, Visitation};
 
 /// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
@@ -32,6 +35,10 @@ impl Coordinator {
         if item.state == JobState::Indexing && indexed_files == item.n_files {
             item = self.finish_indexing(job, &item, &scan).await?;
             scan = self.scan(job, &item, &consumer, from).await?;
+        }
+        // Whoever gave the bundle up may have died before it could end the job.
+        if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
         }
         if item.state == JobState::Running {
             item = self.close_epochs(job, item, &consumer).await?;

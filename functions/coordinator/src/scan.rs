@@ -11,13 +11,16 @@ use gristmill_splits::{
     order::Ramp,
     window::{Ahead, Window},
 };
-use gristmill_types::{BundleIndex, Epoch, JobName, Nonce, Position};
+use gristmill_types::{Attempt, BundleIndex, Epoch, JobName, Nonce, Position};
 use std::{collections::BTreeSet, ops::Range};
 
 /// Bundles read at once: one batch read of the table.
 const PAGE: usize = 48;
 /// Bundles of an index read in one poll or claim; a larger dataset is looked at in pages.
 const MAX_INDEX_BUNDLES: usize = 100_000;
+
+/// Attempts after which a bundle whose workers die is tried by itself.
+const TRIAL_ATTEMPTS: Attempt = 4;
 
 /// One bundle as read.
 #[derive(Debug, Clone)]
@@ -44,6 +47,15 @@ impl ScannedBundle {
         }
     }
 
+    /// Whether a split of it keeps losing its workers: guilty or not, that is to be found out.
+    fn is_on_trial(&self) -> bool {
+        let Some(bundle) = self.item.as_ref().filter(|b| b.attempt >= TRIAL_ATTEMPTS) else {
+            return false;
+        };
+        // A split of which that is known has an entry.
+        bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.at).is_none())
+    }
+
     /// Positions not committed.
     fn open(&self) -> u32 {
         match &self.item {
@@ -68,8 +80,16 @@ pub(crate) struct Scan {
 
 impl Scan {
     /// Bundles that may be claimed now, in delivery order.
+    ///
+    /// Of those on trial only the first: a split counts as poison if it is the only one that workers die
+    /// of for a while, so two of that kind, tried at a time, would clear each other for ever.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = &ScannedBundle> {
-        self.bundles.iter().filter(move |bundle| bundle.is_claimable(now_ms) && self.admits(bundle))
+        let trial = self.bundles.iter().find(|bundle| bundle.is_on_trial()).map(|b| b.linear);
+        self.bundles.iter().filter(move |bundle| {
+            bundle.is_claimable(now_ms)
+                && self.admits(bundle)
+                && (trial == Some(bundle.linear) || !bundle.is_on_trial())
+        })
     }
 
     fn admits(&self, bundle: &ScannedBundle) -> bool {
@@ -103,6 +123,13 @@ impl Scan {
         };
         let head = self.bundles.iter().find(head);
         self.window.is_some() && head.is_some_and(|bundle| bundle.is_claimable(now_ms))
+    }
+
+    /// Why the job cannot go on: what a bundle was given up for.
+    pub fn given_up(&self) -> Option<String> {
+        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
+        let mut dead = items.filter(|item| item.state == BundleState::Dead);
+        dead.next().map(|item| item.error.clone().unwrap_or_default())
     }
 
     /// Index bundles that are done.

@@ -1,3 +1,5 @@
+//! Archives of every kind that writers make, and every kind of lie.
+
 use super::*;
 use gristmill_pipeline::Pipeline;
 use proptest::prelude::*;
