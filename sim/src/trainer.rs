@@ -113,8 +113,8 @@ impl Log {
         }
     }
 
-    /// 8. Every record of every epoch came once, but for what full batches leave out. 9. Where a trainer
-    /// that died may have taken some along, no more than once.
+    /// Invariant 8: every record of every epoch came once, but for what full batches leave out. Or
+    /// invariant 9: where a trainer that died may have taken some along, no more than once.
     pub fn check_visits(&self, world: &World, scenario: &Scenario) {
         let entries = self.entries();
         for epoch in 0..scenario.epochs {

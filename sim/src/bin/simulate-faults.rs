@@ -140,10 +140,7 @@ fn print(sum: &Sum, seconds: f64) {
         println!("{count:>12}  {fault:?}");
     }
     println!("{:>12}  faults", sum.faults.values().sum::<u64>());
-    println!(
-        "{:>12}  jobs that failed as their policy says, after three deaths on one split",
-        sum.given_up
-    );
+    println!("{:>12}  jobs that failed as their policy says", sum.given_up);
     println!("{:>12}  worlds with violations", sum.broken.len() + sum.errors.len());
     for outcome in sum.broken.iter().take(20) {
         println!("seed {}: {}", outcome.seed, outcome.tally.violations.join("; "));
