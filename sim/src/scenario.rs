@@ -141,10 +141,13 @@ impl Scenario {
 
     /// Whether computing the split at `position` is the end of a worker.
     pub fn kills(&self, epoch: Epoch, position: Position) -> bool {
+        if !self.killer {
+            return false;
+        }
         let splits = SplitPlan::new(&self.files, self.split_records());
         let n = splits.map_or(0, |splits| splits.n_splits());
         let visited = visit((n, self.copies()), self.seed, epoch, position);
-        self.killer && visited.is_some_and(|(_, split)| split == 0)
+        visited.is_some_and(|(_, split)| split == 0)
     }
 
     fn split_records(&self) -> u32 {
