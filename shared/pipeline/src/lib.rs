@@ -5,6 +5,7 @@
 //! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
 //! results. Pure: no I/O, no clock, no randomness.
 
+mod batching;
 mod deliver;
 mod error;
 mod fingerprint;
@@ -17,6 +18,7 @@ mod schema;
 mod source;
 mod table;
 
+pub use batching::{Batching, Buckets, Padding};
 pub use deliver::Deliver;
 pub use error::PipelineError;
 pub use op::{Cardinality, Declaration, Op, Randomness, Scope, Stage};

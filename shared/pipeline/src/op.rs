@@ -2,7 +2,7 @@
 //!
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
-use crate::{PipelineError, flow::Flow, ops, table::Table};
+use crate::{Batching, PipelineError, flow::Flow, ops, table::Table};
 use serde::Serialize;
 
 /// Whether equal input gives equal output.
@@ -57,8 +57,18 @@ pub(crate) trait Operator: Sized {
     /// Turns the schema of its input into that of its output, or says why it cannot.
     fn infer(&self, flow: &mut Flow) -> Result<(), String>;
 
-    /// The field it reads and replaces; none if it leaves all fields alone.
+    /// The field it reads; none if it leaves all fields alone.
     fn field(&self) -> Option<&str>;
+
+    /// The field it writes: the one it reads, unless it makes another.
+    fn output(&self) -> Option<&str> {
+        self.field()
+    }
+
+    /// How it makes batches of elements, if it does.
+    fn batching(&self) -> Option<Batching> {
+        None
+    }
 }
 
 macro_rules! operators {
@@ -83,10 +93,24 @@ macro_rules! operators {
                 }
             }
 
-            /// The field it reads and replaces; none if it leaves all fields alone.
+            /// The field it reads; none if it leaves all fields alone.
             pub fn field(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.field(),)*
+                }
+            }
+
+            /// The field it writes: the one it reads, unless it makes another.
+            pub fn output(&self) -> Option<&str> {
+                match self {
+                    $(Op::$name(op) => op.output(),)*
+                }
+            }
+
+            /// How it makes batches of elements, if it does.
+            pub fn batching(&self) -> Option<Batching> {
+                match self {
+                    $(Op::$name(op) => op.batching(),)*
                 }
             }
 
@@ -110,7 +134,26 @@ macro_rules! operators {
     };
 }
 
-operators!(Decode, Resize, RandomResizedCrop, Flip, Normalise, Cast, Batch, Sleep, Inflate,);
+operators!(
+    Decode,
+    Resize,
+    RandomResizedCrop,
+    Flip,
+    Normalise,
+    Cast,
+    Length,
+    Truncate,
+    CopyField,
+    DropFields,
+    Filter,
+    Duplicate,
+    FlatMap,
+    Batch,
+    PaddedBatch,
+    BucketBySequenceLength,
+    Sleep,
+    Inflate,
+);
 
 impl Op {
     /// The name used in pipeline files.

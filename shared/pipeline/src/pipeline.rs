@@ -1,10 +1,9 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    Batching, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
-    ops::Batch,
     table::{Table, nearest},
 };
 use serde::Serialize;
@@ -27,7 +26,7 @@ pub struct Pipeline {
     deliver: Deliver,
     schemas: Vec<Schema>,
     output: Schema,
-    batch: Batch,
+    batching: Batching,
 }
 
 #[derive(Serialize)]
@@ -129,30 +128,30 @@ impl Pipeline {
     ) -> Result<Pipeline, PipelineError> {
         let mut flow = Flow::new(source.schema());
         let mut schemas = vec![flow.schema().clone()];
-        let mut batch: Option<&Batch> = None;
+        let mut batching: Option<Batching> = None;
         for stage in &stages {
             let at = |message: String| PipelineError::at_line(stage.line, message);
-            if batch.is_some() {
+            if batching.is_some() {
                 let name = stage.op.name();
-                let message = match &stage.op {
-                    Op::Batch(_) => "`batch` comes once; remove one".to_owned(),
-                    _ => format!("`{name}` comes after `batch`; move it before, `batch` is last"),
+                let message = match stage.op.batching() {
+                    Some(_) => format!("`{name}` comes after a batch; keep one of them"),
+                    None => {
+                        format!("`{name}` comes after `batch`; move it before, `batch` is last")
+                    }
                 };
                 return Err(at(message));
             }
             stage.op.infer(&mut flow).map_err(at)?;
             schemas.push(flow.schema().clone());
-            if let Op::Batch(op) = &stage.op {
-                batch = Some(op);
-            }
+            batching = stage.op.batching();
         }
-        let Some(batch) = batch.cloned() else {
+        let Some(batching) = batching else {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
             return Err(PipelineError::at_line(ops_line, message));
         };
         deliver.check(&flow).map_err(|m| PipelineError::at_line(deliver_line, m))?;
         let output = flow.schema().with_implicit();
-        Ok(Pipeline { name, source, stages, deliver, schemas, output, batch })
+        Ok(Pipeline { name, source, stages, deliver, schemas, output, batching })
     }
 
     /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
@@ -221,12 +220,17 @@ impl Pipeline {
 
     /// Elements of a batch.
     pub fn batch_size(&self) -> u32 {
-        self.batch.size
+        self.batching.size
+    }
+
+    /// How elements become batches.
+    pub fn batching(&self) -> &Batching {
+        &self.batching
     }
 
     /// Whether the last batch of an epoch is left out when it is short.
     pub fn drop_remainder(&self) -> bool {
-        self.batch.drop_remainder
+        self.batching.drop_remainder
     }
 
     /// The same with another batch size.
@@ -242,8 +246,11 @@ impl Pipeline {
         }
         let Pipeline { name, source, mut stages, deliver, .. } = self;
         for stage in &mut stages {
-            if let Op::Batch(batch) = &mut stage.op {
-                batch.size = size;
+            match &mut stage.op {
+                Op::Batch(batch) => batch.size = size,
+                Op::PaddedBatch(batch) => batch.size = size,
+                Op::BucketBySequenceLength(batch) => batch.size = size,
+                _ => {}
             }
         }
         let checked = Self::check(name, source, stages, None, deliver, None);

@@ -242,7 +242,7 @@ fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
 }
 
 /// Field names become tensor names, keys of mappings and names of Python attributes.
-fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let plain = name.bytes().all(letter) && !name.starts_with(|c: char| c.is_ascii_digit());
     if name == KEY_FIELD || name == COPY_FIELD || name.starts_with("__") {

@@ -1,9 +1,13 @@
 //! Whole splits: exactness, determinism, policies, and bad records of every kind.
 
 use super::*;
-use crate::sources::{
-    example::tests::{bytes, example, floats, ints},
-    tests::{framed, index},
+use crate::{
+    random::DrawKey,
+    sources::{
+        example::tests::{bytes, example, floats, ints},
+        tests::{framed, index},
+    },
+    step::{Action, View},
 };
 use gristmill_format::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
@@ -11,6 +15,8 @@ use std::{
     cell::Cell as Counter,
     time::{Duration, Instant},
 };
+
+mod elements;
 
 const RESNET: &str = "
 source:
@@ -566,7 +572,7 @@ fn a_panicking_operator_costs_one_record() {
     }
     let mut bench = Bench::new(RESNET, &image_records(3)).policy(ErrorPolicy::Skip);
     bench.program.steps[1].action =
-        Action::Transform { field: 0, kernel: Box::new(Explode), to_row: true };
+        Action::Transform { input: 0, output: 0, kernel: Box::new(Explode), to_row: true };
     let output = bench.all();
     assert_eq!(output.rows, 0);
     assert_eq!(output.skipped[2].op, "random_resized_crop");

@@ -153,11 +153,7 @@ impl Extractor {
 
 /// Bytes of a value that was read.
 fn held(cell: &Cell) -> usize {
-    match &cell.place {
-        Place::Record(range) => range.len(),
-        Place::Buffer { bytes, .. } => *bytes,
-        Place::Row => 0,
-    }
+    cell.place.bytes()
 }
 
 /// Key and value of a map entry; none if it lacks one.

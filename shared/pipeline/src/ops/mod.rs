@@ -1,25 +1,43 @@
 //! The operators' parameters, one file each. The executor gives them effect.
 
 mod batch;
+mod bucket_by_sequence_length;
 mod cast;
+mod copy_field;
 mod decode;
+mod drop_fields;
+mod duplicate;
+mod filter;
+mod flat_map;
 mod flip;
 mod inflate;
+mod length;
 mod normalise;
+mod padded_batch;
 mod random_resized_crop;
 mod resize;
 mod sleep;
+mod truncate;
 
 pub use batch::Batch;
 pub(crate) use batch::MAX_BATCH_SIZE;
+pub use bucket_by_sequence_length::BucketBySequenceLength;
 pub use cast::{Cast, CastDType};
+pub use copy_field::CopyField;
 pub use decode::Decode;
+pub use drop_fields::DropFields;
+pub use duplicate::Duplicate;
+pub use filter::Filter;
+pub use flat_map::{FlatMap, MAX_ITEMS};
 pub use flip::Flip;
 pub use inflate::Inflate;
+pub use length::Length;
 pub use normalise::Normalise;
+pub use padded_batch::PaddedBatch;
 pub use random_resized_crop::RandomResizedCrop;
 pub use resize::Resize;
 pub use sleep::{Sleep, SleepPer};
+pub use truncate::Truncate;
 
 use crate::{
     Cardinality, Declaration, PipelineError, Randomness, Scope,
@@ -52,4 +70,13 @@ fn image_size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
         }
         _ => params.whole("size", node, 1..=MAX_SIDE).map(|side| [side, side]),
     }
+}
+
+/// `into`: the new field an operator makes.
+fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineError> {
+    let node = params.require("into")?;
+    let name = params.text("into", node)?;
+    crate::source::check_name(&name)
+        .map_err(|message| node.error(format!("`{op}` `into`: {message}")))?;
+    Ok(name)
 }

@@ -143,7 +143,7 @@ fn shapes_must_be_known_at_the_batch() {
     );
     assert_eq!(
         ops_error("  - batch: { size: 8 }\n"),
-        "line 7: `batch` needs every element of one shape, but `image` is bytes in the source; decode it, or leave it out of the features"
+        "line 7: `batch` needs every element of one shape, but `image` is bytes in the source; decode it, leave it out, or say `ragged: true`"
     );
     assert_eq!(
         ops_error("  - resize: { size: 8 }\n"),
@@ -164,7 +164,7 @@ fn batch_comes_once_and_last() {
     let good = "  - decode\n  - resize: { size: 8 }\n";
     assert!(ops_error(good).contains("the pipeline has no `batch`; end `ops` with"));
     let twice = format!("{good}  - batch: {{ size: 2 }}\n  - batch: {{ size: 2 }}\n");
-    assert_eq!(ops_error(&twice), "line 10: `batch` comes once; remove one");
+    assert_eq!(ops_error(&twice), "line 10: `batch` comes after a batch; keep one of them");
     let after = format!("{good}  - batch: {{ size: 2 }}\n  - flip\n");
     assert_eq!(
         ops_error(&after),
