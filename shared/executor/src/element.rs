@@ -37,7 +37,7 @@ impl Run<'_> {
     ) -> Result<(), Fault> {
         let program = self.program;
         for (i, step) in program.steps.iter().enumerate().skip(from) {
-            *at = step.name;
+            *at = step.blame;
             match step.action {
                 Action::Duplicate { copies } => return self.duplicate(i, copies, element, at),
                 Action::FlatMap { field, item_bytes } => {
@@ -47,7 +47,7 @@ impl Run<'_> {
             }
             let Done { bytes_in, bytes_out, kept } =
                 self.act(step, element).map_err(|fault| match fault {
-                    Fault::Record { reason, .. } => Fault::Record { op: step.name, reason },
+                    Fault::Record { reason, .. } => Fault::Record { op: step.blame, reason },
                     other => other,
                 })?;
             let active_ns = self.lap();

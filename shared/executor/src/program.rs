@@ -6,7 +6,7 @@ use crate::{
     step::{Action, Step},
 };
 use gristmill_format::{DType, Schema, TensorSpec};
-use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
+use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Op, Pipeline};
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
@@ -63,15 +63,25 @@ impl Program {
         let cell = |name: &str| names.iter().position(|field| *field == name);
         let mut steps = Vec::new();
         let mut batch_op = ("batch", 0);
-        for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0..) {
+        for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
             if stage.op.batching().is_some() {
                 batch_op = (stage.op.name(), i);
+                continue;
+            }
+            let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
+            if let Some(before) = before.filter(|before| is_chained(before, &stage.op))
+                && let Some((name, kernel)) = ops::fuse(before, &stage.op)
+                && let Some(Step { action: Action::Transform { input, .. }, .. }) = steps.pop()
+            {
+                let action = Action::Transform { input, output: input, kernel, to_row: false };
+                let (blame, ordinal) = (before.name(), stage.ordinal);
+                steps.push(Step { name, blame, stage: i, ordinal, size: None, action });
                 continue;
             }
             let action = ops::compile(&stage.op, input, cell)?;
             let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
             let (name, ordinal) = (stage.op.name(), stage.ordinal);
-            steps.push(Step { name, stage: i, ordinal, size, action });
+            steps.push(Step { name, blame: name, stage: i, ordinal, size, action });
         }
         let schema = tensor_schema(pipeline)?;
         let missing = || ExecError::Pipeline("a delivered field has no tensor".into());
@@ -152,6 +162,12 @@ impl Program {
         let one = |step: &Step| !matches!(step.action, Action::Filter { .. });
         self.width == 1 && self.steps.iter().all(one)
     }
+}
+
+/// Whether `second` works on what `first` made, in place of it.
+fn is_chained(first: &Op, second: &Op) -> bool {
+    let field = first.field();
+    field.is_some() && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)
 }
 
 /// Every field that an element has at some time: those of the source first, in the order in which

@@ -1,7 +1,10 @@
 //! Rows that wait until a batch of them is full: sequences, whose padding depends on the longest.
 
 use crate::program::{Delivered, Program};
-use gristmill_format::{ChunkWriter, FormatError, FrameKind, Schema, TensorSpec};
+use bytes::BytesMut;
+use gristmill_format::{
+    ChunkWriter, FormatError, Frame, FrameKind, Limits, Schema, TensorSpec, TensorView,
+};
 
 /// The open batches of a split, one for each bucket.
 #[derive(Debug, Default)]
@@ -100,13 +103,72 @@ impl Rows {
         writer.end_frame(kind, rows)
     }
 
-    /// The program's tensors with every sequence as long as the longest of these rows is padded to.
     fn padded_schema(&self, program: &Program) -> Result<Schema, FormatError> {
-        let mut tensors: Vec<TensorSpec> = program.schema.tensors().to_vec();
-        for (field, column) in program.delivered.iter().zip(&self.fields) {
+        program.padded_schema(|field| self.fields[field].longest_bytes())
+    }
+}
+
+impl Program {
+    /// Whether batches have their sequences padded, and so remainders have not.
+    pub fn pads(&self) -> bool {
+        self.batching.padding.is_some() && self.schema.has_ragged()
+    }
+
+    /// The batch of the rows of `frame`, which has this program's tensors with sequences as they are:
+    /// what a worker would have made of the same rows. `buffer` gives an empty buffer for that many
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if the frame has other tensors, [`FormatError::OverLimit`] if the
+    /// padded one would be larger than `limits` allow.
+    pub fn pad(
+        &self,
+        frame: &Frame,
+        limits: &Limits,
+        buffer: impl FnOnce(usize) -> BytesMut,
+    ) -> Result<BytesMut, FormatError> {
+        if *frame.schema() != self.schema {
+            return Err(FormatError::invalid("the frame is not of this pipeline"));
+        }
+        let views: Vec<TensorView<'_>> = frame.tensors().collect();
+        let longest = |field: usize| {
+            let view = &views[self.delivered[field].tensor];
+            let rows = (0..frame.rows()).filter_map(|row| view.row(row));
+            rows.map(<[u8]>::len).max().unwrap_or(0)
+        };
+        let schema = self.padded_schema(longest)?;
+        let layout = schema.layout(frame.rows(), &vec![0; schema.tensors().len()])?;
+        let bytes = layout.frame_bytes();
+        FormatError::within("frame size in bytes", bytes as u64, limits.frame_bytes)?;
+        let mut padded = buffer(bytes);
+        padded.resize(bytes, 0);
+        padded[..layout.header().len()].copy_from_slice(layout.header());
+        for (tensor, view) in views.iter().enumerate() {
+            let Some(range) = layout.values(tensor) else { continue };
+            let field = self.delivered.iter().find(|field| field.tensor == tensor);
+            let Some(sequence) = field.and_then(|field| field.sequence.as_ref()) else {
+                padded[range].copy_from_slice(view.values());
+                continue;
+            };
+            let row_bytes = range.len() / frame.rows().max(1);
+            for (row, to) in padded[range].chunks_exact_mut(row_bytes.max(1)).enumerate() {
+                let value = view.row(row).unwrap_or_default();
+                let (start, rest) = to.split_at_mut(value.len());
+                start.copy_from_slice(value);
+                fill(rest, &sequence.pad);
+            }
+        }
+        Ok(padded)
+    }
+
+    /// The tensors of a batch: every sequence as long as the longest of its rows is padded to, whose
+    /// bytes `longest` tells by the index of the field.
+    fn padded_schema(&self, longest: impl Fn(usize) -> usize) -> Result<Schema, FormatError> {
+        let mut tensors: Vec<TensorSpec> = self.schema.tensors().to_vec();
+        for (i, field) in self.delivered.iter().enumerate() {
             let Some(sequence) = &field.sequence else { continue };
-            let longest = column.longest_bytes() / sequence.item_bytes;
-            let items = program.batching.padded_length(&field.name, longest);
+            let longest = longest(i) / sequence.item_bytes;
+            let items = self.batching.padded_length(&field.name, longest);
             // Rows that are too long were refused when they came.
             let items = items.unwrap_or(longest);
             let spec = &mut tensors[field.tensor];

@@ -9,8 +9,10 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) resizer: Resizer,
-    /// Pixels in a form that only one operator knows.
+    /// Bytes in a form that only one operator knows.
     pub(crate) pixels: Vec<u8>,
+    /// An image on its way between two operators that are one step.
+    pub(crate) image: Vec<u8>,
 }
 
 /// A value being read: numbers little-endian, images row by row.
@@ -101,6 +103,8 @@ impl Action {
 /// One operator of the author's graph, compiled.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
+    /// The operator that a record's error is put down to.
+    pub(crate) blame: &'static str,
     /// Index in the pipeline's stages.
     pub(crate) stage: u32,
     pub(crate) ordinal: u32,

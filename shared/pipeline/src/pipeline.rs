@@ -218,6 +218,22 @@ impl Pipeline {
         self.output.element_bytes()
     }
 
+    /// About how many bytes a record makes of batches, given those it has where it is stored: for
+    /// dividing data into splits.
+    pub fn bytes_per_record(&self, stored_bytes: u64) -> u64 {
+        // Numbers written as text take a quarter of what they take as i64; images that are delivered
+        // in their own size take more than that, which costs larger objects, within their limit.
+        let unknown = stored_bytes.saturating_mul(4);
+        let fields = self.output.fields.values();
+        let known = fields.filter_map(|field| field.element_bytes()).fold(0, u64::saturating_add);
+        let element_bytes = self.element_bytes().unwrap_or(known.saturating_add(unknown));
+        let copies = self.stages.iter().map(|stage| match &stage.op {
+            Op::Duplicate(op) => u64::from(op.copies),
+            _ => 1,
+        });
+        copies.fold(element_bytes, u64::saturating_mul)
+    }
+
     /// Elements of a batch.
     pub fn batch_size(&self) -> u32 {
         self.batching.size

@@ -3,6 +3,7 @@
 mod cast;
 mod copy_field;
 mod decode;
+mod decode_crop;
 mod filter;
 mod flip;
 mod inflate;
@@ -72,6 +73,19 @@ fn without_field(op: &Op) -> Result<Action, ExecError> {
         // Its fields are not delivered, which the schema says.
         Op::DropFields(_) => Ok(Action::Nothing),
         other => Err(cannot(other, "this build does not have it")),
+    }
+}
+
+/// One step that does what `first` and then `second` do, cheaper than both, if there is such a one.
+/// Nobody else reads what is in between.
+pub(crate) fn fuse(first: &Op, second: &Op) -> Option<(&'static str, Box<dyn Transform>)> {
+    match (first, second) {
+        (Op::Decode(_), Op::RandomResizedCrop(crop)) => {
+            let crop = random_resized_crop::CropAndResize::new(crop);
+            let fused = decode_crop::DecodeAndCrop::new(crop);
+            Some(("decode+random_resized_crop", Box::new(fused)))
+        }
+        _ => None,
     }
 }
 
