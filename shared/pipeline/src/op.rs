@@ -33,6 +33,46 @@ pub enum Scope {
     Global,
 }
 
+/// What an operator does to its field, as far as that tells which operators it may change places
+/// with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Nothing is known: others on the same field stay on their side of it.
+    Opaque,
+    /// Each value changes by itself.
+    Value,
+    /// Each pixel changes by itself, its channels together.
+    Colour,
+    /// Pixels change places.
+    Mirror,
+    /// The same picture with another number of pixels.
+    Resample,
+    /// Part of the picture, or the picture with something around it.
+    Window,
+    /// Pixels move across the picture and its edges.
+    Warp,
+    /// The element stays as it is, or is left out.
+    Select,
+}
+
+impl Effect {
+    /// Whether two operators on one field can change places and still mean the same. What is computed
+    /// may differ by rounding and interpolation, not by what is in the picture.
+    pub fn commutes_with(self, other: Effect) -> bool {
+        use Effect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
+        match (self, other) {
+            (Opaque | Select, _) | (_, Opaque | Select) => false,
+            (Window, Value | Colour | Mirror) | (Value | Colour | Mirror, Window) => true,
+            (Window, Window | Resample | Warp) | (Resample | Warp, Window) => false,
+            (
+                Value | Colour | Mirror | Resample | Warp,
+                Value | Colour | Mirror | Resample | Warp,
+            ) => true,
+        }
+    }
+}
+
 /// What an operator declares of itself, whatever its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Declaration {
@@ -45,6 +85,7 @@ pub struct Declaration {
     /// No operator may be moved across it.
     pub pins_position: bool,
     pub scope: Scope,
+    pub effect: Effect,
 }
 
 /// What every operator's file provides.
@@ -171,6 +212,9 @@ pub struct Stage {
     pub ordinal: u32,
     /// The author forbids moving it.
     pub keep_position: bool,
+    /// The author vouches that it may change places with any operator of its field. Says nothing about
+    /// results, and so is not part of the canonical form.
+    pub assume_commutes: bool,
     /// Line of the pipeline file; none when read from the canonical form.
     pub line: Option<u32>,
 }

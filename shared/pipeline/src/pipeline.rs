@@ -27,6 +27,7 @@ pub struct Pipeline {
     schemas: Vec<Schema>,
     output: Schema,
     batching: Batching,
+    auto_order: bool,
 }
 
 #[derive(Serialize)]
@@ -63,6 +64,7 @@ impl Pipeline {
             Some(node) => Some(table.text("name", node)?),
             None => None,
         };
+        let auto_order = table.bool("auto_order", true)?;
         let source = table.get("source");
         let ops = table.get("ops");
         let deliver = table.get("deliver");
@@ -77,7 +79,15 @@ impl Pipeline {
         }
         let deliver_line = deliver.and_then(|node| node.line);
         let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
-        Self::check(name, source, stages, ops.line, deliver, deliver_line)
+        let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
+        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
+    }
+
+    /// The same source with other operators.
+    pub(crate) fn with_stages(&self, stages: Vec<Stage>) -> Result<Pipeline, PipelineError> {
+        let Pipeline { name, source, deliver, auto_order, .. } = self.clone();
+        let checked = Self::check(name, source, stages, None, deliver, None);
+        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
     }
 
     /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
@@ -151,7 +161,7 @@ impl Pipeline {
         };
         deliver.check(&flow).map_err(|m| PipelineError::at_line(deliver_line, m))?;
         let output = flow.schema().with_implicit();
-        Ok(Pipeline { name, source, stages, deliver, schemas, output, batching })
+        Ok(Pipeline { name, source, stages, deliver, schemas, output, batching, auto_order: true })
     }
 
     /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
@@ -174,6 +184,11 @@ impl Pipeline {
             ops: ops.collect(),
             deliver: &self.deliver,
         })
+    }
+
+    /// Whether operators may be moved where they cost less.
+    pub fn auto_order(&self) -> bool {
+        self.auto_order
     }
 
     /// What its author calls it.
@@ -260,7 +275,7 @@ impl Pipeline {
                 "the batch size must be 1 to {most}, not {size}"
             )));
         }
-        let Pipeline { name, source, mut stages, deliver, .. } = self;
+        let mut stages = self.stages.clone();
         for stage in &mut stages {
             match &mut stage.op {
                 Op::Batch(batch) => batch.size = size,
@@ -269,7 +284,7 @@ impl Pipeline {
                 _ => {}
             }
         }
-        let checked = Self::check(name, source, stages, None, deliver, None);
+        let checked = self.with_stages(stages);
         // The number came from elsewhere than the file.
         checked.map_err(|error| PipelineError::general(error.message))
     }
@@ -325,8 +340,9 @@ fn parse_stage(ordinal: u32, node: &Node) -> Result<Stage, PipelineError> {
     };
     let op = Op::parse(name, &mut params).ok_or_else(|| unknown(name, node))??;
     let keep_position = params.bool("keep_position", false)?;
+    let assume_commutes = params.bool("assume_commutes", false)?;
     params.finish()?;
-    Ok(Stage { op, ordinal, keep_position, line: node.line })
+    Ok(Stage { op, ordinal, keep_position, assume_commutes, line: node.line })
 }
 
 fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
@@ -349,7 +365,7 @@ fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
              the job was registered with"
         )));
     }
-    Ok(Stage { op, ordinal, keep_position, line: None })
+    Ok(Stage { op, ordinal, keep_position, assume_commutes: false, line: None })
 }
 
 fn cut(name: &str) -> &str {

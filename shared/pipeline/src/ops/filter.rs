@@ -1,8 +1,8 @@
 //! `filter`: elements that fail a test are left out.
 
-use super::element_wise;
+use super::with_effect;
 use crate::{
-    Cardinality, DType, Declaration, PipelineError,
+    Cardinality, DType, Declaration, Effect, PipelineError,
     flow::Flow,
     node::{Node, Value},
     op::Operator,
@@ -29,8 +29,10 @@ pub struct Filter {
 }
 
 impl Operator for Filter {
-    const DECLARATION: Declaration =
-        Declaration { cardinality: Cardinality::Filter, ..element_wise("filter", 1) };
+    const DECLARATION: Declaration = Declaration {
+        cardinality: Cardinality::Filter,
+        ..with_effect("filter", 1, Effect::Select)
+    };
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let field = params.require("field")?;

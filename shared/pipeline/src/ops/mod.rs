@@ -40,7 +40,7 @@ pub use sleep::{Sleep, SleepPer};
 pub use truncate::Truncate;
 
 use crate::{
-    Cardinality, Declaration, PipelineError, Randomness, Scope,
+    Cardinality, Declaration, Effect, PipelineError, Randomness, Scope,
     node::{Node, Value},
     table::Table,
 };
@@ -57,18 +57,32 @@ const fn element_wise(name: &'static str, version: u32) -> Declaration {
         cardinality: Cardinality::OneToOne,
         pins_position: false,
         scope: Scope::Element,
+        effect: Effect::Opaque,
     }
 }
 
+/// As [`element_wise`], of known effect.
+const fn with_effect(name: &'static str, version: u32, effect: Effect) -> Declaration {
+    Declaration { effect, ..element_wise(name, version) }
+}
+
 /// `size`: one number for a square, or `[height, width]`.
-fn image_size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
-    let node: &Node = params.require("size")?;
+fn size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
+    params.require("size")?;
+    // It is there.
+    Ok(image_size(params, "size")?.unwrap_or([1, 1]))
+}
+
+/// Height and width under `key`, if it is there: one number for a square, or `[height, width]`.
+fn image_size(
+    params: &mut Table<'_>,
+    key: &'static str,
+) -> Result<Option<[u32; 2]>, PipelineError> {
+    let Some(node) = params.get(key) else { return Ok(None) };
+    let side = |node: &Node| params.whole(key, node, 1..=MAX_SIDE);
     match &node.value {
-        Value::Seq(items) if items.len() == 2 => {
-            let side = |i: usize| params.whole("size", &items[i], 1..=MAX_SIDE);
-            Ok([side(0)?, side(1)?])
-        }
-        _ => params.whole("size", node, 1..=MAX_SIDE).map(|side| [side, side]),
+        Value::Seq(items) if items.len() == 2 => Ok(Some([side(&items[0])?, side(&items[1])?])),
+        _ => side(node).map(|side| Some([side, side])),
     }
 }
 
