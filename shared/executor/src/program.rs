@@ -59,6 +59,19 @@ impl Program {
     /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
     /// cannot be stored.
     pub fn compile(pipeline: &Pipeline) -> Result<Program, ExecError> {
+        Self::compile_steps(pipeline, true)
+    }
+
+    /// As [`compile`](Self::compile), with every operator a step of its own: slower, equal in what it
+    /// makes, and its metrics tell operators apart.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_apart(pipeline: &Pipeline) -> Result<Program, ExecError> {
+        Self::compile_steps(pipeline, false)
+    }
+
+    fn compile_steps(pipeline: &Pipeline, fuse: bool) -> Result<Program, ExecError> {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
         let mut steps = Vec::new();
@@ -69,7 +82,7 @@ impl Program {
                 continue;
             }
             let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
-            if let Some(before) = before.filter(|before| is_chained(before, &stage.op))
+            if let Some(before) = before.filter(|before| fuse && is_chained(before, &stage.op))
                 && let Some((name, kernel)) = ops::fuse(before, &stage.op)
                 && let Some(Step { action: Action::Transform { input, .. }, .. }) = steps.pop()
             {
@@ -122,6 +135,11 @@ impl Program {
             row_bytes,
             schema,
         })
+    }
+
+    /// The steps by name, batching left out: operators that run as one are one, `a+b`.
+    pub fn steps(&self) -> impl Iterator<Item = &'static str> {
+        self.steps.iter().map(|step| step.name)
     }
 
     /// What one thread needs to run splits of this program.
