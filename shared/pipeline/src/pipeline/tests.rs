@@ -264,7 +264,7 @@ fn the_shape_of_the_file_is_checked() {
     assert!(error("- a").contains("the pipeline must be a mapping of keys, not a list"));
     assert!(
         error(&RESNET.replace("tfrecord: data", "tfrecrd: data"))
-            .starts_with("line 3: `source` needs `tfrecord: PATH`, `webdataset: PATH` or")
+            .starts_with("line 3: `source` needs `tfrecord: PATH`, `webdataset: PATH`,")
     );
     assert!(
         ops_error("  decode: 3\n").contains("`ops` must be a list of operators, not a mapping")
