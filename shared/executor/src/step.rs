@@ -11,6 +11,9 @@ pub(crate) struct Tools {
     pub(crate) resizer: Resizer,
     /// Pixels in a form that only one operator knows.
     pub(crate) pixels: Vec<u8>,
+    /// The same, of wider numbers.
+    pub(crate) shorts: Vec<u16>,
+    pub(crate) floats: Vec<f32>,
 }
 
 /// A value being read: numbers little-endian, images row by row.
@@ -41,9 +44,15 @@ pub(crate) trait Transform: Send + Sync {
     ) -> Result<Made, String>;
 }
 
-/// An operator that changes a value where it is.
+/// An operator that changes a value where it is. An error is the record's, as above.
 pub(crate) trait InPlace: Send + Sync {
-    fn run(&self, value: &mut [u8], size: [usize; 2], draw: &mut Draw);
+    fn run(
+        &self,
+        value: &mut [u8],
+        size: [usize; 2],
+        tools: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<(), String>;
 }
 
 /// An operator that decides whether an element is kept.

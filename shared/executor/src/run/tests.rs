@@ -592,7 +592,7 @@ fn resizing_does_not_depend_on_vector_units() {
         unsafe {
             resizer.set_cpu_extensions(extensions);
         }
-        let mut tools = Tools { resizer, pixels: Vec::new() };
+        let mut tools = Tools { resizer, ..Tools::default() };
         use crate::step::Transform;
         let kernel = crate::ops::resize::ResizeImage::new([side, side], antialias);
         let mut out = Vec::new();
