@@ -181,7 +181,7 @@ impl Run<'_> {
                     _ => &mut [],
                 };
                 let value = cell.value_mut(element.record, row).map_err(bad)?;
-                kernel.run(value, size, &mut draw.draw());
+                kernel.run(value, size, tools, &mut draw.draw()).map_err(bad)?;
                 done(value.len(), value.len())
             }
             Action::Filter { field, kernel } => {

@@ -13,6 +13,9 @@ pub(crate) struct Tools {
     pub(crate) pixels: Vec<u8>,
     /// An image on its way between two operators that are one step.
     pub(crate) image: Vec<u8>,
+    /// The same, of wider numbers.
+    pub(crate) shorts: Vec<u16>,
+    pub(crate) floats: Vec<f32>,
 }
 
 /// A value being read: numbers little-endian, images row by row.
@@ -43,9 +46,15 @@ pub(crate) trait Transform: Send + Sync {
     ) -> Result<Made, String>;
 }
 
-/// An operator that changes a value where it is.
+/// An operator that changes a value where it is. An error is the record's, as above.
 pub(crate) trait InPlace: Send + Sync {
-    fn run(&self, value: &mut [u8], size: [usize; 2], draw: &mut Draw);
+    fn run(
+        &self,
+        value: &mut [u8],
+        size: [usize; 2],
+        tools: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<(), String>;
 }
 
 /// An operator that decides whether an element is kept.

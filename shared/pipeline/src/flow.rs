@@ -38,20 +38,56 @@ impl Flow {
         name: &str,
         dtypes: &[DType],
     ) -> Result<&FieldSchema, String> {
+        self.image_of(op, name, dtypes, &[3])
+    }
+
+    /// The field as an image: `[h, w, c]` of one of `dtypes` and of one of `channels`.
+    pub(crate) fn image_of(
+        &self,
+        op: &str,
+        name: &str,
+        dtypes: &[DType],
+        channels: &[u32],
+    ) -> Result<&FieldSchema, String> {
         let field = self.field(op, name)?;
-        if dtypes.contains(&field.dtype) && field.shape.len() == 3 && field.shape[2] == Some(3) {
+        let of_these = |c: Option<u32>| c.is_some_and(|c| channels.contains(&c));
+        if dtypes.contains(&field.dtype) && field.shape.len() == 3 && of_these(field.shape[2]) {
             return Ok(field);
         }
         let names: Vec<&str> = dtypes.iter().map(|dtype| dtype.name()).collect();
+        let shapes: Vec<String> = channels.iter().map(|c| format!("[h, w, {c}]")).collect();
+        let shapes: Vec<&str> = shapes.iter().map(String::as_str).collect();
         let advice = match field.dtype {
             DType::Bytes => "; put `decode` before it",
             _ => "",
         };
         Err(format!(
-            "`{op}` needs an image ({} [h, w, 3]), but `{name}` is {field}{}{advice}",
+            "`{op}` needs an image ({} {}), but `{name}` is {field}{}{advice}",
             crate::table::one_of(&names),
+            crate::table::one_of(&shapes),
             self.origin(name)
         ))
+    }
+
+    /// The field as an image of colours: u8 from 0 to 255, or f32 from 0 to 1.
+    pub(crate) fn colours(
+        &self,
+        op: &str,
+        name: &str,
+        channels: &[u32],
+    ) -> Result<&FieldSchema, String> {
+        let field = self.image_of(op, name, &[DType::U8, DType::F32], channels)?;
+        let wrong = field.range.filter(|range| range.min < -1e-6 || range.max > 1.0 + 1e-6);
+        match wrong.filter(|_| field.dtype == DType::F32) {
+            None => Ok(field),
+            Some(range) => Err(format!(
+                "`{op}` takes u8, or f32 from 0 to 1, but `{name}` is f32 from {:.3} to {:.3}{}; \
+                 put it before, or a `scale` to 0 to 1 between",
+                range.min,
+                range.max,
+                self.origin(name)
+            )),
+        }
     }
 
     /// " after `decode`", or " in the source".

@@ -63,6 +63,12 @@ impl Effect {
         use Effect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
         match (self, other) {
             (Opaque | Select, _) | (_, Opaque | Select) => false,
+            // Gray has no hue left to change; a corner filled before is not one filled after.
+            (Colour, Colour)
+            | (Value, Warp)
+            | (Warp, Value)
+            | (Value, Colour)
+            | (Colour, Value) => false,
             (Window, Value | Colour | Mirror) | (Value | Colour | Mirror, Window) => true,
             (Window, Window | Resample | Warp) | (Resample | Warp, Window) => false,
             (
@@ -178,10 +184,29 @@ macro_rules! operators {
 operators!(
     Decode,
     Resize,
+    ResizeShorter,
+    CenterCrop,
+    RandomCrop,
+    Crop,
+    Pad,
     RandomResizedCrop,
     Flip,
+    VerticalFlip,
+    Rotate,
+    Shear,
+    ColorJitter,
+    Grayscale,
+    GaussianBlur,
+    Solarize,
+    Posterize,
+    RandomErasing,
+    Scale,
+    Clip,
     Normalise,
+    Standardise,
     Cast,
+    Layout,
+    OneHot,
     Length,
     Truncate,
     CopyField,

@@ -39,6 +39,11 @@ impl DType {
         }
     }
 
+    /// Whether its values are whole numbers.
+    pub const fn is_integer(self) -> bool {
+        !matches!(self, DType::Bytes | DType::F16 | DType::BF16 | DType::F32)
+    }
+
     /// The name used in pipeline files.
     pub const fn name(self) -> &'static str {
         match self {
@@ -72,6 +77,11 @@ pub struct ValueRange {
 impl ValueRange {
     /// What pixels of a decoded image hold.
     pub const PIXELS: ValueRange = ValueRange { min: 0.0, max: 255.0 };
+}
+
+/// `range` with `value` in it.
+pub(crate) fn widened(range: ValueRange, value: f64) -> ValueRange {
+    ValueRange { min: range.min.min(value), max: range.max.max(value) }
 }
 
 /// One field of an element.

@@ -47,6 +47,18 @@ impl Transform for Convert {
                 let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
                 write(bytes.as_chunks().0.iter().map(read), self.to, out);
             }
+            DType::U16 => {
+                let read = |x: &[u8; 2]| f32::from(u16::from_le_bytes(*x));
+                write(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::I32 => {
+                let read = |x: &[u8; 4]| i64::from(i32::from_le_bytes(*x));
+                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::U32 => {
+                let read = |x: &[u8; 4]| i64::from(u32::from_le_bytes(*x));
+                write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
             DType::I64 => {
                 let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
                 write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
@@ -61,6 +73,9 @@ fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
     match to {
         // A float to integer cast saturates, and takes not-a-number to 0.
         CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
+        CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
+        CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
+        CastDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
         CastDType::F16 => put(values.map(|x| f16::from_f32(x).to_le_bytes()), out),
         CastDType::BF16 => put(values.map(|x| bf16::from_f32(x).to_le_bytes()), out),
         CastDType::F32 => put(values.map(f32::to_le_bytes), out),
@@ -71,6 +86,12 @@ fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
 fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) {
     match to {
         CastDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
+        CastDType::U16 => put(values.map(|x| (x.clamp(0, 65_535) as u16).to_le_bytes()), out),
+        CastDType::I32 => put(
+            values.map(|x| (x.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes()),
+            out,
+        ),
+        CastDType::I64 => put(values.map(i64::to_le_bytes), out),
         CastDType::F16 => put(values.map(|x| f16::from_f32(round_to_odd(x)).to_le_bytes()), out),
         CastDType::BF16 => put(values.map(|x| bf16::from_f32(round_to_odd(x)).to_le_bytes()), out),
         CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
@@ -108,6 +129,11 @@ mod tests {
     fn u8_rounds_to_even_and_saturates() {
         let values = [0.5, 1.5, 2.5, 254.5, 255.4, 300.0, -3.0, f32::NAN, f32::INFINITY];
         assert_eq!(cast(&values, CastDType::U8), [0, 2, 2, 254, 255, 255, 0, 0, 255]);
+        assert_eq!(
+            cast(&[-1.5, 3e9], CastDType::I32),
+            [[254, 255, 255, 255], [255, 255, 255, 127]].concat()
+        );
+        assert_eq!(cast(&[-1.5, 258.4], CastDType::U16), [0, 0, 2, 1]);
     }
 
     #[test]
@@ -127,6 +153,9 @@ mod tests {
         };
         assert_eq!(wide(-1, CastDType::U8), [0]);
         assert_eq!(wide(256, CastDType::U8), [255]);
+        assert_eq!(wide(70_000, CastDType::U16), [255, 255]);
+        assert_eq!(wide(1 << 40, CastDType::I32), i32::MAX.to_le_bytes());
+        assert_eq!(wide(-5, CastDType::I64), (-5_i64).to_le_bytes());
         assert_eq!(wide(16_777_219, CastDType::F32), 16_777_220_f32.to_le_bytes());
         // Just above the tie between two bf16 values, by less than f32 or f64 can tell.
         let above = (1_i64 << 62) + (1 << 54) + 1;

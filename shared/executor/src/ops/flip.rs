@@ -1,6 +1,9 @@
 //! `flip`: an image is mirrored left to right, or not.
 
-use crate::{random::Draw, step::InPlace};
+use crate::{
+    random::Draw,
+    step::{InPlace, Tools},
+};
 use gristmill_pipeline::ops::Flip;
 
 /// `[h, w, c]` -> the same, in place.
@@ -17,9 +20,15 @@ impl Mirror {
 }
 
 impl InPlace for Mirror {
-    fn run(&self, value: &mut [u8], [_, width]: [usize; 2], draw: &mut Draw) {
+    fn run(
+        &self,
+        value: &mut [u8],
+        [_, width]: [usize; 2],
+        _: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<(), String> {
         if draw.unit() >= self.p || width < 2 {
-            return;
+            return Ok(());
         }
         for row in value.chunks_exact_mut(width * self.pixel_bytes) {
             // Constant sizes let the compiler move a pixel at once.
@@ -33,6 +42,7 @@ impl InPlace for Mirror {
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -53,7 +63,7 @@ mod tests {
             let mirror = Mirror { p: 1.0, pixel_bytes };
             let pixel = |p: u8| (0..pixel_bytes as u8).map(move |b| p * 16 + b);
             let mut value: Vec<u8> = [1, 2, 3, 4, 5, 6].into_iter().flat_map(pixel).collect();
-            mirror.run(&mut value, [2, 3], &mut draw(0));
+            mirror.run(&mut value, [2, 3], &mut Tools::default(), &mut draw(0)).unwrap();
             let expected: Vec<u8> = [3, 2, 1, 6, 5, 4].into_iter().flat_map(pixel).collect();
             assert_eq!(value, expected);
         }
@@ -65,7 +75,7 @@ mod tests {
             let mirror = Mirror { p, pixel_bytes: 3 };
             let one = |record| {
                 let mut value = [1, 1, 1, 2, 2, 2];
-                mirror.run(&mut value, [1, 2], &mut draw(record));
+                mirror.run(&mut value, [1, 2], &mut Tools::default(), &mut draw(record)).unwrap();
                 value[0] == 2
             };
             (0..1000).filter(|record| one(*record)).count()

@@ -1,17 +1,36 @@
 //! The operators' effects, one file each. Their parameters and schemas are the pipeline's.
 
+mod canvas;
 mod cast;
+mod clip;
+mod color_jitter;
 mod copy_field;
 mod decode;
 mod decode_crop;
 mod filter;
 mod flip;
+mod gaussian_blur;
+#[cfg(test)]
+mod golden;
+mod grayscale;
 mod inflate;
+mod layout;
 mod length;
 mod normalise;
+mod one_hot;
+mod planes;
+mod random_erasing;
 mod random_resized_crop;
 pub(crate) mod resize;
+mod resize_shorter;
+mod scale;
 mod sleep;
+mod standardise;
+#[cfg(test)]
+mod timing;
+mod tones;
+mod vertical_flip;
+mod warp;
 
 pub(crate) use sleep::sleep;
 
@@ -20,6 +39,7 @@ use crate::{
     step::{Action, InPlace, Transform},
 };
 use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
+use half::{bf16, f16};
 use std::time::Duration;
 
 /// The action of `op` on elements of schema `input`; `cell` finds the cell of a field.
@@ -50,7 +70,33 @@ pub(crate) fn compile(
         Op::RandomResizedCrop(op) => {
             transform(Box::new(random_resized_crop::CropAndResize::new(op)))
         }
+        Op::ResizeShorter(op) => transform(Box::new(resize_shorter::KeepAspect(op.clone()))),
+        Op::CenterCrop(op) => transform(Box::new(canvas::Canvas::centre(op, schema))),
+        Op::Crop(op) => transform(Box::new(canvas::Canvas::fixed(op, schema))),
+        Op::RandomCrop(op) => transform(Box::new(canvas::Canvas::random(op, schema))),
+        Op::Pad(op) => transform(Box::new(canvas::Canvas::padded(op, schema))),
+        Op::VerticalFlip(op) => in_place(Box::new(vertical_flip::UpsideDown { p: op.p })),
+        Op::Rotate(op) => {
+            transform(Box::new(warp::Warp::rotate(op, schema.dtype, channels(schema))))
+        }
+        Op::Shear(op) => transform(Box::new(warp::Warp::shear(op, schema.dtype, channels(schema)))),
+        Op::Solarize(op) => in_place(Box::new(tones::Tones::solarize(op, schema.dtype))),
+        Op::Posterize(op) => in_place(Box::new(tones::Tones::posterize(op))),
+        Op::RandomErasing(op) => in_place(Box::new(random_erasing::Erase::new(op, schema))),
+        Op::Clip(op) => in_place(Box::new(clip::Bounds::new(op, schema.dtype))),
+        Op::Standardise(_) => transform(Box::new(standardise::Standard { dtype: schema.dtype })),
+        Op::Layout(op) => transform(Box::new(layout::Transpose::new(op.to, schema))),
+        Op::OneHot(op) => transform(Box::new(one_hot::Classes::new(op, schema.dtype))),
         Op::Flip(flip) => in_place(Box::new(flip::Mirror::new(flip, pixel_bytes(schema)))),
+        Op::ColorJitter(op) => in_place(Box::new(color_jitter::Jitter::new(op, schema.dtype))),
+        Op::Grayscale(op) if op.channels == 1 => {
+            transform(Box::new(grayscale::OneChannel { dtype: schema.dtype }))
+        }
+        Op::Grayscale(op) => in_place(Box::new(grayscale::Grey { p: op.p, dtype: schema.dtype })),
+        Op::GaussianBlur(op) => {
+            in_place(Box::new(gaussian_blur::Blur::new(op, schema.dtype, channels(schema))))
+        }
+        Op::Scale(op) => transform(Box::new(scale::ScaleBy::new(op, schema.dtype))),
         Op::Normalise(op) => transform(Box::new(normalise::Affine::new(op, schema.dtype))),
         Op::Cast(cast) if cast.dtype.dtype() == schema.dtype => Action::Nothing,
         Op::Cast(cast) => transform(Box::new(cast::Convert::new(schema.dtype, cast.dtype))),
@@ -93,13 +139,45 @@ fn cannot(op: &Op, why: &str) -> ExecError {
     ExecError::Pipeline(format!("`{}` cannot be compiled: {why}", op.name()))
 }
 
+/// Channels of an `[h, w, c]` image.
+fn channels(schema: &FieldSchema) -> usize {
+    schema.shape.last().copied().flatten().unwrap_or(1) as usize
+}
+
 /// Bytes of one pixel of an `[h, w, c]` image.
 fn pixel_bytes(schema: &FieldSchema) -> usize {
-    let channels = schema.shape.last().copied().flatten().unwrap_or(1);
-    channels as usize * dtype_bytes(schema.dtype)
+    channels(schema) * dtype_bytes(schema.dtype)
 }
 
 /// Bytes of one value; 1 for byte strings.
 pub(crate) fn dtype_bytes(dtype: DType) -> usize {
     dtype.size_bytes().map_or(1, |bytes| bytes as usize)
+}
+
+/// `value` as it is stored in a field of `dtype`.
+fn value_bytes(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::Bytes | DType::U8 => vec![value as u8],
+        DType::U16 => (value as u16).to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
+        DType::BF16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+        DType::I32 => (value as i32).to_le_bytes().to_vec(),
+        DType::U32 => (value as u32).to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::I64 => (value as i64).to_le_bytes().to_vec(),
+        DType::U64 => (value as u64).to_le_bytes().to_vec(),
+    }
+}
+
+/// The whole number that `bytes` are.
+fn integer(dtype: DType, bytes: &[u8]) -> Option<i128> {
+    Some(match dtype {
+        DType::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::U16 => u16::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::I32 => i32::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::I64 => i64::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::U64 => u64::from_le_bytes(bytes.try_into().ok()?).into(),
+        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 => return None,
+    })
 }

@@ -10,10 +10,7 @@ mod webdataset;
 
 pub use file_index::FileIndex;
 
-use crate::{
-    ExecError,
-    cell::{Cell, Place},
-};
+use crate::{ExecError, cell::Cell};
 use gristmill_pipeline::{Format, Source};
 
 /// Caps that are checked before anything is allocated.
@@ -106,11 +103,7 @@ impl IndexBuilder {
 
 /// Bytes of a value that was read.
 fn held(cell: &Cell) -> usize {
-    match &cell.place {
-        Place::Record(range) => range.len(),
-        Place::Buffer { bytes, .. } => *bytes,
-        Place::Row => 0,
-    }
+    cell.place.bytes()
 }
 
 /// Finds the features of a pipeline in stored records; feature i goes to cell i.
@@ -128,7 +121,9 @@ impl Reader {
             Format::TfRecord => Reader::TfRecord(example::Extractor::new(&source.features)),
             Format::WebDataset => Reader::WebDataset(webdataset::Extractor::new(&source.features)),
             Format::Images => Reader::Images(images::Extractor::new(&source.features)),
-            Format::Jsonl | Format::Parquet => Reader::Jsonl(jsonl::Extractor::new(&source.features)),
+            Format::Jsonl | Format::Parquet => {
+                Reader::Jsonl(jsonl::Extractor::new(&source.features))
+            }
         }
     }
 

@@ -11,16 +11,42 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "lowercase")]
 pub enum CastDType {
     U8,
+    U16,
+    I32,
+    I64,
     F16,
     BF16,
     F32,
 }
 
 impl CastDType {
+    const ALL: [CastDType; 7] = [
+        CastDType::U8,
+        CastDType::U16,
+        CastDType::I32,
+        CastDType::I64,
+        CastDType::F16,
+        CastDType::BF16,
+        CastDType::F32,
+    ];
+
+    /// The largest value of an unsigned type narrower than i32: what silently lost its sign or its
+    /// upper bits would be an error nobody sees.
+    fn unsigned_max(self) -> Option<f64> {
+        match self {
+            CastDType::U8 => Some(255.0),
+            CastDType::U16 => Some(65_535.0),
+            _ => None,
+        }
+    }
+
     /// The same as a field's dtype.
     pub const fn dtype(self) -> DType {
         match self {
             CastDType::U8 => DType::U8,
+            CastDType::U16 => DType::U16,
+            CastDType::I32 => DType::I32,
+            CastDType::I64 => DType::I64,
             CastDType::F16 => DType::F16,
             CastDType::BF16 => DType::BF16,
             CastDType::F32 => DType::F32,
@@ -28,8 +54,9 @@ impl CastDType {
     }
 }
 
-/// Any numeric shape of u8, i64, f16, bf16 or f32 -> the same shape of `dtype`. Rounds to nearest,
-/// ties to even; what u8 cannot hold becomes its nearest bound, and not-a-number becomes 0.
+/// Numbers of any shape but u64 -> the same shape of `dtype`: u8, u16, i32, i64, f16, bf16 or f32. Rounds to
+/// nearest, ties to even (`tf.cast` and torch cut towards zero); what an integer type cannot hold
+/// becomes its nearest bound, and not-a-number becomes 0. Between floats exactly as TensorFlow and torch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cast {
     pub field: String,
@@ -40,8 +67,7 @@ impl Operator for Cast {
     const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let all = [CastDType::U8, CastDType::F16, CastDType::BF16, CastDType::F32];
-        let choices = all.map(|dtype| (dtype.dtype().name(), dtype));
+        let choices = CastDType::ALL.map(|dtype| (dtype.dtype().name(), dtype));
         let node = params.require("dtype")?;
         let dtype = params.choice("dtype", node, &choices)?;
         Ok(Cast { field: params.field()?, dtype })
@@ -50,16 +76,17 @@ impl Operator for Cast {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let input = flow.field("cast", &self.field)?;
         let field = &self.field;
-        if input.dtype == DType::Bytes {
+        if matches!(input.dtype, DType::Bytes | DType::U64) {
             let origin = flow.origin(field);
             return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
         }
         let dtype = self.dtype.dtype();
-        let outside = input.range.filter(|range| range.min < 0.0 || range.max > 255.0);
-        if let (DType::U8, Some(range)) = (dtype, outside) {
+        if let (Some(max), Some(range)) = (self.dtype.unsigned_max(), input.range)
+            && (range.min < 0.0 || range.max > max)
+        {
             return Err(format!(
-                "`cast` to u8 holds 0 to 255, but `{field}` is {:.3} to {:.3}{}; cast before it, \
-                 or to another dtype",
+                "`cast` to {dtype} holds 0 to {max}, but `{field}` is {:.3} to {:.3}{}; cast before \
+                 it, or to another dtype",
                 range.min,
                 range.max,
                 flow.origin(field)

@@ -1,0 +1,74 @@
+//! `pad`: an image with something around it.
+
+use super::{MAX_SIDE, MOVABLE, check_fill, fill, sides, with_effect};
+use crate::{
+    Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, schema::widened,
+    table::Table,
+};
+use serde::Serialize;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, the rest being `fill`: by `padding` on each side,
+/// exactly as torchvision's `Pad`; or to `size` with the image in the middle (the odd pixel right and
+/// below), as `tf.image.resize_with_crop_or_pad` pads. An image larger than `size` is an error of its
+/// record.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pad {
+    pub field: String,
+    /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub padding: Option<[u32; 4]>,
+    /// Height and width in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<[u32; 2]>,
+    pub fill: f64,
+}
+
+impl Operator for Pad {
+    const DECLARATION: Declaration = with_effect("pad", 1, Effect::Window);
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let padding = sides(params, "padding")?;
+        let size = params.get("size").is_some().then(|| super::size(params)).transpose()?;
+        if padding.is_some() == size.is_some() {
+            return Err(params.error(
+                "`pad` needs either `padding` (pixels on each side) or `size` (height and width); \
+                 for sequences there is `pad_sequence`",
+            ));
+        }
+        let fill = fill(params)?;
+        Ok(Pad { field: params.field()?, padding, size, fill })
+    }
+
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.image_of("pad", &self.field, MOVABLE, &[1, 3])?;
+        check_fill("pad", input, self.fill)?;
+        let (before, field) = (&input.shape, &self.field);
+        let sides = match (self.size, self.padding) {
+            (Some(size), _) => size.map(Some),
+            (None, padding) => {
+                let [left, top, right, bottom] = padding.unwrap_or_default();
+                let more = |side: Option<u32>, by: u32| side.map(|side| side.saturating_add(by));
+                [more(before[0], top + bottom), more(before[1], left + right)]
+            }
+        };
+        let wrong = |i: usize| match (before[i], sides[i]) {
+            (Some(before), Some(after)) => after < before || after > MAX_SIDE,
+            _ => false,
+        };
+        if wrong(0) || wrong(1) {
+            let origin = flow.origin(field);
+            return Err(format!(
+                "`pad` cannot make that of `{field}`, which is {input}{origin}; its sides must not \
+                 shrink, nor exceed {MAX_SIDE}"
+            ));
+        }
+        let shape = vec![sides[0], sides[1], before[2]];
+        let range = input.range.map(|range| widened(range, self.fill));
+        flow.write("pad", field, FieldSchema { shape, range, dtype: input.dtype });
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+}

@@ -1,0 +1,60 @@
+//! `shear`: an image is slanted by a random angle.
+
+use super::{Interpolation, fill, interpolation, interval, rotate, with_effect};
+use crate::{
+    Declaration, Effect, PipelineError, Randomness,
+    flow::Flow,
+    node::{Node, Value},
+    op::Operator,
+    table::Table,
+};
+use serde::Serialize;
+
+/// Steeper is no picture any more.
+const MAX_DEGREES: f64 = 89.0;
+
+/// u8 or f32 `[h, w, 1 or 3]` -> the same, slanted about its middle by angles drawn uniformly; what was
+/// outside is `fill`. As torchvision's `RandomAffine(0, shear=degrees)`, as close as `rotate`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Shear {
+    pub field: String,
+    /// Bounds along x, then along y. Written as one number d: x from -d to d; as [low, high]: x.
+    pub degrees: [f64; 4],
+    pub interpolation: Interpolation,
+    pub fill: f64,
+}
+
+impl Operator for Shear {
+    const DECLARATION: Declaration =
+        Declaration { randomness: Randomness::Random, ..with_effect("shear", 1, Effect::Warp) };
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let range = -MAX_DEGREES..=MAX_DEGREES;
+        let degrees = match params.get("degrees") {
+            Some(node @ Node { value: Value::Seq(items), .. }) if items.len() == 4 => {
+                let degrees: [f64; 4] = params.numbers("degrees", node, range)?;
+                if degrees[0] > degrees[1] || degrees[2] > degrees[3] {
+                    return Err(node.error(
+                        "`shear` `degrees` must be [x low, x high, y low, y high], not with low > high",
+                    ));
+                }
+                degrees
+            }
+            _ => {
+                let [low, high] = interval(params, "degrees", None, range, |d| [-d, d])?;
+                [low, high, 0.0, 0.0]
+            }
+        };
+        let interpolation = interpolation(params)?;
+        let fill = fill(params)?;
+        Ok(Shear { field: params.field()?, degrees, interpolation, fill })
+    }
+
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        rotate::warped(flow, "shear", &self.field, self.fill)
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+}

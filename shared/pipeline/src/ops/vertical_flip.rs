@@ -1,0 +1,37 @@
+//! `vertical_flip`: an image is turned upside down, or not.
+
+use super::{MOVABLE, probability, with_effect};
+use crate::{
+    Declaration, Effect, PipelineError, Randomness, flow::Flow, op::Operator, table::Table,
+};
+use serde::Serialize;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same, mirrored top to bottom with probability `p`.
+/// Exactly as torchvision's `RandomVerticalFlip`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VerticalFlip {
+    pub field: String,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl Operator for VerticalFlip {
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("vertical_flip", 1, Effect::Mirror)
+    };
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(VerticalFlip { p: probability(params, 0.5)?, field: params.field()? })
+    }
+
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let field = flow.image_of("vertical_flip", &self.field, MOVABLE, &[1, 3])?.clone();
+        flow.write("vertical_flip", &self.field, field);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+}
