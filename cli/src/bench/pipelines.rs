@@ -38,7 +38,19 @@ fn studies() -> Vec<Study> {
         files: IMAGES,
         floor: Some(antialias),
     };
-    vec![resnet("antialias", true), resnet("no_antialias", false)]
+    let example = |name, pipeline: &str, files| Study {
+        name,
+        variant: "",
+        pipeline: pipeline.to_owned(),
+        files,
+        floor: None,
+    };
+    vec![
+        resnet("antialias", true),
+        resnet("no_antialias", false),
+        example("p2", include_str!("../../../examples/simclr.yaml"), IMAGES),
+        example("p4", include_str!("../../../examples/nlp.yaml"), ("tokens", "tokens-")),
+    ]
 }
 
 /// A file of records with its index, which every dataset has made once.
