@@ -10,7 +10,7 @@ pub enum FetchError {
     #[error("the job was stopped")]
     JobStopped,
     /// Another trainer has taken over this job's stream.
-    #[error("another trainer reads this job now: {0}")]
+    #[error("another trainer reads this job now: {0}; start it again if there is no other")]
     Fenced(String),
     /// The service has not answered for as long as we were willing to wait.
     #[error("no answer from the service for {waited_s} s: {error}; is it running?")]

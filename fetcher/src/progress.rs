@@ -19,7 +19,8 @@ const METRIC_BATCHES: usize = 100;
 #[derive(Debug)]
 struct Inner {
     /// Which run of the trainer this is, once that is settled.
-    generation: Option<u64>,
+    /// This run's, and the one it takes over from.
+    generation: Option<(u64, u64)>,
     /// Where this run begins: the batch, and the first split it needs.
     began: Option<((Epoch, u64), Place)>,
     delivered: Place,
@@ -81,7 +82,8 @@ impl Progress {
         let [.., high, low] = lot.0;
         let lot = u64::from(u16::from_be_bytes([high, low]));
         let after = (last >> LOT_BITS) + 1;
-        self.lock().generation.get_or_insert((now_ms.max(after) << LOT_BITS) | lot);
+        let generation = (now_ms.max(after) << LOT_BITS) | lot;
+        self.lock().generation.get_or_insert((generation, last));
     }
 
     /// The stream goes on with the split at `next`, and needs what splits from `needed` on left over.
@@ -138,8 +140,8 @@ impl Progress {
             Some(_) => (inner.durable, inner.durable_place),
             None => inner.began?,
         };
-        let (generation, delivered) = (inner.generation?, inner.delivered);
-        let ack = Ack { generation, delivered, durable, durable_position };
+        let ((generation, over), delivered) = (inner.generation?, inner.delivered);
+        let ack = Ack { generation, over, delivered, durable, durable_position };
         (inner.acked != Some(ack)).then_some(ack)
     }
 

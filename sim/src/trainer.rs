@@ -163,9 +163,9 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
                 check_loss(&cloud, &process, &error).await;
-                let entitled =
-                    exactly && (process.generation().is_some() || resume == log.latest());
-                match judge(&world, &error, &register.spec, entitled) {
+                let let_in = process.generation().is_some();
+                let entitled = exactly && (let_in || resume == log.latest());
+                match judge(&world, &error, &register.spec, (let_in, entitled)) {
                     Fate::GivenUp => log.entries().given_up = true,
                     Fate::Broken | Fate::Superseded => return,
                     Fate::Again => {}
@@ -205,17 +205,24 @@ fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
 }
 
 /// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
-fn judge(world: &World, error: &FetchError, spec: &JobSpec, entitled: bool) -> Fate {
+fn judge(
+    world: &World,
+    error: &FetchError,
+    spec: &JobSpec,
+    (let_in, entitled): (bool, bool),
+) -> Fate {
     match error {
-        // A split that really kills its workers is found out only if the platform's reports arrive; else
-        // the job ends for it, loudly.
+        // A split that really kills its workers is found out only if the platform's reports arrive, and
+        // before a clock that is wrong ends the lease; else the job ends for it, loudly.
         FetchError::JobFailed(why)
             if spec.on_error == ErrorPolicy::Skip
                 && why.contains("given up after")
-                && world.count(&UNHEARD) > 0 =>
+                && (world.count(&UNHEARD) > 0 || !world.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }
+        // What it found when it started was gone when it said so: whoever minds it starts it again.
+        FetchError::Fenced(_) if !let_in => Fate::Again,
         FetchError::Fenced(_) => Fate::Superseded,
         // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
         FetchError::JobFailed(why)

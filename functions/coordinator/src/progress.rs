@@ -106,6 +106,7 @@ impl Coordinator {
         let place = |(epoch, position)| Place { epoch, position };
         let command = splits::Ack {
             generation: ack.generation,
+            over: ack.over,
             delivered: place(ack.delivered),
             durable: Cursor { epoch: ack.durable.0, g: ack.durable.1 },
             durable_place: place(ack.durable_position),

@@ -292,7 +292,8 @@ impl World {
             // The last batch ends the epoch.
             let place = if delivered == splits { (1, 0) } else { (0, delivered) };
             let durable = (place.0, u64::from(place.1));
-            let ack = Ack { generation: 1, delivered: place, durable, durable_position: place };
+            let ack =
+                Ack { generation: 1, over: 0, delivered: place, durable, durable_position: place };
             let polled = self.poll_from(delivered, Some(ack)).await;
             match polled.job.state {
                 JobState::Done => return seen,

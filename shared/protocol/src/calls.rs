@@ -294,6 +294,8 @@ pub struct Poll {
 pub struct Ack {
     /// Chosen by the fetcher at start, larger than any before.
     pub generation: u64,
+    /// The generation it found and takes over from, 0 if none.
+    pub over: u64,
     /// Everything before this (epoch, position) has been handed to the trainer.
     pub delivered: (Epoch, Position),
     /// The next batch a restart would need: all before (epoch, g) is safe in a checkpoint.

@@ -66,6 +66,9 @@ pub struct Consumer {
 pub struct Ack {
     /// Chosen by the trainer's host at its start, larger than any before.
     pub generation: u64,
+    /// The generation it found there and takes over from, 0 if none: what a run says that started
+    /// earlier, and was slow to say it, must not fence one that has taken over since.
+    pub over: u64,
     pub delivered: Place,
     pub durable: Cursor,
     pub durable_place: Place,
@@ -89,8 +92,8 @@ impl Ack {
 /// acknowledged, but not behind what has been collected.
 ///
 /// # Errors
-/// [`Refusal::Fenced`] for a generation older than the current, [`Refusal::Collected`],
-/// [`Refusal::Invalid`].
+/// [`Refusal::Fenced`] for a generation older than the current, or one that found another there,
+/// [`Refusal::Collected`], [`Refusal::Invalid`].
 pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consumer>, Refusal> {
     from.check()?;
     let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
@@ -98,7 +101,7 @@ pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consume
         if from.generation == before.generation {
             return Ok(Outcome::AlreadyApplied(*before));
         }
-        if from.generation < before.generation {
+        if from.generation < before.generation || from.over != before.generation {
             return Err(Refusal::Fenced { generation: before.generation });
         }
     }

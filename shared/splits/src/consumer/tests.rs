@@ -6,6 +6,7 @@ use proptest::prelude::*;
 fn at(generation: u64, g: u64, position: Position) -> Ack {
     Ack {
         generation,
+        over: generation - 1,
         delivered: Place { epoch: 0, position: position + 1 },
         durable: Cursor { epoch: 0, g },
         durable_place: Place { epoch: 0, position },
@@ -24,6 +25,16 @@ fn a_newer_generation_fences_the_older() {
     assert_eq!(ack(Some(&second), &at(1, 5, 2)), Err(Refusal::Fenced { generation: 2 }));
     assert_eq!(register(Some(&second), &at(1, 0, 0)), Err(Refusal::Fenced { generation: 2 }));
     assert_eq!(register(Some(&second), &at(2, 0, 0)), Ok(Outcome::AlreadyApplied(second)));
+}
+
+#[test]
+fn what_a_dead_run_said_late_fences_nobody() {
+    let first = started();
+    let third = register(Some(&first), &Ack { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
+    // The second run found the first too, took its clock for the generation, and died.
+    let late = Ack { over: 1, ..at(9, 0, 0) };
+    assert_eq!(ack(Some(&third), &late), Err(Refusal::Fenced { generation: 3 }));
+    assert!(matches!(ack(Some(&third), &Ack { over: 1, ..at(3, 5, 2) }), Ok(Outcome::Write(_))));
 }
 
 #[test]
@@ -85,8 +96,10 @@ proptest! {
     ) {
         let mut consumer = None;
         for (command, generation, epoch, g, position, ahead) in commands {
+            let over = consumer.map_or(0, |consumer: Consumer| consumer.generation);
             let data = Ack {
                 generation,
+                over,
                 delivered: Place { epoch, position: position + ahead },
                 durable: Cursor { epoch, g },
                 durable_place: Place { epoch, position },

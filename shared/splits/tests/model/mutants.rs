@@ -125,7 +125,8 @@ impl Mutation {
         match before {
             Some(before) if self == Self::UnfencedAck => {
                 let generation = command.generation.max(before.generation);
-                ack(Some(before), &Ack { generation, ..*command })
+                let over = before.generation;
+                ack(Some(before), &Ack { generation, over, ..*command })
             }
             _ => ack(before, command),
         }

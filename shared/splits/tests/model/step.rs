@@ -373,6 +373,7 @@ impl World {
         let previous = state.trainer.clone();
         let trainer = &mut state.trainer;
         trainer.generation += 1;
+        trainer.over = state.consumer.map_or(0, |consumer| consumer.generation);
         trainer.alive = true;
         trainer.finished = false;
         trainer.queue.clear();
@@ -572,6 +573,7 @@ fn ack_of(state: &State) -> Ack {
     let Checkpoint { g, position } = trainer.saved[0];
     Ack {
         generation: trainer.generation,
+        over: trainer.over,
         delivered: Place { epoch: 0, position: trainer.joiner.position() },
         durable: Cursor { epoch: 0, g },
         durable_place: Place { epoch: 0, position },

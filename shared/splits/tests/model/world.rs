@@ -421,6 +421,8 @@ pub struct Checkpoint {
 pub struct Trainer {
     pub alive: bool,
     pub generation: u64,
+    /// What it found when it started.
+    pub over: u64,
     pub joiner: Joiner,
     pub finished: bool,
     /// The next batch to hand over.
@@ -436,6 +438,7 @@ impl Trainer {
         Self {
             alive: true,
             generation: 1,
+            over: 0,
             joiner: Joiner::new(BATCH_SIZE, false),
             finished: false,
             next: 0,
