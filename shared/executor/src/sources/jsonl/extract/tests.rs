@@ -150,7 +150,10 @@ fn what_is_no_such_object_is_said_in_one_line() {
     assert!(floats("{\"v\": [true]}", &[None]).unwrap_err().contains("holds true"));
     for (line, words) in [("1", "a number"), ("[]", "a list"), ("{}", "an object")] {
         let error = text(format!("{{\"v\": {line}}}")).unwrap_err();
-        assert!(error.contains(&format!("key `v` is {words}, the pipeline reads bytes")), "{error}");
+        assert!(
+            error.contains(&format!("key `v` is {words}, the pipeline reads bytes")),
+            "{error}"
+        );
     }
     assert!(text(b"{\"v\": \"\xff\"}").unwrap_err().contains("not valid JSON: invalid unicode"));
     assert!(text(b"\xff").unwrap_err().contains("not valid JSON"));
@@ -163,7 +166,6 @@ fn more_values_than_there_may_be_are_refused() {
     let error = ints(&line, &[None]).unwrap_err();
     assert_eq!(error, "key `v` has 1048577 values; the limit is 1048576");
 }
-
 
 proptest! {
     #[test]
