@@ -54,8 +54,12 @@ fn members() -> Vec<(String, Vec<u8>)> {
 }
 
 fn run(dir: &TestDir, source: &str, data: &Path, more: &[&str]) -> Result<Output> {
+    run_text(dir, &format!("{source}{OPS}"), data, more)
+}
+
+fn run_text(dir: &TestDir, text: &str, data: &Path, more: &[&str]) -> Result<Output> {
     let pipeline = dir.path("p.yaml");
-    fs::write(&pipeline, format!("{source}{OPS}"))?;
+    fs::write(&pipeline, text)?;
     let mut command = dir.gristmill(&["run"]);
     command.arg(pipeline).arg("--data").arg(data);
     command.args(["--epochs", "2", "--step-time", "0ms", "--json"]).args(more);
@@ -106,6 +110,55 @@ fn one_set_of_pictures_gives_one_set_of_batches() -> Result<()> {
     let local = ["--workers", "0", "--local-workers", "1"];
     let again = report(&run(&dir, folder, &dir.path("folder"), &local)?);
     assert_eq!(again["batches_blake3"], from_folder["batches_blake3"]);
+    Ok(())
+}
+
+#[test]
+fn lines_give_the_batches_of_records() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    for set in ["records", "lines"] {
+        fs::create_dir(dir.path(set))?;
+    }
+    for file in 0..2_i64 {
+        let (mut records, mut lines) = (Vec::new(), String::new());
+        let mut writer = RecordWriter::new(&mut records);
+        for i in 0..40 {
+            let (label, index) = (i * 3 - file, i64::from(i % 2 == 0));
+            let example = Example::default().with_int("label", label);
+            writer.write(&example.with_int("even", index))?;
+            let blank = if i % 5 == 0 { "\r\n" } else { "" };
+            let even = i % 2 == 0;
+            lines += &format!("{blank}{{\"even\": {even}, \"of\": {{\"label\": {label}}}}}\n");
+        }
+        writer.finish()?;
+        fs::write(dir.path(&format!("records/part-{file}")), records)?;
+        fs::write(dir.path(&format!("lines/part-{file}.jsonl")), lines)?;
+    }
+    let pipeline = |source: &str, key: &str| {
+        format!(
+            "source: {{ {source}: x, features: {{ label: {{ key: {key}, dtype: i64 }}, even: {{ dtype: i64 }} }} }}\n\
+             ops: [batch: {{ size: 6 }}]\n"
+        )
+    };
+    let records =
+        report(&run_text(&dir, &pipeline("tfrecord", "label"), &dir.path("records"), &[])?);
+    let lines = report(&run_text(&dir, &pipeline("jsonl", "of.label"), &dir.path("lines"), &[])?);
+    assert_eq!(lines["elements_delivered"], 160);
+    assert_eq!(lines["batches_blake3"], records["batches_blake3"]);
+
+    // What is no object is named; and the same files are not those of another format.
+    fs::write(
+        dir.path("lines/part-0.jsonl"),
+        "{\"even\": 1, \"of\": {\"label\": 1}}\n\nrubbish\n",
+    )?;
+    let failed = run_text(&dir, &pipeline("jsonl", "of.label"), &dir.path("lines"), &[])?;
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.contains("part-0.jsonl record 1 (source): not valid JSON"), "{said}");
+    let failed = run_text(&dir, &pipeline("parquet", "label"), &dir.path("lines"), &[])?;
+    let said = String::from_utf8_lossy(&failed.stderr);
+    assert_eq!(failed.status.code(), Some(1), "{said}");
+    assert!(said.contains("does not end as a Parquet file"), "{said}");
     Ok(())
 }
 

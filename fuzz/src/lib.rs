@@ -30,6 +30,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("webdataset", records::webdataset),
     ("example", records::example),
     ("jpeg", records::jpeg),
+    ("jsonl", records::jsonl),
+    ("gzip", records::gzip),
+    ("parquet", records::parquet),
     ("message", message),
 ];
 
@@ -81,8 +84,10 @@ fn index(bytes: &[u8]) {
     for bytes in [bytes, &sealed] {
         for format in Format::ALL {
             let Ok(index) = FileIndex::decode_with(bytes, format, limits) else { continue };
-            let all = index.byte_range(0, index.len()).expect("all records lie somewhere");
-            assert_eq!(all, 0..index.file_bytes());
+            if format != Format::Parquet {
+                let all = index.byte_range(0, index.len()).expect("all records lie somewhere");
+                assert_eq!(all, 0..index.file_bytes());
+            }
             let again = FileIndex::decode_with(&index.encode(), format, limits);
             assert_eq!(again.expect("an index is read back"), index);
         }
@@ -99,7 +104,7 @@ fn message(bytes: &[u8]) {
         serde_json::to_vec(&reply).expect("a reply is written");
     }
     if let Ok(dataset) = serde_json::from_slice::<Dataset>(bytes) {
-        dataset.version();
+        dataset.version("tfrecord");
     }
     if let Ok(manifest) = serde_json::from_slice::<Manifest>(bytes) {
         manifest.records();

@@ -3,42 +3,78 @@
 use bytes::Bytes;
 use gristmill_executor::{
     Program, SplitInput,
-    sources::{FileIndex, IndexBuilder, Limits, images},
+    sources::{FileIndex, IndexBuilder, Limits, Records, images},
 };
 use gristmill_format::{Chunk, Limits as ChunkLimits};
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_pipeline::{Format, Pipeline, Source};
 use gristmill_types::{ErrorPolicy, RecordKey};
 use std::sync::LazyLock;
 
 /// Small, so that reaching them is cheap.
 const LIMITS: Limits = Limits { record_bytes: 1 << 16, records: 1 << 10 };
 
-fn program(yaml: &str) -> Program {
-    let pipeline = Pipeline::parse(yaml).expect("a target's pipeline is valid");
-    Program::compile(&pipeline).expect("a target's pipeline compiles")
+/// A pipeline, compiled, and what it reads.
+struct Reading {
+    program: Program,
+    source: Source,
 }
 
-static NUMBERS: LazyLock<Program> = LazyLock::new(|| {
+fn program(yaml: &str) -> Reading {
+    let pipeline = Pipeline::parse(yaml).expect("a target's pipeline is valid");
+    let program = Program::compile(&pipeline).expect("a target's pipeline compiles");
+    Reading { program, source: pipeline.source().clone() }
+}
+
+static NUMBERS: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, image: { dtype: bytes } } }\n\
          ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
     )
 });
-static MEMBERS: LazyLock<Program> = LazyLock::new(|| {
+static MEMBERS: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { webdataset: x, features: { i: { key: cls, dtype: i64 }, f: { key: txt;json, dtype: f32, shape: [3] } } }\n\
          ops: [batch: { size: 2 }]",
     )
 });
-static PICTURES: LazyLock<Program> = LazyLock::new(|| {
+static PICTURES: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { images: x }\nops: [decode, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
+    )
+});
+
+static LINES: LazyLock<Reading> = LazyLock::new(|| {
+    program(
+        "source: { jsonl: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }\n\
+         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
+    )
+});
+static ROWS: LazyLock<Reading> = LazyLock::new(|| {
+    program(
+        "source: { parquet: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }\n\
+         ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
     )
 });
 
 /// TFRecord files.
 pub fn tfrecord(bytes: &[u8]) {
     file(&NUMBERS, Format::TfRecord, bytes);
+}
+
+/// Files of lines, compressed or not.
+pub fn jsonl(bytes: &[u8]) {
+    file(&LINES, Format::Jsonl, bytes);
+}
+
+/// TFRecord files within gzip files, and lines.
+pub fn gzip(bytes: &[u8]) {
+    file(&NUMBERS, Format::TfRecord, bytes);
+    file(&LINES, Format::Jsonl, bytes);
+}
+
+/// Parquet files.
+pub fn parquet(bytes: &[u8]) {
+    file(&ROWS, Format::Parquet, bytes);
 }
 
 /// WebDataset archives.
@@ -60,10 +96,10 @@ pub fn example(bytes: &[u8]) {
 pub fn jpeg(bytes: &[u8]) {
     let record = [&7_i64.to_le_bytes()[..], bytes].concat();
     let index = images::index([bytes.len() as u64]).expect("an input is a small file");
-    run(&PICTURES, &index, record);
+    run(&PICTURES.program, &index, record.into());
 }
 
-fn file(program: &Program, format: Format, bytes: &[u8]) {
+fn file(Reading { program, source }: &Reading, format: Format, bytes: &[u8]) {
     let indexed = |piece: usize| {
         let mut builder = IndexBuilder::with_limits(format, LIMITS).expect("it has an index");
         for piece in bytes.chunks(piece) {
@@ -76,13 +112,32 @@ fn file(program: &Program, format: Format, bytes: &[u8]) {
         Err(error) => return super::one_line(&error.to_string()),
     };
     assert_eq!(indexed(7).as_ref(), Ok(&index), "pieces of any size give the same index");
-    let end = usize::try_from(index.file_bytes()).expect("it lies in memory");
-    let records = bytes.get(..end).expect("records lie in the file");
-    run(program, &index, records.to_vec());
+    let again = FileIndex::decode_with(&index.encode(), format, LIMITS);
+    assert_eq!(again.as_ref(), Ok(&index), "an index is read back");
+    let ranges = match index.stored_ranges(0, index.len(), source) {
+        Ok(ranges) => ranges,
+        Err(error) => return super::one_line(&error.to_string()),
+    };
+    let part = |range: std::ops::Range<u64>| {
+        let range = usize::try_from(range.start).ok()?..usize::try_from(range.end).ok()?;
+        Some(Bytes::copy_from_slice(bytes.get(range)?))
+    };
+    let parts: Option<Vec<Bytes>> = ranges.into_iter().map(part).collect();
+    let parts = parts.expect("records lie in the file");
+    match index.open(0, index.len(), source, &parts) {
+        Ok(Records { data, index: window }) => {
+            run(program, window.as_ref().unwrap_or(&index), data)
+        }
+        // What is wrong within a file that is read in part is found when it is read.
+        Err(error) => {
+            assert_eq!(format, Format::Parquet, "{error}");
+            super::one_line(&error.to_string());
+        }
+    }
 }
 
 /// Runs all records as one split; what comes out is a chunk of those that are good.
-fn run(program: &Program, index: &FileIndex, data: Vec<u8>) {
+fn run(program: &Program, index: &FileIndex, data: Bytes) {
     let input = SplitInput {
         epoch: 0,
         seed: 0,
@@ -90,7 +145,7 @@ fn run(program: &Program, index: &FileIndex, data: Vec<u8>) {
         copy: 0,
         first: RecordKey { file: 0, record: 0 },
         n_records: index.len(),
-        data: Bytes::from(data),
+        data,
         index,
     };
     let mut scratch = program.scratch();

@@ -72,4 +72,7 @@ macro_rules! tests {
     };
 }
 
-tests!(chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, message);
+tests!(
+    chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, jsonl, gzip, parquet,
+    message
+);

@@ -38,7 +38,7 @@ impl Coordinator {
         }
         let n_files = u32::try_from(dataset.files.len())
             .map_err(|_| invalid("the dataset has more files than can be counted"))?;
-        let dataset_version = dataset.version();
+        let dataset_version = dataset.version(pipeline.source().format.name());
         let plan = match self.manifest(dataset_version).await? {
             Some(manifest) => Some(self.plan(spec, &pipeline, &manifest)?),
             None => {
@@ -203,7 +203,10 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
              choose another job name or use the same {field}"
         )));
     }
-    if item.dataset_version != dataset.version() {
+    // The pipelines are the same.
+    let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
+        .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+    if item.dataset_version != dataset.version(pipeline.source().format.name()) {
         return Err(invalid(format!(
             "job {job} exists over another dataset, or its files have changed since: \
              choose another job name"

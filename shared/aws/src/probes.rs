@@ -229,7 +229,7 @@ impl Probes {
     /// A put on condition that an object is there which is not: permission is decided before the
     /// condition, and nothing is put.
     async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
-        let key = keys::index(ns, Fingerprint([0; 32]));
+        let key = keys::index(ns, Fingerprint([0; 32]), "probe");
         let put = self.s3.put_object().bucket(bucket).key(&key).if_match(NO_SUCH_TAG);
         let asked = put.body(ByteStream::from_static(b"")).send().await;
         let place = format!("s3://{bucket}/{key}");

@@ -32,10 +32,12 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// BLAKE3 over bucket, keys, sizes and etags: changes when any file does.
-    pub fn version(&self) -> Fingerprint {
+    /// BLAKE3 over bucket, keys, sizes, etags and the format they are read as: changes when any file
+    /// does, and when other records are found in them.
+    pub fn version(&self, format: &str) -> Fingerprint {
         let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
-        Fingerprint::of("gristmill dataset v1", lines.collect::<String>().as_bytes())
+        let lines = format!("{format}\n{}", lines.collect::<String>());
+        Fingerprint::of("gristmill dataset v2", lines.as_bytes())
     }
 }
 

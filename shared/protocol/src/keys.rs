@@ -66,9 +66,10 @@ pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
     format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
 }
 
-/// The index of one source file, by [`crate::SourceFile::fingerprint`].
-pub fn index(ns: &Namespace, file: Fingerprint) -> String {
-    format!("{}/index/{file}.gmi", root(ns))
+/// The index of one source file, by [`crate::SourceFile::fingerprint`] and what its records were taken
+/// for: any file is one of lines, say.
+pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {
+    format!("{}/index/{file}.{format}.gmi", root(ns))
 }
 
 /// A pack of images, by [`crate::Pack::fingerprint`].

@@ -1,11 +1,11 @@
 //! The indexed dataset as a worker reads it: manifest and file indices, cached; splits as one
-//! ranged read each, or one read for each image.
+//! ranged read each, a few of Parquet, or one read for each image.
 
 use crate::{RunError, indexing::read_pack};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use gristmill_executor::sources::{FileIndex, images};
-use gristmill_pipeline::Format;
+use gristmill_executor::sources::{FileIndex, Records, images};
+use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects};
 use gristmill_protocol::{Manifest, Pack, PackedImage, keys};
 use gristmill_splits::{SplitPlan, SplitRange};
@@ -17,15 +17,20 @@ use std::{
 
 /// File indices kept at a time: a permuted epoch touches all files of a dataset in turn.
 const CACHED_INDICES: usize = 512;
-/// Images read at a time: enough to hide the time to a first byte, few enough to hold.
+/// Most memory of the file indices that are kept, beside the last one.
+const CACHED_BYTES: usize = 64 << 20;
+/// Images, or parts of a file, read at a time: enough to hide the time to a first byte, few enough to
+/// hold.
 const READS_AHEAD: usize = 16;
 
-/// The bytes of a split's records, as their format stores them.
+/// What was read of a file for a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
     pub first: RecordKey,
     pub n_records: u32,
-    pub data: Bytes,
+    /// The parts of the file that its index asks for.
+    parts: Vec<Bytes>,
+    source: Arc<Source>,
     /// Which of an epoch's visits of these records.
     pub copy: u32,
     file: Arc<IndexedFile>,
@@ -34,6 +39,16 @@ pub struct SplitSource {
 impl SplitSource {
     pub fn index(&self) -> &FileIndex {
         &self.file.index
+    }
+
+    /// The records, end to end. Takes time where files are compressed, or Parquet.
+    ///
+    /// # Errors
+    /// If they are not what was indexed, naming the file.
+    pub fn open(&self) -> Result<Records, RunError> {
+        let opened =
+            self.file.index.open(self.first.record, self.n_records, &self.source, &self.parts);
+        opened.map_err(|error| RunError::fatal(format!("{}: {error}", self.file.path)))
     }
 
     /// Where a record is, for people.
@@ -61,7 +76,7 @@ pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     version: Fingerprint,
-    format: Format,
+    source: Arc<Source>,
     manifest: Manifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
 }
@@ -70,7 +85,7 @@ impl DatasetCache {
     /// Reads the manifest of dataset `version` from `bucket`.
     pub async fn open(
         objects: &dyn Objects,
-        format: Format,
+        source: Arc<Source>,
         ns: &Namespace,
         bucket: &str,
         version: Fingerprint,
@@ -79,7 +94,7 @@ impl DatasetCache {
         let manifest: Manifest = serde_json::from_slice(&objects.get(&path).await?)
             .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
         let (ns, bucket) = (ns.clone(), bucket.to_owned());
-        Ok(Self { ns, bucket, version, format, manifest, indices: Mutex::default() })
+        Ok(Self { ns, bucket, version, source, manifest, indices: Mutex::default() })
     }
 
     /// The dataset version this cache reads.
@@ -105,21 +120,28 @@ impl DatasetCache {
             .ok_or_else(|| RunError::fatal(format!("split {split} is not in the dataset")))?;
         let file = self.indexed(objects, range.file).await?;
         let SplitRange { first_record, records, .. } = range;
-        let bytes = file.index.byte_range(first_record, records).ok_or_else(|| {
-            RunError::fatal(format!("the index of {} does not hold {range:?}", file.path))
-        })?;
-        let data = match &file.pack {
+        let not_there =
+            || RunError::fatal(format!("the index of {} does not hold {range:?}", file.path));
+        let parts = match &file.pack {
             Some(pack) => {
+                let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
                 let images = &pack.images[first_record as usize..][..records as usize];
-                read_images(objects, &pack.bucket, images, bytes.end - bytes.start).await?
+                vec![read_images(objects, &pack.bucket, images, bytes.end - bytes.start).await?]
             }
             None => {
-                let etag = &self.manifest.files[range.file as usize].file.etag;
-                objects.get_range(&file.path, bytes, Some(etag)).await?
+                let etag = self.manifest.files[range.file as usize].file.etag.as_str();
+                let ranges = file.index.stored_ranges(first_record, records, &self.source);
+                let ranges =
+                    ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
+                let reads = ranges
+                    .into_iter()
+                    .map(|range| objects.get_range(&file.path, range, Some(etag)));
+                stream::iter(reads).buffered(READS_AHEAD).try_collect().await?
             }
         };
         let first = RecordKey { file: range.file, record: first_record };
-        Ok(SplitSource { first, n_records: records, data, copy: 0, file })
+        let source = Arc::clone(&self.source);
+        Ok(SplitSource { first, n_records: records, parts, source, copy: 0, file })
     }
 
     async fn indexed(
@@ -135,23 +157,30 @@ impl DatasetCache {
         }
         let indexed = Arc::new(self.read_index(objects, file).await?);
         let mut indices = self.lock();
-        indices.truncate(CACHED_INDICES - 1);
         indices.push_front((file, Arc::clone(&indexed)));
+        let mut bytes = 0;
+        let kept = indices.iter().take(CACHED_INDICES).take_while(|(_, indexed)| {
+            bytes += indexed.index.memory_bytes();
+            bytes <= CACHED_BYTES
+        });
+        let kept = kept.count().max(1);
+        indices.truncate(kept);
         Ok(indexed)
     }
 
     async fn read_index(&self, objects: &dyn Objects, file: u32) -> Result<IndexedFile, RunError> {
         let source = &self.manifest.files[file as usize].file;
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
-        if self.format == Format::Images {
+        if self.source.format == Format::Images {
             let pack = read_pack(objects, &path).await?;
             let index = images::index(pack.images.iter().map(|image| image.size))
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, pack: Some(pack) });
         }
-        let fingerprint = source.fingerprint(&self.manifest.bucket);
-        let stored = ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint));
-        let index = FileIndex::decode(&objects.get(&stored).await?, self.format)
+        let (format, fingerprint) = (self.source.format, source.fingerprint(&self.manifest.bucket));
+        let stored =
+            ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint, format.name()));
+        let index = FileIndex::decode(&objects.get(&stored).await?, format)
             .map_err(|error| RunError::fatal(format!("{stored}: {error}")))?;
         Ok(IndexedFile { path, index, pack: None })
     }

@@ -1,20 +1,22 @@
-//! Indexing one source file: a single streamed pass that finds where each record starts. Done once
-//! per file content; its result is stored by (key, size, etag) and found again by every later job.
+//! Indexing one source file: reads it as far as is needed to find its records, most formats in a single
+//! streamed pass. Done once per file content; its result is stored by (key, size, etag, format) and
+//! found again by every later job.
 
-use crate::RunError;
+use crate::{Compute, RunError};
 use bytes::Bytes;
-use gristmill_executor::sources::{FileIndex, IndexBuilder};
+use gristmill_executor::{
+    ExecError,
+    sources::{FileIndex, IndexBuilder},
+};
 use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_protocol::{PACK_IMAGES, Pack, SourceFile, keys};
 use gristmill_types::Namespace;
 
-/// Bytes read at a time while indexing.
-const READ_BYTES: u64 = 16 << 20;
-
 /// Makes sure that the index of `file` exists; returns its record count.
 pub(crate) async fn ensure_index(
     objects: &dyn Objects,
+    compute: Compute,
     format: Format,
     ns: &Namespace,
     bucket: &str,
@@ -25,7 +27,8 @@ pub(crate) async fn ensure_index(
         let pack = read_pack(objects, &ObjectPath::new(source_bucket, &file.key)).await?;
         return Ok(pack.images.len() as u32);
     }
-    let path = ObjectPath::new(bucket, keys::index(ns, file.fingerprint(source_bucket)));
+    let path =
+        ObjectPath::new(bucket, keys::index(ns, file.fingerprint(source_bucket), format.name()));
     match objects.get(&path).await {
         Ok(stored) => {
             let index = FileIndex::decode(&stored, format);
@@ -36,7 +39,7 @@ pub(crate) async fn ensure_index(
         Err(ObjectError::NotFound(_)) => {}
         Err(error) => return Err(error.into()),
     }
-    let index = build_index(objects, format, source_bucket, file).await?;
+    let index = build_index(objects, compute, format, source_bucket, file).await?;
     // Whoever wins the race stored the same bytes: an index is a function of the file.
     objects.put_if_absent(&path, Bytes::from(index.encode()), "index").await?;
     Ok(index.len())
@@ -44,21 +47,27 @@ pub(crate) async fn ensure_index(
 
 async fn build_index(
     objects: &dyn Objects,
+    compute: Compute,
     format: Format,
     bucket: &str,
     file: &SourceFile,
 ) -> Result<FileIndex, RunError> {
     let path = ObjectPath::new(bucket, &file.key);
-    let bad = |error: &dyn std::fmt::Display| RunError::fatal(format!("{path}: {error}"));
-    let mut builder = IndexBuilder::new(format).map_err(|error| bad(&error))?;
-    let mut start = 0;
-    while start < file.size {
-        let end = (start + READ_BYTES).min(file.size);
-        let part = objects.get_range(&path, start..end, Some(&file.etag)).await?;
-        builder.push(&part).map_err(|error| bad(&error))?;
-        start = end;
+    let bad = |error: ExecError| RunError::fatal(format!("{path}: {error}"));
+    let mut builder = IndexBuilder::of_file(format, file.size).map_err(bad)?;
+    while let Some(range) = builder.wants() {
+        // A range of nothing cannot be asked for.
+        let part = match range.is_empty() {
+            true => Bytes::new(),
+            false => objects.get_range(&path, range, Some(&file.etag)).await?,
+        };
+        let pushed = compute.run(move || {
+            let pushed = builder.push(&part);
+            Ok(pushed.map(|()| builder))
+        });
+        builder = pushed.await?.map_err(bad)?;
     }
-    builder.finish().map_err(|error| bad(&error))
+    builder.finish().map_err(bad)
 }
 
 /// A pack is its own index.

@@ -138,7 +138,8 @@ impl LeaseRun<'_> {
             let Runner { objects, config, .. } = self.runner;
             let rows = ensure_index(
                 &**objects,
-                self.context.format,
+                self.runner.compute,
+                self.context.source.format,
                 &config.ns,
                 &config.bucket,
                 &listing.bucket,
@@ -264,6 +265,7 @@ pub fn run_position(
     source: &SplitSource,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<FinishedSplit, RunError> {
+    let records = source.open()?;
     let input = SplitInput {
         epoch,
         seed: context.view.spec.seed,
@@ -271,8 +273,8 @@ pub fn run_position(
         copy: source.copy,
         first: source.first,
         n_records: source.n_records,
-        data: source.data.clone(),
-        index: source.index(),
+        data: records.data,
+        index: records.index.as_ref().unwrap_or_else(|| source.index()),
     };
     let output = context.with_scratch(|scratch| {
         if let Some(buffer) = context.recycled() {

@@ -3,7 +3,7 @@
 use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
 use bytes::Bytes;
 use gristmill_executor::{Program, Scratch};
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
@@ -61,8 +61,8 @@ pub enum Ended {
 pub struct JobContext {
     pub view: Arc<JobView>,
     pub program: Arc<Program>,
-    /// How the dataset's records are stored.
-    pub format: Format,
+    /// How the dataset's records are stored, and what is read of them.
+    pub source: Arc<Source>,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
     /// Buffers of objects that were stored, for the next ones.
@@ -81,7 +81,7 @@ impl JobContext {
         Ok(Self {
             view: Arc::new(view),
             program: Arc::new(program),
-            format: pipeline.source().format,
+            source: Arc::new(pipeline.source().clone()),
             scratches: Arc::default(),
             buffers: Arc::default(),
             dataset: Arc::default(),
@@ -147,8 +147,8 @@ impl JobContext {
             };
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let version = self.view.dataset_version;
-            let dataset =
-                DatasetCache::open(&*runner.objects, self.format, ns, bucket, version).await?;
+            let source = Arc::clone(&self.source);
+            let dataset = DatasetCache::open(&*runner.objects, source, ns, bucket, version).await?;
             let splits = dataset.split_plan(plan.split_records)?;
             Ok::<_, RunError>((dataset, plan, splits))
         };

@@ -1,111 +1,202 @@
-//! The index of one source file: how long each record is, and so where it starts.
+//! The index of one source file: how many records it has, and which of its bytes hold them.
 
-use super::{Limits, framing_bytes};
+use super::{
+    Limits, framing_bytes, gzip,
+    lengths::{Lengths, MAX_LENGTH_BYTES},
+    parquet,
+};
 use crate::ExecError;
-use gristmill_pipeline::Format;
+use bytes::Bytes;
+use gristmill_pipeline::{Format, Source};
 use std::ops::Range;
 
 /// First eight bytes of a stored index.
 const MAGIC: [u8; 8] = *b"\x89GRMIDX\n";
-/// Version of the stored form.
-const VERSION: u32 = 1;
-/// Bytes before the lengths: magic, version, record count, size of the lengths before compression.
-const HEAD_BYTES: usize = 24;
-/// One start is kept for this many records; others are sums of at most as many lengths.
-const STRIDE: u32 = 1024;
-/// Lengths are below 2^32, so each takes at most five bytes of seven bits.
-const MAX_VARINT_BYTES: usize = 5;
+/// Version of the stored form. Indices are made again when it changes.
+const VERSION: u32 = 2;
+/// Bytes before the content: magic, version, packing, record count, size of the content before
+/// compression.
+const HEAD_BYTES: usize = 28;
 
-/// Record lengths of a file, without framing. About four bytes per record in memory, one or two
-/// when stored.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where the records of a file are. About four bytes per record in memory, one or two when stored;
+/// for Parquet about 24 per page.
+#[derive(Clone, Debug, PartialEq)]
 pub struct FileIndex {
-    /// Bytes each record has beside its length: the format's, so not stored.
-    framing: u32,
-    lengths: Vec<u32>,
-    /// Byte offset of every `STRIDE`-th record.
-    starts: Vec<u64>,
-    file_bytes: u64,
+    /// Records that lie end to end, once the file is unpacked; none of Parquet.
+    lengths: Lengths,
+    packing: Packing,
+}
+
+/// What has to be done before records lie end to end.
+#[derive(Clone, Debug, PartialEq)]
+enum Packing {
+    None,
+    Gzip(gzip::Points),
+    Parquet(Box<parquet::Layout>),
+}
+
+/// The records of a split, end to end.
+#[derive(Clone, Debug)]
+pub struct Records {
+    /// What a split runs over.
+    pub data: Bytes,
+    /// Where in `data` they are, if the file's own index does not say it.
+    pub index: Option<FileIndex>,
 }
 
 impl FileIndex {
     /// The index of a file without records.
     pub(crate) fn new(format: Format) -> Self {
-        let (lengths, starts) = (Vec::new(), Vec::new());
-        FileIndex { framing: framing_bytes(format), lengths, starts, file_bytes: 0 }
+        FileIndex { lengths: Lengths::new(0, framing_bytes(format)), packing: Packing::None }
+    }
+
+    /// The index of records that lie end to end, the first of which is not the file's.
+    pub(super) fn window(lengths: Lengths) -> Self {
+        FileIndex { lengths, packing: Packing::None }
+    }
+
+    pub(super) fn gzip(self, points: gzip::Points) -> Self {
+        FileIndex { packing: Packing::Gzip(points), ..self }
+    }
+
+    pub(super) fn parquet(layout: parquet::Layout) -> Self {
+        let packing = Packing::Parquet(Box::new(layout));
+        FileIndex { packing, ..Self::new(Format::Parquet) }
     }
 
     /// Adds a record. Callers keep the count below 2^32.
     pub(crate) fn push(&mut self, length: u32) {
-        if self.len().is_multiple_of(STRIDE) {
-            self.starts.push(self.file_bytes);
-        }
         self.lengths.push(length);
-        self.file_bytes += self.stored(length);
-    }
-
-    /// Bytes that a record of this length takes in the file.
-    fn stored(&self, length: u32) -> u64 {
-        u64::from(length) + u64::from(self.framing)
     }
 
     /// Number of records.
     pub fn len(&self) -> u32 {
-        self.lengths.len() as u32
+        match &self.packing {
+            Packing::Parquet(layout) => layout.rows(),
+            Packing::None | Packing::Gzip(_) => self.lengths.end(),
+        }
     }
 
     /// Whether the file has no records.
     pub fn is_empty(&self) -> bool {
-        self.lengths.is_empty()
+        self.len() == 0
     }
 
-    /// Where the last record ends, in bytes.
+    /// Where the last record ends, in bytes of the unpacked file; 0 of Parquet.
     pub fn file_bytes(&self) -> u64 {
-        self.file_bytes
+        self.lengths.bytes()
     }
 
-    /// Where records `first .. first + n` lie in the file, framing included; none if they are not
-    /// all there.
+    /// Where records `first .. first + n` lie in the unpacked file, framing included; none if they
+    /// are not all there, or have no such place, as rows of Parquet.
     pub fn byte_range(&self, first: u32, n: u32) -> Option<Range<u64>> {
         let end = first.checked_add(n)?;
-        Some(self.start(first)?..self.start(end)?)
+        Some(self.lengths.start(first)?..self.lengths.start(end)?)
     }
 
-    /// Bytes in the file of records `first .. first + n`, as far as they are there.
+    /// Bytes in the unpacked file of records `first .. first + n`, as far as they are there.
     pub(crate) fn sizes(&self, first: u32, n: u32) -> impl Iterator<Item = u64> {
-        let lengths = self.lengths.iter().skip(first as usize).take(n as usize);
-        lengths.map(|length| self.stored(*length))
+        self.lengths.sizes(first, n)
     }
 
-    fn start(&self, record: u32) -> Option<u64> {
-        if record >= self.len() {
-            return (record == self.len()).then_some(self.file_bytes);
-        }
-        let base = record - record % STRIDE;
-        let start = *self.starts.get((base / STRIDE) as usize)?;
-        Some(start + self.sizes(base, record - base).sum::<u64>())
-    }
-
-    /// The stored form: head, lengths as LEB128 numbers compressed with zstd, CRC-32C of all.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut lengths = Vec::with_capacity(self.lengths.len() * 3);
-        for &length in &self.lengths {
-            let mut rest = length;
-            while rest >= 0x80 {
-                lengths.push(rest as u8 | 0x80);
-                rest >>= 7;
+    /// The parts of the stored file from which [`open`](Self::open) makes records
+    /// `first .. first + n`: in order, apart from each other, none empty.
+    ///
+    /// # Errors
+    /// [`ExecError::Source`] if the records are not all there, or lack what `source` wants of them.
+    pub fn stored_ranges(
+        &self,
+        first: u32,
+        n: u32,
+        source: &Source,
+    ) -> Result<Vec<Range<u64>>, ExecError> {
+        let end = first.checked_add(n).filter(|end| *end <= self.len());
+        let Some(end) = end else { return Err(self.not_there(first, n)) };
+        let range = match &self.packing {
+            Packing::Parquet(layout) => {
+                return layout.stored_ranges(first..end, source).map_err(ExecError::Source);
             }
-            lengths.push(rest as u8);
+            Packing::None => self.range(first, n)?,
+            Packing::Gzip(points) => points.packed_range(&self.range(first, n)?),
+        };
+        Ok(if range.is_empty() { Vec::new() } else { vec![range] })
+    }
+
+    /// Records `first .. first + n`, unpacked from the parts that
+    /// [`stored_ranges`](Self::stored_ranges) names. Takes time, but for plain files.
+    ///
+    /// # Errors
+    /// [`ExecError::Source`] if the parts are not those of the file that was indexed.
+    pub fn open(
+        &self,
+        first: u32,
+        n: u32,
+        source: &Source,
+        parts: &[Bytes],
+    ) -> Result<Records, ExecError> {
+        match (&self.packing, parts) {
+            (Packing::Parquet(layout), _) => {
+                let ranges = self.stored_ranges(first, n, source)?;
+                let opened = layout.open(first..first + n, source, ranges, parts);
+                let (lengths, data) = opened.map_err(ExecError::Source)?;
+                Ok(Records { data: data.into(), index: Some(FileIndex::window(lengths)) })
+            }
+            (Packing::Gzip(points), [part]) => {
+                let unpacked = points.unpack(part, self.range(first, n)?);
+                Ok(Records { data: unpacked.map_err(ExecError::Source)?.into(), index: None })
+            }
+            (_, [part]) => Ok(Records { data: part.clone(), index: None }),
+            (_, _) => Ok(Records { data: parts.concat().into(), index: None }),
         }
+    }
+
+    fn range(&self, first: u32, n: u32) -> Result<Range<u64>, ExecError> {
+        self.byte_range(first, n).ok_or_else(|| self.not_there(first, n))
+    }
+
+    fn not_there(&self, first: u32, n: u32) -> ExecError {
+        let records = self.len();
+        ExecError::Source(format!(
+            "record {first} and {n} on are not in the index of a file of {records} records"
+        ))
+    }
+
+    /// About how many bytes of memory it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let packing = match &self.packing {
+            Packing::None => 0,
+            Packing::Gzip(points) => points.memory_bytes(),
+            Packing::Parquet(layout) => layout.memory_bytes(),
+        };
+        self.lengths.memory_bytes() + packing
+    }
+
+    /// The stored form: head, content compressed with zstd, CRC-32C of all. The content is the
+    /// lengths as LEB128 numbers, then what the packing needs.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.lengths.encode(&mut content);
+        let packing = match &self.packing {
+            Packing::None => 0_u32,
+            Packing::Gzip(points) => {
+                points.encode(&mut content);
+                1
+            }
+            Packing::Parquet(layout) => {
+                layout.encode(&mut content);
+                2
+            }
+        };
         let mut out = Vec::with_capacity(HEAD_BYTES + 4);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&self.len().to_le_bytes());
-        out.extend_from_slice(&(lengths.len() as u64).to_le_bytes());
+        out.extend_from_slice(&packing.to_le_bytes());
+        out.extend_from_slice(&self.lengths.end().to_le_bytes());
+        out.extend_from_slice(&(content.len() as u64).to_le_bytes());
         // Compression fails only for want of memory; what is stored then says so by its size.
-        match zstd::bulk::compress(&lengths, 3) {
-            Ok(compressed) if compressed.len() < lengths.len() => out.extend(compressed),
-            _ => out.extend(lengths),
+        match zstd::bulk::compress(&content, 3) {
+            Ok(compressed) if compressed.len() < content.len() => out.extend(compressed),
+            _ => out.extend(content),
         }
         let crc = crc32c::crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -144,58 +235,40 @@ impl FileIndex {
             return Err("its checksum does not match".into());
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
-        let (version, records) = (number(8), number(12));
-        let raw_bytes = head[16..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
+        let (version, packing, records) = (number(8), number(12), number(16));
+        let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
         if version != VERSION {
             return Err(format!("it has version {version}, this build reads {VERSION}"));
         }
         if records > limits.records {
             return Err(format!("it has {records} records; the limit is {}", limits.records));
         }
-        let most = records as usize * MAX_VARINT_BYTES;
+        let most = match (packing, format == Format::Parquet) {
+            (0, false) => 0,
+            (1, false) => gzip::MAX_STORED_BYTES,
+            (2, true) => parquet::MAX_STORED_BYTES,
+            _ => return Err(format!("it is not that of a {} file", format.name())),
+        };
+        let most = records as usize * MAX_LENGTH_BYTES + most;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
-        if packed.len() == raw_bytes {
-            return Self::from_varints(packed, records, format, limits);
+        let unpacked;
+        let mut rest = packed;
+        if packed.len() != raw_bytes {
+            unpacked = zstd::bulk::decompress(packed, raw_bytes)
+                .map_err(|error| format!("it cannot be decompressed: {error}"))?;
+            rest = &unpacked;
         }
-        let lengths = zstd::bulk::decompress(packed, raw_bytes)
-            .map_err(|error| format!("it cannot be decompressed: {error}"))?;
-        Self::from_varints(&lengths, records, format, limits)
-    }
-
-    fn from_varints(
-        bytes: &[u8],
-        records: u32,
-        format: Format,
-        limits: Limits,
-    ) -> Result<FileIndex, String> {
-        // A record takes at least a byte, so this allocates no more than was decompressed, times 4.
-        let mut index = FileIndex::new(format);
-        index.lengths.reserve_exact((records as usize).min(bytes.len()));
-        let mut rest = bytes;
-        for _ in 0..records {
-            let (mut length, mut shift) = (0_u64, 0);
-            loop {
-                let (byte, after) = rest.split_first().ok_or("it has too few lengths")?;
-                rest = after;
-                length |= u64::from(byte & 0x7f) << shift;
-                shift += 7;
-                if *byte < 0x80 {
-                    break;
-                }
-                if shift >= 7 * MAX_VARINT_BYTES as u32 {
-                    return Err("a length is too long".into());
-                }
-            }
-            let most = u64::from(limits.record_bytes);
-            if length > most {
-                return Err(format!("a record has {length} bytes; the limit is {most}"));
-            }
-            index.push(length as u32);
-        }
+        let framing = framing_bytes(format);
+        let lengths = Lengths::decode(&mut rest, records, framing, limits.record_bytes)?;
+        let packing = match packing {
+            0 => Packing::None,
+            1 => Packing::Gzip(gzip::Points::decode(&mut rest)?),
+            _ => Packing::Parquet(Box::new(parquet::Layout::decode(&mut rest, limits)?)),
+        };
         match rest {
-            [] => Ok(index),
-            _ => Err("it has too many lengths".into()),
+            [] => Ok(FileIndex { lengths, packing }),
+            _ => Err("it has more than its records need".into()),
         }
     }
 }
@@ -239,7 +312,7 @@ mod tests {
     #[test]
     fn hostile_counts_are_refused_before_they_are_believed() {
         let mut stored = index(&[1, 2, 3]).encode();
-        stored[12..16].copy_from_slice(&u32::MAX.to_le_bytes());
+        stored[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         let sealed = |mut bytes: Vec<u8>| {
             bytes.truncate(bytes.len() - 4);
             let crc = crc32c::crc32c(&bytes);
@@ -247,10 +320,14 @@ mod tests {
             FileIndex::decode(&bytes, Format::TfRecord).unwrap_err().to_string()
         };
         assert!(sealed(stored.clone()).contains("the limit is"));
-        stored[12..16].copy_from_slice(&2_u32.to_le_bytes());
-        assert!(sealed(stored.clone()).contains("too many lengths"));
-        stored[16..24].copy_from_slice(&u64::MAX.to_le_bytes());
+        stored[16..20].copy_from_slice(&2_u32.to_le_bytes());
+        assert!(sealed(stored.clone()).contains("more than its records need"));
+        stored[16..20].copy_from_slice(&4_u32.to_le_bytes());
+        assert!(sealed(stored.clone()).contains("too short"));
+        stored[20..28].copy_from_slice(&u64::MAX.to_le_bytes());
         assert!(sealed(stored.clone()).contains("size"));
+        stored[12] = 2;
+        assert!(sealed(stored.clone()).contains("not that of a tfrecord file"));
         stored[8] = 9;
         assert!(sealed(stored).contains("version 9"));
     }
@@ -277,15 +354,19 @@ mod tests {
         }
 
         #[test]
-        fn sealed_rubbish_never_panics(records in 0_u32..100, raw in 0_u64..600, body: Vec<u8>) {
+        fn sealed_rubbish_never_panics(
+            packing in 0_u32..3, records in 0_u32..100, raw in 0_u64..600, body: Vec<u8>,
+        ) {
             let mut bytes = MAGIC.to_vec();
             bytes.extend(VERSION.to_le_bytes());
+            bytes.extend(packing.to_le_bytes());
             bytes.extend(records.to_le_bytes());
             bytes.extend(raw.to_le_bytes());
             bytes.extend(body);
             let crc = crc32c::crc32c(&bytes);
             bytes.extend(crc.to_le_bytes());
-            if let Ok(index) = FileIndex::decode(&bytes, Format::TfRecord) {
+            let format = if packing == 2 { Format::Parquet } else { Format::TfRecord };
+            if let Ok(index) = FileIndex::decode(&bytes, format) {
                 prop_assert_eq!(index.len(), records);
             }
         }

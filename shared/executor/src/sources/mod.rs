@@ -2,15 +2,21 @@
 
 pub(crate) mod example;
 mod file_index;
+mod gzip;
 pub mod images;
+mod index_builder;
 mod jsonl;
+mod lengths;
+mod parquet;
 mod tar;
 mod tfrecord;
+mod varint;
 mod webdataset;
 
-pub use file_index::FileIndex;
+pub use file_index::{FileIndex, Records};
+pub use index_builder::IndexBuilder;
 
-use crate::{ExecError, cell::Cell};
+use crate::cell::Cell;
 use gristmill_pipeline::{Format, Source};
 
 /// Caps that are checked before anything is allocated.
@@ -32,72 +38,8 @@ impl Default for Limits {
 fn framing_bytes(format: Format) -> u32 {
     match format {
         Format::TfRecord => tfrecord::FRAMING_BYTES as u32,
-        // Headers belong to the record: how many there are differs.
-        Format::WebDataset | Format::Images => 0,
-        // So do the end of a line and the blank lines before it.
-        Format::Jsonl => 0,
-        Format::Parquet => 0,
-    }
-}
-
-/// Builds the index of a file from its bytes, pushed in order in pieces of any size.
-#[derive(Debug)]
-pub struct IndexBuilder(Builder);
-
-#[derive(Debug)]
-enum Builder {
-    TfRecord(tfrecord::IndexBuilder),
-    WebDataset(webdataset::IndexBuilder),
-    Jsonl(jsonl::IndexBuilder),
-}
-
-impl IndexBuilder {
-    /// A builder with default limits.
-    ///
-    /// # Errors
-    /// [`ExecError::Source`] for a format whose files are not indexed by reading them.
-    pub fn new(format: Format) -> Result<Self, ExecError> {
-        Self::with_limits(format, Limits::default())
-    }
-
-    /// A builder that refuses larger records and files with more of them.
-    ///
-    /// # Errors
-    /// As [`new`](Self::new).
-    pub fn with_limits(format: Format, limits: Limits) -> Result<Self, ExecError> {
-        match format {
-            Format::TfRecord => Ok(Self(Builder::TfRecord(tfrecord::IndexBuilder::new(limits)))),
-            Format::WebDataset => {
-                Ok(Self(Builder::WebDataset(webdataset::IndexBuilder::new(limits))))
-            }
-            Format::Jsonl => Ok(Self(Builder::Jsonl(jsonl::IndexBuilder::new(limits)))),
-            Format::Parquet => Err(ExecError::Source("not yet".into())),
-            Format::Images => Err(ExecError::Source("a file of one image needs no index".into())),
-        }
-    }
-
-    /// Takes the next bytes of the file.
-    ///
-    /// # Errors
-    /// [`ExecError::Source`] naming record and byte offset; the builder is of no use after that.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<(), ExecError> {
-        match &mut self.0 {
-            Builder::TfRecord(builder) => builder.push(bytes),
-            Builder::WebDataset(builder) => builder.push(bytes),
-            Builder::Jsonl(builder) => builder.push(bytes),
-        }
-    }
-
-    /// The index, now that all bytes have been pushed.
-    ///
-    /// # Errors
-    /// [`ExecError::Source`] if the file ends inside a record.
-    pub fn finish(self) -> Result<FileIndex, ExecError> {
-        match self.0 {
-            Builder::TfRecord(builder) => builder.finish(),
-            Builder::WebDataset(builder) => builder.finish(),
-            Builder::Jsonl(builder) => builder.finish(),
-        }
+        // Headers, line ends and blank lines belong to the record: how many there are differs.
+        Format::WebDataset | Format::Images | Format::Jsonl | Format::Parquet => 0,
     }
 }
 
@@ -113,17 +55,18 @@ pub(crate) enum Reader {
     WebDataset(webdataset::Extractor),
     Images(images::Extractor),
     Jsonl(jsonl::Extractor),
+    Parquet(parquet::Extractor),
 }
 
 impl Reader {
     pub(crate) fn new(source: &Source) -> Self {
+        let features = &source.features;
         match source.format {
-            Format::TfRecord => Reader::TfRecord(example::Extractor::new(&source.features)),
-            Format::WebDataset => Reader::WebDataset(webdataset::Extractor::new(&source.features)),
-            Format::Images => Reader::Images(images::Extractor::new(&source.features)),
-            Format::Jsonl | Format::Parquet => {
-                Reader::Jsonl(jsonl::Extractor::new(&source.features))
-            }
+            Format::TfRecord => Reader::TfRecord(example::Extractor::new(features)),
+            Format::WebDataset => Reader::WebDataset(webdataset::Extractor::new(features)),
+            Format::Images => Reader::Images(images::Extractor::new(features)),
+            Format::Jsonl => Reader::Jsonl(jsonl::Extractor::new(features)),
+            Format::Parquet => Reader::Parquet(parquet::Extractor::new(features)),
         }
     }
 
@@ -145,6 +88,7 @@ impl Reader {
             Reader::WebDataset(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Images(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Jsonl(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
+            Reader::Parquet(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
         }
     }
 
@@ -152,12 +96,15 @@ impl Reader {
     pub(crate) fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
         match self {
             Reader::TfRecord(_) => tfrecord::unchecked_payload(stored),
-            Reader::WebDataset(_) => stored,
+            Reader::WebDataset(_) | Reader::Parquet(_) => stored,
             Reader::Images(_) => images::content(stored),
             Reader::Jsonl(_) => stored.trim_ascii(),
         }
     }
 }
+
+#[cfg(test)]
+mod equality;
 
 #[cfg(test)]
 pub(crate) mod tests {

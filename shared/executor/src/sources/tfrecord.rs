@@ -21,6 +21,12 @@ fn crc_at(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|crc| u32::from_le_bytes(*crc))
 }
 
+/// Whether bytes are the header of a record.
+pub(crate) fn begins(bytes: &[u8]) -> bool {
+    let header = bytes.first_chunk::<HEADER_BYTES>().map(|header| header.split_at(8));
+    header.is_some_and(|(length, crc)| crc_at(crc) == Some(masked_crc32c(length)))
+}
+
 /// The payload of one framed record, all its checksums verified; else what is wrong with it.
 pub(crate) fn payload(framed: &[u8]) -> Result<&[u8], String> {
     let cut = || format!("the record is cut short at {} bytes", framed.len());
@@ -46,7 +52,7 @@ pub(crate) fn unchecked_payload(framed: &[u8]) -> &[u8] {
 
 /// Builds the index of a file from its bytes, pushed in order in pieces of any size.
 #[derive(Debug)]
-pub struct IndexBuilder {
+pub(crate) struct IndexBuilder {
     limits: Limits,
     index: FileIndex,
     /// The header of the record at hand, as far as it has been seen.
@@ -59,7 +65,7 @@ pub struct IndexBuilder {
 
 impl IndexBuilder {
     /// A builder that refuses larger records and files with more of them.
-    pub fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         let header = [0; HEADER_BYTES];
         let index = FileIndex::new(Format::TfRecord);
         IndexBuilder { limits, index, header, header_bytes: 0, left: 0, failed: false }
@@ -69,7 +75,7 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// [`ExecError::Source`] naming record and byte offset; the builder is of no use after that.
-    pub fn push(&mut self, mut bytes: &[u8]) -> Result<(), ExecError> {
+    pub(crate) fn push(&mut self, mut bytes: &[u8]) -> Result<(), ExecError> {
         while !bytes.is_empty() && !self.failed {
             if self.left > 0 {
                 let skipped = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
@@ -125,7 +131,7 @@ impl IndexBuilder {
     ///
     /// # Errors
     /// [`ExecError::Source`] if the file ends inside a record.
-    pub fn finish(self) -> Result<FileIndex, ExecError> {
+    pub(crate) fn finish(self) -> Result<FileIndex, ExecError> {
         if self.failed {
             return Err(ExecError::Source("indexing this file has failed before".into()));
         }
