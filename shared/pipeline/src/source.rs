@@ -277,11 +277,7 @@ fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
 }
 
 /// The `shape` of a feature: whole numbers, of which the first may be -1.
-fn shape(
-    name: &str,
-    dtype: FeatureDType,
-    node: &Node,
-) -> Result<Vec<Option<u32>>, PipelineError> {
+fn shape(name: &str, dtype: FeatureDType, node: &Node) -> Result<Vec<Option<u32>>, PipelineError> {
     let feature = || format!("feature {}", shown(name));
     let Value::Seq(items) = &node.value else {
         let found = node.shown();
@@ -294,7 +290,9 @@ fn shape(
     for (i, item) in items.iter().enumerate() {
         let known = match item.value {
             Value::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
-            Value::Int(dim) => Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim))),
+            Value::Int(dim) => {
+                Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim)))
+            }
             _ => Some(None),
         };
         shape.push(match known {
