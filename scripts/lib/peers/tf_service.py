@@ -4,7 +4,6 @@
     --work ingest     one batch of u8 pixels, again and again
 """
 
-import os
 import socket
 import subprocess
 import sys
