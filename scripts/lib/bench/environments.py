@@ -62,12 +62,13 @@ def requirements(name):
 
 
 def run(command, text=""):
-    """Failed, with its last words, if it does."""
+    """Runs a command; Failed, with what pip calls its error or else the last words, if it does."""
     command = list(map(str, command))
     done = subprocess.run(
         command, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         start_new_session=True,
     )
     if done.returncode != 0:
-        words = [line for line in done.stdout.splitlines() if line.strip() and not line.startswith("[notice]")]
-        raise Failed(words[-1] if words else f"{command[0]} ended with {done.returncode}")
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")]
+        raise Failed([f"{command[0]} ended with {done.returncode}", *lines, *errors][-1])
