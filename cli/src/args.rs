@@ -29,6 +29,8 @@ pub enum Command {
     Stop(StopArgs),
     /// Check the place one is about to train on, and say what to put right
     Doctor(DoctorArgs),
+    /// Show what becomes of a pipeline before it runs, and why
+    Explain(ExplainArgs),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)
@@ -237,6 +239,36 @@ pub struct BenchArgs {
 pub enum Bench {
     /// CPU of the whole system beside the executor alone; table writes per split
     E2e(BenchE2eArgs),
+    /// CPU a sample of whole pipelines in the executor alone, beside the floor of their kernels
+    Pipelines(BenchPipelinesArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill bench pipelines\n  gristmill bench pipelines --only p1 --seconds 10 --json"
+)]
+pub struct BenchPipelinesArgs {
+    /// Run only these: p1 (ResNet), p2 (SimCLR), p4 (token sequences)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<String>,
+    /// Where the generated data is, or is put: images/ and tokens/ [default: the cache]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Sequences to generate
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    pub sequences: u64,
+    /// Time for each measurement
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Rounds, in which everything takes turns; medians count
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -251,6 +283,24 @@ pub struct BenchE2eArgs {
     #[arg(long, default_value_t = 2000)]
     pub splits: u64,
     /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json"
+)]
+pub struct ExplainArgs {
+    /// Pipeline file (YAML)
+    pub pipeline: PathBuf,
+    /// Look at elements of this dataset: files by directory, file or glob
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Most elements to look at
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: u32,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,9 @@
 //! `gristmill bench`: figures of this machine, each beside what it is compared with.
 
+mod floor;
+mod pipelines;
+mod tokens;
+
 use crate::{
     args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs},
     dataset::DatasetSpec,
@@ -22,6 +26,7 @@ use std::{
 pub async fn run(args: BenchArgs) -> Result<(), Failure> {
     match args.what {
         Bench::E2e(args) => e2e(args).await,
+        Bench::Pipelines(args) => pipelines::run(args).await,
     }
 }
 

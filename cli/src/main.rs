@@ -5,9 +5,11 @@ mod attach;
 mod bench;
 mod dataset;
 mod doctor;
+mod explain;
 mod failure;
 mod function;
 mod job;
+mod sample;
 mod skipped;
 mod status;
 mod train;
@@ -52,6 +54,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status(args) => status::status(args).await,
         Command::Stop(args) => status::stop(args).await,
         Command::Doctor(args) => doctor::run(args).await,
+        Command::Explain(args) => explain::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Function { .. } => Ok(()),
     }

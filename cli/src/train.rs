@@ -8,7 +8,7 @@ mod report;
 mod sink;
 mod trainer;
 
-pub use progress::make_dataset;
+pub use progress::{make_dataset, make_dataset_in};
 pub use report::Report;
 
 use crate::{
@@ -19,7 +19,10 @@ use crate::{
     job, skipped,
 };
 use gristmill_fetcher::{Fetcher, FetcherConfig, Source};
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{
+    Pipeline,
+    passes::{Change, Measured, Optimised, optimise},
+};
 use measure::Usage;
 use progress::Progress;
 use std::{path::Path, time::Instant};
@@ -74,6 +77,10 @@ async fn train(
         Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
         None => pipeline,
     };
+    let Optimised { pipeline, notes } = optimise(&pipeline, &Measured::new());
+    if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+        eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
+    }
     let report = measured(args, prefix, &pipeline, source).await?;
     report.print(args.json);
     report.verdict()

@@ -8,7 +8,8 @@ use crate::{
     progress::Progress,
 };
 use bytes::Bytes;
-use gristmill_format::{Chunk, Frame, Limits, join_rows};
+use gristmill_executor::Program;
+use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
 use gristmill_ports::BufferPool;
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
 use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
@@ -87,6 +88,8 @@ fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
 
 /// Joins splits into batches, epoch after epoch.
 pub(crate) struct Assembler {
+    /// Knows how batches are padded.
+    program: Arc<Program>,
     plan: Plan,
     epochs: Epoch,
     resume: (Epoch, u64),
@@ -102,6 +105,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     pub fn new(
+        program: Arc<Program>,
         plan: Plan,
         epochs: Epoch,
         resume: (Epoch, u64),
@@ -111,6 +115,7 @@ impl Assembler {
     ) -> Self {
         let Start { joiner, totals, .. } = start;
         Self {
+            program,
             plan,
             epochs,
             resume,
@@ -227,12 +232,23 @@ impl Assembler {
                 }
                 let take = |bytes| self.buffers.take(bytes);
                 let joined = join_rows(&parts, &Limits::default(), take);
-                self.buffers.lend(joined.map_err(|error| bad(entry, &error))?)
+                let joined = self.buffers.lend(joined.map_err(|error| bad(entry, &error))?);
+                self.padded(joined).map_err(|error| bad(entry, &error))?
             }
         };
         let batch = Batch { epoch: entry.epoch, g, rows, frame };
         room.send(Assembled::Batch { batch, resume_place });
         Ok(true)
+    }
+
+    /// What was left over has its sequences as they are; a batch has them padded.
+    fn padded(&self, joined: Bytes) -> Result<Bytes, FormatError> {
+        if !self.program.pads() {
+            return Ok(joined);
+        }
+        let frame = Frame::parse(joined, &Limits::default())?;
+        let padded = self.program.pad(&frame, &Limits::default(), |bytes| self.buffers.take(bytes));
+        Ok(self.buffers.lend(padded?))
     }
 
     async fn end_epoch(&mut self) -> Result<bool, FetchError> {

@@ -390,7 +390,9 @@ async fn stream(
         let (place, next) = (start.place, (resume.0, start.joiner.position()));
         progress.starts_at(place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
-        let assembler = Assembler::new(plan, view.spec.epochs, resume, start, queue, progress);
+        let program = Arc::clone(&downloader.context.program);
+        let assembler =
+            Assembler::new(program, plan, view.spec.epochs, resume, start, queue, progress);
         let downloading = downloader.run((place, next), plan.n_splits, sender);
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     };

@@ -8,7 +8,10 @@ use gristmill_fetcher::{
     Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset, mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{
+    Pipeline,
+    passes::{Measured, optimise},
+};
 use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, Visitation};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
@@ -207,6 +210,7 @@ async fn registration(
         pipeline =
             pipeline.with_batch_size(batch_size).map_err(|error| Usage(error.to_string()))?;
     }
+    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let base = path.parent().unwrap_or(std::path::Path::new("."));
     let data = match &args.data {
         Some(data) => Source::parse(data, std::path::Path::new("."))?,

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use gristmill_sim::tfrecord::{Example, RecordWriter};
 use image::Painter;
+pub use random::Random;
 
 /// Raised whenever the same spec would give other bytes.
 const VERSION: u32 = 2;
@@ -102,11 +103,11 @@ fn default_shards(records: u64) -> u32 {
     (most / 2 + 1..=most).rev().find(uneven).unwrap_or(most) as u32
 }
 
-/// Where a dataset is kept unless the user says: in the user's cache, by its spec.
+/// Where generated data is kept unless the user says: in the user's cache.
 ///
 /// # Errors
 /// Neither `XDG_CACHE_HOME` nor `HOME` names an absolute directory.
-pub fn default_dir(spec: &DatasetSpec) -> Result<PathBuf> {
+pub fn cache_dir() -> Result<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -114,7 +115,15 @@ pub fn default_dir(spec: &DatasetSpec) -> Result<PathBuf> {
         "no place for the dataset: neither XDG_CACHE_HOME nor HOME is an absolute path; \
          set one, or name data of your own with --data",
     )?;
-    Ok(cache.join("gristmill/datasets").join(dir_name(spec)))
+    Ok(cache.join("gristmill"))
+}
+
+/// The place of one dataset in the cache, by its spec.
+///
+/// # Errors
+/// As [`cache_dir`].
+pub fn default_dir(spec: &DatasetSpec) -> Result<PathBuf> {
+    Ok(cache_dir()?.join("datasets").join(dir_name(spec)))
 }
 
 fn dir_name(spec: &DatasetSpec) -> String {

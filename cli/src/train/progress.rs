@@ -67,6 +67,11 @@ impl Progress {
 /// Makes a generated dataset, once per machine, or finds it made; answers where it is. Ctrl-C removes what is unfinished.
 pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, Failure> {
     let dir = dataset::default_dir(&spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    make_dataset_in(dir, spec).await
+}
+
+/// As [`make_dataset`], in a directory of the caller's choice.
+pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     let (making, stopped) = (dir.clone(), Arc::clone(&stop));
     let mut made = tokio::task::spawn_blocking(move || make_unless(&making, &spec, &stopped));

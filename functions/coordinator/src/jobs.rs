@@ -144,9 +144,9 @@ impl Coordinator {
         let batch = u64::from(batch_size.max(1));
         let files = manifest.records();
         let records: u64 = files.iter().map(|&records| u64::from(records)).sum();
-        let by_bytes = pipeline.element_bytes().map_or(1, |element_bytes| {
-            self.settings.object_bytes / element_bytes.saturating_mul(batch).max(1)
-        });
+        let stored: u64 = manifest.files.iter().map(|file| file.file.size).sum();
+        let record_bytes = pipeline.bytes_per_record(stored / records.max(1));
+        let by_bytes = self.settings.object_bytes / record_bytes.saturating_mul(batch).max(1);
         let by_spread = records / (batch * self.settings.min_splits);
         let chosen = by_bytes.min(by_spread).max(1);
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);

@@ -9,8 +9,22 @@ pub(crate) enum Place {
     Record(Range<usize>),
     /// The first bytes of one of the cell's own buffers.
     Buffer { which: usize, bytes: usize },
+    /// A range of what was put aside where one element became several: they all read it, and none
+    /// changes it.
+    Held { level: usize, range: Range<usize> },
     /// The row of the batch that the value is delivered in.
     Row,
+}
+
+impl Place {
+    /// Bytes of the value, as far as the place tells.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Place::Record(range) | Place::Held { range, .. } => range.len(),
+            Place::Buffer { bytes, .. } => *bytes,
+            Place::Row => 0,
+        }
+    }
 }
 
 /// One field of the element in hand. Buffers grow to the largest value seen and are reused.
@@ -20,11 +34,18 @@ pub(crate) struct Cell {
     /// Height and width of an image.
     pub(crate) size: [usize; 2],
     buffers: [Vec<u8>; 2],
+    /// By level: how many times one element became several before.
+    held: Vec<Vec<u8>>,
 }
 
 impl Default for Cell {
     fn default() -> Self {
-        Cell { place: Place::Record(0..0), size: [0, 0], buffers: [Vec::new(), Vec::new()] }
+        Cell {
+            place: Place::Record(0..0),
+            size: [0, 0],
+            buffers: [Vec::new(), Vec::new()],
+            held: Vec::new(),
+        }
     }
 }
 
@@ -39,14 +60,7 @@ impl<'a> Sink<'a> {
     pub(crate) fn take(self, bytes: usize) -> Result<&'a mut [u8], String> {
         match self {
             Sink::Buffer(buffer) => {
-                if buffer.len() < bytes {
-                    let more = bytes - buffer.len();
-                    // A size taken from the input must not abort the process.
-                    buffer
-                        .try_reserve(more)
-                        .map_err(|_| format!("there is no memory for {bytes} bytes"))?;
-                    buffer.resize(bytes, 0);
-                }
+                grow(buffer, bytes)?;
                 Ok(&mut buffer[..bytes])
             }
             Sink::Row(row) if row.len() == bytes => Ok(row),
@@ -57,9 +71,29 @@ impl<'a> Sink<'a> {
     }
 }
 
+/// At least `bytes` long. A size taken from the input must not abort the process.
+fn grow(buffer: &mut Vec<u8>, bytes: usize) -> Result<(), String> {
+    if buffer.len() < bytes {
+        let more = bytes - buffer.len();
+        buffer.try_reserve(more).map_err(|_| format!("there is no memory for {bytes} bytes"))?;
+        buffer.resize(bytes, 0);
+    }
+    Ok(())
+}
+
 impl Cell {
-    /// The value as it is, and a sink for what replaces it: the row if given, else the buffer not
-    /// in use. Follow with [`Cell::moved`].
+    /// The value as it is; `row` is the row it may be in.
+    pub(crate) fn value<'a>(&'a self, record: &'a [u8], row: &'a [u8]) -> &'a [u8] {
+        match &self.place {
+            Place::Record(range) => record.get(range.clone()).unwrap_or_default(),
+            Place::Buffer { which, bytes } => &self.buffers[*which][..*bytes],
+            Place::Held { level, range } => &self.held[*level][range.clone()],
+            Place::Row => row,
+        }
+    }
+
+    /// The value as it is, and a sink for what replaces it: the row if given, else a buffer not in
+    /// use. Follow with [`Cell::moved`].
     pub(crate) fn split<'a>(
         &'a mut self,
         record: &'a [u8],
@@ -68,11 +102,20 @@ impl Cell {
         let [first, second] = &mut self.buffers;
         let (input, spare): (&[u8], &mut Vec<u8>) = match &self.place {
             Place::Record(range) => (record.get(range.clone()).unwrap_or_default(), first),
+            Place::Held { level, range } => (&self.held[*level][range.clone()], first),
             Place::Buffer { which: 0, bytes } => (&first[..*bytes], second),
             Place::Buffer { bytes, .. } => (&second[..*bytes], first),
             Place::Row => return Err("a finished row was read: please report this".into()),
         };
         Ok((input, row.map_or(Sink::Buffer(spare), Sink::Row)))
+    }
+
+    /// A sink for a value that is made of other fields: the row if given, else a buffer. Follow
+    /// with [`Cell::moved`].
+    pub(crate) fn sink<'a>(&'a mut self, row: Option<&'a mut [u8]>) -> Sink<'a> {
+        // What it held before is replaced, wherever it was.
+        self.place = Place::Buffer { which: 1, bytes: 0 };
+        row.map_or(Sink::Buffer(&mut self.buffers[0]), Sink::Row)
     }
 
     /// Records that the value has been replaced by `bytes` bytes in the sink of [`Cell::split`].
@@ -84,13 +127,48 @@ impl Cell {
         };
     }
 
-    /// The value for changing it in place, wherever it is; `row` is the row it may be in.
-    pub(crate) fn value_mut<'a>(&'a mut self, row: &'a mut [u8]) -> Option<&'a mut [u8]> {
-        match &self.place {
-            Place::Record(_) => None,
-            Place::Buffer { which, bytes } => Some(&mut self.buffers[*which][..*bytes]),
-            Place::Row => Some(row),
+    /// The value for changing it in place, wherever it is; `row` is the row it may be in. What others
+    /// read too, the record and what is held, is copied first.
+    pub(crate) fn value_mut<'a>(
+        &'a mut self,
+        record: &[u8],
+        row: &'a mut [u8],
+    ) -> Result<&'a mut [u8], String> {
+        let [first, second] = &mut self.buffers;
+        let shared = match &self.place {
+            Place::Buffer { which: 0, bytes } => return Ok(&mut first[..*bytes]),
+            Place::Buffer { bytes, .. } => return Ok(&mut second[..*bytes]),
+            Place::Row => return Ok(row),
+            Place::Record(range) => record.get(range.clone()).unwrap_or_default(),
+            Place::Held { level, range } => &self.held[*level][range.clone()],
+        };
+        let bytes = shared.len();
+        grow(first, bytes)?;
+        first[..bytes].copy_from_slice(shared);
+        self.place = Place::Buffer { which: 0, bytes };
+        Ok(&mut first[..bytes])
+    }
+
+    /// Makes the value a part of itself. A value in a buffer keeps its start, others any part.
+    pub(crate) fn narrow(&mut self, start: usize, bytes: usize) {
+        match &mut self.place {
+            Place::Record(range) | Place::Held { range, .. } => {
+                let start = range.start + start;
+                *range = start..(start + bytes).min(range.end);
+            }
+            Place::Buffer { bytes: held, .. } => *held = bytes.min(*held),
+            Place::Row => {}
         }
+    }
+
+    /// Puts the value aside, for several elements to start from.
+    pub(crate) fn hold(&mut self, level: usize) {
+        let Place::Buffer { which, bytes } = self.place else { return };
+        if self.held.len() <= level {
+            self.held.resize_with(level + 1, Vec::new);
+        }
+        std::mem::swap(&mut self.buffers[which], &mut self.held[level]);
+        self.place = Place::Held { level, range: 0..bytes };
     }
 
     /// Makes the value the bytes that `fill` appends to an empty buffer.

@@ -7,6 +7,7 @@
 //! nor where. Synchronous; no I/O, and no clock but to time the operators.
 
 mod cell;
+mod element;
 mod error;
 mod metrics;
 mod ops;
@@ -14,6 +15,7 @@ mod program;
 mod random;
 mod run;
 pub mod sources;
+mod staging;
 mod step;
 
 pub use error::ExecError;

@@ -24,9 +24,15 @@ impl OpMetrics {
         OpMetrics { op, stage, active_ns: 0, num_elements: 0, bytes_in: 0, bytes_produced: 0 }
     }
 
-    pub(crate) fn add(&mut self, active_ns: u64, bytes_in: usize, bytes_produced: usize) {
+    pub(crate) fn add(
+        &mut self,
+        active_ns: u64,
+        elements: u64,
+        bytes_in: usize,
+        bytes_produced: usize,
+    ) {
         self.active_ns += active_ns;
-        self.num_elements += 1;
+        self.num_elements += elements;
         self.bytes_in += bytes_in as u64;
         self.bytes_produced += bytes_produced as u64;
     }

@@ -6,23 +6,43 @@ use crate::{
     step::{Action, Step},
 };
 use gristmill_format::{DType, Schema, TensorSpec};
-use gristmill_pipeline::{COPY_FIELD, Cardinality, FieldSchema, KEY_FIELD, Pipeline};
+use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Op, Pipeline};
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
     pub(crate) reader: Reader,
     pub(crate) steps: Vec<Step>,
-    /// Index of the batch op in the pipeline's stages.
-    pub(crate) batch_stage: u32,
-    pub(crate) batch_size: usize,
+    /// Name of the batch op, and its index in the pipeline's stages.
+    pub(crate) batch_op: (&'static str, u32),
+    pub(crate) batching: Batching,
     pub(crate) schema: Schema,
-    /// Per field, in the order of their names: its tensor.
-    pub(crate) tensors: Vec<usize>,
-    /// Per field, whether no step writes it to its row, so that batching has to copy it.
-    pub(crate) copied: Vec<bool>,
+    /// Fields an element has on its way, delivered or not.
+    pub(crate) cells: usize,
+    pub(crate) delivered: Vec<Delivered>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
+    /// Elements that one record can become, as far as they are numbered.
+    pub(crate) width: u32,
+    /// Of the tensors that are not ragged.
     pub(crate) row_bytes: usize,
+}
+
+/// A field that is delivered.
+#[derive(Debug)]
+pub(crate) struct Delivered {
+    pub(crate) name: String,
+    pub(crate) cell: usize,
+    pub(crate) tensor: usize,
+    /// Whether batching has to copy it, as no step writes it to its row.
+    pub(crate) copied: bool,
+    /// Of a sequence: what one item takes, and one value of padding.
+    pub(crate) sequence: Option<Sequence>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) item_bytes: usize,
+    pub(crate) pad: Vec<u8>,
 }
 
 impl std::fmt::Debug for Program {
@@ -39,48 +59,92 @@ impl Program {
     /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
     /// cannot be stored.
     pub fn compile(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        let names: Vec<&str> = pipeline.source().features.keys().map(String::as_str).collect();
-        let field_index = |name: &str| names.iter().position(|field| *field == name);
+        Self::compile_steps(pipeline, true)
+    }
+
+    /// As [`compile`](Self::compile), with every operator a step of its own: slower, equal in what it
+    /// makes, and its metrics tell operators apart.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile).
+    pub fn compile_apart(pipeline: &Pipeline) -> Result<Program, ExecError> {
+        Self::compile_steps(pipeline, false)
+    }
+
+    fn compile_steps(pipeline: &Pipeline, fuse: bool) -> Result<Program, ExecError> {
+        let names = cell_names(pipeline);
+        let cell = |name: &str| names.iter().position(|field| *field == name);
         let mut steps = Vec::new();
-        let mut batch_stage = 0;
-        for (i, stage) in pipeline.stages().iter().enumerate() {
-            if stage.op.declaration().cardinality == Cardinality::Batch {
-                batch_stage = i as u32;
+        let mut batch_op = ("batch", 0);
+        for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
+            if stage.op.batching().is_some() {
+                batch_op = (stage.op.name(), i);
                 continue;
             }
-            let input = &pipeline.schemas()[i];
-            let action = ops::compile(&stage.op, input, field_index)?;
-            let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
-            steps.push(Step { name: stage.op.name(), ordinal: stage.ordinal, size, action });
-        }
-        let mut copied = vec![true; names.len()];
-        // The last transformation of a field writes to its row; what comes after changes it there.
-        for step in steps.iter_mut().rev() {
-            if let Action::Transform { field, to_row, .. } = &mut step.action {
-                *to_row = std::mem::take(&mut copied[*field]);
+            let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
+            if let Some(before) = before.filter(|before| fuse && is_chained(before, &stage.op))
+                && let Some((name, kernel)) = ops::fuse(before, &stage.op)
+                && let Some(Step { action: Action::Transform { input, .. }, .. }) = steps.pop()
+            {
+                let action = Action::Transform { input, output: input, kernel, to_row: false };
+                let (blame, ordinal) = (before.name(), stage.ordinal);
+                steps.push(Step { name, blame, stage: i, ordinal, size: None, action });
+                continue;
             }
+            let action = ops::compile(&stage.op, input, cell)?;
+            let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
+            let (name, ordinal) = (stage.op.name(), stage.ordinal);
+            steps.push(Step { name, blame: name, stage: i, ordinal, size, action });
         }
         let schema = tensor_schema(pipeline)?;
         let missing = || ExecError::Pipeline("a delivered field has no tensor".into());
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
-        let row_bytes = (0..schema.tensors().len()).filter_map(|i| schema.item_bytes(i)).sum();
+        let batching = pipeline.batching().clone();
+        let mut delivered = Vec::new();
+        for (name, field) in &pipeline.output_schema().fields {
+            if name == KEY_FIELD || name == COPY_FIELD {
+                continue;
+            }
+            let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
+            let sequence = sequence.then(|| Sequence {
+                item_bytes: field.item_bytes().unwrap_or(1) as usize,
+                pad: batching.pad_value(name, field),
+            });
+            let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
+            delivered.push(Delivered { name: name.clone(), cell, tensor, copied: true, sequence });
+        }
+        if batching.padding.is_none() {
+            write_to_rows(&mut steps, &mut delivered, names.len());
+        }
+        let fixed = (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged);
+        let row_bytes = fixed.filter_map(|i| schema.item_bytes(i)).sum();
+        let width = steps.iter().try_fold(1_u32, |n, step| n.checked_mul(step.action.width()));
+        let width = width.ok_or_else(|| {
+            ExecError::Pipeline("a record becomes more elements than can be numbered".into())
+        })?;
         Ok(Program {
             reader: Reader::new(pipeline.source()),
             steps,
-            batch_stage,
-            batch_size: pipeline.batch_size() as usize,
-            tensors: names.iter().map(|name| tensor(name)).collect::<Result<_, _>>()?,
-            copied,
+            batch_op,
+            batching,
+            cells: names.len(),
+            delivered,
             key_tensor: tensor(KEY_FIELD)?,
             copy_tensor: tensor(COPY_FIELD)?,
+            width,
             row_bytes,
             schema,
         })
     }
 
+    /// The steps by name, batching left out: operators that run as one are one, `a+b`.
+    pub fn steps(&self) -> impl Iterator<Item = &'static str> {
+        self.steps.iter().map(|step| step.name)
+    }
+
     /// What one thread needs to run splits of this program.
     pub fn scratch(&self) -> Scratch {
-        Scratch::new(self.tensors.len())
+        Scratch::new(self)
     }
 
     /// Runs the pipeline over the records of one split. `cancelled` is asked before each element.
@@ -98,9 +162,65 @@ impl Program {
         crate::run::run(self, scratch, input, cancelled)
     }
 
-    /// The tensors of every frame this program writes.
+    /// The tensors of every frame this program writes; where sequences are padded, those of the
+    /// remainder frame, which has them as they are.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// The tensor that cell `cell` is delivered in.
+    pub(crate) fn tensor_of(&self, cell: usize) -> usize {
+        let field = self.delivered.iter().find(|field| field.cell == cell);
+        // Only delivered fields have rows; a tensor that is not there is refused by the writer.
+        field.map_or(usize::MAX, |field| field.tensor)
+    }
+
+    /// Whether a record can become other than one element.
+    pub(crate) fn is_one_to_one(&self) -> bool {
+        let one = |step: &Step| !matches!(step.action, Action::Filter { .. });
+        self.width == 1 && self.steps.iter().all(one)
+    }
+}
+
+/// Whether `second` works on what `first` made, in place of it.
+fn is_chained(first: &Op, second: &Op) -> bool {
+    let field = first.field();
+    field.is_some() && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)
+}
+
+/// Every field that an element has at some time: those of the source first, in the order in which
+/// readers find them.
+fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
+    let mut names: Vec<&str> = pipeline.source().features.keys().map(String::as_str).collect();
+    for stage in pipeline.stages() {
+        if let Some(name) = stage.op.output().filter(|name| !names.contains(name)) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// The last transformation of a field writes to its row; what comes after changes it there. Not
+/// before an element becomes several, each of which has a row of its own, nor if the value is read
+/// once more.
+fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) {
+    let mut settled = vec![true; cells];
+    for field in delivered.iter().filter(|field| field.sequence.is_none()) {
+        settled[field.cell] = false;
+    }
+    for step in steps.iter_mut().rev() {
+        match &mut step.action {
+            Action::Transform { input, output, to_row, .. } => {
+                *to_row = !std::mem::replace(&mut settled[*output], true);
+                if *to_row && let Some(field) = delivered.iter_mut().find(|f| f.cell == *output) {
+                    field.copied = false;
+                }
+                settled[*input] = true;
+            }
+            Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
+            Action::Duplicate { .. } | Action::FlatMap { .. } => return,
+            Action::InPlace { .. } | Action::Wait(_) | Action::Nothing => {}
+        }
     }
 }
 
@@ -115,27 +235,36 @@ fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
 fn tensor_schema(pipeline: &Pipeline) -> Result<Schema, ExecError> {
     let mut tensors = Vec::new();
     for (name, field) in &pipeline.output_schema().fields {
-        let (Some(dtype), Some(shape)) = (dtype(field), field.known_shape()) else {
-            return Err(ExecError::Pipeline(format!(
-                "`{name}` is {field}, which cannot be stored"
-            )));
+        let known = |dims: &[Option<u32>]| -> Option<Vec<usize>> {
+            dims.iter().map(|dim| dim.map(|dim| dim as usize)).collect()
         };
-        let shape: Vec<usize> = shape.into_iter().map(|dim| dim as usize).collect();
-        tensors.push(TensorSpec::fixed(name, dtype, shape));
+        let spec = match (dtype(field), field.shape.as_slice()) {
+            (dtype, [None, item @ ..]) => {
+                known(item).map(|item| TensorSpec::ragged(name, dtype, item))
+            }
+            (dtype, _) if field.dtype.size_bytes().is_none() => {
+                Some(TensorSpec::ragged(name, dtype, []))
+            }
+            (dtype, shape) => known(shape).map(|shape| TensorSpec::fixed(name, dtype, shape)),
+        };
+        tensors.push(spec.ok_or_else(|| {
+            ExecError::Pipeline(format!("`{name}` is {field}, which cannot be stored"))
+        })?);
     }
     Ok(Schema::new(tensors)?)
 }
 
-fn dtype(field: &FieldSchema) -> Option<DType> {
+fn dtype(field: &FieldSchema) -> DType {
     use gristmill_pipeline::DType as Field;
-    Some(match field.dtype {
-        Field::Bytes => return None,
-        Field::U8 => DType::U8,
+    match field.dtype {
+        Field::Bytes | Field::U8 => DType::U8,
         Field::F16 => DType::F16,
         Field::BF16 => DType::BF16,
         Field::F32 => DType::F32,
+        Field::U16 => DType::U16,
+        Field::I32 => DType::I32,
         Field::U32 => DType::U32,
         Field::I64 => DType::I64,
         Field::U64 => DType::U64,
-    })
+    }
 }

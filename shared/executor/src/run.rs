@@ -3,13 +3,14 @@
 use crate::{
     ExecError, OpMetrics, Program,
     cell::{Cell, Place},
-    ops,
-    random::DrawKey,
+    element::Element,
+    program::Delivered,
     sources::FileIndex,
-    step::{Action, Made, Step, Tools, View},
+    staging::{Refused, Staging},
+    step::Tools,
 };
 use bytes::Bytes;
-use gristmill_format::{ChunkWriter, Codec, FrameKind};
+use gristmill_format::{ChunkWriter, Codec, FormatError, FrameKind};
 use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -61,9 +62,13 @@ pub struct SplitOutput {
 
 /// What one thread works with: buffers that grow to what the largest element needs, and stay.
 pub struct Scratch {
-    cells: Vec<Cell>,
-    tools: Tools,
-    writer: ChunkWriter,
+    pub(crate) cells: Vec<Cell>,
+    /// Where every field was when the element became several, for each of them; one after the other
+    /// if that happened more than once.
+    pub(crate) places: Vec<(Place, [usize; 2])>,
+    pub(crate) tools: Tools,
+    pub(crate) writer: ChunkWriter,
+    staging: Staging,
 }
 
 impl std::fmt::Debug for Scratch {
@@ -73,10 +78,12 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    pub(crate) fn new(fields: usize) -> Self {
+    pub(crate) fn new(program: &Program) -> Self {
         Scratch {
-            cells: (0..fields).map(|_| Cell::default()).collect(),
+            cells: (0..program.cells).map(|_| Cell::default()).collect(),
+            places: Vec::new(),
             tools: Tools::default(),
+            staging: Staging::default(),
             // What batches of pixels lose to zstd is not worth its time.
             writer: ChunkWriter::new(Codec::Stored),
         }
@@ -89,7 +96,7 @@ impl Scratch {
 }
 
 /// Why an element was not finished.
-enum Fault {
+pub(crate) enum Fault {
     Cancelled,
     /// The record is to blame.
     Record {
@@ -99,8 +106,8 @@ enum Fault {
     Fatal(ExecError),
 }
 
-impl From<gristmill_format::FormatError> for Fault {
-    fn from(error: gristmill_format::FormatError) -> Self {
+impl From<FormatError> for Fault {
+    fn from(error: FormatError) -> Self {
         Fault::Fatal(error.into())
     }
 }
@@ -112,7 +119,8 @@ pub(crate) fn run(
     cancelled: &dyn Fn() -> bool,
 ) -> Result<SplitOutput, ExecError> {
     scratch.writer.reset();
-    if scratch.cells.len() != program.tensors.len() {
+    scratch.staging.reset();
+    if scratch.cells.len() != program.cells {
         return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
     }
     let expected = input.index.byte_range(input.first.record, input.n_records);
@@ -137,16 +145,20 @@ pub(crate) fn run(
     outcome
 }
 
-struct Run<'a> {
-    program: &'a Program,
-    scratch: &'a mut Scratch,
-    input: &'a SplitInput<'a>,
-    cancelled: &'a dyn Fn() -> bool,
-    metrics: Vec<OpMetrics>,
+pub(crate) struct Run<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) input: &'a SplitInput<'a>,
+    pub(crate) cancelled: &'a dyn Fn() -> bool,
+    /// The source, the steps, the batch.
+    pub(crate) metrics: Vec<OpMetrics>,
     skipped: Vec<SkippedRecord>,
     quarantined: Vec<(RecordKey, Bytes)>,
-    /// Rows of the open frame.
-    row: usize,
+    /// Records not yet begun.
+    left: u32,
+    /// Whether a frame is open, and its rows so far. Not of staged batches.
+    open: bool,
+    pub(crate) row: usize,
     batches: u32,
     /// The end of the last thing timed and so the start of the next.
     lap: Instant,
@@ -160,10 +172,11 @@ impl<'a> Run<'a> {
         cancelled: &'a dyn Fn() -> bool,
     ) -> Self {
         let mut metrics = vec![OpMetrics::new(SOURCE, None)];
-        for (stage, step) in (0..).zip(&program.steps) {
-            metrics.push(OpMetrics::new(step.name, Some(stage)));
+        for step in &program.steps {
+            metrics.push(OpMetrics::new(step.name, Some(step.stage)));
         }
-        metrics.push(OpMetrics::new("batch", Some(program.batch_stage)));
+        let (batch, stage) = program.batch_op;
+        metrics.push(OpMetrics::new(batch, Some(stage)));
         Run {
             program,
             scratch,
@@ -172,6 +185,8 @@ impl<'a> Run<'a> {
             metrics,
             skipped: Vec::new(),
             quarantined: Vec::new(),
+            left: input.n_records,
+            open: false,
             row: 0,
             batches: 0,
             lap: Instant::now(),
@@ -180,69 +195,83 @@ impl<'a> Run<'a> {
 
     fn split(mut self) -> Result<SplitOutput, ExecError> {
         let SplitInput { first, n_records, ref data, index, .. } = *self.input;
-        let row_bytes = self.program.row_bytes;
+        let rows = (n_records as usize).saturating_mul(self.program.width.min(64) as usize);
         // Headers and footer take a little more; growing once for a small split is no harm.
-        self.scratch.writer.reserve((n_records as usize).saturating_mul(row_bytes) + (64 << 10));
-        let mut open = false;
+        self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
         let mut start = 0;
         for (i, stored_bytes) in (0..n_records).zip(index.sizes(first.record, n_records)) {
             if (self.cancelled)() {
                 return Err(ExecError::Cancelled);
-            }
-            if !open {
-                let left = (n_records - i) as usize;
-                let rows = self.program.batch_size.min(left);
-                self.scratch.writer.begin_frame(&self.program.schema, rows)?;
-                open = true;
             }
             // All of them together are as long as `data`, which was checked.
             let end = start + stored_bytes as usize;
             let key = RecordKey { file: first.file, record: first.record + i };
             self.lap = Instant::now();
             let stored = data.get(start..end).unwrap_or_default();
-            match self.element(key, stored) {
-                Ok(()) => self.row += 1,
+            match self.record(key, stored) {
+                Ok(()) => {}
                 Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
                 Err(Fault::Fatal(error)) => return Err(error),
                 Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, stored)?,
             }
+            self.left -= 1;
             start = end;
-            if self.row == self.program.batch_size {
-                self.end_frame(FrameKind::Batch)?;
-                self.row = 0;
-                self.batches += 1;
-                open = false;
-            }
-        }
-        match (open, self.row) {
-            (true, 0) => self.scratch.writer.abandon_frame(),
-            (true, _) => self.end_frame(FrameKind::Remainder)?,
-            (false, _) => {}
         }
         self.finish()
     }
 
-    fn end_frame(&mut self, kind: FrameKind) -> Result<(), ExecError> {
+    fn finish(mut self) -> Result<SplitOutput, ExecError> {
         self.lap = Instant::now();
-        self.scratch.writer.end_frame(kind, self.row)?;
-        let active_ns = self.lap();
-        if let Some(batch) = self.metrics.last_mut() {
-            batch.add(active_ns, 0, self.row * self.program.row_bytes);
+        let mut remainder_rows = self.row as u32;
+        match (self.open, self.row) {
+            (true, 0) => self.scratch.writer.abandon_frame(),
+            (true, _) => self.end_frame(FrameKind::Remainder)?,
+            (false, _) => {
+                let Scratch { staging, writer, .. } = &mut *self.scratch;
+                let (batches, rows) = staging.finish(self.program, writer)?;
+                self.batches += batches;
+                remainder_rows = rows;
+                self.count_batches(u64::from(batches) + u64::from(rows > 0), 0);
+            }
         }
-        Ok(())
-    }
-
-    fn finish(self) -> Result<SplitOutput, ExecError> {
-        let Run { program, scratch, skipped, quarantined, metrics, row, batches, .. } = self;
+        let Run { program, scratch, skipped, quarantined, metrics, batches, .. } = self;
         let object = scratch.writer.finish()?;
-        // A batch has at least one row, and there are no more rows than records.
-        let batched = batches.saturating_mul(program.batch_size as u32);
-        let remainder_rows = row as u32;
+        let batched = batches.saturating_mul(program.batching.size);
         let rows = batched.saturating_add(remainder_rows);
         Ok(SplitOutput { object, rows, batches, remainder_rows, skipped, quarantined, metrics })
     }
 
-    /// Applies the job's policy to a record that failed. Its half-written row is written again.
+    /// Opens a frame for the rows to come, if there is none.
+    pub(crate) fn begin_frame(&mut self) -> Result<(), Fault> {
+        if self.open || self.program.batching.padding.is_some() {
+            return Ok(());
+        }
+        let size = self.program.batching.size as usize;
+        let rows = match self.program.is_one_to_one() {
+            true => size.min(self.left as usize),
+            false => size,
+        };
+        self.scratch.writer.begin_frame(&self.program.schema, rows)?;
+        (self.open, self.row) = (true, 0);
+        Ok(())
+    }
+
+    fn end_frame(&mut self, kind: FrameKind) -> Result<(), FormatError> {
+        self.scratch.writer.end_frame(kind, self.row)?;
+        self.count_batches(1, self.row * self.program.row_bytes);
+        (self.open, self.row) = (false, 0);
+        Ok(())
+    }
+
+    fn count_batches(&mut self, batches: u64, bytes_produced: usize) {
+        let active_ns = self.lap();
+        if let Some(batch) = self.metrics.last_mut() {
+            batch.add(active_ns, batches, 0, bytes_produced);
+        }
+    }
+
+    /// Applies the job's policy to a record that failed. Its half-written row is written again; what
+    /// it had already become stays.
     fn bad_record(
         &mut self,
         key: RecordKey,
@@ -250,6 +279,9 @@ impl<'a> Run<'a> {
         reason: String,
         stored: &[u8],
     ) -> Result<(), ExecError> {
+        if self.open {
+            self.scratch.writer.truncate_ragged(self.row)?;
+        }
         let record = SkippedRecord { key, op: op.to_owned(), reason };
         match self.input.on_error {
             ErrorPolicy::Fail => return Err(ExecError::Record(record)),
@@ -264,11 +296,20 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One record into row `self.row`. A panic on the way is that record's error.
-    fn element(&mut self, key: RecordKey, stored: &[u8]) -> Result<(), Fault> {
+    /// One record into the rows of what it becomes. A panic on the way is that record's error.
+    fn record(&mut self, key: RecordKey, stored: &[u8]) -> Result<(), Fault> {
+        self.begin_frame()?;
         let mut at = SOURCE;
         // What a panic leaves half-written is written anew by the next element.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.steps(key, stored, &mut at)));
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let read = self.program.reader.read(stored, &mut self.scratch.cells);
+            let (record, kept_bytes) =
+                read.map_err(|reason| Fault::Record { op: SOURCE, reason })?;
+            let active_ns = self.lap();
+            self.metrics[0].add(active_ns, 1, stored.len(), kept_bytes);
+            self.scratch.places.clear();
+            self.steps(0, Element { key, record, copy: 0, level: 0 }, &mut at)
+        }));
         outcome.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -280,101 +321,83 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn steps(&mut self, key: RecordKey, stored: &[u8], at: &mut &'static str) -> Result<(), Fault> {
-        let source = |reason| Fault::Record { op: SOURCE, reason };
-        let program = self.program;
-        let read = program.reader.read(stored, &mut self.scratch.cells);
-        let (record, kept_bytes) = read.map_err(source)?;
+    /// The finished element becomes a row, and maybe completes a batch.
+    pub(crate) fn emit(&mut self, element: Element<'_>) -> Result<(), Fault> {
+        let copy = self.input.copy.checked_mul(self.program.width);
+        let copy = copy.and_then(|first| first.checked_add(element.copy));
+        let copy = copy.ok_or_else(|| too_many(self.program.batch_op.0))?;
+        if self.program.batching.padding.is_some() {
+            return self.stage(element, copy);
+        }
+        let copied_bytes = self.stack(element, copy)?;
+        self.row += 1;
         let active_ns = self.lap();
-        self.metrics[0].add(active_ns, stored.len(), kept_bytes);
-        for (i, step) in program.steps.iter().enumerate() {
-            *at = step.name;
-            let SplitInput { seed, epoch, copy, .. } = *self.input;
-            let ordinal = step.ordinal;
-            let draw = DrawKey { seed, epoch, record: key, repeat: copy, copy: 0, ordinal };
-            let (bytes_in, bytes_out) =
-                self.act(step, record, &draw).map_err(|fault| match fault {
-                    Fault::Record { reason, .. } => Fault::Record { op: step.name, reason },
-                    other => other,
-                })?;
-            let active_ns = self.lap();
-            self.metrics[i + 1].add(active_ns, bytes_in, bytes_out);
+        if let Some(batch) = self.metrics.last_mut() {
+            batch.add(active_ns, 0, copied_bytes + 12, 0);
         }
-        *at = "batch";
-        self.stack(key, record)
-    }
-
-    /// Does what a step does; returns the bytes read and written.
-    fn act(&mut self, step: &Step, record: &[u8], draw: &DrawKey) -> Result<(usize, usize), Fault> {
-        let Scratch { cells, tools, writer } = &mut *self.scratch;
-        let bad = |reason| Fault::Record { op: "", reason };
-        match &step.action {
-            Action::Transform { field, kernel, to_row } => {
-                let row = match to_row {
-                    true => Some(writer.row_mut(self.program.tensors[*field], self.row)?),
-                    false => None,
-                };
-                let cell = &mut cells[*field];
-                let size = step.size.unwrap_or(cell.size);
-                let (bytes, output) = cell.split(record, row).map_err(bad)?;
-                let bytes_in = bytes.len();
-                let made = kernel.run(View { bytes, size }, output, tools, &mut draw.draw());
-                let Made { bytes, size } = made.map_err(bad)?;
-                cell.moved(*to_row, bytes);
-                cell.size = size;
-                Ok((bytes_in, bytes))
-            }
-            Action::InPlace { field, kernel } => {
-                let cell = &mut cells[*field];
-                let size = step.size.unwrap_or(cell.size);
-                let row = match cell.place {
-                    Place::Row => writer.row_mut(self.program.tensors[*field], self.row)?,
-                    _ => &mut [],
-                };
-                let value = cell.value_mut(row);
-                let value = value.ok_or_else(|| bad("the record itself cannot change".into()))?;
-                kernel.run(value, size, &mut draw.draw());
-                Ok((value.len(), value.len()))
-            }
-            Action::Wait(duration) => match ops::sleep(*duration, self.cancelled) {
-                true => Ok((0, 0)),
-                false => Err(Fault::Cancelled),
-            },
-            Action::Nothing => Ok((0, 0)),
+        if self.row == self.program.batching.size as usize {
+            self.end_frame(FrameKind::Batch)?;
+            self.batches += 1;
         }
+        Ok(())
     }
 
     /// Copies the fields that no operator wrote to their rows, and says where they came from.
-    fn stack(&mut self, key: RecordKey, record: &[u8]) -> Result<(), Fault> {
+    /// Returns the bytes copied.
+    fn stack(&mut self, element: Element<'_>, copy: u32) -> Result<usize, Fault> {
         let Scratch { cells, writer, .. } = &mut *self.scratch;
-        let bad = |reason| Fault::Record { op: "batch", reason };
+        let op = self.program.batch_op.0;
         let mut copied_bytes = 0;
-        for (field, cell) in cells.iter_mut().enumerate() {
-            if self.program.copied[field] {
-                let row = writer.row_mut(self.program.tensors[field], self.row)?;
-                let (value, output) = cell.split(record, Some(row)).map_err(bad)?;
-                output.take(value.len()).map_err(bad)?.copy_from_slice(value);
-                copied_bytes += value.len();
+        for field in self.program.delivered.iter().filter(|field| field.copied) {
+            let value = cells[field.cell].value(element.record, &[]);
+            copied_bytes += value.len();
+            if field.sequence.is_some() {
+                writer.push_ragged(field.tensor, value)?;
+                continue;
             }
+            let row = writer.row_mut(field.tensor, self.row)?;
+            if row.len() != value.len() {
+                let (name, is, wanted) = (&field.name, value.len(), row.len());
+                let reason = format!("`{name}` has {is} bytes, not {wanted}: please report this");
+                return Err(Fault::Record { op, reason });
+            }
+            row.copy_from_slice(value);
         }
-        let packed = key.packed().to_le_bytes();
+        let packed = element.key.packed().to_le_bytes();
         writer.row_mut(self.program.key_tensor, self.row)?.copy_from_slice(&packed);
-        writer
-            .row_mut(self.program.copy_tensor, self.row)?
-            .copy_from_slice(&self.input.copy.to_le_bytes());
+        writer.row_mut(self.program.copy_tensor, self.row)?.copy_from_slice(&copy.to_le_bytes());
+        Ok(copied_bytes)
+    }
+
+    /// Puts the element beside others until a batch of them is full.
+    fn stage(&mut self, element: Element<'_>, copy: u32) -> Result<(), Fault> {
+        let Scratch { cells, writer, staging, .. } = &mut *self.scratch;
+        let value = |field: &Delivered| cells[field.cell].value(element.record, &[]);
+        let bytes_in: usize = self.program.delivered.iter().map(|field| value(field).len()).sum();
+        let origin = (element.key.packed(), copy);
+        let full =
+            staging.push(self.program, writer, origin, value).map_err(|error| match error {
+                Refused::Row(reason) => Fault::Record { op: self.program.batch_op.0, reason },
+                Refused::Fatal(error) => Fault::Fatal(error.into()),
+            })?;
+        self.batches += u32::from(full);
         let active_ns = self.lap();
         if let Some(batch) = self.metrics.last_mut() {
-            batch.active_ns += active_ns;
-            batch.bytes_in += (copied_bytes + 12) as u64;
+            batch.add(active_ns, u64::from(full), bytes_in + 12, 0);
         }
         Ok(())
     }
 
     /// Nanoseconds since the last lap.
-    fn lap(&mut self) -> u64 {
+    pub(crate) fn lap(&mut self) -> u64 {
         let now = Instant::now();
         let lap = now.duration_since(self.lap);
         self.lap = now;
         u64::try_from(lap.as_nanos()).unwrap_or(u64::MAX)
     }
+}
+
+/// A record that became more elements than have numbers.
+pub(crate) fn too_many(op: &'static str) -> Fault {
+    Fault::Record { op, reason: "it becomes more elements than can be numbered".into() }
 }

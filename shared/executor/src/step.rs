@@ -2,14 +2,17 @@
 
 use crate::{cell::Sink, random::Draw};
 use fast_image_resize::Resizer;
+use gristmill_pipeline::ops::MAX_ITEMS;
 use std::time::Duration;
 
 /// What operators work with beside their input; reused, and without effect on the result.
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) resizer: Resizer,
-    /// Pixels in a form that only one operator knows.
+    /// Bytes in a form that only one operator knows.
     pub(crate) pixels: Vec<u8>,
+    /// An image on its way between two operators that are one step.
+    pub(crate) image: Vec<u8>,
 }
 
 /// A value being read: numbers little-endian, images row by row.
@@ -45,11 +48,17 @@ pub(crate) trait InPlace: Send + Sync {
     fn run(&self, value: &mut [u8], size: [usize; 2], draw: &mut Draw);
 }
 
+/// An operator that decides whether an element is kept.
+pub(crate) trait Predicate: Send + Sync {
+    fn keeps(&self, input: View<'_>, draw: &mut Draw) -> Result<bool, String>;
+}
+
 /// What a step does.
 pub(crate) enum Action {
     /// `to_row`: the output is final, and goes straight to where it is delivered.
     Transform {
-        field: usize,
+        input: usize,
+        output: usize,
         kernel: Box<dyn Transform>,
         to_row: bool,
     },
@@ -57,14 +66,47 @@ pub(crate) enum Action {
         field: usize,
         kernel: Box<dyn InPlace>,
     },
+    Filter {
+        field: usize,
+        kernel: Box<dyn Predicate>,
+    },
+    /// The value keeps at most its first bytes.
+    Shorten {
+        field: usize,
+        most_bytes: usize,
+    },
+    /// The element several times.
+    Duplicate {
+        copies: u32,
+    },
+    /// An element for each item of a field.
+    FlatMap {
+        field: usize,
+        item_bytes: usize,
+    },
     Wait(Duration),
     /// The value is already what the operator asks for.
     Nothing,
 }
 
+impl Action {
+    /// How many numbers the elements that it makes of one need; 1 if it makes one at most.
+    pub(crate) fn width(&self) -> u32 {
+        match self {
+            Action::Duplicate { copies } => *copies,
+            Action::FlatMap { .. } => MAX_ITEMS,
+            _ => 1,
+        }
+    }
+}
+
 /// One operator of the author's graph, compiled.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
+    /// The operator that a record's error is put down to.
+    pub(crate) blame: &'static str,
+    /// Index in the pipeline's stages.
+    pub(crate) stage: u32,
     pub(crate) ordinal: u32,
     /// Height and width of its input, where the schema says them; else the element does.
     pub(crate) size: Option<[usize; 2]>,

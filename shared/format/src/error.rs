@@ -37,12 +37,12 @@ impl FormatError {
         FormatError::Corrupt(what.into())
     }
 
-    pub(crate) fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
+    pub fn invalid(what: impl Into<Cow<'static, str>>) -> Self {
         FormatError::Invalid(what.into())
     }
 
     /// `Ok` if `actual` is within `limit`.
-    pub(crate) fn within(what: &'static str, actual: u64, limit: u64) -> Result<(), Self> {
+    pub fn within(what: &'static str, actual: u64, limit: u64) -> Result<(), Self> {
         if actual > limit {
             return Err(FormatError::OverLimit { what, actual, limit });
         }

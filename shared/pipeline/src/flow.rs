@@ -67,4 +67,10 @@ impl Flow {
         self.schema.fields.insert(name.to_owned(), field);
         self.writers.insert(name.to_owned(), op);
     }
+
+    /// Takes a field away.
+    pub(crate) fn remove(&mut self, name: &str) {
+        self.schema.fields.remove(name);
+        self.writers.remove(name);
+    }
 }

@@ -5,6 +5,7 @@
 //! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
 //! results. Pure: no I/O, no clock, no randomness.
 
+mod batching;
 mod deliver;
 mod error;
 mod fingerprint;
@@ -12,17 +13,19 @@ mod flow;
 mod node;
 mod op;
 pub mod ops;
+pub mod passes;
 mod pipeline;
 mod schema;
 mod source;
 mod table;
 
+pub use batching::{Batching, Buckets, Padding};
 pub use deliver::Deliver;
 pub use error::PipelineError;
-pub use op::{Cardinality, Declaration, Op, Randomness, Scope, Stage};
+pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
 pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
-pub use source::{Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, Source};
+pub use source::{Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source};
 
 /// Largest pipeline text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;

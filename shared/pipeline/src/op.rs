@@ -2,7 +2,7 @@
 //!
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
-use crate::{PipelineError, flow::Flow, ops, table::Table};
+use crate::{Batching, PipelineError, flow::Flow, ops, table::Table};
 use serde::Serialize;
 
 /// Whether equal input gives equal output.
@@ -33,6 +33,46 @@ pub enum Scope {
     Global,
 }
 
+/// What an operator does to its field, as far as that tells which operators it may change places
+/// with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Effect {
+    /// Nothing is known: others on the same field stay on their side of it.
+    Opaque,
+    /// Each value changes by itself.
+    Value,
+    /// Each pixel changes by itself, its channels together.
+    Colour,
+    /// Pixels change places.
+    Mirror,
+    /// The same picture with another number of pixels.
+    Resample,
+    /// Part of the picture, or the picture with something around it.
+    Window,
+    /// Pixels move across the picture and its edges.
+    Warp,
+    /// The element stays as it is, or is left out.
+    Select,
+}
+
+impl Effect {
+    /// Whether two operators on one field can change places and still mean the same. What is computed
+    /// may differ by rounding and interpolation, not by what is in the picture.
+    pub fn commutes_with(self, other: Effect) -> bool {
+        use Effect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
+        match (self, other) {
+            (Opaque | Select, _) | (_, Opaque | Select) => false,
+            (Window, Value | Colour | Mirror) | (Value | Colour | Mirror, Window) => true,
+            (Window, Window | Resample | Warp) | (Resample | Warp, Window) => false,
+            (
+                Value | Colour | Mirror | Resample | Warp,
+                Value | Colour | Mirror | Resample | Warp,
+            ) => true,
+        }
+    }
+}
+
 /// What an operator declares of itself, whatever its parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Declaration {
@@ -45,6 +85,7 @@ pub struct Declaration {
     /// No operator may be moved across it.
     pub pins_position: bool,
     pub scope: Scope,
+    pub effect: Effect,
 }
 
 /// What every operator's file provides.
@@ -57,8 +98,18 @@ pub(crate) trait Operator: Sized {
     /// Turns the schema of its input into that of its output, or says why it cannot.
     fn infer(&self, flow: &mut Flow) -> Result<(), String>;
 
-    /// The field it reads and replaces; none if it leaves all fields alone.
+    /// The field it reads; none if it leaves all fields alone.
     fn field(&self) -> Option<&str>;
+
+    /// The field it writes: the one it reads, unless it makes another.
+    fn output(&self) -> Option<&str> {
+        self.field()
+    }
+
+    /// How it makes batches of elements, if it does.
+    fn batching(&self) -> Option<Batching> {
+        None
+    }
 }
 
 macro_rules! operators {
@@ -83,10 +134,24 @@ macro_rules! operators {
                 }
             }
 
-            /// The field it reads and replaces; none if it leaves all fields alone.
+            /// The field it reads; none if it leaves all fields alone.
             pub fn field(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.field(),)*
+                }
+            }
+
+            /// The field it writes: the one it reads, unless it makes another.
+            pub fn output(&self) -> Option<&str> {
+                match self {
+                    $(Op::$name(op) => op.output(),)*
+                }
+            }
+
+            /// How it makes batches of elements, if it does.
+            pub fn batching(&self) -> Option<Batching> {
+                match self {
+                    $(Op::$name(op) => op.batching(),)*
                 }
             }
 
@@ -110,7 +175,26 @@ macro_rules! operators {
     };
 }
 
-operators!(Decode, Resize, RandomResizedCrop, Flip, Normalise, Cast, Batch, Sleep, Inflate,);
+operators!(
+    Decode,
+    Resize,
+    RandomResizedCrop,
+    Flip,
+    Normalise,
+    Cast,
+    Length,
+    Truncate,
+    CopyField,
+    DropFields,
+    Filter,
+    Duplicate,
+    FlatMap,
+    Batch,
+    PaddedBatch,
+    BucketBySequenceLength,
+    Sleep,
+    Inflate,
+);
 
 impl Op {
     /// The name used in pipeline files.
@@ -128,6 +212,9 @@ pub struct Stage {
     pub ordinal: u32,
     /// The author forbids moving it.
     pub keep_position: bool,
+    /// The author vouches that it may change places with any operator of its field. Says nothing about
+    /// results, and so is not part of the canonical form.
+    pub assume_commutes: bool,
     /// Line of the pipeline file; none when read from the canonical form.
     pub line: Option<u32>,
 }

@@ -1,10 +1,9 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    Batching, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
-    ops::Batch,
     table::{Table, nearest},
 };
 use serde::Serialize;
@@ -27,7 +26,8 @@ pub struct Pipeline {
     deliver: Deliver,
     schemas: Vec<Schema>,
     output: Schema,
-    batch: Batch,
+    batching: Batching,
+    auto_order: bool,
 }
 
 #[derive(Serialize)]
@@ -64,6 +64,7 @@ impl Pipeline {
             Some(node) => Some(table.text("name", node)?),
             None => None,
         };
+        let auto_order = table.bool("auto_order", true)?;
         let source = table.get("source");
         let ops = table.get("ops");
         let deliver = table.get("deliver");
@@ -78,7 +79,15 @@ impl Pipeline {
         }
         let deliver_line = deliver.and_then(|node| node.line);
         let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
-        Self::check(name, source, stages, ops.line, deliver, deliver_line)
+        let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
+        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
+    }
+
+    /// The same source with other operators.
+    pub(crate) fn with_stages(&self, stages: Vec<Stage>) -> Result<Pipeline, PipelineError> {
+        let Pipeline { name, source, deliver, auto_order, .. } = self.clone();
+        let checked = Self::check(name, source, stages, None, deliver, None);
+        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
     }
 
     /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
@@ -129,30 +138,30 @@ impl Pipeline {
     ) -> Result<Pipeline, PipelineError> {
         let mut flow = Flow::new(source.schema());
         let mut schemas = vec![flow.schema().clone()];
-        let mut batch: Option<&Batch> = None;
+        let mut batching: Option<Batching> = None;
         for stage in &stages {
             let at = |message: String| PipelineError::at_line(stage.line, message);
-            if batch.is_some() {
+            if batching.is_some() {
                 let name = stage.op.name();
-                let message = match &stage.op {
-                    Op::Batch(_) => "`batch` comes once; remove one".to_owned(),
-                    _ => format!("`{name}` comes after `batch`; move it before, `batch` is last"),
+                let message = match stage.op.batching() {
+                    Some(_) => format!("`{name}` comes after a batch; keep one of them"),
+                    None => {
+                        format!("`{name}` comes after `batch`; move it before, `batch` is last")
+                    }
                 };
                 return Err(at(message));
             }
             stage.op.infer(&mut flow).map_err(at)?;
             schemas.push(flow.schema().clone());
-            if let Op::Batch(op) = &stage.op {
-                batch = Some(op);
-            }
+            batching = stage.op.batching();
         }
-        let Some(batch) = batch.cloned() else {
+        let Some(batching) = batching else {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
             return Err(PipelineError::at_line(ops_line, message));
         };
         deliver.check(&flow).map_err(|m| PipelineError::at_line(deliver_line, m))?;
         let output = flow.schema().with_implicit();
-        Ok(Pipeline { name, source, stages, deliver, schemas, output, batch })
+        Ok(Pipeline { name, source, stages, deliver, schemas, output, batching, auto_order: true })
     }
 
     /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
@@ -175,6 +184,11 @@ impl Pipeline {
             ops: ops.collect(),
             deliver: &self.deliver,
         })
+    }
+
+    /// Whether operators may be moved where they cost less.
+    pub fn auto_order(&self) -> bool {
+        self.auto_order
     }
 
     /// What its author calls it.
@@ -219,14 +233,35 @@ impl Pipeline {
         self.output.element_bytes()
     }
 
+    /// About how many bytes a record makes of batches, given those it has where it is stored: for
+    /// dividing data into splits.
+    pub fn bytes_per_record(&self, stored_bytes: u64) -> u64 {
+        // Numbers written as text take a quarter of what they take as i64; images that are delivered
+        // in their own size take more than that, which costs larger objects, within their limit.
+        let unknown = stored_bytes.saturating_mul(4);
+        let fields = self.output.fields.values();
+        let known = fields.filter_map(|field| field.element_bytes()).fold(0, u64::saturating_add);
+        let element_bytes = self.element_bytes().unwrap_or(known.saturating_add(unknown));
+        let copies = self.stages.iter().map(|stage| match &stage.op {
+            Op::Duplicate(op) => u64::from(op.copies),
+            _ => 1,
+        });
+        copies.fold(element_bytes, u64::saturating_mul)
+    }
+
     /// Elements of a batch.
     pub fn batch_size(&self) -> u32 {
-        self.batch.size
+        self.batching.size
+    }
+
+    /// How elements become batches.
+    pub fn batching(&self) -> &Batching {
+        &self.batching
     }
 
     /// Whether the last batch of an epoch is left out when it is short.
     pub fn drop_remainder(&self) -> bool {
-        self.batch.drop_remainder
+        self.batching.drop_remainder
     }
 
     /// The same with another batch size.
@@ -240,13 +275,16 @@ impl Pipeline {
                 "the batch size must be 1 to {most}, not {size}"
             )));
         }
-        let Pipeline { name, source, mut stages, deliver, .. } = self;
+        let mut stages = self.stages.clone();
         for stage in &mut stages {
-            if let Op::Batch(batch) = &mut stage.op {
-                batch.size = size;
+            match &mut stage.op {
+                Op::Batch(batch) => batch.size = size,
+                Op::PaddedBatch(batch) => batch.size = size,
+                Op::BucketBySequenceLength(batch) => batch.size = size,
+                _ => {}
             }
         }
-        let checked = Self::check(name, source, stages, None, deliver, None);
+        let checked = self.with_stages(stages);
         // The number came from elsewhere than the file.
         checked.map_err(|error| PipelineError::general(error.message))
     }
@@ -302,8 +340,9 @@ fn parse_stage(ordinal: u32, node: &Node) -> Result<Stage, PipelineError> {
     };
     let op = Op::parse(name, &mut params).ok_or_else(|| unknown(name, node))??;
     let keep_position = params.bool("keep_position", false)?;
+    let assume_commutes = params.bool("assume_commutes", false)?;
     params.finish()?;
-    Ok(Stage { op, ordinal, keep_position, line: node.line })
+    Ok(Stage { op, ordinal, keep_position, assume_commutes, line: node.line })
 }
 
 fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
@@ -326,7 +365,7 @@ fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
              the job was registered with"
         )));
     }
-    Ok(Stage { op, ordinal, keep_position, line: None })
+    Ok(Stage { op, ordinal, keep_position, assume_commutes: false, line: None })
 }
 
 fn cut(name: &str) -> &str {

@@ -20,6 +20,8 @@ pub enum DType {
     /// The upper half of an f32.
     BF16,
     F32,
+    U16,
+    I32,
     U32,
     I64,
     U64,
@@ -31,8 +33,8 @@ impl DType {
         match self {
             DType::Bytes => None,
             DType::U8 => Some(1),
-            DType::F16 | DType::BF16 => Some(2),
-            DType::F32 | DType::U32 => Some(4),
+            DType::F16 | DType::BF16 | DType::U16 => Some(2),
+            DType::F32 | DType::I32 | DType::U32 => Some(4),
             DType::I64 | DType::U64 => Some(8),
         }
     }
@@ -45,6 +47,8 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::F32 => "f32",
+            DType::U16 => "u16",
+            DType::I32 => "i32",
             DType::U32 => "u32",
             DType::I64 => "i64",
             DType::U64 => "u64",
@@ -90,6 +94,26 @@ impl FieldSchema {
     pub fn element_bytes(&self) -> Option<u64> {
         let size = self.dtype.size_bytes()?;
         self.shape.iter().try_fold(size, |bytes, dim| bytes.checked_mul(u64::from((*dim)?)))
+    }
+
+    /// Whether elements differ in the first dimension alone: a byte string, or a list of items of one
+    /// shape.
+    pub fn is_sequence(&self) -> bool {
+        match self.shape.split_first() {
+            None => self.dtype == DType::Bytes,
+            Some((first, rest)) => first.is_none() && rest.iter().all(Option::is_some),
+        }
+    }
+
+    /// Bytes of one item along the first dimension, of a byte string 1; `None` for scalars, if items
+    /// differ, or beyond counting.
+    pub fn item_bytes(&self) -> Option<u64> {
+        if self.dtype == DType::Bytes {
+            return Some(1);
+        }
+        let (_, rest) = self.shape.split_first()?;
+        let size = self.dtype.size_bytes()?;
+        rest.iter().try_fold(size, |bytes, dim| bytes.checked_mul(u64::from((*dim)?)))
     }
 
     /// The dimensions, if all are known.

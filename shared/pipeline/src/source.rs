@@ -2,8 +2,8 @@
 
 use crate::{
     COPY_FIELD, DType, FieldSchema, KEY_FIELD, PipelineError, Schema,
-    node::{Node, shown},
-    table::Table,
+    node::{Node, Value, shown},
+    table::{Table, one_of},
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
@@ -12,8 +12,12 @@ use std::collections::BTreeMap;
 const MAX_FEATURES: usize = 256;
 /// Longest field name, in bytes: what a tensor name may have.
 const MAX_NAME_BYTES: usize = 200;
-/// Longest vector feature, and most values of one feature.
-const MAX_VALUES: u32 = 1 << 20;
+/// Most values of one feature of one record: what a reader makes room for.
+pub const MAX_VALUES: u32 = 1 << 20;
+/// Most dimensions of a feature.
+const MAX_DIMS: usize = 8;
+/// How an unknown dimension is written.
+const UNKNOWN: i32 = -1;
 
 /// How records are stored, and under which keys their features are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,10 +30,16 @@ pub enum Format {
     /// One image a file, in a directory for each class: `image` is its content, `label` the place of
     /// its directory's name among all, in byte order.
     Images,
+    /// Text files with one JSON object a line; a key is that of the object, `a.b` also the key `b` of
+    /// the object under `a`.
+    Jsonl,
+    /// Parquet files; keys are columns, `a.b` the column `b` of the group `a`.
+    Parquet,
 }
 
 impl Format {
-    pub const ALL: [Format; 3] = [Format::TfRecord, Format::WebDataset, Format::Images];
+    pub const ALL: [Format; 5] =
+        [Format::TfRecord, Format::WebDataset, Format::Images, Format::Jsonl, Format::Parquet];
 
     /// The key of `source` that names the files.
     pub const fn name(self) -> &'static str {
@@ -37,6 +47,8 @@ impl Format {
             Format::TfRecord => "tfrecord",
             Format::WebDataset => "webdataset",
             Format::Images => "images",
+            Format::Jsonl => "jsonl",
+            Format::Parquet => "parquet",
         }
     }
 }
@@ -72,8 +84,45 @@ pub struct Feature {
     /// Its key in the record.
     pub key: String,
     pub dtype: FeatureDType,
-    /// Dimensions, the product of which is the number of values; empty for a scalar.
-    pub shape: Vec<u32>,
+    /// Dimensions, the product of which is the number of values; empty for a scalar. The first may
+    /// be unknown: records then differ, and hold whole multiples of the others' product. It
+    /// serialises as -1.
+    #[serde(serialize_with = "serialize_shape")]
+    pub shape: Vec<Option<u32>>,
+}
+
+impl Feature {
+    /// How many values a record has; none if records differ.
+    pub fn values(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1, |n, dim| Some(n * dim.map(|dim| dim as usize)?))
+    }
+
+    /// How many values one entry of the first dimension has: 1 for scalars and vectors.
+    pub fn inner_values(&self) -> usize {
+        self.shape.iter().skip(1).flatten().map(|dim| *dim as usize).product()
+    }
+
+    /// Checks how many values a record has.
+    ///
+    /// # Errors
+    /// What is wrong, to be put behind the feature's name: for example "has 3 values, the pipeline
+    /// reads 4".
+    pub fn check_values(&self, have: usize) -> Result<(), String> {
+        let inner = self.inner_values();
+        match self.values() {
+            Some(wanted) if have == wanted => Ok(()),
+            Some(wanted) => Err(format!("has {have} values, the pipeline reads {wanted}")),
+            None if have > MAX_VALUES as usize => {
+                Err(format!("has {have} values; the limit is {MAX_VALUES}"))
+            }
+            None if have.is_multiple_of(inner) => Ok(()),
+            None => Err(format!("has {have} values, which is no multiple of the {inner} of a row")),
+        }
+    }
+}
+
+fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(shape.iter().map(|dim| dim.map_or(i64::from(UNKNOWN), i64::from)))
 }
 
 /// Files of records.
@@ -123,8 +172,8 @@ impl Source {
     /// The schema of what it yields.
     pub(crate) fn schema(&self) -> Schema {
         let field = |(name, feature): (&String, &Feature)| {
-            let shape = feature.shape.iter().copied();
-            (name.clone(), FieldSchema::fixed(feature.dtype.dtype(), shape))
+            let (dtype, shape) = (feature.dtype.dtype(), feature.shape.clone());
+            (name.clone(), FieldSchema { dtype, shape, range: None })
         };
         Schema { fields: self.features.iter().map(field).collect() }
     }
@@ -135,9 +184,11 @@ fn format_of<'a>(table: &mut Table<'a>) -> Result<(Format, &'a Node), PipelineEr
     let named = Format::ALL.map(|format| Some((format, table.get(format.name())?)));
     match named.into_iter().flatten().collect::<Vec<_>>().as_slice() {
         [one] => Ok(*one),
-        [] => Err(table.error(
-            "`source` needs `tfrecord: PATH`, `webdataset: PATH` or `images: PATH`, the files to read",
-        )),
+        [] => {
+            let paths = Format::ALL.map(|format| format!("`{}: PATH`", format.name()));
+            let paths = one_of(&paths.each_ref().map(String::as_str));
+            Err(table.error(format!("`source` needs {paths}, the files to read")))
+        }
         [(first, _), (second, node), ..] => Err(node.error(format!(
             "`source` names both `{}` and `{}`; a pipeline reads one",
             first.name(),
@@ -158,7 +209,7 @@ fn image_features() -> BTreeMap<String, Feature> {
 fn check_key(format: Format, feature: &Feature) -> Result<(), String> {
     let Feature { key, dtype, shape } = feature;
     match (format, key.as_str(), dtype) {
-        (Format::TfRecord, ..) => Ok(()),
+        (Format::TfRecord | Format::Jsonl | Format::Parquet, ..) => Ok(()),
         (Format::WebDataset, ..) => {
             let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
             match key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
@@ -218,31 +269,65 @@ fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
     let dtype = table.require("dtype")?;
     let dtype = table.choice("dtype", dtype, &choices)?;
     let shape = match table.get("shape") {
-        Some(node) => {
-            let shape = table.wholes("shape", node, 1..=MAX_VALUES)?;
-            let values = shape.iter().try_fold(1_u32, |n, dim| n.checked_mul(*dim));
-            if shape.len() > 8 || values.is_none_or(|n| n > MAX_VALUES) {
-                return Err(node.error(format!(
-                    "feature {} has more than 8 dimensions or {MAX_VALUES} values",
-                    shown(name)
-                )));
-            }
-            if dtype == FeatureDType::Bytes && !shape.is_empty() {
-                return Err(node.error(format!(
-                    "feature {} is bytes, which is one byte string: leave out `shape`",
-                    shown(name)
-                )));
-            }
-            shape
-        }
+        Some(node) => shape(name, dtype, node)?,
         None => Vec::new(),
     };
     table.finish()?;
     Ok(Feature { key, dtype, shape })
 }
 
+/// The `shape` of a feature: whole numbers, of which the first may be -1.
+fn shape(
+    name: &str,
+    dtype: FeatureDType,
+    node: &Node,
+) -> Result<Vec<Option<u32>>, PipelineError> {
+    let feature = || format!("feature {}", shown(name));
+    let Value::Seq(items) = &node.value else {
+        let found = node.shown();
+        return Err(node.error(format!(
+            "{} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}",
+            feature()
+        )));
+    };
+    let mut shape = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        let known = match item.value {
+            Value::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
+            Value::Int(dim) => Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim))),
+            _ => Some(None),
+        };
+        shape.push(match known {
+            None => None,
+            Some(Some(dim)) => Some(dim),
+            Some(None) => {
+                return Err(item.error(format!(
+                    "{} `shape` must be a whole number from 1 to {MAX_VALUES}, the first also -1 \
+                     where records differ, not {}",
+                    feature(),
+                    item.shown()
+                )));
+            }
+        });
+    }
+    let values = shape.iter().flatten().try_fold(1_u32, |n, dim| n.checked_mul(*dim));
+    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > MAX_VALUES) {
+        return Err(node.error(format!(
+            "{} has more than {MAX_DIMS} dimensions or {MAX_VALUES} values",
+            feature()
+        )));
+    }
+    if dtype == FeatureDType::Bytes && !shape.is_empty() {
+        return Err(node.error(format!(
+            "{} is bytes, which is one byte string: leave out `shape`",
+            feature()
+        )));
+    }
+    Ok(shape)
+}
+
 /// Field names become tensor names, keys of mappings and names of Python attributes.
-fn check_name(name: &str) -> Result<(), String> {
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let plain = name.bytes().all(letter) && !name.starts_with(|c: char| c.is_ascii_digit());
     if name == KEY_FIELD || name == COPY_FIELD || name.starts_with("__") {
@@ -257,3 +342,6 @@ fn check_name(name: &str) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,6 +6,7 @@ use crate::{
     step::{Made, Tools, Transform, View},
 };
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
+use std::ops::Range;
 
 /// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
 const MAX_PIXELS: u64 = 100_000_000;
@@ -29,33 +30,14 @@ impl Transform for DecodeJpeg {
         tools: &mut Tools,
         _: &mut Draw,
     ) -> Result<Made, String> {
-        let jpeg = input.bytes;
-        if !jpeg.starts_with(&[0xff, 0xd8]) {
-            return Err(match jpeg {
-                [] => "the image is empty".into(),
-                _ => format!("not a JPEG: it starts with {:02x?}", &jpeg[..jpeg.len().min(4)]),
-            });
-        }
-        let limits = DecodeLimits {
-            max_pixels: MAX_PIXELS,
-            max_scans: MAX_SCANS,
-            max_memory: Some(MAX_MEMORY_BYTES),
-            ..DecodeLimits::default()
-        };
-        let mut decoder = Decoder::new_with_limits(jpeg, limits).map_err(reason)?;
-        let size = [decoder.header().height.into(), decoder.header().width.into()];
-        let [height, width]: [usize; 2] = size;
-        if height == 0 || width == 0 {
-            return Err(format!("bad JPEG: its size is {width} x {height}"));
-        }
-        let pixels = height * width;
-        if pixels as u64 > MAX_PIXELS {
-            return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
-        }
+        let jpeg = checked_start(input.bytes)?;
+        let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
+        let header = decoder.header();
+        let size = checked_size([header.height, header.width])?;
+        let pixels = size[0] * size[1];
         let scans = usize::try_from(MAX_SCAN_PIXELS / pixels as u64).unwrap_or(MAX_SCANS);
         if scans < MAX_SCANS {
-            let limits = DecodeLimits { max_scans: scans, ..limits };
-            decoder = Decoder::new_with_limits(jpeg, limits).map_err(reason)?;
+            decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
         }
         let bytes = pixels * 3;
         if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
@@ -71,6 +53,47 @@ impl Transform for DecodeJpeg {
     }
 }
 
+fn checked_start(jpeg: &[u8]) -> Result<&[u8], String> {
+    match jpeg {
+        [0xff, 0xd8, ..] => Ok(jpeg),
+        [] => Err("the image is empty".into()),
+        _ => Err(format!("not a JPEG: it starts with {:02x?}", &jpeg[..jpeg.len().min(4)])),
+    }
+}
+
+/// Height and width, if an image of that size may be decoded.
+pub(super) fn checked_size([height, width]: [u16; 2]) -> Result<[usize; 2], String> {
+    if height == 0 || width == 0 {
+        return Err(format!("bad JPEG: its size is {width} x {height}"));
+    }
+    if u64::from(height) * u64::from(width) > MAX_PIXELS {
+        return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
+    }
+    Ok([height.into(), width.into()])
+}
+
+fn limits(max_scans: usize) -> DecodeLimits {
+    let max_memory = Some(MAX_MEMORY_BYTES);
+    DecodeLimits { max_pixels: MAX_PIXELS, max_scans, max_memory, ..DecodeLimits::default() }
+}
+
+/// RGB of the columns `x` and rows `y` of an image that is one scan; `x` starts at a whole block.
+pub(super) fn decode_part(
+    jpeg: &[u8],
+    x: Range<usize>,
+    y: Range<usize>,
+) -> Result<Vec<u8>, String> {
+    let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
+    decoder.set_output_format(PixelFormat::Rgb);
+    decoder.set_crop_region(x.start, y.start, x.len(), y.len());
+    let image = decoder.decode_image().map_err(reason)?;
+    check_warnings(&image.warnings)?;
+    match [image.height, image.width] == [y.len(), x.len()] {
+        true => Ok(image.data),
+        false => Err("bad JPEG: its header and its image differ in size".into()),
+    }
+}
+
 fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Result<(), String> {
     // The decoder's own measure of what it will write, so that no byte of the output stays old.
     let needed = decoder.output_buffer_size().map_err(reason)?;
@@ -81,8 +104,12 @@ fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Resul
     if [info.height, info.width] != size || info.bytes_written != out.len() {
         return Err("bad JPEG: its header and its image differ in size".into());
     }
-    // Bytes between markers are common and harmless. What follows made up for missing image data.
-    let broken = info.warnings.iter().find(|w| !matches!(w, DecodeWarning::ExtraneousData { .. }));
+    check_warnings(&info.warnings)
+}
+
+/// Bytes between markers are common and harmless. Other warnings made up for missing image data.
+fn check_warnings(warnings: &[DecodeWarning]) -> Result<(), String> {
+    let broken = warnings.iter().find(|w| !matches!(w, DecodeWarning::ExtraneousData { .. }));
     match broken {
         Some(DecodeWarning::TruncatedData { decoded_mcus, total_mcus }) => {
             Err(format!("bad JPEG: cut short after {decoded_mcus} of {total_mcus} blocks"))

@@ -15,7 +15,7 @@ const TRIES: u32 = 10;
 /// where it lies.
 #[derive(Debug)]
 pub(crate) struct CropAndResize {
-    resize: ResizeImage,
+    pub(super) resize: ResizeImage,
     scale: [f64; 2],
     ratio: [f64; 2],
     log_ratio: [f64; 2],
@@ -33,7 +33,7 @@ impl CropAndResize {
     }
 
     /// As `torchvision.transforms.RandomResizedCrop.get_params`.
-    fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Window {
+    pub(super) fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Window {
         let area = (height * width) as f64;
         for _ in 0..TRIES {
             let target = area * draw.between(self.scale[0], self.scale[1]);

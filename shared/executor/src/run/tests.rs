@@ -1,9 +1,13 @@
 //! Whole splits: exactness, determinism, policies, and bad records of every kind.
 
 use super::*;
-use crate::sources::{
-    example::tests::{bytes, example, floats, ints},
-    tests::{framed, index},
+use crate::{
+    random::DrawKey,
+    sources::{
+        example::tests::{bytes, example, floats, ints},
+        tests::{framed, index},
+    },
+    step::{Action, View},
 };
 use gristmill_format::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
@@ -11,6 +15,9 @@ use std::{
     cell::Cell as Counter,
     time::{Duration, Instant},
 };
+
+mod elements;
+mod fused;
 
 const RESNET: &str = "
 source:
@@ -534,15 +541,15 @@ fn metrics_count_elements_and_bytes() {
     let bench = Bench::new(RESNET, &records).policy(ErrorPolicy::Skip);
     let output = bench.all();
     let ops: Vec<&str> = output.metrics.iter().map(|m| m.op).collect();
-    assert_eq!(ops, ["source", "decode", "random_resized_crop", "flip", "batch"]);
+    assert_eq!(ops, ["source", "decode+random_resized_crop", "flip", "batch"]);
     let counts: Vec<u64> = output.metrics.iter().map(|m| m.num_elements).collect();
     // Of eleven records one has no label, three do not decode; two frames are made of seven.
-    assert_eq!(counts, [10, 7, 7, 7, 2]);
+    assert_eq!(counts, [10, 7, 7, 2]);
     let row_bytes = 24 * 24 * 3;
-    assert_eq!(output.metrics[2].bytes_produced, 7 * row_bytes);
-    assert_eq!(output.metrics[4].bytes_produced, 7 * (row_bytes + 8 + 8 + 4));
+    assert_eq!(output.metrics[1].bytes_produced, 7 * row_bytes);
+    assert_eq!(output.metrics[3].bytes_produced, 7 * (row_bytes + 8 + 8 + 4));
     assert_eq!(output.metrics[1].bytes_produced, output.metrics[2].bytes_in);
-    assert_eq!(output.metrics[4].stage, Some(3));
+    assert_eq!(output.metrics[3].stage, Some(3));
 }
 
 #[test]
@@ -565,11 +572,12 @@ fn a_panicking_operator_costs_one_record() {
         }
     }
     let mut bench = Bench::new(RESNET, &image_records(3)).policy(ErrorPolicy::Skip);
-    bench.program.steps[1].action =
-        Action::Transform { field: 0, kernel: Box::new(Explode), to_row: true };
+    bench.program.steps[0].blame = "my_op";
+    bench.program.steps[0].action =
+        Action::Transform { input: 0, output: 0, kernel: Box::new(Explode), to_row: true };
     let output = bench.all();
     assert_eq!(output.rows, 0);
-    assert_eq!(output.skipped[2].op, "random_resized_crop");
+    assert_eq!(output.skipped[2].op, "my_op");
     assert!(output.skipped[0].reason.starts_with("the operator panicked: boom at "));
 }
 
@@ -586,7 +594,7 @@ fn resizing_does_not_depend_on_vector_units() {
         unsafe {
             resizer.set_cpu_extensions(extensions);
         }
-        let mut tools = Tools { resizer, pixels: Vec::new() };
+        let mut tools = Tools { resizer, ..Tools::default() };
         use crate::step::Transform;
         let kernel = crate::ops::resize::ResizeImage::new([side, side], antialias);
         let mut out = Vec::new();

@@ -5,24 +5,16 @@
 //! dozens of features of which two are wanted, and building all of them would cost more than the
 //! rest of a token pipeline. Of a key given twice the last counts.
 
+use super::held;
 use crate::cell::{Cell, Place};
-use gristmill_pipeline::{Feature, FeatureDType};
+use gristmill_pipeline::{Feature, FeatureDType, MAX_VALUES};
 use std::{collections::BTreeMap, ops::Range};
-
-/// One feature a pipeline names.
-#[derive(Debug)]
-struct Wanted {
-    key: String,
-    dtype: FeatureDType,
-    /// How many values it must have.
-    values: usize,
-}
 
 /// Finds the features of a pipeline in examples; feature i goes to cell i.
 #[derive(Debug)]
 pub(crate) struct Extractor {
     /// In the order of the field names.
-    wanted: Vec<Wanted>,
+    wanted: Vec<Feature>,
 }
 
 /// A piece of a message: a field number and what it holds.
@@ -107,12 +99,7 @@ impl<'a> Slice<'a> {
 
 impl Extractor {
     pub(crate) fn new(features: &BTreeMap<String, Feature>) -> Self {
-        let wanted = features.values().map(|feature| Wanted {
-            key: feature.key.clone(),
-            dtype: feature.dtype,
-            values: feature.shape.iter().map(|dim| *dim as usize).product(),
-        });
-        Extractor { wanted: wanted.collect() }
+        Extractor { wanted: features.values().cloned().collect() }
     }
 
     /// Finds every wanted feature in `record`; returns the bytes of their values.
@@ -137,7 +124,7 @@ impl Extractor {
                     if seen[i / 64 % 4] & 1 << (i % 64) != 0 {
                         found -= held(&cells[i]);
                     }
-                    found += wanted.read(feature, &mut cells[i])?;
+                    found += read(wanted, feature, &mut cells[i])?;
                     seen[i / 64 % 4] |= 1 << (i % 64);
                 }
             }
@@ -148,15 +135,6 @@ impl Extractor {
             }
         }
         Ok(found)
-    }
-}
-
-/// Bytes of a value that was read.
-fn held(cell: &Cell) -> usize {
-    match &cell.place {
-        Place::Record(range) => range.len(),
-        Place::Buffer { bytes, .. } => *bytes,
-        Place::Row => 0,
     }
 }
 
@@ -173,68 +151,64 @@ fn map_entry(mut entry: Slice<'_>) -> Result<Option<(&[u8], Slice<'_>)>, String>
     Ok(key.zip(value))
 }
 
-impl Wanted {
-    /// Reads the value into `cell`; returns its bytes.
-    fn read(&self, mut feature: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
-        let mut list = None;
-        while let Some(piece) = feature.piece()? {
-            if let Piece::Bytes(kind @ 1..=3, values) = piece {
-                list = Some((kind, values));
-            }
-        }
-        let wanted = match self.dtype {
-            FeatureDType::Bytes => 1,
-            FeatureDType::F32 => 2,
-            FeatureDType::I64 => 3,
-        };
-        let (kind, list) = list.ok_or_else(|| format!("feature `{}` is empty", self.key))?;
-        if kind != wanted {
-            let is = ["bytes", "f32", "i64"][kind as usize - 1];
-            let asked = self.dtype.dtype();
-            return Err(format!("feature `{}` is {is}, the pipeline reads {asked}", self.key));
-        }
-        match self.dtype {
-            FeatureDType::Bytes => self.read_bytes(list, cell),
-            FeatureDType::F32 => self.read_numbers(list, cell, 4, float_list),
-            FeatureDType::I64 => self.read_numbers(list, cell, 8, int_list),
+/// Reads the value of a feature into `cell`; returns its bytes.
+fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
+    let mut list = None;
+    while let Some(piece) = feature.piece()? {
+        if let Piece::Bytes(kind @ 1..=3, values) = piece {
+            list = Some((kind, values));
         }
     }
+    let asked = match wanted.dtype {
+        FeatureDType::Bytes => 1,
+        FeatureDType::F32 => 2,
+        FeatureDType::I64 => 3,
+    };
+    let key = &wanted.key;
+    let (kind, list) = match list {
+        Some(list) => list,
+        // A list without values may be left out of its feature.
+        None if wanted.values().is_none() => (asked, Slice { end: feature.start, ..feature }),
+        None => return Err(format!("feature `{key}` is empty")),
+    };
+    if kind != asked {
+        let (is, asked) = (["bytes", "f32", "i64"][kind as usize - 1], wanted.dtype.dtype());
+        return Err(format!("feature `{key}` is {is}, the pipeline reads {asked}"));
+    }
+    match wanted.dtype {
+        FeatureDType::Bytes => read_bytes(wanted, list, cell),
+        FeatureDType::F32 => read_numbers(wanted, list, cell, float_list),
+        FeatureDType::I64 => read_numbers(wanted, list, cell, int_list),
+    }
+}
 
-    fn read_bytes(&self, mut list: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
-        let (mut count, mut range) = (0, 0..0);
-        while let Some(piece) = list.piece()? {
-            if let Piece::Bytes(1, value) = piece {
-                count += 1;
-                range = value.range();
-            }
-        }
-        self.check_count(count)?;
-        let bytes = range.len();
-        cell.place = Place::Record(range);
-        Ok(bytes)
-    }
+fn check_count(wanted: &Feature, count: usize) -> Result<(), String> {
+    wanted.check_values(count).map_err(|what| format!("feature `{}` {what}", wanted.key))
+}
 
-    fn read_numbers(
-        &self,
-        list: Slice<'_>,
-        cell: &mut Cell,
-        value_bytes: usize,
-        read: fn(Slice<'_>, usize, &mut Vec<u8>) -> Result<usize, String>,
-    ) -> Result<usize, String> {
-        cell.fill(|buffer| {
-            let count = read(list, self.values, buffer)?;
-            self.check_count(count)
-        })?;
-        Ok(self.values * value_bytes)
-    }
-
-    fn check_count(&self, count: usize) -> Result<(), String> {
-        if count == self.values {
-            return Ok(());
+fn read_bytes(wanted: &Feature, mut list: Slice<'_>, cell: &mut Cell) -> Result<usize, String> {
+    let (mut count, mut range) = (0, 0..0);
+    while let Some(piece) = list.piece()? {
+        if let Piece::Bytes(1, value) = piece {
+            count += 1;
+            range = value.range();
         }
-        let (key, wanted) = (&self.key, self.values);
-        Err(format!("feature `{key}` has {count} values, the pipeline reads {wanted}"))
     }
+    check_count(wanted, count)?;
+    let bytes = range.len();
+    cell.place = Place::Record(range);
+    Ok(bytes)
+}
+
+fn read_numbers(
+    wanted: &Feature,
+    list: Slice<'_>,
+    cell: &mut Cell,
+    read: fn(Slice<'_>, usize, &mut Vec<u8>) -> Result<usize, String>,
+) -> Result<usize, String> {
+    let most = wanted.values().unwrap_or(MAX_VALUES as usize);
+    cell.fill(|buffer| check_count(wanted, read(list, most, buffer)?))?;
+    Ok(held(cell))
 }
 
 /// Appends the floats of a list, of which `most` are wanted; returns how many there are.

@@ -3,13 +3,17 @@
 pub(crate) mod example;
 mod file_index;
 pub mod images;
+mod jsonl;
 mod tar;
 mod tfrecord;
 mod webdataset;
 
 pub use file_index::FileIndex;
 
-use crate::{ExecError, cell::Cell};
+use crate::{
+    ExecError,
+    cell::{Cell, Place},
+};
 use gristmill_pipeline::{Format, Source};
 
 /// Caps that are checked before anything is allocated.
@@ -33,6 +37,9 @@ fn framing_bytes(format: Format) -> u32 {
         Format::TfRecord => tfrecord::FRAMING_BYTES as u32,
         // Headers belong to the record: how many there are differs.
         Format::WebDataset | Format::Images => 0,
+        // So do the end of a line and the blank lines before it.
+        Format::Jsonl => 0,
+        Format::Parquet => 0,
     }
 }
 
@@ -44,6 +51,7 @@ pub struct IndexBuilder(Builder);
 enum Builder {
     TfRecord(tfrecord::IndexBuilder),
     WebDataset(webdataset::IndexBuilder),
+    Jsonl(jsonl::IndexBuilder),
 }
 
 impl IndexBuilder {
@@ -65,6 +73,8 @@ impl IndexBuilder {
             Format::WebDataset => {
                 Ok(Self(Builder::WebDataset(webdataset::IndexBuilder::new(limits))))
             }
+            Format::Jsonl => Ok(Self(Builder::Jsonl(jsonl::IndexBuilder::new(limits)))),
+            Format::Parquet => Err(ExecError::Source("not yet".into())),
             Format::Images => Err(ExecError::Source("a file of one image needs no index".into())),
         }
     }
@@ -77,6 +87,7 @@ impl IndexBuilder {
         match &mut self.0 {
             Builder::TfRecord(builder) => builder.push(bytes),
             Builder::WebDataset(builder) => builder.push(bytes),
+            Builder::Jsonl(builder) => builder.push(bytes),
         }
     }
 
@@ -88,7 +99,17 @@ impl IndexBuilder {
         match self.0 {
             Builder::TfRecord(builder) => builder.finish(),
             Builder::WebDataset(builder) => builder.finish(),
+            Builder::Jsonl(builder) => builder.finish(),
         }
+    }
+}
+
+/// Bytes of a value that was read.
+fn held(cell: &Cell) -> usize {
+    match &cell.place {
+        Place::Record(range) => range.len(),
+        Place::Buffer { bytes, .. } => *bytes,
+        Place::Row => 0,
     }
 }
 
@@ -98,6 +119,7 @@ pub(crate) enum Reader {
     TfRecord(example::Extractor),
     WebDataset(webdataset::Extractor),
     Images(images::Extractor),
+    Jsonl(jsonl::Extractor),
 }
 
 impl Reader {
@@ -106,6 +128,7 @@ impl Reader {
             Format::TfRecord => Reader::TfRecord(example::Extractor::new(&source.features)),
             Format::WebDataset => Reader::WebDataset(webdataset::Extractor::new(&source.features)),
             Format::Images => Reader::Images(images::Extractor::new(&source.features)),
+            Format::Jsonl | Format::Parquet => Reader::Jsonl(jsonl::Extractor::new(&source.features)),
         }
     }
 
@@ -126,6 +149,7 @@ impl Reader {
             }
             Reader::WebDataset(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Images(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
+            Reader::Jsonl(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
         }
     }
 
@@ -135,6 +159,7 @@ impl Reader {
             Reader::TfRecord(_) => tfrecord::unchecked_payload(stored),
             Reader::WebDataset(_) => stored,
             Reader::Images(_) => images::content(stored),
+            Reader::Jsonl(_) => stored.trim_ascii(),
         }
     }
 }

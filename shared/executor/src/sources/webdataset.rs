@@ -5,14 +5,14 @@
 //! they are, these are compared without regard to ASCII case.
 
 use super::{
-    FileIndex, Limits,
+    FileIndex, Limits, held,
     tar::{Member, Members},
 };
 use crate::{
     ExecError,
     cell::{Cell, Place},
 };
-use gristmill_pipeline::{Feature, FeatureDType, Format};
+use gristmill_pipeline::{Feature, FeatureDType, Format, MAX_VALUES};
 use std::{collections::BTreeMap, ops::Range};
 
 /// The name of a record and the key of one of its parts: before and after the first dot of the last
@@ -123,9 +123,7 @@ impl Records {
 struct Wanted {
     /// Keys in order of preference.
     keys: Vec<String>,
-    dtype: FeatureDType,
-    /// How many values it must have.
-    values: usize,
+    feature: Feature,
 }
 
 /// Finds the features of a pipeline in records; feature i goes to cell i.
@@ -139,8 +137,7 @@ impl Extractor {
     pub(crate) fn new(features: &BTreeMap<String, Feature>) -> Self {
         let wanted = features.values().map(|feature| Wanted {
             keys: feature.key.split(';').map(str::to_owned).collect(),
-            dtype: feature.dtype,
-            values: feature.shape.iter().map(|dim| *dim as usize).product(),
+            feature: feature.clone(),
         });
         Extractor { wanted: wanted.collect() }
     }
@@ -187,7 +184,7 @@ impl Wanted {
         range: Range<usize>,
         cell: &mut Cell,
     ) -> Result<usize, String> {
-        let add: fn(&str, &mut Vec<u8>) -> Option<()> = match self.dtype {
+        let add: fn(&str, &mut Vec<u8>) -> Option<()> = match self.feature.dtype {
             FeatureDType::Bytes => {
                 cell.place = Place::Record(range);
                 return Ok(content.len());
@@ -204,25 +201,23 @@ impl Wanted {
         let bad = |what: String| format!("member `.{}` {what}", self.keys[rank]);
         let text = str::from_utf8(content).map_err(|_| bad("is not text".into()))?;
         let separator = |c: char| c.is_whitespace() || c == ',';
-        let mut words = text.split(separator).filter(|word| !word.is_empty());
+        let words = text.split(separator).filter(|word| !word.is_empty());
+        let most = self.feature.values().unwrap_or(MAX_VALUES as usize);
         cell.fill(|buffer| {
-            for have in 0..self.values {
-                let wanted = self.values;
-                let word = words.next();
-                let word = word.ok_or_else(|| {
-                    bad(format!("has {have} values, the pipeline reads {wanted}"))
-                })?;
+            let mut count = 0;
+            for word in words {
+                count += 1;
+                if count > most {
+                    return Err(bad(format!("has more than {most} values")));
+                }
                 add(word, buffer).ok_or_else(|| {
                     let word: String = word.chars().filter(|c| !c.is_control()).take(24).collect();
-                    bad(format!("holds `{word}`, which is no {}", self.dtype.dtype()))
+                    bad(format!("holds `{word}`, which is no {}", self.feature.dtype.dtype()))
                 })?;
             }
-            match words.next() {
-                None => Ok(()),
-                Some(_) => Err(bad(format!("has more than {} values", self.values))),
-            }
+            self.feature.check_values(count).map_err(bad)
         })?;
-        Ok(self.values * if self.dtype == FeatureDType::I64 { 8 } else { 4 })
+        Ok(held(cell))
     }
 }
 

@@ -1,8 +1,8 @@
 //! `cast`: the same numbers in another type.
 
-use super::element_wise;
+use super::with_effect;
 use crate::{
-    DType, Declaration, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
+    DType, Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub struct Cast {
 }
 
 impl Operator for Cast {
-    const DECLARATION: Declaration = element_wise("cast", 1);
+    const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let all = [CastDType::U8, CastDType::F16, CastDType::BF16, CastDType::F32];

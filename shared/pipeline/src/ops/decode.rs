@@ -1,6 +1,6 @@
 //! `decode`: an encoded JPEG becomes pixels.
 
-use super::element_wise;
+use super::{element_wise, image_size};
 use crate::{
     DType, Declaration, FieldSchema, PipelineError, ValueRange, flow::Flow, op::Operator,
     table::Table,
@@ -12,13 +12,18 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
+    /// Height and width that images typically have, for judging what the operators after it gain
+    /// before any image was looked at. Changes no result.
+    #[serde(skip)]
+    pub typical_size: Option<[u32; 2]>,
 }
 
 impl Operator for Decode {
     const DECLARATION: Declaration = element_wise("decode", 1);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(Decode { field: params.field()? })
+        let typical_size = image_size(params, "typical_size")?;
+        Ok(Decode { field: params.field()?, typical_size })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {

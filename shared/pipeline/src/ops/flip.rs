@@ -1,8 +1,8 @@
 //! `flip`: an image is mirrored left to right, or not.
 
-use super::element_wise;
+use super::with_effect;
 use crate::{
-    DType, Declaration, PipelineError, Randomness, flow::Flow, op::Operator, table::Table,
+    DType, Declaration, Effect, PipelineError, Randomness, flow::Flow, op::Operator, table::Table,
 };
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ pub struct Flip {
 
 impl Operator for Flip {
     const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..element_wise("flip", 1) };
+        Declaration { randomness: Randomness::Random, ..with_effect("flip", 1, Effect::Mirror) };
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let p = match params.get("p") {

@@ -1,8 +1,8 @@
 //! `normalise`: pixels become numbers around zero.
 
-use super::element_wise;
+use super::with_effect;
 use crate::{
-    DType, Declaration, FieldSchema, PipelineError, ValueRange, flow::Flow, op::Operator,
+    DType, Declaration, Effect, FieldSchema, PipelineError, ValueRange, flow::Flow, op::Operator,
     table::Table,
 };
 use serde::Serialize;
@@ -19,7 +19,7 @@ pub struct Normalise {
 }
 
 impl Operator for Normalise {
-    const DECLARATION: Declaration = element_wise("normalise", 1);
+    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         // Beyond these bounds f32 loses what the numbers say.

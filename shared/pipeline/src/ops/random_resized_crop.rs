@@ -1,8 +1,8 @@
 //! `random_resized_crop`: a random part of an image, resized.
 
-use super::{element_wise, image_size};
+use super::with_effect;
 use crate::{
-    DType, Declaration, FieldSchema, PipelineError, Randomness, flow::Flow, op::Operator,
+    DType, Declaration, Effect, FieldSchema, PipelineError, Randomness, flow::Flow, op::Operator,
     table::Table,
 };
 use serde::Serialize;
@@ -23,11 +23,13 @@ pub struct RandomResizedCrop {
 }
 
 impl Operator for RandomResizedCrop {
-    const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..element_wise("random_resized_crop", 1) };
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("random_resized_crop", 1, Effect::Window)
+    };
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let size = image_size(params)?;
+        let size = super::size(params)?;
         let scale = bounds(params, "scale", [0.08, 1.0], 1.0)?;
         // torchvision's 3/4 and 4/3.
         let ratio = bounds(params, "ratio", [0.75, 1.3333333333333333], 1e6)?;

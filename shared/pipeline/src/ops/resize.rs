@@ -1,8 +1,8 @@
 //! `resize`: an image of any size becomes one of a given size.
 
-use super::{element_wise, image_size};
+use super::with_effect;
 use crate::{
-    DType, Declaration, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
+    DType, Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
 };
 use serde::Serialize;
 
@@ -17,10 +17,10 @@ pub struct Resize {
 }
 
 impl Operator for Resize {
-    const DECLARATION: Declaration = element_wise("resize", 1);
+    const DECLARATION: Declaration = with_effect("resize", 1, Effect::Resample);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let size = image_size(params)?;
+        let size = super::size(params)?;
         let antialias = params.bool("antialias", true)?;
         Ok(Resize { field: params.field()?, size, antialias })
     }

@@ -123,7 +123,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
     );
     assert_eq!(
         ops_error("  - decode: { colour: 3 }\n"),
-        "line 7: `decode` has no key `colour`; it takes field, keep_position"
+        "line 7: `decode` has no key `colour`; it takes assume_commutes, field, keep_position, typical_size"
     );
     assert_eq!(
         error(&RESNET.replace("ops:", "opps:")),
@@ -143,7 +143,7 @@ fn shapes_must_be_known_at_the_batch() {
     );
     assert_eq!(
         ops_error("  - batch: { size: 8 }\n"),
-        "line 7: `batch` needs every element of one shape, but `image` is bytes in the source; decode it, or leave it out of the features"
+        "line 7: `batch` needs every element of one shape, but `image` is bytes in the source; decode it, leave it out, or say `ragged: true`"
     );
     assert_eq!(
         ops_error("  - resize: { size: 8 }\n"),
@@ -164,7 +164,7 @@ fn batch_comes_once_and_last() {
     let good = "  - decode\n  - resize: { size: 8 }\n";
     assert!(ops_error(good).contains("the pipeline has no `batch`; end `ops` with"));
     let twice = format!("{good}  - batch: {{ size: 2 }}\n  - batch: {{ size: 2 }}\n");
-    assert_eq!(ops_error(&twice), "line 10: `batch` comes once; remove one");
+    assert_eq!(ops_error(&twice), "line 10: `batch` comes after a batch; keep one of them");
     let after = format!("{good}  - batch: {{ size: 2 }}\n  - flip\n");
     assert_eq!(
         ops_error(&after),
@@ -264,7 +264,7 @@ fn the_shape_of_the_file_is_checked() {
     assert!(error("- a").contains("the pipeline must be a mapping of keys, not a list"));
     assert!(
         error(&RESNET.replace("tfrecord: data", "tfrecrd: data"))
-            .starts_with("line 3: `source` needs `tfrecord: PATH`, `webdataset: PATH` or")
+            .starts_with("line 3: `source` needs `tfrecord: PATH`, `webdataset: PATH`,")
     );
     assert!(
         ops_error("  decode: 3\n").contains("`ops` must be a list of operators, not a mapping")

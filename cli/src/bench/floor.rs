@@ -1,0 +1,90 @@
+//! The kernels of the ResNet pipeline in a bare loop: what no engine built on them can go below.
+
+use super::{Failure, thread_cpu};
+use crate::dataset::Random;
+use fast_image_resize::{
+    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
+    images::{CroppedImage, Image, ImageRef},
+};
+use libjpeg_turbo_rs::{Decoder, PixelFormat};
+use std::time::{Duration, Instant};
+
+const SIDE: u32 = 224;
+
+/// A window as random-resized-crop draws them.
+struct Window {
+    left: usize,
+    top: usize,
+    width: usize,
+    height: usize,
+}
+
+/// CPU milliseconds an image for: decoding a window, resizing it, mirroring every second one, and
+/// normalising to f32.
+pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Failure> {
+    let algorithm = match antialias {
+        true => ResizeAlg::Convolution(FilterType::Bilinear),
+        false => ResizeAlg::Interpolation(FilterType::Bilinear),
+    };
+    let options = ResizeOptions::new().resize_alg(algorithm);
+    let mut resizer = Resizer::new();
+    let mut pixels = vec![0; (SIDE * SIDE * 3) as usize];
+    let mut normalised = vec![0.0_f32; pixels.len()];
+    let mut random = Random::keyed(0, 0);
+    let (began, before) = (Instant::now(), thread_cpu());
+    let mut images = 0_u32;
+    for (i, jpeg) in (0_u64..).zip(jpegs.iter().cycle()) {
+        if began.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+        let mut decoder = Decoder::new(jpeg).map_err(Failure::failed)?;
+        decoder.set_output_format(PixelFormat::Rgb);
+        let window = window(decoder.header().width, decoder.header().height, &mut random);
+        decoder.set_crop_region(window.left, window.top, window.width, window.height);
+        let image = decoder.decode_image().map_err(Failure::failed)?;
+        // The decoder begins at a whole block.
+        let left = image.width - window.width;
+        let source =
+            ImageRef::new(image.width as u32, image.height as u32, &image.data, PixelType::U8x3);
+        let source = source.map_err(Failure::failed)?;
+        let (width, height) = (window.width as u32, window.height as u32);
+        let crop = CroppedImage::new(&source, left as u32, 0, width, height);
+        let crop = crop.map_err(Failure::failed)?;
+        let mut target = Image::from_slice_u8(SIDE, SIDE, &mut pixels, PixelType::U8x3)
+            .map_err(Failure::failed)?;
+        resizer.resize(&crop, &mut target, &options).map_err(Failure::failed)?;
+        if i % 2 == 0 {
+            for row in pixels.chunks_exact_mut(SIDE as usize * 3) {
+                row.as_chunks_mut::<3>().0.reverse();
+            }
+        }
+        for (out, from) in
+            normalised.as_chunks_mut::<3>().0.iter_mut().zip(pixels.as_chunks::<3>().0)
+        {
+            for c in 0..3 {
+                out[c] = f32::from(from[c]) * 0.017 - 2.1;
+            }
+        }
+        std::hint::black_box(&normalised);
+        images += 1;
+    }
+    let cpu: Duration = thread_cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.max(1)))
+}
+
+/// As torchvision's `RandomResizedCrop`: area 8 to 100 %, ratio 3/4 to 4/3.
+fn window(width: u16, height: u16, random: &mut Random) -> Window {
+    let (w, h) = (f64::from(width), f64::from(height));
+    for _ in 0..10 {
+        let area = w * h * (0.08 + 0.92 * f64::from(random.unit()));
+        let ratio = ((0.75_f64).ln() + (16.0_f64 / 9.0).ln() * f64::from(random.unit())).exp();
+        let (cw, ch) = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round());
+        if cw >= 1.0 && ch >= 1.0 && cw <= w && ch <= h {
+            let at = |room: f64, draw: f64| ((room + 1.0) * draw) as usize;
+            let (left, top) =
+                (at(w - cw, f64::from(random.unit())), at(h - ch, f64::from(random.unit())));
+            return Window { left, top, width: cw as usize, height: ch as usize };
+        }
+    }
+    Window { left: 0, top: 0, width: width.into(), height: height.into() }
+}

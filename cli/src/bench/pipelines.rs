@@ -1,0 +1,255 @@
+//! Whole pipelines in the executor alone, on one core and on all.
+
+use super::{Failure, floor, tokens};
+use crate::{args::BenchPipelinesArgs, dataset::DatasetSpec, train};
+use bytes::Bytes;
+use gristmill_executor::{
+    Program, SplitInput,
+    sources::{FileIndex, IndexBuilder},
+};
+use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_types::{ErrorPolicy, RecordKey};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+/// One pipeline to measure.
+struct Study {
+    name: &'static str,
+    variant: &'static str,
+    pipeline: String,
+    /// Directory below the data, and how its files' names begin.
+    files: (&'static str, &'static str),
+    /// Whether its floor is that of the ResNet kernels, and with antialiasing.
+    floor: Option<bool>,
+}
+
+const IMAGES: (&str, &str) = ("images", "train-");
+
+fn studies() -> Vec<Study> {
+    let resnet = |variant, antialias: bool| Study {
+        name: "p1",
+        variant,
+        pipeline: include_str!("p1.yaml").replace("ANTIALIAS", &antialias.to_string()),
+        files: IMAGES,
+        floor: Some(antialias),
+    };
+    vec![resnet("antialias", true), resnet("no_antialias", false)]
+}
+
+/// A file of records with its index, which every dataset has made once.
+struct Shard {
+    path: PathBuf,
+    index: FileIndex,
+}
+
+/// What one measurement found.
+#[derive(Clone, Copy)]
+struct Figures {
+    samples_per_s: f64,
+    cpu_ms_per_sample: f64,
+    mb_peak_rss: f64,
+}
+
+pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
+    let studies = chosen(&args.only)?;
+    if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
+        return Err(Failure::usage("--seconds must be 0.1 to 3600"));
+    }
+    let dir = data(&args, &studies).await?;
+    let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
+    let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
+    let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (i, study) in studies.iter().enumerate() {
+            let pipeline = Pipeline::parse(&study.pipeline).map_err(Failure::failed)?;
+            let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
+            let program = Program::compile(&pipeline).map_err(Failure::failed)?;
+            let shards = shards(&pipeline, &dir, study.files)?;
+            for threads in [1, cores] {
+                let figures = measure(&program, &shards, threads, args.seconds)?;
+                found.entry((i, threads)).or_default().push(figures);
+                eprintln!(
+                    "round {round}: {} {} on {threads}: {:.0} samples/s, {:.4} ms CPU a sample",
+                    study.name, study.variant, figures.samples_per_s, figures.cpu_ms_per_sample
+                );
+            }
+            if let Some(antialias) = study.floor {
+                floors.entry(i).or_default().push(resnet_floor(&shards, antialias, args.seconds)?);
+            }
+        }
+    }
+    let mut rows = Vec::new();
+    println!(
+        "{:<18} {:>5} {:>12} {:>10} {:>10} {:>8}",
+        "", "cores", "samples/s", "CPU ms", "floor ms", "RSS MB"
+    );
+    for ((i, threads), figures) in found {
+        let Study { name, variant, .. } = studies[i];
+        let median_of = |of: fn(&Figures) -> f64| median(figures.iter().map(of).collect());
+        let floor = floors.get(&i).map(|floors| median(floors.clone()));
+        let (rate, cpu) = (median_of(|f| f.samples_per_s), median_of(|f| f.cpu_ms_per_sample));
+        let rss = median_of(|f| f.mb_peak_rss);
+        let shown = floor.map_or("-".to_owned(), |floor| format!("{floor:.3}"));
+        println!(
+            "{:<18} {threads:>5} {rate:>12.0} {cpu:>10.4} {shown:>10} {rss:>8.0}",
+            format!("{name} {variant}")
+        );
+        rows.push(json!({
+            "name": name,
+            "variant": variant,
+            "cores": threads,
+            "samples_per_s": rate,
+            "cpu_ms_per_sample": cpu,
+            "floor_cpu_ms": floor,
+            "mb_peak_rss": rss,
+        }));
+    }
+    if args.json {
+        println!("{}", json!({ "data": dir, "pipelines": rows }));
+    }
+    Ok(())
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
+    let mut studies = studies();
+    if let Some(unknown) = only.iter().find(|name| !studies.iter().any(|s| s.name == **name)) {
+        let mut known: Vec<&str> = studies.iter().map(|study| study.name).collect();
+        known.dedup();
+        return Err(Failure::usage(format!(
+            "there is no pipeline {unknown}; there are {}",
+            known.join(", ")
+        )));
+    }
+    studies.retain(|study| only.is_empty() || only.iter().any(|name| name == study.name));
+    Ok(studies)
+}
+
+/// Makes the data that is missing; returns the directory that holds it all.
+async fn data(args: &BenchPipelinesArgs, studies: &[Study]) -> Result<PathBuf, Failure> {
+    let dir = match &args.data {
+        Some(dir) => dir.clone(),
+        None => crate::dataset::cache_dir().map_err(Failure::failed)?.join("bench"),
+    };
+    std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
+    if studies.iter().any(|study| study.files.0 == IMAGES.0) {
+        let spec = DatasetSpec::images(args.images, 0);
+        train::make_dataset_in(dir.join(IMAGES.0), spec).await?;
+    }
+    if studies.iter().any(|study| study.files.0 == "tokens") {
+        tokens::ensure(&dir.join("tokens"), args.sequences)?;
+    }
+    Ok(dir)
+}
+
+fn shards(
+    pipeline: &Pipeline,
+    dir: &Path,
+    (below, prefix): (&str, &str),
+) -> Result<Vec<Shard>, Failure> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.join(below))
+        .map_err(Failure::failed)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix))
+        })
+        .collect();
+    paths.sort();
+    let shard = |path: PathBuf| {
+        let mut builder = IndexBuilder::new(pipeline.source().format).map_err(Failure::failed)?;
+        builder.push(&std::fs::read(&path).map_err(Failure::failed)?).map_err(Failure::failed)?;
+        Ok(Shard { path, index: builder.finish().map_err(Failure::failed)? })
+    };
+    paths.into_iter().map(shard).collect()
+}
+
+/// Runs shards over and over for `seconds` on `threads` threads, reading them included.
+fn measure(
+    program: &Program,
+    shards: &[Shard],
+    threads: usize,
+    seconds: f64,
+) -> Result<Figures, Failure> {
+    // From here on the kernel remembers the largest resident set anew.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let (began, cpu) = (Instant::now(), process_cpu());
+    let work = || -> Result<(), Failure> {
+        let mut scratch = program.scratch();
+        while began.elapsed().as_secs_f64() < seconds {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let shard = &shards[at % shards.len()];
+            let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+            let input = SplitInput {
+                epoch: (at / shards.len()) as u32,
+                seed: 0,
+                on_error: ErrorPolicy::Fail,
+                copy: 0,
+                first: RecordKey { file: (at % shards.len()) as u32, record: 0 },
+                n_records: shard.index.len(),
+                data,
+                index: &shard.index,
+            };
+            let output =
+                program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+            scratch.recycle(output.object);
+            samples.fetch_add(u64::from(shard.index.len()), Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a thread of the study died")))
+        };
+        running.into_iter().map(join).collect::<Result<Vec<()>, _>>()
+    })?;
+    let samples = samples.into_inner().max(1) as f64;
+    let cpu = process_cpu().saturating_sub(cpu);
+    Ok(Figures {
+        samples_per_s: samples / began.elapsed().as_secs_f64(),
+        cpu_ms_per_sample: cpu.as_secs_f64() * 1e3 / samples,
+        mb_peak_rss: peak_rss_mb(),
+    })
+}
+
+/// The floor on the images of the first shards.
+fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, Failure> {
+    let mut files = Vec::new();
+    for shard in shards.iter().take(4) {
+        files.push((std::fs::read(&shard.path).map_err(Failure::failed)?, &shard.index));
+    }
+    let mut jpegs = Vec::new();
+    for (bytes, index) in &files {
+        for record in 0..index.len() {
+            let range = index.byte_range(record, 1).unwrap_or_default();
+            let record = &bytes[range.start as usize..range.end as usize];
+            // The image is the only thing in a record that looks like one.
+            let start = record.windows(3).position(|bytes| bytes == [0xff, 0xd8, 0xff]);
+            jpegs.extend(start.map(|start| &record[start..]));
+        }
+    }
+    floor::resnet(&jpegs, antialias, seconds)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn process_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// The largest resident set since it was last asked to be forgotten, in MB; 0 where nobody tells.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) * 1024.0 / 1e6
+}

@@ -1,0 +1,136 @@
+//! `gristmill explain`: what becomes of a pipeline before it runs, and why.
+
+use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, sample};
+use gristmill_executor::Program;
+use gristmill_pipeline::{
+    Pipeline,
+    passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
+};
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
+    let pipeline = read_pipeline(&args.pipeline)?;
+    let data = args.data.as_deref();
+    let (measured, sampled) = match data {
+        Some(data) => sample::measure(&pipeline, data, args.sample)?,
+        None => (Measured::new(), 0),
+    };
+    let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
+    let program = Program::compile(&after).map_err(Failure::usage)?;
+    let steps: Vec<&str> = program.steps().collect();
+    notes.sort_by_key(|note| note.pass != "dead_ops");
+    if args.json {
+        let result = json!({
+            "pipeline": pipeline.name(),
+            "sampled_elements": sampled,
+            "before": edges(&pipeline, &measured),
+            "after": edges(&after, &measured),
+            "passes": passes(&notes, &steps),
+            "steps": steps,
+            "batch_size": after.batch_size(),
+            "output": after.output_schema(),
+        });
+        println!("{result}");
+        return Ok(());
+    }
+    println!("as written:\n{}", table(&pipeline, &measured));
+    match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+        true => println!("as it runs:\n{}", table(&after, &measured)),
+        false => println!("It runs in this order."),
+    }
+    for note in &notes {
+        println!("{}", sentence(note));
+    }
+    for fused in steps.iter().filter(|step| step.contains('+')) {
+        println!("fusion: {} run as one step", fused.replace('+', " and "));
+    }
+    let unknown = after.factors(&measured);
+    if sampled == 0
+        && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
+            factor.basis == Basis::Unknown
+                && stage.op.field().is_some()
+                && stage.op.batching().is_none()
+        })
+    {
+        println!(
+            "Some sizes are not known before elements are looked at: --data samples them, \
+             `decode: {{ typical_size: [height, width] }}` states them."
+        );
+    }
+    Ok(())
+}
+
+/// The source and every operator with what is on the edge after it.
+fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
+    let factors = pipeline.factors(measured);
+    let source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
+    let ops = pipeline.stages().iter().zip(&pipeline.schemas()[1..]).zip(factors);
+    let op = ops.map(|((stage, schema), Factor { inflation_factor, basis })| {
+        let declared = stage.op.declaration();
+        json!({
+            "op": stage.op.name(),
+            "ordinal": stage.ordinal,
+            "line": stage.line,
+            "keep_position": stage.keep_position,
+            "params": stage.op,
+            "field": stage.op.field(),
+            "scope": declared.scope,
+            "cardinality": declared.cardinality,
+            "randomness": declared.randomness,
+            "schema": schema,
+            "inflation_factor": inflation_factor,
+            "basis": basis,
+        })
+    });
+    [source].into_iter().chain(op).collect()
+}
+
+fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
+    let notes = notes.iter().map(|note| json!(note));
+    let fused = steps.iter().filter(|step| step.contains('+'));
+    let fused = fused.map(|step| {
+        json!({
+            "pass": "fusion",
+            "op": step,
+            "change": "fused",
+            "reason": "as one step they decode or touch less, and make the same bytes",
+        })
+    });
+    notes.chain(fused).collect()
+}
+
+fn table(pipeline: &Pipeline, measured: &Measured) -> String {
+    let mut text = String::new();
+    let schema = |i: usize| {
+        let fields = pipeline.schemas()[i].fields.iter();
+        fields.map(|(name, field)| format!("{name}: {field}")).collect::<Vec<_>>().join(", ")
+    };
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "  {:<28} {:>9}  {}", "source", "", schema(0));
+    let factors = pipeline.factors(measured);
+    for (i, (stage, factor)) in pipeline.stages().iter().zip(factors).enumerate() {
+        let mark = match factor.basis {
+            Basis::Static | Basis::Unknown => "",
+            Basis::Typical => "~",
+            Basis::Sampled => "*",
+        };
+        let factor = factor.inflation_factor.map_or(String::new(), |f| format!("x{f:.2}{mark}"));
+        let _ = writeln!(text, "  {:<28} {factor:>9}  {}", stage.op.name(), schema(i + 1));
+    }
+    text
+}
+
+fn sentence(note: &Note) -> String {
+    let Note { pass, op, line, change, reason, .. } = note;
+    let place = line.map_or(String::new(), |line| format!(" (line {line})"));
+    match change {
+        Change::Removed => format!("{pass}: `{op}`{place} is removed: {reason}"),
+        Change::Moved { from, to } => {
+            format!("{pass}: `{op}`{place} moves from place {from} to {to}: {reason}")
+        }
+        Change::Refused { across } => {
+            format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")
+        }
+    }
+}

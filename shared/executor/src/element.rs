@@ -1,0 +1,207 @@
+//! One element on its way through the steps: changed, left out, or become several.
+
+use crate::{
+    ops,
+    random::DrawKey,
+    run::{Fault, Run, Scratch, too_many},
+    step::{Action, Made, Step, View},
+};
+use gristmill_pipeline::ops::MAX_ITEMS;
+use gristmill_types::RecordKey;
+
+/// What is the same for all steps of an element.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Element<'a> {
+    pub(crate) key: RecordKey,
+    pub(crate) record: &'a [u8],
+    /// Which of the elements made of its record.
+    pub(crate) copy: u32,
+    /// How many times its record became several.
+    pub(crate) level: usize,
+}
+
+/// What a step did with an element.
+struct Done {
+    bytes_in: usize,
+    bytes_out: usize,
+    kept: bool,
+}
+
+impl Run<'_> {
+    /// The steps from index `from` on, and what follows for every element that comes out.
+    pub(crate) fn steps(
+        &mut self,
+        from: usize,
+        element: Element<'_>,
+        at: &mut &'static str,
+    ) -> Result<(), Fault> {
+        let program = self.program;
+        for (i, step) in program.steps.iter().enumerate().skip(from) {
+            *at = step.blame;
+            match step.action {
+                Action::Duplicate { copies } => return self.duplicate(i, copies, element, at),
+                Action::FlatMap { field, item_bytes } => {
+                    return self.flat_map(i, field, item_bytes, element, at);
+                }
+                _ => {}
+            }
+            let Done { bytes_in, bytes_out, kept } =
+                self.act(step, element).map_err(|fault| match fault {
+                    Fault::Record { reason, .. } => Fault::Record { op: step.blame, reason },
+                    other => other,
+                })?;
+            let active_ns = self.lap();
+            self.metrics[i + 1].add(active_ns, u64::from(kept), bytes_in, bytes_out);
+            if !kept {
+                return Ok(());
+            }
+        }
+        *at = program.batch_op.0;
+        self.emit(element)
+    }
+
+    fn duplicate(
+        &mut self,
+        i: usize,
+        copies: u32,
+        element: Element<'_>,
+        at: &mut &'static str,
+    ) -> Result<(), Fault> {
+        let saved = self.hold(element.level);
+        let active_ns = self.lap();
+        self.metrics[i + 1].add(active_ns, u64::from(copies), 0, 0);
+        for copy in 0..copies {
+            let element = self.branch(i, saved, element, copy)?;
+            self.steps(i + 1, element, at)?;
+        }
+        self.scratch.places.truncate(saved);
+        Ok(())
+    }
+
+    fn flat_map(
+        &mut self,
+        i: usize,
+        field: usize,
+        item_bytes: usize,
+        element: Element<'_>,
+        at: &mut &'static str,
+    ) -> Result<(), Fault> {
+        let saved = self.hold(element.level);
+        let bytes = self.scratch.cells[field].place.bytes();
+        let items = u32::try_from(bytes / item_bytes).unwrap_or(u32::MAX);
+        if items > MAX_ITEMS {
+            let reason = format!("a list of {items} items; the most is {MAX_ITEMS}");
+            return Err(Fault::Record { op: self.program.steps[i].name, reason });
+        }
+        let active_ns = self.lap();
+        self.metrics[i + 1].add(active_ns, u64::from(items), bytes, bytes);
+        for item in 0..items {
+            let element = self.branch(i, saved, element, item)?;
+            self.scratch.cells[field].narrow(item as usize * item_bytes, item_bytes);
+            self.steps(i + 1, element, at)?;
+        }
+        self.scratch.places.truncate(saved);
+        Ok(())
+    }
+
+    /// Puts all values aside for several elements to start from; returns where it is written down
+    /// what they were.
+    fn hold(&mut self, level: usize) -> usize {
+        let Scratch { cells, places, .. } = &mut *self.scratch;
+        let saved = places.len();
+        for cell in cells {
+            cell.hold(level);
+            places.push((cell.place.clone(), cell.size));
+        }
+        saved
+    }
+
+    /// Starts the next of several elements.
+    fn branch<'e>(
+        &mut self,
+        i: usize,
+        saved: usize,
+        element: Element<'e>,
+        copy: u32,
+    ) -> Result<Element<'e>, Fault> {
+        // The one before may have completed a batch.
+        self.begin_frame()?;
+        let Scratch { cells, places, .. } = &mut *self.scratch;
+        for (cell, (place, size)) in cells.iter_mut().zip(&places[saved..]) {
+            cell.place.clone_from(place);
+            cell.size = *size;
+        }
+        let step = &self.program.steps[i];
+        let copies = element.copy.checked_mul(step.action.width());
+        let copy = copies.and_then(|first| first.checked_add(copy));
+        let copy = copy.ok_or_else(|| too_many(step.name))?;
+        Ok(Element { copy, level: element.level + 1, ..element })
+    }
+
+    /// Does what a step does to one element.
+    fn act(&mut self, step: &Step, element: Element<'_>) -> Result<Done, Fault> {
+        let Scratch { cells, tools, writer, .. } = &mut *self.scratch;
+        let bad = |reason| Fault::Record { op: "", reason };
+        let Element { key: record, copy, .. } = element;
+        let (seed, epoch, repeat) = (self.input.seed, self.input.epoch, self.input.copy);
+        let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
+        let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
+        match &step.action {
+            Action::Transform { input, output, kernel, to_row } => {
+                let row = match to_row {
+                    true => Some(writer.row_mut(self.program.tensor_of(*output), self.row)?),
+                    false => None,
+                };
+                let (bytes_in, made) = if input == output {
+                    let cell = &mut cells[*input];
+                    let size = step.size.unwrap_or(cell.size);
+                    let (bytes, sink) = cell.split(element.record, row).map_err(bad)?;
+                    let view = View { bytes, size };
+                    (bytes.len(), kernel.run(view, sink, tools, &mut draw.draw()))
+                } else {
+                    let both = cells.get_disjoint_mut([*input, *output]);
+                    let [from, to] = both.map_err(|error| bad(error.to_string()))?;
+                    let bytes = from.value(element.record, &[]);
+                    let view = View { bytes, size: step.size.unwrap_or(from.size) };
+                    (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw.draw()))
+                };
+                let Made { bytes, size } = made.map_err(bad)?;
+                let cell = &mut cells[*output];
+                cell.moved(*to_row, bytes);
+                cell.size = size;
+                done(bytes_in, bytes)
+            }
+            Action::InPlace { field, kernel } => {
+                let cell = &mut cells[*field];
+                let size = step.size.unwrap_or(cell.size);
+                let row = match cell.place {
+                    crate::cell::Place::Row => {
+                        writer.row_mut(self.program.tensor_of(*field), self.row)?
+                    }
+                    _ => &mut [],
+                };
+                let value = cell.value_mut(element.record, row).map_err(bad)?;
+                kernel.run(value, size, &mut draw.draw());
+                done(value.len(), value.len())
+            }
+            Action::Filter { field, kernel } => {
+                let cell = &cells[*field];
+                let bytes = cell.value(element.record, &[]);
+                let view = View { bytes, size: step.size.unwrap_or(cell.size) };
+                let kept = kernel.keeps(view, &mut draw.draw()).map_err(bad)?;
+                Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
+            }
+            Action::Shorten { field, most_bytes } => {
+                let cell = &mut cells[*field];
+                let bytes_in = cell.place.bytes();
+                cell.narrow(0, bytes_in.min(*most_bytes));
+                done(bytes_in, cell.place.bytes())
+            }
+            Action::Wait(duration) => match ops::sleep(*duration, self.cancelled) {
+                true => done(0, 0),
+                false => Err(Fault::Cancelled),
+            },
+            Action::Duplicate { .. } | Action::FlatMap { .. } | Action::Nothing => done(0, 0),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Steps that do what two operators do give the bytes that those give.
+
+use super::*;
+use jpeg_encoder::SamplingFactor;
+
+/// The same operators with nothing fused: a step between them that does nothing.
+fn unfused() -> String {
+    RESNET.replace("  - decode\n", "  - decode\n  - sleep: { ms: 0 }\n")
+}
+
+fn encoded(
+    (width, height): (u16, u16),
+    components: usize,
+    sampling: SamplingFactor,
+    restart: Option<u16>,
+    progressive: bool,
+) -> Vec<u8> {
+    let pixels = picture(u32::from(width) + u32::from(height), width, height, components);
+    let mut jpeg = Vec::new();
+    let mut encoder = jpeg_encoder::Encoder::new(&mut jpeg, 85);
+    encoder.set_sampling_factor(sampling);
+    encoder.set_progressive(progressive);
+    if let Some(interval) = restart {
+        encoder.set_restart_interval(interval);
+    }
+    let kind = match components {
+        1 => jpeg_encoder::ColorType::Luma,
+        _ => jpeg_encoder::ColorType::Rgb,
+    };
+    encoder.encode(&pixels, width, height, kind).unwrap();
+    jpeg
+}
+
+#[test]
+fn a_window_decoded_alone_is_that_of_the_whole_image() {
+    use SamplingFactor::{R_4_1_1, R_4_2_0, R_4_2_2, R_4_4_0, R_4_4_1, R_4_4_4};
+    let mut images = Vec::new();
+    for size in [(200, 150), (97, 61), (64, 64), (33, 170), (9, 7), (1, 1)] {
+        for sampling in [R_4_4_4, R_4_2_2, R_4_4_0, R_4_2_0, R_4_1_1, R_4_4_1] {
+            images.push(encoded(size, 3, sampling, None, false));
+        }
+        images.push(encoded(size, 1, R_4_4_4, None, false));
+        images.push(encoded(size, 3, R_4_2_0, Some(3), false));
+        images.push(encoded(size, 3, R_4_2_0, None, true));
+        // Cameras append things.
+        let appended = [encoded(size, 3, R_4_2_0, None, false), vec![0; 1000]].concat();
+        images.push(appended);
+    }
+    // Six windows of each.
+    let records: Vec<Vec<u8>> =
+        images.iter().flat_map(|image| vec![image_record(image, 1); 6]).collect();
+    let fused = Bench::new(RESNET, &records).all();
+    let mut apart = Bench::new(&unfused(), &records);
+    assert_eq!(fused.metrics[1].op, "decode+random_resized_crop");
+    assert_eq!(rows(&fused).len(), records.len());
+    // The step between shifts the ordinals that key the draws: shift them back.
+    for step in &mut apart.program.steps {
+        step.ordinal = step.ordinal.saturating_sub(1);
+    }
+    assert_eq!(apart.program.steps.len(), 4);
+    assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ");
+}

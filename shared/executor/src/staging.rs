@@ -1,0 +1,281 @@
+//! Rows that wait until a batch of them is full: sequences, whose padding depends on the longest.
+
+use crate::program::{Delivered, Program};
+use bytes::BytesMut;
+use gristmill_format::{
+    ChunkWriter, FormatError, Frame, FrameKind, Limits, Schema, TensorSpec, TensorView,
+};
+
+/// The open batches of a split, one for each bucket.
+#[derive(Debug, Default)]
+pub(crate) struct Staging {
+    buckets: Vec<Rows>,
+    /// What buckets had left at the end of the split.
+    rest: Rows,
+}
+
+/// Rows of one open batch: of each delivered field the values, one after the other.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    /// Key and copy of each row.
+    origins: Vec<(u64, u32)>,
+    fields: Vec<Column>,
+}
+
+#[derive(Debug, Default)]
+struct Column {
+    values: Vec<u8>,
+    /// Where each row ends in `values`.
+    ends: Vec<usize>,
+}
+
+impl Column {
+    fn row(&self, row: usize) -> &[u8] {
+        let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.values[start..self.ends[row]]
+    }
+
+    fn longest_bytes(&self) -> usize {
+        let mut start = 0;
+        let lengths = self.ends.iter().map(|&end| end - std::mem::replace(&mut start, end));
+        lengths.max().unwrap_or(0)
+    }
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        self.origins.len()
+    }
+
+    fn clear(&mut self) {
+        self.origins.clear();
+        for column in &mut self.fields {
+            column.values.clear();
+            column.ends.clear();
+        }
+    }
+
+    /// Starts a row; its fields follow in their order.
+    fn begin(&mut self, origin: (u64, u32), fields: usize) {
+        self.fields.resize_with(fields, Column::default);
+        self.origins.push(origin);
+    }
+
+    fn push(&mut self, field: usize, value: &[u8]) {
+        let column = &mut self.fields[field];
+        column.values.extend_from_slice(value);
+        column.ends.push(column.values.len());
+    }
+
+    /// Writes all rows as one frame.
+    fn write(
+        &self,
+        program: &Program,
+        writer: &mut ChunkWriter,
+        kind: FrameKind,
+    ) -> Result<(), FormatError> {
+        let rows = self.len();
+        let padded = match kind {
+            FrameKind::Batch => Some(self.padded_schema(program)?),
+            FrameKind::Remainder => None,
+        };
+        writer.begin_frame(padded.as_ref().unwrap_or(&program.schema), rows)?;
+        for (row, (key, copy)) in self.origins.iter().enumerate() {
+            writer.row_mut(program.key_tensor, row)?.copy_from_slice(&key.to_le_bytes());
+            writer.row_mut(program.copy_tensor, row)?.copy_from_slice(&copy.to_le_bytes());
+        }
+        for (field, column) in program.delivered.iter().zip(&self.fields) {
+            for row in 0..rows {
+                let value = column.row(row);
+                match (&field.sequence, &padded) {
+                    (Some(_), None) => writer.push_ragged(field.tensor, value)?,
+                    (sequence, _) => {
+                        let (start, rest) =
+                            writer.row_mut(field.tensor, row)?.split_at_mut(value.len());
+                        start.copy_from_slice(value);
+                        if let Some(sequence) = sequence {
+                            fill(rest, &sequence.pad);
+                        }
+                    }
+                }
+            }
+        }
+        writer.end_frame(kind, rows)
+    }
+
+    fn padded_schema(&self, program: &Program) -> Result<Schema, FormatError> {
+        program.padded_schema(|field| self.fields[field].longest_bytes())
+    }
+}
+
+impl Program {
+    /// Whether batches have their sequences padded, and so remainders have not.
+    pub fn pads(&self) -> bool {
+        self.batching.padding.is_some() && self.schema.has_ragged()
+    }
+
+    /// The batch of the rows of `frame`, which has this program's tensors with sequences as they are:
+    /// what a worker would have made of the same rows. `buffer` gives an empty buffer for that many
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if the frame has other tensors, [`FormatError::OverLimit`] if the
+    /// padded one would be larger than `limits` allow.
+    pub fn pad(
+        &self,
+        frame: &Frame,
+        limits: &Limits,
+        buffer: impl FnOnce(usize) -> BytesMut,
+    ) -> Result<BytesMut, FormatError> {
+        if *frame.schema() != self.schema {
+            return Err(FormatError::invalid("the frame is not of this pipeline"));
+        }
+        let views: Vec<TensorView<'_>> = frame.tensors().collect();
+        let longest = |field: usize| {
+            let view = &views[self.delivered[field].tensor];
+            let rows = (0..frame.rows()).filter_map(|row| view.row(row));
+            rows.map(<[u8]>::len).max().unwrap_or(0)
+        };
+        let schema = self.padded_schema(longest)?;
+        let layout = schema.layout(frame.rows(), &vec![0; schema.tensors().len()])?;
+        let bytes = layout.frame_bytes();
+        FormatError::within("frame size in bytes", bytes as u64, limits.frame_bytes)?;
+        let mut padded = buffer(bytes);
+        padded.resize(bytes, 0);
+        padded[..layout.header().len()].copy_from_slice(layout.header());
+        for (tensor, view) in views.iter().enumerate() {
+            let Some(range) = layout.values(tensor) else { continue };
+            let field = self.delivered.iter().find(|field| field.tensor == tensor);
+            let Some(sequence) = field.and_then(|field| field.sequence.as_ref()) else {
+                padded[range].copy_from_slice(view.values());
+                continue;
+            };
+            let row_bytes = range.len() / frame.rows().max(1);
+            for (row, to) in padded[range].chunks_exact_mut(row_bytes.max(1)).enumerate() {
+                let value = view.row(row).unwrap_or_default();
+                let (start, rest) = to.split_at_mut(value.len());
+                start.copy_from_slice(value);
+                fill(rest, &sequence.pad);
+            }
+        }
+        Ok(padded)
+    }
+
+    /// The tensors of a batch: every sequence as long as the longest of its rows is padded to, whose
+    /// bytes `longest` tells by the index of the field.
+    fn padded_schema(&self, longest: impl Fn(usize) -> usize) -> Result<Schema, FormatError> {
+        let mut tensors: Vec<TensorSpec> = self.schema.tensors().to_vec();
+        for (i, field) in self.delivered.iter().enumerate() {
+            let Some(sequence) = &field.sequence else { continue };
+            let longest = longest(i) / sequence.item_bytes;
+            let items = self.batching.padded_length(&field.name, longest);
+            // Rows that are too long were refused when they came.
+            let items = items.unwrap_or(longest);
+            let spec = &mut tensors[field.tensor];
+            let shape = [items].into_iter().chain(spec.shape.iter().copied()).collect::<Vec<_>>();
+            *spec = TensorSpec::fixed(&spec.name, spec.dtype, shape);
+        }
+        Schema::new(tensors)
+    }
+}
+
+/// Fills `out` with one value, over and over.
+fn fill(out: &mut [u8], value: &[u8]) {
+    match value {
+        [byte] => out.fill(*byte),
+        zeros if zeros.iter().all(|byte| *byte == 0) => out.fill(0),
+        _ => out.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(value)),
+    }
+}
+
+impl Staging {
+    /// Forgets all rows; the memory stays.
+    pub(crate) fn reset(&mut self) {
+        self.buckets.iter_mut().for_each(Rows::clear);
+        self.rest.clear();
+    }
+
+    /// Takes in a row: `value` gives the bytes of a delivered field. Writes the batch it completes;
+    /// returns whether it did.
+    ///
+    /// # Errors
+    /// A row that is longer than its padding allows is the record's error.
+    pub(crate) fn push<'v>(
+        &mut self,
+        program: &Program,
+        writer: &mut ChunkWriter,
+        origin: (u64, u32),
+        value: impl Fn(&Delivered) -> &'v [u8],
+    ) -> Result<bool, Refused> {
+        let mut bucket = 0;
+        for field in &program.delivered {
+            let Some(sequence) = &field.sequence else { continue };
+            let items = value(field).len() / sequence.item_bytes;
+            program.batching.padded_length(&field.name, items).map_err(Refused::Row)?;
+            if let Some(buckets) =
+                program.batching.buckets.as_ref().filter(|b| b.field == field.name)
+            {
+                bucket = buckets.of(items);
+            }
+        }
+        if self.buckets.len() <= bucket {
+            self.buckets.resize_with(bucket + 1, Rows::default);
+        }
+        let rows = &mut self.buckets[bucket];
+        rows.begin(origin, program.delivered.len());
+        for (i, field) in program.delivered.iter().enumerate() {
+            rows.push(i, value(field));
+        }
+        write_if_full(rows, program, writer)
+    }
+
+    /// Writes what is left: full batches of neighbouring buckets, then the remainder. Returns the
+    /// number of batches and the rows of the remainder.
+    pub(crate) fn finish(
+        &mut self,
+        program: &Program,
+        writer: &mut ChunkWriter,
+    ) -> Result<(u32, u32), FormatError> {
+        let Staging { buckets, rest } = self;
+        let mut batches = 0;
+        for rows in buckets {
+            for row in 0..rows.len() {
+                rest.begin(rows.origins[row], rows.fields.len());
+                for field in 0..rows.fields.len() {
+                    rest.push(field, rows.fields[field].row(row));
+                }
+                if rest.len() == program.batching.size as usize {
+                    rest.write(program, writer, FrameKind::Batch)?;
+                    rest.clear();
+                    batches += 1;
+                }
+            }
+            rows.clear();
+        }
+        let left = rest.len() as u32;
+        if left > 0 {
+            rest.write(program, writer, FrameKind::Remainder)?;
+            rest.clear();
+        }
+        Ok((batches, left))
+    }
+}
+
+/// Why a row was not taken in.
+pub(crate) enum Refused {
+    Row(String),
+    Fatal(FormatError),
+}
+
+fn write_if_full(
+    rows: &mut Rows,
+    program: &Program,
+    writer: &mut ChunkWriter,
+) -> Result<bool, Refused> {
+    if rows.len() < program.batching.size as usize {
+        return Ok(false);
+    }
+    rows.write(program, writer, FrameKind::Batch).map_err(Refused::Fatal)?;
+    rows.clear();
+    Ok(true)
+}

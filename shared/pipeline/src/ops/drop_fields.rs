@@ -1,0 +1,47 @@
+//! `drop`: fields that are not delivered.
+
+use super::element_wise;
+use crate::{
+    Declaration, PipelineError,
+    flow::Flow,
+    node::{Node, Value},
+    op::Operator,
+    table::Table,
+};
+use serde::Serialize;
+
+/// Any element -> the same without `fields`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DropFields {
+    pub fields: Vec<String>,
+}
+
+impl Operator for DropFields {
+    const DECLARATION: Declaration = element_wise("drop", 1);
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let node: &Node = params.require("fields")?;
+        let fields = match &node.value {
+            Value::Seq(items) if !items.is_empty() => {
+                items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
+            }
+            _ => return Err(node.error("`drop` `fields` must be a list of field names")),
+        };
+        Ok(DropFields { fields })
+    }
+
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        for field in &self.fields {
+            flow.field("drop", field)?;
+            flow.remove(field);
+        }
+        match flow.schema().fields.is_empty() {
+            true => Err("`drop` leaves the element without fields".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+}

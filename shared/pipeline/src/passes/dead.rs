@@ -1,0 +1,73 @@
+//! Operators that do nothing, or whose work nobody sees, are removed.
+
+use super::{Change, Note, Optimised};
+use crate::{Cardinality, Op, Stage};
+use std::collections::BTreeSet;
+
+/// Removes operators until none is left that does nothing.
+pub(super) fn remove(optimised: &mut Optimised) {
+    while let Some((at, reason)) = find(optimised) {
+        let mut stages = optimised.pipeline.stages().to_vec();
+        let mut removed = vec![(stages.remove(at), reason)];
+        let made = removed[0].0.op.output().filter(|field| removed[0].0.op.field() != Some(field));
+        if let Some(made) = made.map(str::to_owned) {
+            forget(&mut stages, &made, &mut removed);
+        }
+        // A pipeline that does not hold together without it needs it after all.
+        let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
+        optimised.pipeline = pipeline;
+        optimised.notes.extend(removed.into_iter().map(|(stage, reason)| {
+            let Stage { op, ordinal, line, .. } = stage;
+            Note { pass: "dead_ops", op: op.name(), ordinal, line, change: Change::Removed, reason }
+        }));
+    }
+}
+
+/// A field that is not made need not be dropped.
+fn forget(stages: &mut Vec<Stage>, made: &str, removed: &mut Vec<(Stage, String)>) {
+    for stage in stages.iter_mut() {
+        if let Op::DropFields(drop) = &mut stage.op {
+            drop.fields.retain(|field| field != made);
+        }
+    }
+    let empty = |stage: &mut Stage| matches!(&stage.op, Op::DropFields(op) if op.fields.is_empty());
+    removed.extend(
+        stages.extract_if(.., empty).map(|stage| (stage, "nothing is left to drop".into())),
+    );
+}
+
+fn find(optimised: &Optimised) -> Option<(usize, String)> {
+    let pipeline = &optimised.pipeline;
+    let stages = pipeline.stages();
+    let mut seen = BTreeSet::new();
+    // From the end: a field is seen if it is delivered, or read by an operator that is.
+    seen.extend(pipeline.output_schema().fields.keys().map(String::as_str));
+    for (i, stage) in stages.iter().enumerate().rev() {
+        let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
+        let declared = stage.op.declaration();
+        if let Some(reason) = does_nothing(&stage.op)
+            && input == output
+        {
+            return Some((i, reason));
+        }
+        let writes = stage.op.output();
+        let unseen = writes.filter(|field| !seen.contains(field));
+        if let (Some(field), Cardinality::OneToOne) = (unseen, declared.cardinality) {
+            return Some((i, format!("nobody sees `{field}` after it")));
+        }
+        // What is dropped is not seen before, unless read.
+        seen.extend(stage.op.field());
+    }
+    None
+}
+
+/// Why the operator changes nothing, whatever it is given.
+fn does_nothing(op: &Op) -> Option<String> {
+    match op {
+        Op::Flip(flip) if flip.p == 0.0 => Some("it mirrors nothing with p 0".into()),
+        Op::Duplicate(op) if op.copies == 1 => Some("one copy is the element itself".into()),
+        // The schema before and after decides: it is the same dtype.
+        Op::Cast(_) => Some("its input has that dtype already".into()),
+        _ => None,
+    }
+}

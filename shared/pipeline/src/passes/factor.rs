@@ -1,0 +1,88 @@
+//! How much larger or smaller an operator makes its field: the inflation factor (Pecan, section 5.2).
+
+use crate::{Op, Pipeline};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What operators did to elements that were looked at, by the operators' ordinals: mean bytes of the
+/// field before and after.
+pub type Measured = BTreeMap<u32, (f64, f64)>;
+
+/// How a factor is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Basis {
+    /// By dtypes and shapes alone.
+    Static,
+    /// By the size that the author says images typically have.
+    Typical,
+    /// By running some elements.
+    Sampled,
+    Unknown,
+}
+
+/// An operator's inflation factor: bytes of its field after it / before it, of all elements together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Factor {
+    pub inflation_factor: Option<f64>,
+    pub basis: Basis,
+}
+
+impl Factor {
+    /// Closer to 1 than this counts as 1: 0.95 to 1.05.
+    const TIE: f64 = 0.05;
+
+    pub(super) fn is_deflationary(&self) -> bool {
+        self.inflation_factor.is_some_and(|factor| factor < 1.0 - Self::TIE)
+    }
+
+    pub(super) fn is_inflationary(&self) -> bool {
+        self.inflation_factor.is_some_and(|factor| factor > 1.0 + Self::TIE)
+    }
+}
+
+/// Bytes of a field, and whether they are an author's estimate.
+type Size = (f64, bool);
+
+pub(super) fn factors(pipeline: &Pipeline, measured: &Measured) -> Vec<Factor> {
+    // What fields of unknown size are estimated to have.
+    let mut estimates: BTreeMap<&str, f64> = BTreeMap::new();
+    let mut factors = Vec::new();
+    for (i, stage) in pipeline.stages().iter().enumerate() {
+        let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
+        let known = |schema: &crate::Schema, field: &str| -> Option<Size> {
+            Some((schema.field(field)?.element_bytes()? as f64, false))
+        };
+        let estimated = |field: &str| estimates.get(field).map(|bytes| (*bytes, true));
+        let before = stage.op.field().and_then(|f| known(input, f).or_else(|| estimated(f)));
+        let after = match (&stage.op, stage.op.field().zip(stage.op.output())) {
+            (_, None) => None,
+            (Op::Decode(decode), Some(_)) => {
+                decode.typical_size.map(|[h, w]| (f64::from(h) * f64::from(w) * 3.0, true))
+            }
+            (_, Some((from, to))) => known(output, to).or_else(|| {
+                // Of unknown size before and after: the size stays, the dtype may not.
+                let dtype = |schema: &crate::Schema, field: &str| {
+                    schema.field(field).and_then(|field| field.dtype.size_bytes())
+                };
+                let ratio = dtype(output, to)? as f64 / dtype(input, from)? as f64;
+                before.map(|(bytes, _)| (bytes * ratio, true))
+            }),
+        };
+        if let (Some(field), Some((bytes, _))) = (stage.op.output(), after) {
+            estimates.insert(field, bytes);
+        }
+        let factor = |before: f64, after: f64, basis| Factor {
+            inflation_factor: (before > 0.0).then_some(after / before),
+            basis,
+        };
+        factors.push(match (measured.get(&stage.ordinal), before, after) {
+            (Some((before, after)), ..) => factor(*before, *after, Basis::Sampled),
+            (None, Some((before, a)), Some((after, b))) => {
+                factor(before, after, if a || b { Basis::Typical } else { Basis::Static })
+            }
+            _ => Factor { inflation_factor: None, basis: Basis::Unknown },
+        });
+    }
+    factors
+}

@@ -1,0 +1,157 @@
+//! What passes do, and what they refuse.
+
+use super::*;
+use crate::Pipeline;
+
+fn pipeline(ops: &str) -> Pipeline {
+    let ops: String = ops.lines().map(|line| format!("  {}\n", line.trim())).collect();
+    let source = "
+source:
+  tfrecord: x
+  features:
+    image: { dtype: bytes }
+    label: { dtype: i64 }
+    boxes: { dtype: f32, shape: [4] }
+ops:
+";
+    Pipeline::parse(&format!("{source}{ops}")).unwrap()
+}
+
+fn optimised(ops: &str) -> (Vec<&'static str>, Vec<Note>) {
+    let Optimised { pipeline, notes } = optimise(&pipeline(ops), &Measured::new());
+    (pipeline.stages().iter().map(|stage| stage.op.name()).collect(), notes)
+}
+
+#[test]
+fn what_makes_images_smaller_comes_first() {
+    let (order, notes) = optimised(
+        "- decode: { typical_size: [375, 500] }
+         - flip
+         - resize: { size: 224 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "flip", "batch"]);
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1 });
+    assert_eq!(notes[0].reason, "it makes elements smaller (inflation factor 0.27)");
+}
+
+#[test]
+fn nothing_moves_on_a_guess() {
+    let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
+    assert_eq!(optimised(ops).0, ["decode", "flip", "resize", "batch"]);
+    // Those who looked know.
+    let measured = Measured::from([(2, (1e6, 150_528.0))]);
+    let order = optimise(&pipeline(ops), &measured).pipeline;
+    assert_eq!(order.stages()[1].op.name(), "resize");
+}
+
+#[test]
+fn a_factor_of_1_04_moves_nothing() {
+    let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
+    for factor in [0.96, 1.0, 1.04] {
+        let measured = Measured::from([(2, (100.0, 100.0 * factor))]);
+        assert!(optimise(&pipeline(ops), &measured).notes.is_empty(), "{factor}");
+    }
+}
+
+#[test]
+fn nothing_crosses_what_keeps_its_position() {
+    for keep in ["flip: { keep_position: true }", "flip"] {
+        let own = if keep == "flip" { ", keep_position: true" } else { "" };
+        let (order, _) = optimised(&format!(
+            "- decode: {{ typical_size: 500 }}\n- {keep}\n- resize: {{ size: 224{own} }}\n- batch: {{ size: 4 }}"
+        ));
+        assert_eq!(order, ["decode", "flip", "resize", "batch"]);
+    }
+}
+
+#[test]
+fn the_author_can_forbid_it_all() {
+    let text = "
+auto_order: false
+source: { tfrecord: x, features: { image: { dtype: bytes } } }
+ops: [{ decode: { typical_size: 500 } }, flip, { resize: { size: 224 } }, { batch: { size: 4 } }]
+";
+    let pipeline = Pipeline::parse(text).unwrap();
+    assert_eq!(optimise(&pipeline, &Measured::new()).pipeline, pipeline);
+}
+
+#[test]
+fn what_makes_elements_larger_comes_late() {
+    let (order, _) = optimised(
+        "- decode
+         - resize: { size: 224 }
+         - normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] }
+         - flip
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "flip", "normalise", "batch"]);
+}
+
+#[test]
+fn a_dtype_that_others_need_is_not_taken_away() {
+    // Resizing works on u8: it cannot come after the normalisation, nor this before it.
+    let (order, notes) = optimised(
+        "- decode: { typical_size: 64 }
+         - resize: { size: 128 }
+         - normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] }
+         - cast: { dtype: bf16 }
+         - flip
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "flip", "resize", "normalise", "cast", "batch"]);
+    assert!(notes.iter().all(|note| note.pass == "auto_order"));
+}
+
+#[test]
+fn a_crop_is_not_moved_before_a_resize() {
+    let (order, notes) = optimised(
+        "- decode: { typical_size: 100 }
+         - resize: { size: 256 }
+         - random_resized_crop: { size: 64 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "random_resized_crop", "batch"]);
+    assert!(notes.iter().any(|note| note.reason.contains("assume_commutes")), "{notes:?}");
+}
+
+#[test]
+fn a_filter_comes_before_work_it_saves() {
+    let (order, notes) = optimised(
+        "- decode
+         - resize: { size: 64 }
+         - filter: { field: label, max: 9 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["filter", "decode", "resize", "batch"]);
+    assert_eq!(notes[0].reason, "what it leaves out needs no work");
+}
+
+#[test]
+fn what_nobody_sees_is_removed() {
+    let (order, notes) = optimised(
+        "- decode
+         - resize: { size: 64 }
+         - cast: { dtype: u8 }
+         - flip: { p: 0 }
+         - copy: { into: second }
+         - length: { field: boxes, into: corners }
+         - drop: { fields: [second] }
+         - duplicate: { copies: 1 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "length", "batch"]);
+    assert_eq!(notes.iter().filter(|note| note.change == Change::Removed).count(), 5);
+}
+
+#[test]
+fn draws_stay_with_their_operator() {
+    let text =
+        "- decode: { typical_size: 500 }\n- flip\n- resize: { size: 64 }\n- batch: { size: 4 }";
+    let ordered = optimise(&pipeline(text), &Measured::new()).pipeline;
+    let flip = ordered.stages().iter().find(|stage| stage.op.name() == "flip").unwrap();
+    assert_eq!(flip.ordinal, 1);
+    let frozen = Pipeline::from_canonical(&ordered.canonical_json()).unwrap();
+    assert_eq!(frozen.canonical_json(), ordered.canonical_json());
+}
