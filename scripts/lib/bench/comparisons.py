@@ -71,9 +71,7 @@ def with_peers(figures, runs):
         peer = run.who()
         for variant, bar in run.against:
             ours = peer._replace(name="gristmill", variant=variant)
-            if not figures.of(ours):
-                ours = ours._replace(variant="")
-            values = figures.ratios(peer, ours, "cpu_ms")
+            values = figures.ratios(peer, ours, "cpu_ms") or figures.ratios(peer, ours._replace(variant=""), "cpu_ms")
             yield Comparison(f"{label(ours)}: CPU of {run.name} / ours", values, at_least=bar)
 
 
