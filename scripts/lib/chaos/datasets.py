@@ -1,12 +1,11 @@
 """What the jobs read: integers written here, images made by `gristmill demo`, a pipeline for each."""
 
 import dataclasses
-import os
 import pathlib
-import struct
 import subprocess
 
-CASTAGNOLI = 0x82F63B78
+from tfrecord import framed, int_example, record_sizes
+
 INTS_PIPELINE = """name: chaos-sleep
 source:
   tfrecord: .
@@ -53,69 +52,11 @@ class Dataset:
         return -(-sum(self.files) // self.batch)
 
 
-def crc_table():
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (CASTAGNOLI if byte & 1 else 0)
-        table.append(byte)
-    return table
-
-
-TABLE = crc_table()
-
-
-def masked_crc(data):
-    """CRC-32C as TFRecord stores it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def varint(number):
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def field(number, data):
-    """A length-delimited protobuf field."""
-    return varint(number << 3 | 2) + varint(len(data)) + data
-
-
-def int_example(value):
-    """A tf.Example with one int64 called `value`."""
-    int64_list = field(3, field(1, varint(value)))
-    return field(1, field(1, field(1, b"value") + field(2, int64_list)))
-
-
-def framed(record):
-    length = struct.pack("<Q", len(record))
-    sums = struct.pack("<I", masked_crc(length)), struct.pack("<I", masked_crc(record))
-    return length + sums[0] + record + sums[1]
-
-
-def record_count(path):
-    """Records of a TFRecord file, by their lengths."""
-    count, size = 0, path.stat().st_size
-    with path.open("rb") as file:
-        while file.tell() < size:
-            (length,) = struct.unpack("<Q", file.read(8))
-            file.seek(length + 8, os.SEEK_CUR)
-            count += 1
-    return count
-
-
 def made(name, directory, pipeline, batch, epochs):
     path = directory.parent / f"{name}.yaml"
     path.write_text(pipeline)
     files = sorted(path for path in directory.iterdir() if path.name.startswith("train-"))
-    counts = tuple(record_count(path) for path in files)
+    counts = tuple(sum(1 for _ in record_sizes(path)) for path in files)
     return Dataset(name, directory, path, counts, batch, epochs)
 
 
@@ -126,7 +67,7 @@ def integers(root, records=1990, shards=5, sleep_ms=4, batch=8, epochs=3):
     for shard in range(shards):
         first, end = records * shard // shards, records * (shard + 1) // shards
         path = directory / f"train-{shard:05}-of-{shards:05}"
-        path.write_bytes(b"".join(framed(int_example(value)) for value in range(first, end)))
+        path.write_bytes(b"".join(framed(int_example("value", [value])) for value in range(first, end)))
     pipeline = INTS_PIPELINE.format(sleep_ms=sleep_ms, batch=batch)
     return made("sleep", directory, pipeline, batch, epochs)
 

@@ -1,0 +1,1 @@
+"""Peers on the same work: see scripts/bench-peers."""

@@ -1,0 +1,96 @@
+"""Who is held against whom, like with like, and the bars."""
+
+import os
+import statistics
+import typing
+
+from bench.figures import Who
+
+WORKS = ("p1", "p2", "p4", "service", "ingest")
+ALL_CORES = None
+TWO_CORES_MIN = 1.9
+FLOOR_MAX = 1.15
+INGEST_MB_MIN = 1500
+
+
+class Run(typing.NamedTuple):
+    """A program of a peer, on a work."""
+
+    work: str
+    environment: str
+    name: str
+    module: str
+    cores: int | None
+    against: tuple
+    """(variant of ours, bar: how many times its CPU the peer has to use, or None for no bar). A
+    pipeline of ours that has but one variant stands for all."""
+    how: str
+
+    def who(self):
+        return Who(self.work, self.name, "", self.cores or len(os.sched_getaffinity(0)))
+
+
+RUNS = (
+    Run("p1", "tf", "tf.data", "tf_data", ALL_CORES, (("no_antialias", 1.55), ("fast", 2.2)),
+        "no antialias; decodes the crop alone"),
+    Run("p1", "dali", "DALI", "dali_pipeline", ALL_CORES, (("antialias", 1.55),), "antialias; CPU operators"),
+    Run("p1", "torch", "torch", "torch_loader", ALL_CORES, (("antialias", None),), "antialias; torchvision v2"),
+    Run("p1", "grain", "Grain", "grain_loader", ALL_CORES, (("antialias", None),), "antialias; OpenCV"),
+    Run("p2", "tf", "tf.data", "tf_data", ALL_CORES, (("no_antialias", 2.5),), "no antialias"),
+    Run("p2", "torch", "torch", "torch_loader", ALL_CORES, (("antialias", None),), "antialias; torchvision v2 on PIL"),
+    Run("p4", "torch", "torch", "torch_loader", 1, (("", 1.0),), "json.loads of the same lines, in one process"),
+    Run("p4", "tf", "tf.data", "tf_data", ALL_CORES, (("", None),), "TFRecord of the same sequences"),
+    Run("service", "tf", "tf.data service", "tf_service", ALL_CORES, (("", 2.5),), "p1, not compressed; no antialias"),
+    Run("ingest", "tf", "tf.data service", "tf_service", ALL_CORES, (), "u8 batches, not compressed; both ends"),
+)
+
+
+class Comparison(typing.NamedTuple):
+    what: str
+    values: list
+    """One a round."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def value(self):
+        return statistics.median(self.values) if self.values else None
+
+    @property
+    def holds(self):
+        """None where there is no bar; a bar that was not measured does not hold."""
+        if self.at_least is None and self.at_most is None:
+            return None
+        if self.value is None:
+            return False
+        return self.value <= self.at_most if self.at_least is None else self.value >= self.at_least
+
+
+def with_peers(figures, runs):
+    for run in runs:
+        peer = run.who()
+        for variant, bar in run.against:
+            ours = peer._replace(name="gristmill", variant=variant)
+            values = figures.ratios(peer, ours, "cpu_ms") or figures.ratios(peer, ours._replace(variant=""), "cpu_ms")
+            yield Comparison(f"{label(ours)}: CPU of {run.name} / ours", values, at_least=bar)
+
+
+def with_itself(figures):
+    for who in figures.everyone():
+        if who.name != "gristmill":
+            continue
+        if who.work == "ingest":
+            values = [1000 / figure.cpu_ms for figure in figures.of(who)]
+            yield Comparison("ingest: MB a CPU second of the fetcher", values, at_least=INGEST_MB_MIN)
+        one = who._replace(cores=1)
+        if who.cores > 1 and (values := figures.ratios(who, one, "samples_per_s")):
+            # Half of what is lost with two cores is lost with each.
+            bar = TWO_CORES_MIN / 2 * who.cores
+            yield Comparison(f"{label(who)}: samples/s of {who.cores} cores / one", values, at_least=bar)
+        floors = [figure.cpu_ms / figure.floor_cpu_ms for figure in figures.of(who) if figure.floor_cpu_ms]
+        if who.work == "p1" and who.cores == 1 and floors:
+            yield Comparison(f"{label(who)}: CPU / floor of its kernels", floors, at_most=FLOOR_MAX)
+
+
+def label(who):
+    return f"{who.work} {who.variant}".strip()

@@ -1,0 +1,78 @@
+"""Runs programs that print what they found as a JSON object in their last line, one at a time; leaves none behind."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import time
+
+from process_tree import tree
+
+PR_SET_CHILD_SUBREAPER = 36
+SECONDS_TO_END = 5
+
+
+class Failed(Exception):
+    """A program did not do what it was to do; why, in one line."""
+
+
+def adopt():
+    """What outlives the program that started it becomes a child of this process, and is found by `end_all`."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def answer(command, log, seconds, cores=None, env=None):
+    """The object that a program prints last. It has the last so many cores; what else it says goes to a file."""
+    mine = sorted(os.sched_getaffinity(0))
+    allowed = mine[-cores:] if cores else mine
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as errors:
+        # In a session of its own: a terminal interrupts this process, which ends what it started.
+        child = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+            env={**os.environ, **(env or {})}, start_new_session=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, allowed),
+        )
+    try:
+        printed, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Failed(f"no answer within {seconds:.0f} s; see {log}") from None
+    if child.returncode != 0:
+        raise Failed(f"{last_words(log)} (exit code {child.returncode}; see {log})")
+    try:
+        return json.loads(printed.splitlines()[-1])
+    except (IndexError, ValueError):
+        raise Failed(f"its last line is no JSON object: {' '.join(map(str, command))}") from None
+
+
+def last_words(log):
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:200] if lines else "it said nothing"
+
+
+def below():
+    me = os.getpid()
+    return [pid for pid in tree(me) if pid != me]
+
+
+def signal_all(number):
+    for pid in below():
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+
+def end_all():
+    """Ends all that was started, politely at first."""
+    signal_all(signal.SIGTERM)
+    deadline = time.monotonic() + SECONDS_TO_END
+    while below():
+        if time.monotonic() > deadline:
+            signal_all(signal.SIGKILL)
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            pass
+        time.sleep(0.01)

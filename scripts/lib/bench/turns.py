@@ -1,0 +1,67 @@
+"""Rounds in which gristmill and its peers take turns at each work."""
+
+import pathlib
+import time
+
+from bench import environments
+from bench.figures import Figure, Figures
+from bench.programs import Failed, answer
+
+LIBRARY = pathlib.Path(__file__).resolve().parent.parent
+ENVIRONMENT = {
+    "PYTHONPATH": str(LIBRARY), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+# Libraries start threads, compile and tune themselves before they come to the point.
+WARM_SECONDS = 4
+START_SECONDS_MAX = 120
+# A machine that is used by others too may take so many times as long.
+SLOW = 20
+
+
+def measure_peer(run, args):
+    command = [environments.python(args.work, run.environment), "-m", f"peers.{run.module}"]
+    command += ["--work", run.work, "--data", args.data, "--warm", WARM_SECONDS, "--seconds", args.seconds]
+    log = args.work / "logs" / f"{run.module}-{run.work}.log"
+    found = answer(command, log, START_SECONDS_MAX + SLOW * (WARM_SECONDS + args.seconds), run.cores, ENVIRONMENT)
+    size = found["size"] / 1e6 if run.work == "ingest" else found["size"]
+    return {run.who(): Figure(size / found["seconds"], found["cpu_seconds"] * 1000 / size)}
+
+
+def cpu_ticks():
+    """(all, idle or waiting for a disk) of this machine since it started."""
+    times = list(map(int, pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]))
+    return sum(times), sum(times[3:5])
+
+
+def others_busy():
+    """Share of this machine's CPU that is used now, when nothing of ours runs."""
+    before = cpu_ticks()
+    time.sleep(0.5)
+    ticks, idle = (now - then for now, then in zip(cpu_ticks(), before))
+    return 1 - idle / max(1, ticks)
+
+
+def take(args, runs, gristmill, missing, say):
+    """Figures of all rounds, and the largest share of CPU that others were seen to use. A peer that fails is named
+    in `missing` and has no turn again."""
+    figures, busiest = Figures(), 0.0
+    for place in range(args.rounds):
+        figures.begin_round()
+        for work in args.only:
+            busiest = max(busiest, others_busy())
+            note(figures, place, gristmill.measure(work), say)
+            for run in runs:
+                if run.work == work and run.environment not in missing:
+                    try:
+                        note(figures, place, measure_peer(run, args), say)
+                    except Failed as failed:
+                        missing[run.environment] = f"{run.name}, {work}: {failed}"
+                        say(f"{run.name}: {work} failed: {failed}")
+    return figures, busiest
+
+
+def note(figures, place, found, say):
+    figures.add(found)
+    for who, figure in found.items():
+        cores = f"{who.cores} core{'s' * (who.cores > 1)}"
+        say(f"round {place + 1}: {who}, {cores}: {figure.cpu_ms:.4g} ms of CPU a sample")
