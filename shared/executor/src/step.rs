@@ -11,7 +11,9 @@ pub(crate) struct Tools {
     pub(crate) resizer: Resizer,
     /// Pixels in a form that only one operator knows.
     pub(crate) pixels: Vec<u8>,
-    /// The same, of wider numbers.
+    /// A decoded image of which another is made.
+    pub(crate) image: Vec<u8>,
+    /// Pixels as wider numbers.
     pub(crate) shorts: Vec<u16>,
     pub(crate) floats: Vec<f32>,
 }

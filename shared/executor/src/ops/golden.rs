@@ -73,7 +73,8 @@ impl Tensor {
     }
 
     fn numbers(&self) -> Vec<f64> {
-        let two = |to: fn([u8; 2]) -> f64| self.bytes.as_chunks().0.iter().map(|x| to(*x)).collect();
+        let two =
+            |to: fn([u8; 2]) -> f64| self.bytes.as_chunks().0.iter().map(|x| to(*x)).collect();
         match self.dtype {
             DType::F16 => two(|x| f16::from_le_bytes(x).into()),
             DType::BF16 => two(|x| bf16::from_le_bytes(x).into()),
@@ -165,9 +166,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
             let threshold = params.f64("threshold");
             (Op::Solarize(Solarize { field, threshold, p }), within(1e-7))
         }
-        "posterize" => {
-            (Op::Posterize(Posterize { field, bits: params.u32("bits"), p }), EXACT)
-        }
+        "posterize" => (Op::Posterize(Posterize { field, bits: params.u32("bits"), p }), EXACT),
         "resize" => {
             let size = params.whole("size").unwrap();
             let antialias = params.0["antialias"].as_bool().unwrap();
@@ -177,9 +176,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
             let size = params.u32("size");
             (Op::ResizeShorter(ResizeShorter { field, size, antialias: true }), within(1.0))
         }
-        "scale" => {
-            (Op::Scale(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6))
-        }
+        "scale" => (Op::Scale(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6)),
         "normalise" => {
             let (mean, std) = (params.list("mean").unwrap(), params.list("std").unwrap());
             (Op::Normalise(Normalise { field, mean, std }), within(1e-6))
@@ -195,7 +192,11 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
             let (classes, dtype) = (params.u32("classes"), params.cast());
             (Op::OneHot(OneHot { field, classes, dtype }), EXACT)
         }
-        "decode" => return Some((Op::Decode(Decode { field }), within(1.0))),
+        "decode" => {
+            // Only lossy WebP, which rounds otherwise, comes less close than JPEG.
+            let most = if params.text("kind") == "webp" { 3.0 } else { 1.0 };
+            (Op::Decode(Decode { field, channels: 3 }), within(most))
+        }
         _ => return None,
     })
 }
@@ -237,7 +238,7 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
             let alone = changes[1] == Change::Hue(0.0);
             match (whole, alone) {
                 (true, true) => within(1.0),
-                (true, false) => Tolerance { most: 2.0, share: 0.001 },
+                (true, false) => Tolerance { most: 2.0, share: 0.01 },
                 _ => within(1e-5),
             }
         }
