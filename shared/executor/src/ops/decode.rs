@@ -1,12 +1,16 @@
-//! `decode`: JPEG to RGB.
+//! `decode`: JPEG, PNG or WebP to RGB, or to grey. JPEG is here, the others have files of their own.
 
 use crate::{
     cell::Sink,
     random::Draw,
     step::{Made, Tools, Transform, View},
 };
+use gristmill_pipeline::ops::Decode;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
 use std::ops::Range;
+
+mod png;
+mod webp;
 
 /// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
 const MAX_PIXELS: u64 = 100_000_000;
@@ -18,11 +22,19 @@ const MAX_SCAN_PIXELS: u64 = 20 * MAX_PIXELS;
 /// What a decoder may allocate by its own estimate: coefficients of a progressive image and output.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
-/// bytes -> u8 `[h, w, 3]`.
+/// bytes -> u8 `[h, w, 3]`, or `[h, w, 1]`.
 #[derive(Debug)]
-pub(crate) struct DecodeJpeg;
+pub(crate) struct DecodeImage {
+    channels: u32,
+}
 
-impl Transform for DecodeJpeg {
+impl DecodeImage {
+    pub(crate) fn new(op: &Decode) -> Self {
+        DecodeImage { channels: op.channels }
+    }
+}
+
+impl Transform for DecodeImage {
     fn run(
         &self,
         input: View<'_>,
@@ -30,46 +42,84 @@ impl Transform for DecodeJpeg {
         tools: &mut Tools,
         _: &mut Draw,
     ) -> Result<Made, String> {
-        let jpeg = checked_start(input.bytes)?;
-        let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
-        let header = decoder.header();
-        let size = checked_size([header.height, header.width])?;
-        let pixels = size[0] * size[1];
-        let scans = usize::try_from(MAX_SCAN_PIXELS / pixels as u64).unwrap_or(MAX_SCANS);
-        if scans < MAX_SCANS {
-            decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
+        if self.channels == 3 {
+            return decode(input.bytes, output, tools);
         }
-        let bytes = pixels * 3;
-        if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
-            decoder.set_output_format(PixelFormat::Cmyk);
-            let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
-            decode_into(&decoder, cmyk, size)?;
-            cmyk_to_rgb(cmyk, output.take(bytes)?);
-        } else {
-            decoder.set_output_format(PixelFormat::Rgb);
-            decode_into(&decoder, output.take(bytes)?, size)?;
+        let mut image = std::mem::take(&mut tools.image);
+        let made = decode(input.bytes, Sink::Buffer(&mut image), tools);
+        tools.image = image;
+        let Made { bytes, size } = made?;
+        let grey = output.take(bytes / 3)?;
+        for (pixel, to) in tools.image[..bytes].as_chunks::<3>().0.iter().zip(grey) {
+            *to = luma(*pixel);
         }
-        Ok(Made { bytes, size })
+        Ok(Made { bytes: bytes / 3, size })
     }
 }
 
-fn checked_start(jpeg: &[u8]) -> Result<&[u8], String> {
-    match jpeg {
-        [0xff, 0xd8, ..] => Ok(jpeg),
-        [] => Err("the image is empty".into()),
-        _ => Err(format!("not a JPEG: it starts with {:02x?}", &jpeg[..jpeg.len().min(4)])),
-    }
+/// The grey of a pixel, as Pillow's `convert("L")`.
+fn luma([r, g, b]: [u8; 3]) -> u8 {
+    let [r, g, b] = [r, g, b].map(u32::from);
+    ((r * 19_595 + g * 38_470 + b * 7_471 + (1 << 15)) >> 16) as u8
 }
 
-/// Height and width, if an image of that size may be decoded.
-pub(super) fn checked_size([height, width]: [u16; 2]) -> Result<[usize; 2], String> {
+/// Decodes to RGB what its first bytes say it is.
+pub(super) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+    let size = if bytes.starts_with(&[0xff, 0xd8]) {
+        return decode_jpeg(bytes, output, tools);
+    } else if bytes.starts_with(png::MAGIC) {
+        png::decode(bytes, output, &mut tools.pixels)?
+    } else if webp::is(bytes) {
+        webp::decode(bytes, output, &mut tools.pixels)?
+    } else {
+        return Err(match bytes {
+            [] => "the image is empty".into(),
+            _ => {
+                let start = &bytes[..bytes.len().min(4)];
+                format!("not a JPEG, PNG or WebP: it starts with {start:02x?}")
+            }
+        });
+    };
+    Ok(Made { bytes: size[0] * size[1] * 3, size })
+}
+
+/// Height and width, if an image may have them.
+pub(super) fn checked_size(format: &str, height: u64, width: u64) -> Result<[usize; 2], String> {
     if height == 0 || width == 0 {
-        return Err(format!("bad JPEG: its size is {width} x {height}"));
+        return Err(format!("bad {format}: its size is {width} x {height}"));
     }
-    if u64::from(height) * u64::from(width) > MAX_PIXELS {
+    if height.checked_mul(width).is_none_or(|pixels| pixels > MAX_PIXELS) {
         return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
     }
-    Ok([height.into(), width.into()])
+    Ok([height as usize, width as usize])
+}
+
+fn drop_alpha(rgba: &[u8], rgb: &mut [[u8; 3]]) {
+    for ([r, g, b, _], to) in rgba.as_chunks::<4>().0.iter().zip(rgb) {
+        *to = [*r, *g, *b];
+    }
+}
+
+fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+    let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
+    let header = decoder.header();
+    let size = checked_size("JPEG", header.height.into(), header.width.into())?;
+    let pixels = size[0] * size[1];
+    let scans = usize::try_from(MAX_SCAN_PIXELS / pixels as u64).unwrap_or(MAX_SCANS);
+    if scans < MAX_SCANS {
+        decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
+    }
+    let bytes = pixels * 3;
+    if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
+        decoder.set_output_format(PixelFormat::Cmyk);
+        let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
+        decode_into(&decoder, cmyk, size)?;
+        cmyk_to_rgb(cmyk, output.take(bytes)?);
+    } else {
+        decoder.set_output_format(PixelFormat::Rgb);
+        decode_into(&decoder, output.take(bytes)?, size)?;
+    }
+    Ok(Made { bytes, size })
 }
 
 fn limits(max_scans: usize) -> DecodeLimits {
@@ -77,7 +127,7 @@ fn limits(max_scans: usize) -> DecodeLimits {
     DecodeLimits { max_pixels: MAX_PIXELS, max_scans, max_memory, ..DecodeLimits::default() }
 }
 
-/// RGB of the columns `x` and rows `y` of an image that is one scan; `x` starts at a whole block.
+/// RGB of the columns `x` and rows `y` of a JPEG that is one scan; `x` starts at a whole block.
 pub(super) fn decode_part(
     jpeg: &[u8],
     x: Range<usize>,

@@ -7,7 +7,7 @@
 //! for bit. What is damaged below the window goes unnoticed, but not that an image was cut short.
 
 use super::{
-    decode::{DecodeJpeg, checked_size, decode_part},
+    decode::{checked_size, decode, decode_part},
     random_resized_crop::CropAndResize,
     resize::Window,
 };
@@ -41,7 +41,7 @@ impl DecodeAndCrop {
         draw: &mut Draw,
     ) -> Result<Made, String> {
         let mut image = std::mem::take(&mut tools.image);
-        let decoded = DecodeJpeg.run(input, Sink::Buffer(&mut image), tools, draw);
+        let decoded = decode(input.bytes, Sink::Buffer(&mut image), tools);
         let made = decoded.and_then(|Made { bytes, size }| {
             self.crop.run(View { bytes: &image[..bytes], size }, output, tools, draw)
         });
@@ -62,7 +62,7 @@ impl Transform for DecodeAndCrop {
         let Some(Frame { height_at, size, block }) = frame else {
             return self.whole(input, output, tools, draw);
         };
-        let [height, width] = checked_size(size)?;
+        let [height, width] = checked_size("JPEG", size[0].into(), size[1].into())?;
         let window = self.crop.window([height, width], draw);
         let around = |start: u32, length: u32, block: usize, most: usize| {
             let (start, end) = (start as usize, (start + length) as usize);
@@ -95,6 +95,9 @@ struct Frame {
 impl Frame {
     /// Walks the markers up to the first scan (ITU-T T.81, annex B).
     fn find(jpeg: &[u8]) -> Option<Frame> {
+        if !jpeg.starts_with(&[0xff, 0xd8]) {
+            return None;
+        }
         let mut at = 2;
         let mut frame: Option<(Frame, usize)> = None;
         loop {

@@ -124,16 +124,20 @@ impl Lane for u16 {
 
     #[inline(always)]
     fn load(from: &[u8], to: &mut [u16]) {
-        for (x, to) in from.iter().zip(to) {
-            *to = u16::from(*x) << FRACTION_BITS;
-        }
+        vectorised(|| {
+            for (x, to) in from.iter().zip(to) {
+                *to = u16::from(*x) << FRACTION_BITS;
+            }
+        });
     }
 
     #[inline(always)]
     fn store(from: &[u16], to: &mut [u8]) {
-        for (x, to) in from.iter().zip(to) {
-            *to = ((x + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS).min(255) as u8;
-        }
+        vectorised(|| {
+            for (x, to) in from.iter().zip(to) {
+                *to = ((x + (1 << (FRACTION_BITS - 1))) >> FRACTION_BITS).min(255) as u8;
+            }
+        });
     }
 
     #[inline(always)]
@@ -218,18 +222,22 @@ fn blur<L: Lane>(
     let (line, ring) = rest.split_at_mut(stride);
     let pass = Pass { weights: L::weights(kernel), radius, channels, values, stride };
     let row_bytes = values * L::BYTES;
-    vectorised(|| {
-        let mut ahead = 0;
-        for y in 0..height {
-            while ahead < height.min(y + radius + 1) {
-                let row = &value[ahead * row_bytes..][..row_bytes];
-                pass.along(row, padded, &mut ring[ahead % rows * stride..][..stride]);
-                ahead += 1;
-            }
-            pass.across(ring, y, height, line);
-            L::store(line, &mut value[y * row_bytes..][..row_bytes]);
+    let mut ahead = 0;
+    let mut around = [[0; 2]; MAX_RADIUS + 1];
+    for y in 0..height {
+        while ahead < height.min(y + radius + 1) {
+            let row = &value[ahead * row_bytes..][..row_bytes];
+            pass.along(row, padded, &mut ring[ahead % rows * stride..][..stride]);
+            ahead += 1;
         }
-    });
+        // Worked out once a row: divisions for every block would take longer than the sums.
+        for (distance, rows_of) in around.iter_mut().enumerate().take(radius + 1) {
+            let at = |y: isize| reflected(y, height) % rows * stride;
+            *rows_of = [at(y as isize - distance as isize), at((y + distance) as isize)];
+        }
+        pass.across(ring, &around, line);
+        L::store(line, &mut value[y * row_bytes..][..row_bytes]);
+    }
     Ok(())
 }
 
@@ -244,7 +252,7 @@ struct Pass<L> {
 
 impl<L: Lane> Pass<L> {
     /// Convolves a row along itself.
-    #[inline(always)]
+    #[inline(never)]
     fn along(&self, row: &[u8], padded: &mut [L], out: &mut [L]) {
         let Pass { radius, channels, values, stride, .. } = *self;
         let margin = radius * channels;
@@ -263,16 +271,17 @@ impl<L: Lane> Pass<L> {
             let offset = distance * channels;
             (&padded[margin - offset..][..stride], &padded[margin + offset..][..stride])
         };
-        self.convolve(at, out);
+        vectorised(|| self.convolve(at, out));
     }
 
-    /// Convolves the rows around `y` across.
-    #[inline(always)]
-    fn across(&self, ring: &[L], y: usize, height: usize, out: &mut [L]) {
-        let rows = 2 * self.radius + 1;
-        let row = |y: isize| &ring[reflected(y, height) % rows * self.stride..][..self.stride];
-        let at = |d: usize| (row(y as isize - d as isize), row((y + d) as isize));
-        self.convolve(at, out);
+    /// Convolves rows across; `around` says where in the ring those at a distance begin.
+    #[inline(never)]
+    fn across(&self, ring: &[L], around: &[[usize; 2]; MAX_RADIUS + 1], out: &mut [L]) {
+        let at = |distance: usize| {
+            let [above, below] = around[distance];
+            (&ring[above..][..self.stride], &ring[below..][..self.stride])
+        };
+        vectorised(|| self.convolve(at, out));
     }
 
     /// `at` gives the values at a distance on both sides.

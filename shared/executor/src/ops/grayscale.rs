@@ -1,6 +1,6 @@
 //! `grayscale`: three equal channels, or one.
 
-use super::planes::{self, F32, Sample, U8, vectorised};
+use super::planes::{self, BLOCK, F32, Sample, U8};
 use crate::{
     cell::Sink,
     random::Draw,
@@ -24,18 +24,21 @@ impl InPlace for Grey {
         draw: &mut Draw,
     ) -> Result<(), String> {
         if draw.unit() < self.p {
-            match planes::is_whole(self.dtype) {
-                true => vectorised(|| to_grey::<U8>(value)),
-                false => vectorised(|| to_grey::<F32>(value)),
+            match self.dtype {
+                DType::U8 => to_grey::<U8>(value),
+                _ => to_grey::<F32>(value),
             }
         }
         Ok(())
     }
 }
 
-#[inline(always)]
 fn to_grey<S: Sample>(pixels: &mut [u8]) {
-    planes::change::<S>(pixels, |planes| *planes = [planes::grey::<S>(planes); 3]);
+    let mut grey = [S::Value::default(); BLOCK];
+    planes::change::<S>(pixels, |planes| {
+        S::grey(planes, &mut grey);
+        *planes = [grey; 3];
+    });
 }
 
 /// `[h, w, 3]` of u8 or f32 -> `[h, w, 1]`.
@@ -54,20 +57,21 @@ impl Transform for OneChannel {
     ) -> Result<Made, String> {
         let View { bytes, size } = input;
         let output = output.take(bytes.len() / 3)?;
-        match planes::is_whole(self.dtype) {
-            true => vectorised(|| to_one::<U8>(bytes, output)),
-            false => vectorised(|| to_one::<F32>(bytes, output)),
+        match self.dtype {
+            DType::U8 => to_one::<U8>(bytes, output),
+            _ => to_one::<F32>(bytes, output),
         }
         Ok(Made { bytes: output.len(), size })
     }
 }
 
-#[inline(always)]
 fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
-    let mut blocks = output.chunks_mut(planes::BLOCK * S::BYTES);
+    let mut grey = [S::Value::default(); BLOCK];
+    let mut blocks = output.chunks_mut(BLOCK * S::BYTES);
     planes::read::<S>(pixels, |planes| {
         if let Some(block) = blocks.next() {
-            S::store_one(&planes::grey::<S>(planes), block);
+            S::grey(planes, &mut grey);
+            S::store_one(&grey, block);
         }
     });
 }

@@ -4,6 +4,7 @@ mod canvas;
 mod cast;
 mod clip;
 mod color_jitter;
+mod colours;
 mod copy_field;
 mod decode;
 mod decode_crop;
@@ -19,6 +20,8 @@ mod length;
 mod normalise;
 mod one_hot;
 mod planes;
+#[cfg(test)]
+mod properties;
 mod random_erasing;
 mod random_resized_crop;
 pub(crate) mod resize;
@@ -65,7 +68,7 @@ pub(crate) fn compile(
     };
     let in_place = |kernel: Box<dyn InPlace>| Action::InPlace { field, kernel };
     Ok(match op {
-        Op::Decode(_) => transform(Box::new(decode::DecodeJpeg)),
+        Op::Decode(op) => transform(Box::new(decode::DecodeImage::new(op))),
         Op::Resize(op) => transform(Box::new(resize::ResizeImage::new(op.size, op.antialias))),
         Op::RandomResizedCrop(op) => {
             transform(Box::new(random_resized_crop::CropAndResize::new(op)))

@@ -1,19 +1,18 @@
 //! Pixels channel by channel, a block at a time: what loops over colours compile to vector code from.
 //!
-//! Loops here are plain, over arrays of constant length; [`vectorised`] runs them in a copy compiled
-//! for the widest vector unit that is there. All work on each value for itself, in f32 or integers,
-//! so that no result depends on which copy ran.
+//! Loops here are plain, over arrays of constant length; [`vectorised`] runs each in a copy compiled
+//! for the widest vector unit that is there. Each is a function of its own, for the compiler finds good
+//! code for one loop at a time. All work on each value for itself, or sum integers, so that no result
+//! depends on which copy ran.
 
-use gristmill_pipeline::DType;
-
-/// Pixels of a block.
-pub(crate) const BLOCK: usize = 64;
+/// Pixels of a block: long enough that a call for each is nothing, short enough for the first cache.
+pub(crate) const BLOCK: usize = 512;
 
 /// One channel of a block.
-pub(crate) type Plane = [f32; BLOCK];
+pub(crate) type Plane<T> = [T; BLOCK];
 
 /// Red, green and blue.
-pub(crate) type Planes = [Plane; 3];
+pub(crate) type Planes<T> = [Plane<T>; 3];
 
 /// Runs `work` compiled for the vector unit of this machine. What it calls must be inlined.
 #[inline]
@@ -29,106 +28,145 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(Work(work))
 }
 
-/// How values of pixels are stored.
+/// How values of pixels are stored, and what they are computed as.
 pub(crate) trait Sample {
+    type Value: Copy + Default;
     const BYTES: usize;
-    /// White.
-    const MAX: f32;
-    /// Whether values are whole numbers, so that every operator's result is cut to one.
-    const WHOLE: bool;
 
-    fn load(from: &[u8], to: &mut Planes);
-    fn store(from: &Planes, to: &mut [u8]);
+    /// `from` are whole pixels of a block.
+    fn load(from: &[u8], to: &mut Planes<Self::Value>);
+    fn store(from: &Planes<Self::Value>, to: &mut [u8]);
     /// Stores one channel, as far as there is room.
-    fn store_one(from: &Plane, to: &mut [u8]);
+    fn store_one(from: &Plane<Self::Value>, to: &mut [u8]);
+    /// The grey of each pixel, as torchvision weighs it.
+    fn grey(planes: &Planes<Self::Value>, to: &mut Plane<Self::Value>);
 }
 
-/// Values 0 to 255.
+/// 0 to 255, computed in 16 bits.
 pub(crate) struct U8;
 
-/// Values 0 to 1.
+/// 0 to 1.
 pub(crate) struct F32;
 
 impl Sample for U8 {
+    type Value = i16;
     const BYTES: usize = 1;
-    const MAX: f32 = 255.0;
-    const WHOLE: bool = true;
 
-    #[inline(always)]
-    fn load(from: &[u8], to: &mut Planes) {
-        let pixels = from.as_chunks::<3>().0;
+    #[inline(never)]
+    fn load(from: &[u8], [red, green, blue]: &mut Planes<i16>) {
+        let Ok(from) = <&[u8; BLOCK * 3]>::try_from(from) else { return };
         let mut bytes = [[0_u8; BLOCK]; 3];
         // Apart first, wide then: two steps that the compiler has good code for.
-        for (i, pixel) in pixels.iter().enumerate().take(BLOCK) {
-            bytes[0][i] = pixel[0];
-            bytes[1][i] = pixel[1];
-            bytes[2][i] = pixel[2];
-        }
-        for (plane, bytes) in to.iter_mut().zip(&bytes) {
-            for (x, byte) in plane.iter_mut().zip(bytes) {
-                *x = f32::from(*byte);
+        vectorised(|| {
+            for i in 0..BLOCK {
+                bytes[0][i] = from[3 * i];
+                bytes[1][i] = from[3 * i + 1];
+                bytes[2][i] = from[3 * i + 2];
             }
-        }
+            widen(&bytes[0], red);
+            widen(&bytes[1], green);
+            widen(&bytes[2], blue);
+        });
     }
 
-    #[inline(always)]
-    fn store(from: &Planes, to: &mut [u8]) {
+    #[inline(never)]
+    fn store([red, green, blue]: &Planes<i16>, to: &mut [u8]) {
+        let Ok(to) = <&mut [u8; BLOCK * 3]>::try_from(to) else { return };
         let mut bytes = [[0_u8; BLOCK]; 3];
-        for (bytes, plane) in bytes.iter_mut().zip(from) {
-            for (byte, x) in bytes.iter_mut().zip(plane) {
-                *byte = *x as i32 as u8;
+        vectorised(|| {
+            narrow(red, &mut bytes[0]);
+            narrow(green, &mut bytes[1]);
+            narrow(blue, &mut bytes[2]);
+            for i in 0..BLOCK {
+                to[3 * i] = bytes[0][i];
+                to[3 * i + 1] = bytes[1][i];
+                to[3 * i + 2] = bytes[2][i];
             }
-        }
-        for (i, pixel) in to.as_chunks_mut::<3>().0.iter_mut().enumerate().take(BLOCK) {
-            *pixel = [bytes[0][i], bytes[1][i], bytes[2][i]];
+        });
+    }
+
+    fn store_one(from: &Plane<i16>, to: &mut [u8]) {
+        for (to, x) in to.iter_mut().zip(from) {
+            *to = *x as u8;
         }
     }
 
-    #[inline(always)]
-    fn store_one(from: &Plane, to: &mut [u8]) {
-        for (to, x) in to.iter_mut().zip(from) {
-            *to = *x as i32 as u8;
-        }
+    #[inline(never)]
+    fn grey([red, green, blue]: &Planes<i16>, to: &mut Plane<i16>) {
+        // The weights of torchvision in 65,536ths, which sum to less than one.
+        let share = |x: i16, weight: u32| ((((x as u32) << 8) * weight) >> 16) as u16;
+        vectorised(|| {
+            for i in 0..BLOCK {
+                let sum = share(red[i], 19_589)
+                    .wrapping_add(share(green[i], 38_470))
+                    .wrapping_add(share(blue[i], 7_471));
+                to[i] = (sum.wrapping_add(1) >> 8) as i16;
+            }
+        });
+    }
+}
+
+#[inline(always)]
+fn widen(from: &[u8; BLOCK], to: &mut Plane<i16>) {
+    for (x, to) in from.iter().zip(to) {
+        *to = i16::from(*x);
+    }
+}
+
+#[inline(always)]
+fn narrow(from: &Plane<i16>, to: &mut [u8; BLOCK]) {
+    for (x, to) in from.iter().zip(to) {
+        *to = *x as u8;
     }
 }
 
 impl Sample for F32 {
+    type Value = f32;
     const BYTES: usize = 4;
-    const MAX: f32 = 1.0;
-    const WHOLE: bool = false;
 
-    #[inline(always)]
-    fn load(from: &[u8], to: &mut Planes) {
-        for (i, pixel) in from.as_chunks::<12>().0.iter().enumerate().take(BLOCK) {
-            let values = pixel.as_chunks::<4>().0;
-            for c in 0..3 {
-                to[c][i] = f32::from_le_bytes(values[c]);
+    #[inline(never)]
+    fn load(from: &[u8], to: &mut Planes<f32>) {
+        vectorised(|| {
+            for (i, pixel) in from.as_chunks::<12>().0.iter().enumerate().take(BLOCK) {
+                let values = pixel.as_chunks::<4>().0;
+                for c in 0..3 {
+                    to[c][i] = f32::from_le_bytes(values[c]);
+                }
             }
-        }
+        });
     }
 
-    #[inline(always)]
-    fn store(from: &Planes, to: &mut [u8]) {
-        for (i, pixel) in to.as_chunks_mut::<12>().0.iter_mut().enumerate().take(BLOCK) {
-            let values = pixel.as_chunks_mut::<4>().0;
-            for c in 0..3 {
-                values[c] = from[c][i].to_le_bytes();
+    #[inline(never)]
+    fn store(from: &Planes<f32>, to: &mut [u8]) {
+        vectorised(|| {
+            for (i, pixel) in to.as_chunks_mut::<12>().0.iter_mut().enumerate().take(BLOCK) {
+                let values = pixel.as_chunks_mut::<4>().0;
+                for c in 0..3 {
+                    values[c] = from[c][i].to_le_bytes();
+                }
             }
-        }
+        });
     }
 
-    #[inline(always)]
-    fn store_one(from: &Plane, to: &mut [u8]) {
+    fn store_one(from: &Plane<f32>, to: &mut [u8]) {
         for (to, x) in to.as_chunks_mut::<4>().0.iter_mut().zip(from) {
             *to = x.to_le_bytes();
         }
     }
+
+    #[inline(never)]
+    fn grey([red, green, blue]: &Planes<f32>, to: &mut Plane<f32>) {
+        vectorised(|| {
+            for i in 0..BLOCK {
+                to[i] = red[i] * 0.2989 + green[i] * 0.587 + blue[i] * 0.114;
+            }
+        });
+    }
 }
 
 /// Changes an RGB image block by block; the last block is filled up with black.
-#[inline(always)]
-pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut Planes)) {
-    let mut planes = [[0.0; BLOCK]; 3];
+pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut Planes<S::Value>)) {
+    let mut planes = [[S::Value::default(); BLOCK]; 3];
     let mut blocks = pixels.chunks_exact_mut(BLOCK * 3 * S::BYTES);
     for block in &mut blocks {
         S::load(block, &mut planes);
@@ -137,17 +175,19 @@ pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut P
     }
     let rest = blocks.into_remainder();
     if !rest.is_empty() {
-        planes = [[0.0; BLOCK]; 3];
-        load_rest::<S>(rest, &mut planes);
+        let mut block = [0; BLOCK * 12];
+        let block = &mut block[..BLOCK * 3 * S::BYTES];
+        block[..rest.len()].copy_from_slice(rest);
+        S::load(block, &mut planes);
         change(&mut planes);
-        store_rest::<S>(&planes, rest);
+        S::store(&planes, block);
+        rest.copy_from_slice(&block[..rest.len()]);
     }
 }
 
 /// Reads an RGB image block by block; the last block is filled up with black.
-#[inline(always)]
-pub(crate) fn read<S: Sample>(pixels: &[u8], mut read: impl FnMut(&Planes)) {
-    let mut planes = [[0.0; BLOCK]; 3];
+pub(crate) fn read<S: Sample>(pixels: &[u8], mut read: impl FnMut(&Planes<S::Value>)) {
+    let mut planes = [[S::Value::default(); BLOCK]; 3];
     let blocks = pixels.chunks_exact(BLOCK * 3 * S::BYTES);
     let rest = blocks.remainder();
     for block in blocks {
@@ -155,41 +195,10 @@ pub(crate) fn read<S: Sample>(pixels: &[u8], mut read: impl FnMut(&Planes)) {
         read(&planes);
     }
     if !rest.is_empty() {
-        planes = [[0.0; BLOCK]; 3];
-        load_rest::<S>(rest, &mut planes);
+        let mut block = [0; BLOCK * 12];
+        let block = &mut block[..BLOCK * 3 * S::BYTES];
+        block[..rest.len()].copy_from_slice(rest);
+        S::load(block, &mut planes);
         read(&planes);
     }
-}
-
-// Not inlined: the one short block of an image needs no second copy of everything.
-#[inline(never)]
-fn load_rest<S: Sample>(rest: &[u8], planes: &mut Planes) {
-    let mut block = [0; BLOCK * 12];
-    let block = &mut block[..BLOCK * 3 * S::BYTES];
-    block[..rest.len()].copy_from_slice(rest);
-    S::load(block, planes);
-}
-
-#[inline(never)]
-fn store_rest<S: Sample>(planes: &Planes, rest: &mut [u8]) {
-    let mut block = [0; BLOCK * 12];
-    let block = &mut block[..BLOCK * 3 * S::BYTES];
-    S::store(planes, block);
-    rest.copy_from_slice(&block[..rest.len()]);
-}
-
-/// The grey of each pixel, as torchvision weighs it.
-#[inline(always)]
-pub(crate) fn grey<S: Sample>([red, green, blue]: &Planes) -> Plane {
-    let mut grey = [0.0; BLOCK];
-    for i in 0..BLOCK {
-        let value = red[i] * 0.2989 + green[i] * 0.587 + blue[i] * 0.114;
-        grey[i] = if S::WHOLE { value.floor() } else { value };
-    }
-    grey
-}
-
-/// Whether images of `dtype` are of whole numbers; else they are f32.
-pub(crate) fn is_whole(dtype: DType) -> bool {
-    dtype == DType::U8
 }

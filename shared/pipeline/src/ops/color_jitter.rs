@@ -7,13 +7,12 @@ use crate::{
 use serde::Serialize;
 
 /// Largest factor.
-const MAX_FACTOR: f64 = 100.0;
+const MAX_FACTOR: f64 = 15.9;
 
 /// u8 (0 to 255) or f32 (0 to 1) `[h, w, 3]` -> the same. With probability `p` each of the four is
 /// drawn uniformly from its bounds, and they are applied in random order. As torchvision's
-/// `ColorJitter` on tensors, computed in f32: one change of u8 within 1 of torchvision 0.29, all four
-/// within 2 in 999 of 1,000 values (a hue is undone by no rounding, so that a value of a nearly grey
-/// pixel may differ by more); f32 within 1e-5.
+/// `ColorJitter` on tensors: one change of u8 within 1 of torchvision 0.29, all four within 2 in 99 of 100
+/// values (a nearly grey pixel can turn a difference of 1 into another hue); f32 within 1e-5.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColorJitter {
     pub field: String,

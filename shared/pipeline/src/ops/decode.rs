@@ -1,4 +1,4 @@
-//! `decode`: an encoded JPEG becomes pixels.
+//! `decode`: an encoded image becomes pixels.
 
 use super::{element_wise, image_size};
 use crate::{
@@ -7,8 +7,11 @@ use crate::{
 };
 use serde::Serialize;
 
-/// bytes (JPEG) -> u8 `[h, w, 3]` RGB, 0 to 255. As libjpeg-turbo's accurate DCT with fancy
-/// upsampling; grayscale is repeated over the channels. EXIF orientation is left to the author.
+/// bytes (JPEG, PNG or WebP, told apart by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to 255; or grey
+/// `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with fancy
+/// upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
+/// Pillow. Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight. EXIF
+/// orientation is left to the author.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
@@ -16,6 +19,14 @@ pub struct Decode {
     /// before any image was looked at. Changes no result.
     #[serde(skip)]
     pub typical_size: Option<[u32; 2]>,
+    /// 3, or 1 for grey.
+    #[serde(skip_serializing_if = "is_rgb")]
+    pub channels: u32,
+}
+
+/// The default is not written: canonical forms are as they were before there was a choice.
+fn is_rgb(channels: &u32) -> bool {
+    *channels == 3
 }
 
 impl Operator for Decode {
@@ -23,7 +34,8 @@ impl Operator for Decode {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let typical_size = image_size(params, "typical_size")?;
-        Ok(Decode { field: params.field()?, typical_size })
+        let channels = super::channels(params, 3)?;
+        Ok(Decode { field: params.field()?, typical_size, channels })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
@@ -35,7 +47,7 @@ impl Operator for Decode {
                 flow.origin(&self.field)
             ));
         }
-        let shape = vec![None, None, Some(3)];
+        let shape = vec![None, None, Some(self.channels)];
         let range = Some(ValueRange::PIXELS);
         flow.write("decode", &self.field, FieldSchema { dtype: DType::U8, shape, range });
         Ok(())

@@ -18,7 +18,7 @@ pub enum Interpolation {
 /// u8 or f32 `[h, w, 1 or 3]` -> the same, turned counter-clockwise about its middle by an angle drawn
 /// uniformly from `degrees`; what was outside is `fill`. As torchvision's `RandomRotation` without
 /// `expand`, on tensors: bilinear within 1 (u8) or 1e-3 (f32) of torchvision 0.29, whose f32 positions
-/// are less exact; nearest equal but for 1 pixel in 200 that lies between two.
+/// are less exact; nearest equal but for pixels that lie between two (1 in 200; more at angles such as 30 degrees).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
     pub field: String,

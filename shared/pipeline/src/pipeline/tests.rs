@@ -5,6 +5,8 @@ use crate::{DType, FeatureDType, FieldSchema, Format, ValueRange};
 use gristmill_types::Fingerprint;
 use proptest::prelude::*;
 
+mod images;
+
 const RESNET: &str = "\
 name: resnet50
 source:

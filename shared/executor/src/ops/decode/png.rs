@@ -1,0 +1,53 @@
+//! PNG to RGB: any colour type, bit depth and interlacing; transparency is dropped, as TensorFlow and
+//! Pillow's `convert("RGB")` drop it.
+
+use super::{MAX_MEMORY_BYTES, checked_size, one_line};
+use crate::cell::Sink;
+use png::{BitDepth, ColorType, Decoder, Limits, Transformations};
+use std::io::Cursor;
+
+/// What files begin with.
+pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
+
+/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
+pub(super) fn decode(
+    bytes: &[u8],
+    output: Sink<'_>,
+    spare: &mut Vec<u8>,
+) -> Result<[usize; 2], String> {
+    let bad = |error: png::DecodingError| format!("bad PNG: {}", one_line(&error.to_string()));
+    let limits = Limits { bytes: MAX_MEMORY_BYTES as usize };
+    let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
+    // Palettes and narrow greys become bytes; of sixteen bits the upper eight stay.
+    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
+    let mut reader = decoder.read_info().map_err(bad)?;
+    let size = checked_size("PNG", reader.info().height.into(), reader.info().width.into())?;
+    let pixels = size[0] * size[1];
+    let (color, depth) = reader.output_color_type();
+    let needed = reader.output_buffer_size().ok_or("bad PNG: it is too large")?;
+    if depth != BitDepth::Eight || needed != pixels * color.samples() {
+        return Err(format!("bad PNG: it decodes to {needed} bytes of {color:?}"));
+    }
+    let rgb = output.take(pixels * 3)?;
+    if color == ColorType::Rgb {
+        reader.next_frame(rgb).map_err(bad)?;
+        return Ok(size);
+    }
+    let decoded = Sink::Buffer(spare).take(needed)?;
+    reader.next_frame(decoded).map_err(bad)?;
+    let to = rgb.as_chunks_mut::<3>().0;
+    match color {
+        ColorType::Rgba => super::drop_alpha(decoded, to),
+        ColorType::GrayscaleAlpha => {
+            for (from, to) in decoded.as_chunks::<2>().0.iter().zip(to) {
+                *to = [from[0]; 3];
+            }
+        }
+        _ => {
+            for (from, to) in decoded.iter().zip(to) {
+                *to = [*from; 3];
+            }
+        }
+    }
+    Ok(size)
+}
