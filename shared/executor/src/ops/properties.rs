@@ -20,11 +20,12 @@ impl Alone {
     /// `before` is what comes between `decode` and it, such as a change of dtype.
     fn new(before: &str, op: &str) -> Self {
         let yaml = format!(
-            "source: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }} }} }}\nops:\n  - decode\n{before}  \
+            "source: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }}, id: {{ dtype: i64 }} }} }}\n\
+             ops:\n  - decode\n{before}  \
              - {op}\n  - batch: {{ size: 1, ragged: true }}\n"
         );
         // Images of any size cannot be stacked, so that the whole does not check; its parts do.
-        let sized = yaml.replace("  - batch", "  - center_crop: { size: 1 }\n  - batch");
+        let sized = yaml.replace("  - batch", "  - drop: { fields: [image] }\n  - batch");
         let pipeline = Pipeline::parse(&yaml).or_else(|_| Pipeline::parse(&sized));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{op}: {error}"));
         let place = 1 + before.lines().count();
