@@ -376,7 +376,7 @@ fn unknown(name: &str, node: &Node) -> PipelineError {
     let known: Vec<&str> = Op::DECLARATIONS.iter().map(|declaration| declaration.name).collect();
     let advice = match nearest(name, &known) {
         Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("there are {}", known.join(", ")),
+        None => format!("docs/operators.md has the {} there are", known.len()),
     };
     node.error(format!("op {} is not known; {advice}", shown(name)))
 }

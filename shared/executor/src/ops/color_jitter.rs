@@ -8,13 +8,15 @@ use crate::{
     random::Draw,
     step::{InPlace, Tools},
 };
-use gristmill_pipeline::{DType, ops::ColorJitter};
+use gristmill_pipeline::{DType, FieldSchema, ops::ColorJitter};
 
 /// `[h, w, 3]` of u8 or f32 -> the same, in place.
 #[derive(Debug)]
 pub(crate) struct Jitter {
     op: ColorJitter,
     dtype: DType,
+    /// Whether there is one channel: no hue, and no saturation.
+    gray: bool,
 }
 
 /// One change with what was drawn for it.
@@ -31,6 +33,15 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// What it comes to where all channels are equal.
+    fn on_gray(self) -> Change {
+        match self {
+            Change::Saturation(_) => Change::Saturation(1.0),
+            Change::Hue(_) => Change::Hue(0.0),
+            other => other,
+        }
+    }
+
     /// Whether it leaves any image as it is.
     fn is_nothing(&self) -> bool {
         match *self {
@@ -41,8 +52,9 @@ impl Change {
 }
 
 impl Jitter {
-    pub(crate) fn new(op: &ColorJitter, dtype: DType) -> Self {
-        Jitter { op: op.clone(), dtype }
+    pub(crate) fn new(op: &ColorJitter, field: &FieldSchema) -> Self {
+        let gray = field.shape.last() == Some(&Some(1));
+        Jitter { op: op.clone(), dtype: field.dtype, gray }
     }
 
     /// As `torchvision.transforms.ColorJitter`: an order, and four amounts.
@@ -67,13 +79,29 @@ impl InPlace for Jitter {
         &self,
         value: &mut [u8],
         _: [usize; 2],
-        _: &mut Tools,
+        tools: &mut Tools,
         draw: &mut Draw,
     ) -> Result<(), String> {
-        if draw.unit() < self.op.p {
-            apply(&self.draw(draw), self.dtype, value);
+        if draw.unit() >= self.op.p {
+            return Ok(());
+        }
+        let changes = self.draw(draw);
+        match self.gray {
+            true => apply_to_gray(&changes, self.dtype, value, &mut tools.pixels),
+            false => apply(&changes, self.dtype, value),
         }
         Ok(())
+    }
+}
+
+/// As to the colour image of three such channels.
+fn apply_to_gray(changes: &[Change; 4], dtype: DType, gray: &mut [u8], rgb: &mut Vec<u8>) {
+    let bytes = super::dtype_bytes(dtype);
+    rgb.clear();
+    rgb.extend(gray.chunks_exact(bytes).flat_map(|value| value.repeat(3)));
+    apply(&changes.map(Change::on_gray), dtype, rgb);
+    for (pixel, value) in rgb.chunks_exact(3 * bytes).zip(gray.chunks_exact_mut(bytes)) {
+        value.copy_from_slice(&pixel[..bytes]);
     }
 }
 

@@ -136,6 +136,7 @@ fn away(plane: &mut Plane<i16>, grey: &Plane<i16>, Factor { factor, bits }: Fact
 }
 
 #[inline(always)]
+#[allow(clippy::manual_clamp, reason = "two instructions of a vector, and not-a-number becomes 0")]
 fn settle(x: f32) -> f32 {
     x.max(0.0).min(1.0)
 }

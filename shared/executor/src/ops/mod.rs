@@ -91,7 +91,7 @@ pub(crate) fn compile(
         Op::Layout(op) => transform(Box::new(layout::Transpose::new(op.to, schema))),
         Op::OneHot(op) => transform(Box::new(one_hot::Classes::new(op, schema.dtype))),
         Op::Flip(flip) => in_place(Box::new(flip::Mirror::new(flip, pixel_bytes(schema)))),
-        Op::ColorJitter(op) => in_place(Box::new(color_jitter::Jitter::new(op, schema.dtype))),
+        Op::ColorJitter(op) => in_place(Box::new(color_jitter::Jitter::new(op, schema))),
         Op::Grayscale(op) if op.channels == 1 => {
             transform(Box::new(grayscale::OneChannel { dtype: schema.dtype }))
         }

@@ -9,7 +9,7 @@ use serde::Serialize;
 /// Largest factor.
 const MAX_FACTOR: f64 = 15.9;
 
-/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 3]` -> the same. With probability `p` each of the four is
+/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; gray has no hue or saturation. With probability `p` each of the four is
 /// drawn uniformly from its bounds, and they are applied in random order. As torchvision's
 /// `ColorJitter` on tensors: one change of u8 within 1 of torchvision 0.29, all four within 2 in 99 of 100
 /// values (a nearly grey pixel can turn a difference of 1 into another hue); f32 within 1e-5.
@@ -48,7 +48,7 @@ impl Operator for ColorJitter {
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let field = flow.colours("color_jitter", &self.field, &[3])?.clone();
+        let field = flow.colours("color_jitter", &self.field, &[1, 3])?.clone();
         flow.write("color_jitter", &self.field, super::in_full_range(field));
         Ok(())
     }

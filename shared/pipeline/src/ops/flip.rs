@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::Serialize;
 
-/// `[h, w, 3]` of u8, f16, bf16 or f32 -> the same, mirrored left to right with probability `p`.
+/// `[h, w, 1 or 3]` of u8, f16, bf16 or f32 -> the same, mirrored left to right with probability `p`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Flip {
     pub field: String,
@@ -28,7 +28,7 @@ impl Operator for Flip {
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let dtypes = [DType::U8, DType::F16, DType::BF16, DType::F32];
-        let field = flow.image("flip", &self.field, &dtypes)?.clone();
+        let field = flow.image_of("flip", &self.field, &dtypes, &[1, 3])?.clone();
         flow.write("flip", &self.field, field);
         Ok(())
     }

@@ -113,7 +113,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
     );
     assert!(
         ops_error("  - teleport\n")
-            .starts_with("line 7: op `teleport` is not known; there are decode, resize,")
+            .starts_with("line 7: op `teleport` is not known; docs/operators.md has the ")
     );
     assert_eq!(
         ops_error("  - decode\n  - resize: { siz: 8 }\n"),
@@ -202,7 +202,10 @@ fn values_out_of_range_are_refused() {
     );
     bad("sleep: { ms: 60001 }", "`sleep` `ms` must be a number from 0 to 60000, not 60001");
     bad("sleep: { ms: 1, per: batch }", "`sleep` `per` must be element, not `batch`");
-    bad("cast: { dtype: f64 }", "`cast` `dtype` must be u8, f16, bf16 or f32, not `f64`");
+    bad(
+        "cast: { dtype: f64 }",
+        "`cast` `dtype` must be u8, u16, i32, i64, f16, bf16 or f32, not `f64`",
+    );
     bad(
         "random_resized_crop: { size: 8, scale: [0.5, 0.1] }",
         "`random_resized_crop` `scale` must be [low, high] with 0.000001 <= low <= high, not [0.5, 0.1]",

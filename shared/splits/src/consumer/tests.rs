@@ -39,7 +39,7 @@ fn what_a_dead_run_said_late_fences_nobody() {
 
 #[test]
 fn the_first_ack_of_a_generation_registers_it() {
-    let outcome = ack(Some(&started()), &at(7, 3, 1)).unwrap();
+    let outcome = ack(Some(&started()), &Ack { over: 1, ..at(7, 3, 1) }).unwrap();
     assert_eq!(outcome.write().map(|consumer| consumer.generation), Some(7));
     assert!(ack(None, &at(1, 0, 0)).unwrap().write().is_some());
 }

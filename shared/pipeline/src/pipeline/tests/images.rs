@@ -116,7 +116,7 @@ fn what_cannot_be_is_refused_with_advice() {
         ("rotate", "needs `degrees`"),
         ("rotate: { degrees: [9, 3] }", "low <= high"),
         ("rotate: { degrees: 3, interpolation: cubic }", "nearest or bilinear"),
-        ("shear: { degrees: 90 }", "-89 to 89"),
+        ("shear: { degrees: 90 }", "0 to 89"),
         ("color_jitter: { hue: 0.6 }", "0 to 0.5"),
         ("color_jitter: { brightnes: 1 }", "did you mean `brightness`"),
         ("grayscale: { channels: 2 }", "1 or 3"),
@@ -130,7 +130,7 @@ fn what_cannot_be_is_refused_with_advice() {
         ("layout: { to: nhwc }", "[c, h, w]"),
         ("scale: { field: label }", "cast"),
         ("cast: { dtype: f64 }", "u8, u16, i32, i64, f16, bf16 or f32"),
-        ("grayscale: { channels: 1 }\n  - flip", "[h, w, 3]"),
+        ("grayscale: { channels: 1 }\n  - resize: { size: 8 }", "[h, w, 3]"),
         ("layout: { to: nchw }\n  - center_crop: { size: 8 }", "[h, w, 1] or [h, w, 3]"),
     ] {
         let error = ops_error(&format!("{SMALL}  - {op}\n  - batch: {{ size: 2 }}\n"));
