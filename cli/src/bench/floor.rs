@@ -3,8 +3,9 @@
 use super::{Failure, thread_cpu};
 use crate::dataset::Random;
 use fast_image_resize::{
-    FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer,
-    images::{CroppedImage, Image, ImageRef},
+    FilterType, ResizeAlg, ResizeOptions, Resizer,
+    images::{TypedCroppedImage, TypedImage, TypedImageRef},
+    pixels::U8x3,
 };
 use libjpeg_turbo_rs::{Decoder, PixelFormat};
 use std::time::{Duration, Instant};
@@ -44,15 +45,15 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
         let image = decoder.decode_image().map_err(Failure::failed)?;
         // The decoder begins at a whole block.
         let left = image.width - window.width;
-        let source =
-            ImageRef::new(image.width as u32, image.height as u32, &image.data, PixelType::U8x3);
+        let (width, height) = (image.width as u32, image.height as u32);
+        let source = TypedImageRef::<U8x3>::from_buffer(width, height, &image.data);
         let source = source.map_err(Failure::failed)?;
         let (width, height) = (window.width as u32, window.height as u32);
-        let crop = CroppedImage::new(&source, left as u32, 0, width, height);
+        let crop = TypedCroppedImage::from_ref(&source, left as u32, 0, width, height);
         let crop = crop.map_err(Failure::failed)?;
-        let mut target = Image::from_slice_u8(SIDE, SIDE, &mut pixels, PixelType::U8x3)
-            .map_err(Failure::failed)?;
-        resizer.resize(&crop, &mut target, &options).map_err(Failure::failed)?;
+        let mut target =
+            TypedImage::<U8x3>::from_buffer(SIDE, SIDE, &mut pixels).map_err(Failure::failed)?;
+        resizer.resize_typed(&crop, &mut target, &options).map_err(Failure::failed)?;
         if i % 2 == 0 {
             for row in pixels.chunks_exact_mut(SIDE as usize * 3) {
                 row.as_chunks_mut::<3>().0.reverse();

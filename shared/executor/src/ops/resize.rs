@@ -6,8 +6,9 @@ use crate::{
     step::{Made, Tools, Transform, View},
 };
 use fast_image_resize::{
-    FilterType, PixelType, ResizeAlg, ResizeOptions,
-    images::{CroppedImage, Image, ImageRef},
+    FilterType, ResizeAlg, ResizeOptions,
+    images::{TypedCroppedImage, TypedImage, TypedImageRef},
+    pixels::U8x3,
 };
 
 /// A rectangle of pixels inside an image.
@@ -46,16 +47,17 @@ impl ResizeImage {
         let [height, width] = input.size.map(|side| side as u32);
         let [out_height, out_width] = self.size;
         let bytes = out_height as usize * out_width as usize * 3;
-        let image = ImageRef::new(width, height, input.bytes, PixelType::U8x3)
+        // Typed, as the untyped call brings the resizer's code for every kind of pixel along.
+        let image = TypedImageRef::<U8x3>::from_buffer(width, height, input.bytes)
             .map_err(|error| format!("cannot resize: {error}"))?;
         let Window { left, top, width, height } = window;
-        let image = CroppedImage::new(&image, left, top, width, height)
+        let image = TypedCroppedImage::from_ref(&image, left, top, width, height)
             .map_err(|error| format!("cannot crop: {error}"))?;
         let output = output.take(bytes)?;
-        Image::from_slice_u8(out_width, out_height, output, PixelType::U8x3)
+        TypedImage::<U8x3>::from_buffer(out_width, out_height, output)
             .map_err(|error| error.to_string())
             .and_then(|mut output| {
-                let resized = tools.resizer.resize(&image, &mut output, &self.options);
+                let resized = tools.resizer.resize_typed(&image, &mut output, &self.options);
                 resized.map_err(|error| error.to_string())
             })
             .map_err(|error| format!("cannot resize: {error}"))?;
