@@ -1,3 +1,4 @@
 //! Decisions as pure functions: observation, state and settings in, decision and reason out.
 
+pub mod cost;
 pub mod scaling;
