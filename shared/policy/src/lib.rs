@@ -1,4 +1,5 @@
 //! Decisions as pure functions: observation, state and settings in, decision and reason out.
 
+pub mod caching;
 pub mod cost;
 pub mod scaling;
