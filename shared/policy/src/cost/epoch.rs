@@ -66,13 +66,12 @@ pub struct EpochEstimate {
 }
 
 impl EpochWork {
-    /// Seconds that `workers` of `shape` take, whatever the trainer does: rounds of equal splits.
-    /// Without workers there is none of it to wait for: ask only where somebody else does the work.
+    /// Seconds that `workers` of `shape` take, whatever the trainer does. No more of them work than
+    /// there are splits; none waits at an epoch's end, since the next one is open by then. Without
+    /// workers there is none of it to wait for: ask only where somebody else does the work.
     pub fn workers_s(&self, workers: u32, shape: &FunctionShape) -> f64 {
-        match workers {
-            0 => 0.0,
-            _ => self.splits.div_ceil(u64::from(workers)) as f64 * self.split.worker_s(shape),
-        }
+        let at_work = u64::from(workers).min(self.splits) as f64;
+        ratio(self.splits as f64 * self.split.worker_s(shape), at_work)
     }
 
     /// Seconds of the epoch, and what bounds it. More workers never make it longer.
@@ -132,11 +131,9 @@ impl EpochWork {
     /// Fewest workers beyond which the epoch is not made shorter: by the trainer's step (Pecan 5.1;
     /// FastFlow 9), by its network, or by a worker for every split. At least 1, at most `most`.
     pub fn workers_needed(&self, shape: &FunctionShape, trainer: &Trainer, most: u32) -> u32 {
-        let most = most.max(1);
         let (least_s, _) = self.seconds(u32::MAX, shape, trainer);
-        // Rounds of splits that fit into that time; a hair more, for what rounding took.
-        let rounds = ratio(least_s, self.split.worker_s(shape)) * (1.0 + 1e-9);
-        let rounds = (rounds as u64).max(1);
-        u32::try_from(self.splits.div_ceil(rounds)).unwrap_or(u32::MAX).clamp(1, most)
+        // A hair less, for what rounding added.
+        let needed = ratio(self.workers_s(1, shape), least_s) * (1.0 - 1e-9);
+        (needed.ceil() as u32).clamp(1, most.max(1))
     }
 }

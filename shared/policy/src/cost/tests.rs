@@ -118,9 +118,8 @@ fn an_epoch_is_as_long_as_the_slowest_of_those_who_work_on_it() {
     let trainer = Trainer { step_s: 0.1, ingest_bytes_per_s: 0.0 };
     let table = [
         (1, 400.0, Bound::Workers),
-        (3, 136.0, Bound::Workers), // 34 rounds
         (4, 100.0, Bound::Workers),
-        (5, 80.0, Bound::Trainer), // 20 rounds of 4 s are 80 s as well
+        (5, 80.0, Bound::Trainer), // 400 s of work in fifths are 80 s as well
         (50, 80.0, Bound::Trainer),
     ];
     for (workers, seconds, bound) in table {
@@ -130,7 +129,7 @@ fn an_epoch_is_as_long_as_the_slowest_of_those_who_work_on_it() {
     assert_eq!(work.workers_needed(&shape, &trainer, 2), 2, "the limit");
     let eager = Trainer { step_s: 0.0, ingest_bytes_per_s: 0.0 };
     assert_eq!(work.workers_needed(&shape, &eager, 1000), 100, "a worker a split");
-    // 100 x 71 MB into 50 MB/s: 142 s, which 3 workers (136 s) keep up with and 2 (200 s) do not.
+    // 100 x 71 MB into 50 MB/s: 142 s, which 3 workers (133 s) keep up with and 2 (200 s) do not.
     let narrow = Trainer { step_s: 0.1, ingest_bytes_per_s: 50e6 };
     assert_eq!(work.seconds(50, &shape, &narrow), (142.0, Bound::TrainerNetwork));
     assert_eq!(work.workers_needed(&shape, &narrow, 1000), 3);
