@@ -2,4 +2,5 @@
 
 pub mod caching;
 pub mod cost;
+pub mod plan;
 pub mod scaling;

@@ -15,6 +15,8 @@ pub struct Usd(pub f64);
 
 /// Digits that are shown of an amount below a dollar: 1 % of it is seen.
 const SIGNIFICANT_DIGITS: i32 = 3;
+/// Digits that are shown of less than a tenth of a cent, so that tables stay narrow.
+const SIGNIFICANT_DIGITS_OF_LITTLE: i32 = 2;
 /// Most places after the point: a request of the cheapest kind costs $0.000000125.
 const MAX_PLACES: i32 = 12;
 
@@ -27,8 +29,14 @@ impl fmt::Display for Usd {
             0.0 => 0,
             _ if amount >= 1000.0 => 0,
             _ if amount >= 1.0 => 2,
-            // The first digit of 0.0123 is two places after the point.
-            _ => (SIGNIFICANT_DIGITS - 1 - amount.log10().floor() as i32).clamp(2, MAX_PLACES),
+            _ => {
+                let digits = match amount >= 0.001 {
+                    true => SIGNIFICANT_DIGITS,
+                    false => SIGNIFICANT_DIGITS_OF_LITTLE,
+                };
+                // The first digit of 0.0123 is two places after the point.
+                (digits - 1 - amount.log10().floor() as i32).clamp(2, MAX_PLACES)
+            }
         };
         let mut text = format!("{amount:.*}", places as usize);
         let places_left = |text: &str| text.find('.').map_or(0, |point| text.len() - point - 1);
