@@ -96,6 +96,59 @@ fn fast_workers_wait_for_their_network() {
 }
 
 #[test]
+fn the_documentation_says_what_the_model_does() {
+    let documentation = include_str!("../../../../docs/cost.md");
+    let prices = Prices::default();
+    let full = FunctionShape::default();
+    let small = FunctionShape { memory_mb: 589, ..full };
+    // 2,243 splits; 140.2 GiB kept for a day of 30: x $0.023 / 30 = $0.107. Cached, an epoch takes 2,243
+    // gets: $0.0009.
+    let row = |cpu_ms: f64, shape: &FunctionShape| {
+        let work = a_million_images(cpu_ms);
+        let cost = work.on_functions(8, shape, &Trainer::default(), &prices).cost;
+        let splits = work.splits as f64;
+        let saved = cost.total() - Requests::CACHED_SPLIT.usd(&prices) * splits;
+        let usd_per_day = prices.stored(splits * work.split.bytes_out, DAY_S);
+        (cost, format!("{:.1} days", saved.0 / usd_per_day.0))
+    };
+    let rows = [
+        // 8,000 s of a worker
+        ("8 ms", row(8.0, &full), [0.184, 0.0202, 0.204]),
+        // 2,243 x 1.636 s = 3,669 s of network
+        ("1.2 ms", row(1.2, &full), [0.0845, 0.0202, 0.105]),
+        ("1.2 ms, on 589 MB", row(1.2, &small), [0.0281, 0.0202, 0.0483]),
+    ];
+    for (name, (cost, days), expected) in rows {
+        let Cost { compute, requests, .. } = cost;
+        for (usd, expected) in [compute, requests, cost.total()].into_iter().zip(expected) {
+            assert!((usd.0 / expected - 1.0).abs() < 4e-3, "{name}: {usd}, not {expected}");
+        }
+        let line = format!("| {name} | {compute} | {requests} | **{}** | {days} |", cost.total());
+        assert!(documentation.contains(&line), "docs/cost.md should have: {line}");
+    }
+}
+
+#[test]
+fn instances_are_as_cheap_as_the_documentation_says() {
+    let documentation = include_str!("../../../../docs/cost.md");
+    let instance = InstancePrices::default();
+    let function_usd = FunctionShape::default().usd_per_second(&Prices::default()) * 8000.0;
+    // 8,000 s are 2.222 vCPU-hours x $0.03625 = $0.0806; / 0.6 = $0.134; 0.0806 / 0.184 = 44 %.
+    let used_fully = Usd(8000.0 / HOUR_S * instance.usd_per_vcpu_hour);
+    let used = used_fully * (1.0 / instance.utilisation);
+    let said = [
+        format!("${} a vCPU-hour", instance.usd_per_vcpu_hour),
+        format!("for {used}, which"),
+        format!("used for {:.0} % of the time", 1e2 * instance.utilisation),
+        format!("is {:.0} % less than {function_usd}", 1e2 * (1.0 - used.0 / function_usd.0)),
+        format!("below about {:.0} %", 1e2 * used_fully.0 / function_usd.0),
+    ];
+    for said in said {
+        assert!(documentation.contains(&said), "docs/cost.md should have: {said}");
+    }
+}
+
+#[test]
 fn memory_beyond_a_processor_makes_no_worker_faster_and_waiting_needs_none() {
     let work = SplitWork { cpu_s: 2.0, wait_s: 1.0, overhead_s: 0.5, ..SplitWork::default() };
     let of = |memory_mb| work.worker_s(&FunctionShape { memory_mb, ..FunctionShape::default() });

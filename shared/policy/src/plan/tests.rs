@@ -182,8 +182,11 @@ fn the_same_job_on_this_machine() {
     assert_near(run.delivered_bytes, 150.528e9);
     let estimate = predict_local(&run, &LocalCosts::default());
     assert_eq!(estimate.bound, LocalBound::Workers);
-    // (8,000 + 2,605 x 15.2 ms) / 4
-    assert_near(estimate.seconds, 2009.9);
+    // (8,000 + 2,605 x 15.2 ms) / 4 = 2,009.9 s; cores: 8,000 + 39.6 + (110 + 2 x 150.5) GB x 0.9 ns +
+    // 15,625 x 1.3 ms + 150.5 GB x 2.2 ns = 8,761 s / 8 = 1,095 s: 4.2 % more for the two together.
+    assert_near(estimate.workers_s, 2009.9);
+    assert_near(estimate.processors_s, 1095.1);
+    assert!(estimate.seconds > 2009.9 && estimate.seconds < 2.06e3, "{estimate:?}");
 }
 
 #[test]

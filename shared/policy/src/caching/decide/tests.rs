@@ -121,6 +121,39 @@ fn dollars_may_decide_otherwise_than_time() {
     );
 }
 
+/// Cachew 6.3, Figure 8: elements are read, made 2.5 times larger and held for a while. Up to 350 ms a batch
+/// the source cache is best, up to 400 ms computing, beyond it the full cache. The figure gives these two
+/// limits (published); that a batch takes 350 ms to read from the data lake, and 160 ms and 2.5 x 160 ms
+/// from the cache, is fitted to them.
+#[test]
+fn the_regimes_of_cachews_figure_8() {
+    let (lake_s, bytes) = (0.350, 16e6);
+    let decided = |sleep_ms: f64| {
+        let sleep_s = sleep_ms / 1e3;
+        let point = |after_op| PointProfile { after_op, objects: 1.0, ..PointProfile::default() };
+        let batch = Profile {
+            batches: 300,
+            records: 1.0,
+            epoch_records: 1.0,
+            ops: vec![
+                op("source", 0.0, 1.0, bytes),
+                op("inflate", 0.0, 1.0, 2.5 * bytes),
+                op("sleep", sleep_s, 1.0, 2.5 * bytes),
+            ],
+            // Reading goes on beside it.
+            source_wait_s: (lake_s - sleep_s).max(0.0),
+            points: vec![point(0), point(2)],
+            reads: Reads::Ahead,
+        };
+        decide(&batch, &reads_of_100_mb_per_s(), &Settings::default()).mode
+    };
+    let (source, full) = (Mode::Put { point: 0 }, Mode::Put { point: 1 });
+    assert_eq!([50.0, 200.0, 330.0].map(decided), [source; 3]);
+    // 3 % beyond the limits are ties, which compute.
+    assert_eq!([345.0, 360.0, 400.0, 410.0].map(decided), [Mode::Compute; 4]);
+    assert_eq!([415.0, 500.0, 900.0].map(decided), [full; 3]);
+}
+
 #[test]
 fn the_reason_has_the_figures() {
     let decision = decide(&profile(), &reads_of_100_mb_per_s(), &Settings::default());
