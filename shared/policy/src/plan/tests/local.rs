@@ -33,13 +33,13 @@ fn waiting_takes_workers_and_computing_takes_cores() {
     // 40 s of waiting by 4 are 10 s, whatever the cores; the trainer takes 1 s.
     assert_eq!(seconds(sleep), (10.0, LocalBound::Workers));
     assert_eq!(seconds(LocalRun { workers: 80, ..sleep }), (1.0, LocalBound::Trainer));
-    // The same as work: 2 cores take 20 s for it, and 40 workers no longer; (20^4 + 1^4)^(1/4) = 20.00
+    // The same as work: 2 cores take 20 s for it, and 40 workers no longer; (20^6 + 1^6)^(1/6) = 20.00
     let work = LocalRun { wait_s: 0.0, cpu_s: 40.0, ..sleep };
     assert_eq!(seconds(LocalRun { workers: 40, ..work }), (20.0, LocalBound::Processors));
-    // 1 worker takes 40 s, 2 cores 20 s: (40^4 + 20^4)^(1/4) = 40.61
-    assert_eq!(seconds(LocalRun { workers: 1, ..work }), (40.61, LocalBound::Workers));
-    // 2 workers as long as 2 cores: 20 x 2^(1/4) = 23.78
-    assert_eq!(seconds(LocalRun { workers: 2, ..work }).0, 23.78);
+    // 1 worker takes 40 s, 2 cores 20 s: (40^6 + 20^6)^(1/6) = 40.10
+    assert_eq!(seconds(LocalRun { workers: 1, ..work }), (40.1, LocalBound::Workers));
+    // 2 workers as long as 2 cores: 20 x 2^(1/6) = 22.45
+    assert_eq!(seconds(LocalRun { workers: 2, ..work }).0, 22.45);
     // Half a core: 80 s, and a worker alone as long.
     assert_eq!(seconds(LocalRun { workers: 100, cores: 0.5, ..work }).0, 80.0);
     let slow = predict_local(&LocalRun { workers: 1, cores: 0.5, ..work }, &FREE);
@@ -77,9 +77,11 @@ fn what_is_around_a_pipeline_counts() {
     assert!((estimate.processors_s - 7.2).abs() < 1e-9, "{estimate:?}");
     // Workers: (5 + 0.1 + 1 + 0.2) / 2
     assert!((estimate.workers_s - 3.15).abs() < 1e-9, "{estimate:?}");
-    // (7.2^4 + 3.15^4)^(1/4) = 7.265; the first epoch begins 0.5 s and a split of 0.63 s later.
-    assert!((estimate.seconds - 7.265).abs() < 1e-3, "{estimate:?}");
-    assert!((estimate.first_seconds - 8.395).abs() < 1e-3, "{estimate:?}");
+    // The fetcher alone: 20 x 0.005 + 4 s.
+    assert!((estimate.fetcher_s - 4.1).abs() < 1e-9, "{estimate:?}");
+    // (7.2^6 + 3.15^6)^(1/6) = 7.208; the first epoch begins 0.5 s and a split of 0.63 s later.
+    assert!((estimate.seconds - 7.208).abs() < 1e-3, "{estimate:?}");
+    assert!((estimate.first_seconds - 8.338).abs() < 1e-3, "{estimate:?}");
 }
 
 /// A run of `gristmill demo` over 2,000 records, and how long its second and third epoch took. Two
