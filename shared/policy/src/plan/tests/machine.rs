@@ -7,7 +7,7 @@ use fastrand::Rng;
 use std::collections::VecDeque;
 
 /// Seconds of a step.
-const STEP_S: f64 = 0.0005;
+const STEP_S: f64 = 0.001;
 /// Elements of a split, which is one batch.
 const ELEMENTS: usize = 10;
 /// By how much elements differ.
@@ -51,81 +51,125 @@ impl Process {
     }
 }
 
-/// Seconds that `run` takes from its first batch to its last, per batch, times its batches.
-fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
-    let mut rng = Rng::with_seed(seed);
-    let splits = run.splits as usize;
-    let elements = (splits * ELEMENTS) as f64;
-    let (cpu_s, wait_s) = (run.cpu_s / elements, run.wait_s / elements);
-    let moved_s =
-        (run.source_bytes + 2.0 * run.delivered_bytes) * costs.service_s_per_byte / splits as f64;
-    let fetch_s =
-        costs.fetcher_s_per_batch + run.delivered_bytes / splits as f64 * costs.fetcher_s_per_byte;
-    let mut workers: Vec<Process> = (0..run.workers).map(|_| Process::default()).collect();
-    // The service has a process for each request; a worker waits for its own.
-    let mut calls: Vec<Process> = (0..run.workers).map(|_| Process::default()).collect();
-    let mut stores: Vec<Process> = (0..splits).map(|_| Process::default()).collect();
-    let (mut fetcher, mut trainer) = (Process::default(), Process::default());
-    let (mut claimed, mut busy) = (0, vec![false; workers.len()]);
-    let (mut now_s, mut first_s, mut trained) = (0.0, 0.0, 0);
-    // Batches that have come as far as the object store, the fetcher and the trainer.
-    let (mut storing, mut fetching, mut stepping) = (0, 0, false);
-    let (mut stored, mut fetched) = (0, 0);
-    while trained < splits {
-        for i in 0..workers.len() {
-            if !workers[i].todo.is_empty() || !calls[i].todo.is_empty() {
+/// Everybody, and how far splits have come; each split is one batch.
+struct Machine {
+    workers: Vec<Process>,
+    /// What a worker waits for when it has computed a split: the service has a process for each.
+    calls: Vec<Process>,
+    /// Whether a worker has a split.
+    holds: Vec<bool>,
+    /// Puts and gets of each split, all at once.
+    stores: Vec<Process>,
+    fetcher: Process,
+    trainer: Process,
+    steps: bool,
+    /// Splits that were begun, that are computed, whose object is stored, and that were fetched.
+    begun: usize,
+    computed: usize,
+    stored: usize,
+    fetched: usize,
+    trained: usize,
+}
+
+impl Machine {
+    fn new(run: &LocalRun) -> Machine {
+        let processes = |count: usize| (0..count).map(|_| Process::default()).collect();
+        let workers = run.workers as usize;
+        Machine {
+            workers: processes(workers),
+            calls: processes(workers),
+            holds: vec![false; workers],
+            stores: processes(run.splits as usize),
+            fetcher: Process::default(),
+            trainer: Process::default(),
+            steps: false,
+            begun: 0,
+            computed: 0,
+            stored: 0,
+            fetched: 0,
+            trained: 0,
+        }
+    }
+
+    /// Gives workers that are done the next split.
+    fn claim(&mut self, run: &LocalRun, costs: &LocalCosts, rng: &mut Rng) {
+        let splits = run.splits as f64;
+        let elements = splits * ELEMENTS as f64;
+        let moved = run.source_bytes + 2.0 * run.delivered_bytes;
+        for i in 0..self.workers.len() {
+            if !self.workers[i].todo.is_empty() || !self.calls[i].todo.is_empty() {
                 continue;
             }
-            if busy[i] {
-                busy[i] = false;
-                stores[storing].todo.push_back(Todo::Compute(moved_s));
-                storing += 1;
+            if std::mem::take(&mut self.holds[i]) {
+                let moved_s = moved * costs.service_s_per_byte / splits;
+                self.stores[self.computed].todo.push_back(Todo::Compute(moved_s));
+                self.computed += 1;
             }
-            if claimed < splits {
-                (claimed, busy[i]) = (claimed + 1, true);
-                for _ in 0..ELEMENTS {
-                    let vary = 1.0 + SPREAD * (2.0 * rng.f64() - 1.0);
-                    workers[i]
-                        .todo
-                        .extend([Todo::Wait(wait_s * vary), Todo::Compute(cpu_s * vary)]);
-                }
-                workers[i].todo.push_back(Todo::Compute(costs.worker_s_per_split));
-                calls[i].todo.push_back(Todo::Compute(costs.service_s_per_split));
+            if self.begun as u64 == run.splits {
+                continue;
+            }
+            (self.begun, self.holds[i]) = (self.begun + 1, true);
+            let todo = &mut self.workers[i].todo;
+            for _ in 0..ELEMENTS {
+                let vary = (1.0 + SPREAD * (2.0 * rng.f64() - 1.0)) / elements;
+                todo.extend([Todo::Wait(run.wait_s * vary), Todo::Compute(run.cpu_s * vary)]);
+            }
+            todo.push_back(Todo::Compute(costs.worker_s_per_split));
+            self.calls[i].todo.push_back(Todo::Compute(costs.service_s_per_split));
+        }
+    }
+
+    /// Hands splits that are stored to the fetcher, and batches to the trainer.
+    fn hand_on(&mut self, run: &LocalRun, costs: &LocalCosts) {
+        let bytes = run.delivered_bytes / run.splits as f64;
+        let fetch_s = costs.fetcher_s_per_batch + bytes * costs.fetcher_s_per_byte;
+        while self.stored < self.computed && self.stores[self.stored].todo.is_empty() {
+            self.stored += 1;
+            self.fetcher.todo.push_back(Todo::Compute(fetch_s));
+        }
+        self.fetched = self.stored - self.fetcher.todo.len();
+        if self.trainer.todo.is_empty() {
+            self.trained += usize::from(std::mem::take(&mut self.steps));
+            if self.trained < self.fetched {
+                self.steps = true;
+                let step = [Todo::Compute(run.step_cpu_s), Todo::Wait(run.step_wait_s)];
+                self.trainer.todo.extend(step);
             }
         }
-        while stored < storing && stores[stored].todo.is_empty() {
-            (stored, fetching) = (stored + 1, fetching + 1);
-            fetcher.todo.push_back(Todo::Compute(fetch_s));
-        }
-        while fetched < fetching && fetcher.todo.len() < fetching - fetched {
-            fetched += 1;
-        }
-        if trainer.todo.is_empty() {
-            if stepping {
-                (trained, stepping) = (trained + 1, false);
-                first_s = if trained == 1 { now_s } else { first_s };
-            }
-            if trained < fetched {
-                stepping = true;
-                trainer.todo.extend([Todo::Compute(run.step_cpu_s), Todo::Wait(run.step_wait_s)]);
-            }
-        }
+    }
+
+    /// Lets a step pass: whoever computes shares the cores evenly.
+    fn pass(&mut self, cores: f64) {
+        let idle = |worker: &Process| worker.todo.is_empty();
+        let workers_and_calls = self.workers.iter_mut().zip(&mut self.calls);
         // A worker's call runs when its computing is done.
-        let calling = |i: usize| workers[i].todo.is_empty() && calls[i].computes();
-        let others = stores[stored..storing].iter().chain([&fetcher, &trainer]);
-        let others = others.filter(|process| process.computes()).count();
-        let computing = workers.iter().filter(|worker| worker.computes()).count()
-            + (0..calls.len()).filter(|&i| calling(i)).count()
-            + others;
-        let share = (run.cores / computing.max(1) as f64).min(1.0);
-        let called: Vec<bool> = (0..calls.len()).map(calling).collect();
-        workers.iter_mut().for_each(|worker| worker.pass(share));
-        calls.iter_mut().zip(called).filter(|(_, now)| *now).for_each(|(call, _)| call.pass(share));
-        let others = stores[stored..storing].iter_mut().chain([&mut fetcher, &mut trainer]);
-        others.for_each(|process| process.pass(share));
+        let at_work =
+            workers_and_calls.map(|(worker, call)| if idle(worker) { call } else { worker });
+        let stores = self.stores[self.stored..self.computed].iter_mut();
+        let others = [&mut self.fetcher, &mut self.trainer];
+        let mut all: Vec<&mut Process> = at_work.chain(stores).chain(others).collect();
+        let computing = all.iter().filter(|process| process.computes()).count();
+        let share = (cores / computing.max(1) as f64).min(1.0);
+        all.iter_mut().for_each(|process| process.pass(share));
+    }
+}
+
+/// Seconds of `run` from its first batch to its last, for all its batches at that pace.
+fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
+    let mut rng = Rng::with_seed(seed);
+    let mut machine = Machine::new(run);
+    let (mut now_s, mut first_s) = (0.0, None);
+    while (machine.trained as u64) < run.splits {
+        machine.claim(run, costs, &mut rng);
+        machine.hand_on(run, costs);
+        if machine.trained == 1 {
+            first_s.get_or_insert(now_s);
+        }
+        machine.pass(run.cores);
         now_s += STEP_S;
     }
-    (now_s - first_s) / (splits - 1) as f64 * splits as f64
+    let paces = (run.splits - 1) as f64;
+    (now_s - first_s.unwrap_or_default()) / paces * run.splits as f64
 }
 
 /// A machine and a job, drawn from `seed`: any of the three may be what it waits for.
@@ -153,7 +197,7 @@ fn predictions_hold_on_simulated_machines() {
     let costs = LocalCosts::default();
     let mut bounds = [0; 4];
     let (mut sum, mut worst) = (0.0, 0.0f64);
-    let machines = 60;
+    let machines = 40;
     for seed in 0..machines {
         let run = draw(seed);
         let estimate = predict_local(&run, &costs);
