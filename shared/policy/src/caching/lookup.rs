@@ -11,6 +11,8 @@ pub struct Candidate {
     pub fingerprint: Fingerprint,
     /// A random prefix is reused only if its author allows it.
     pub reusable: bool,
+    /// Whether it is the whole pipeline.
+    pub whole: bool,
 }
 
 /// How far an entry of the catalogue is.
@@ -55,29 +57,37 @@ pub struct Lookup {
     pub reason: String,
 }
 
-/// Looks a pipeline up: the complete entry of the highest throughput among its points, without any
-/// comparison with computing, since it was found better when it was stored. Of equals the later point
-/// wins: less is left to compute. A pipeline without points computes; one without a hit is profiled.
+/// Looks a pipeline up: the whole of it if that is cached, since no worker is needed then; else the
+/// complete entry of the highest throughput among its points, without any comparison with computing,
+/// since it was found better when it was stored. Of equals the later point wins: less is left to
+/// compute. A pipeline without points computes; one without a hit is profiled.
 ///
-/// `points` are in the order of the pipeline; if the last one ends it, its fingerprint is the whole's.
+/// `points` are in the order of the pipeline.
 pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
     if points.is_empty() {
         let reason = "the pipeline has no autocache point".into();
         return Lookup { mode: Mode::Compute, reason };
     }
-    let mut best: Option<(u32, &Entry)> = None;
+    let mut best: Option<(u32, &Candidate, &Entry)> = None;
     for (point, candidate) in (0..).zip(points).filter(|(_, candidate)| candidate.reusable) {
         let hits = catalogue.iter().filter(|entry| {
             entry.fingerprint == candidate.fingerprint && entry.state == EntryState::Complete
         });
         for entry in hits {
-            if best.is_none_or(|(_, best)| entry.elements_per_s >= best.elements_per_s) {
-                best = Some((point, entry));
+            let better = |(_, other, best): (u32, &Candidate, &Entry)| {
+                (candidate.whole, entry.elements_per_s) >= (other.whole, best.elements_per_s)
+            };
+            if best.is_none_or(better) {
+                best = Some((point, candidate, entry));
             }
         }
     }
     match best {
-        Some((point, Entry { elements_per_s, .. })) => Lookup {
+        Some((point, Candidate { whole: true, .. }, _)) => Lookup {
+            mode: Mode::Get { point },
+            reason: "the whole pipeline is cached: no worker is needed".into(),
+        },
+        Some((point, _, Entry { elements_per_s, .. })) => Lookup {
             mode: Mode::Get { point },
             reason: match *elements_per_s > 0.0 {
                 true => format!("point {point} is cached: {elements_per_s:.0} elements/s a worker"),
@@ -117,6 +127,7 @@ mod tests {
         let candidate = |name: &&str| Candidate {
             fingerprint: Fingerprint::of("test", name.as_bytes()),
             reusable: true,
+            whole: *name == "whole",
         };
         names.iter().map(candidate).collect()
     }
@@ -127,12 +138,12 @@ mod tests {
 
     #[test]
     fn the_fastest_complete_hit_is_taken() {
-        let points = points(&["read", "resized", "whole"]);
+        let points = points(&["read", "resized", "cropped"]);
         let mut catalogue = vec![
             entry("read", 50.0),
             entry("resized", 90.0),
-            entry("whole", 70.0),
-            entry("x", 1e9),
+            entry("cropped", 70.0),
+            entry("another's", 1e9),
         ];
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
         catalogue[1].state = EntryState::Putting { alive: true };
@@ -140,6 +151,15 @@ mod tests {
         catalogue[2].elements_per_s = 50.0;
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 }, "of equals the later");
         assert_eq!(lookup(&points, &catalogue).reason, "point 2 is cached: 50 elements/s a worker");
+    }
+
+    #[test]
+    fn the_whole_is_taken_whatever_its_throughput() {
+        let points = points(&["read", "whole"]);
+        let mut catalogue = [entry("whole", 20.0), entry("read", 90.0)];
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
+        catalogue[0].state = EntryState::Putting { alive: false };
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 0 });
     }
 
     #[test]
