@@ -1,3 +1,6 @@
 //! Decisions as pure functions: observation, state and settings in, decision and reason out.
 
+pub mod caching;
+pub mod cost;
+pub mod plan;
 pub mod scaling;

@@ -1,0 +1,273 @@
+//! The autocache decision (Cachew 4.4): of computing and of caching at each point, the one that takes
+//! a worker the least time, or costs the least; both are predicted and told.
+
+use super::{Mode, PointProfile, Profile, ReadTime, Reads};
+use crate::cost::{FunctionShape, Prices, Requests, Usd, quantity, ratio};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Part by which caching must be better than computing: below it noise decides, and computing stores
+/// nothing (the threshold Cachew 4.3 uses for batch times).
+pub const TIE: f64 = 0.03;
+
+/// What is made small.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Objective {
+    /// Seconds of a worker for an epoch that is computed, or read.
+    #[default]
+    Time,
+    /// Dollars of all epochs, storage included.
+    Usd,
+}
+
+/// What a user tunes, and what is known of the future.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    pub objective: Objective,
+    /// See [`TIE`].
+    pub tie: f64,
+    /// Epochs that will be computed or read, the one that is profiled and those of later jobs included.
+    pub epochs: f64,
+    /// Days for which what is stored is kept.
+    pub kept_days: f64,
+    pub shape: FunctionShape,
+    pub prices: Prices,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            objective: Objective::Time,
+            tie: TIE,
+            epochs: 10.0,
+            // A working week: time for a second job over the same data.
+            kept_days: 7.0,
+            shape: FunctionShape::default(),
+            prices: Prices::default(),
+        }
+    }
+}
+
+/// One thing that could be done, and what it is predicted to take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OptionEstimate {
+    /// [`Mode::Compute`], or [`Mode::Put`] of a point.
+    pub mode: Mode,
+    /// "compute", or "cache after `resize`".
+    pub name: String,
+    /// Worker seconds for what was profiled, in the mode's steady state; of the last operator seconds
+    /// of the trainer's reads, which take no worker.
+    pub profiled_s: f64,
+    /// Part of it that reads the cache.
+    pub read_s: f64,
+    /// Delivered elements a second of one worker.
+    pub elements_per_s: f64,
+    /// Worker seconds of an epoch in its steady state.
+    pub epoch_s: f64,
+    /// Bytes it stores.
+    pub stored_bytes: f64,
+    /// An epoch in its steady state, without storage.
+    pub epoch_usd: Usd,
+    /// All of [`Settings::epochs`], the first computed and stored, and the storage.
+    pub total_usd: Usd,
+    /// Why it may not be chosen.
+    pub refused: Option<String>,
+}
+
+/// What to do, why, and what else there was.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    /// [`Mode::Compute`], or [`Mode::Put`] of a point.
+    pub mode: Mode,
+    /// What the least time would choose, and what the least money.
+    pub by_time: Mode,
+    pub by_usd: Mode,
+    pub reason: String,
+    /// Computing first, then the points in order.
+    pub options: Vec<OptionEstimate>,
+}
+
+impl fmt::Display for Decision {
+    /// The decision and a line for each option.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.mode, self.reason)?;
+        for option in &self.options {
+            let OptionEstimate { name, epoch_s, total_usd, refused, .. } = option;
+            let refused = refused.as_deref().map_or(String::new(), |why| format!("  ({why})"));
+            writeln!(f, "  {name:<32} {epoch_s:>10.1} s  {total_usd:>10}{refused}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Decides what to do with the epochs that follow a profile. Nothing measured, or no point that may be
+/// cached: computing.
+pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> Decision {
+    let compute = compute_option(profile, settings);
+    let points = (0..).zip(&profile.points);
+    let caches =
+        points.map(|(i, point)| cache_option(profile, i, point, read_time, settings, &compute));
+    let options: Vec<OptionEstimate> = [compute.clone()].into_iter().chain(caches).collect();
+    let tie = quantity(settings.tie).min(1.0);
+    let least = |measure: fn(&OptionEstimate) -> f64| {
+        let allowed = options.iter().skip(1).filter(|option| option.refused.is_none());
+        let best = allowed.min_by(|a, b| measure(a).total_cmp(&measure(b)));
+        best.filter(|best| measure(best) < measure(&compute) * (1.0 - tie)).unwrap_or(&compute)
+    };
+    let (by_time, by_usd) = (least(|o| o.profiled_s), least(|o| o.total_usd.0));
+    let chosen = match settings.objective {
+        Objective::Time => by_time,
+        Objective::Usd => by_usd,
+    };
+    let reason = reason(profile, chosen, &compute, &options[1..], settings);
+    Decision { mode: chosen.mode, by_time: by_time.mode, by_usd: by_usd.mode, reason, options }
+}
+
+/// Worker seconds and requests that an epoch takes, as dollars.
+fn epoch_usd(settings: &Settings, epoch_s: f64, splits: f64, requests: Requests) -> Usd {
+    let Settings { shape, prices, .. } = settings;
+    shape.usd_per_second(prices) * epoch_s + requests.usd(prices) * splits
+}
+
+/// Delivered elements a second, none measured giving none.
+fn rate(profile: &Profile, seconds: f64) -> f64 {
+    ratio(profile.ops.last().map_or(0.0, |op| quantity(op.elements)), seconds)
+}
+
+/// How many times what was profiled an epoch is.
+fn epochs_of_profile(profile: &Profile) -> f64 {
+    ratio(quantity(profile.epoch_records), quantity(profile.records))
+}
+
+/// Splits that were profiled; each makes one object whatever the point.
+fn splits(profile: &Profile) -> f64 {
+    profile.points.iter().map(|point| quantity(point.objects)).fold(0.0, f64::max)
+}
+
+fn compute_option(profile: &Profile, settings: &Settings) -> OptionEstimate {
+    let profiled_s = profile.compute_s();
+    let scale = epochs_of_profile(profile);
+    let epoch_s = profiled_s * scale;
+    let epoch_usd = epoch_usd(settings, epoch_s, splits(profile) * scale, Requests::SPLIT);
+    OptionEstimate {
+        mode: Mode::Compute,
+        name: "compute".into(),
+        profiled_s,
+        read_s: 0.0,
+        elements_per_s: rate(profile, profiled_s),
+        epoch_s,
+        stored_bytes: 0.0,
+        epoch_usd,
+        total_usd: epoch_usd * quantity(settings.epochs),
+        refused: None,
+    }
+}
+
+fn cache_option(
+    profile: &Profile,
+    index: u32,
+    point: &PointProfile,
+    read_time: &ReadTime,
+    settings: &Settings,
+    compute: &OptionEstimate,
+) -> OptionEstimate {
+    let objects = quantity(point.objects);
+    let (op, bytes) = match profile.ops.get(point.after_op) {
+        Some(op) => (op.op.as_str(), quantity(op.bytes)),
+        None => ("", 0.0),
+    };
+    let last = profile.is_last(point);
+    let read_s = objects * read_time.seconds(ratio(bytes, objects));
+    let after_s = profile.after_s(point);
+    let profiled_s = match profile.reads {
+        Reads::InTurn => read_s + after_s,
+        Reads::Ahead => read_s.max(after_s),
+    };
+    let scale = epochs_of_profile(profile);
+    let (stored_bytes, epoch_s) = (bytes * scale, profiled_s * scale);
+    let splits = objects * scale;
+    // At the last operator nobody but the trainer reads, and what it delivers is stored already.
+    let steady_usd = match last {
+        true => Requests::CACHED_SPLIT.usd(&settings.prices) * splits,
+        false => epoch_usd(settings, epoch_s, splits, Requests::SPLIT),
+    };
+    let put = Requests { puts: if last { 0.0 } else { 1.0 }, ..Requests::default() };
+    let first_usd = compute.epoch_usd + put.usd(&settings.prices) * splits;
+    let kept_s = quantity(settings.kept_days) * crate::cost::DAY_S;
+    let later_epochs = (quantity(settings.epochs) - 1.0).max(0.0);
+    let total_usd =
+        first_usd + steady_usd * later_epochs + settings.prices.stored(stored_bytes, kept_s);
+    let refused = if point.random && !point.reuse_random {
+        Some("random: every epoch would repeat the draws; `reuse_random: true` allows it".into())
+    } else if objects <= 0.0 || bytes <= 0.0 || compute.profiled_s <= 0.0 {
+        Some("nothing was measured there".into())
+    } else {
+        None
+    };
+    OptionEstimate {
+        mode: Mode::Put { point: index },
+        name: format!("cache after `{op}`"),
+        profiled_s,
+        read_s,
+        elements_per_s: rate(profile, profiled_s),
+        epoch_s,
+        stored_bytes,
+        epoch_usd: steady_usd,
+        total_usd,
+        refused,
+    }
+}
+
+fn reason(
+    profile: &Profile,
+    chosen: &OptionEstimate,
+    compute: &OptionEstimate,
+    caches: &[OptionEstimate],
+    settings: &Settings,
+) -> String {
+    let per_thousand =
+        |option: &OptionEstimate| format!("{:.3} s", 1e3 * ratio(1.0, option.elements_per_s));
+    let epochs = settings.epochs;
+    if chosen.mode != Mode::Compute {
+        let OptionEstimate { name, total_usd, .. } = chosen;
+        return format!(
+            "{name} takes a worker {} for 1,000 elements, computing {}; {epochs} epochs cost {total_usd}, \
+             computed {}",
+            per_thousand(chosen),
+            per_thousand(compute),
+            compute.total_usd,
+        );
+    }
+    if profile.points.is_empty() {
+        return "the pipeline has no autocache point".into();
+    }
+    let by_objective = |option: &OptionEstimate| match settings.objective {
+        Objective::Time => option.profiled_s,
+        Objective::Usd => option.total_usd.0,
+    };
+    let allowed = caches.iter().filter(|option| option.refused.is_none());
+    let best = allowed.min_by(|a, b| by_objective(a).total_cmp(&by_objective(b)));
+    let Some(best) = best else {
+        let why = caches.iter().find_map(|option| option.refused.clone()).unwrap_or_default();
+        return format!("no autocache point may be used: {why}");
+    };
+    let tie = match by_objective(best) < by_objective(compute) {
+        true => {
+            format!(", within {:.0} %: a tie, and computing stores nothing", 1e2 * settings.tie)
+        }
+        false => String::new(),
+    };
+    format!(
+        "computing takes a worker {} for 1,000 elements, to {} {}; {epochs} epochs cost {}, cached {}{tie}",
+        per_thousand(compute),
+        best.name,
+        per_thousand(best),
+        compute.total_usd,
+        best.total_usd,
+    )
+}
+
+#[cfg(test)]
+mod tests;

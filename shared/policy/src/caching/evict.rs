@@ -1,0 +1,231 @@
+//! What to delete when the cache is full: whatever saves the least work for its bytes, as Cachew (5.1)
+//! plans after Nectar.
+
+use super::{Entry, EntryState};
+use crate::cost::{quantity, ratio};
+use gristmill_types::Fingerprint;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// After this long a use counts half: three days, so that a weekend does not empty the cache and a
+/// project that ended a month ago weighs a thousandth.
+pub const USE_HALF_LIFE_S: f64 = 3.0 * 86_400.0;
+/// What storing something counts as, in uses: it was stored in order to be used.
+const USES_OF_A_PUT: f64 = 1.0;
+
+/// Uses of an entry, recent ones counting more. Two numbers whatever happens, so that it fits an item.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct UseScore {
+    /// Weighted uses as of `at_s`.
+    pub weight: f64,
+    /// Of the last use, in seconds of any clock that is the same for all entries.
+    pub at_s: f64,
+}
+
+impl UseScore {
+    /// Of something stored now.
+    pub fn stored(now_s: f64) -> UseScore {
+        UseScore { weight: USES_OF_A_PUT, at_s: now_s }
+    }
+
+    /// With one more use (an epoch that reads it).
+    #[must_use]
+    pub fn used(&self, now_s: f64) -> UseScore {
+        UseScore { weight: self.at(now_s) + 1.0, at_s: now_s.max(self.at_s) }
+    }
+
+    /// Weighted uses as of `now_s`; a clock that went back makes nothing younger.
+    pub fn at(&self, now_s: f64) -> f64 {
+        let age_s = quantity(now_s - self.at_s);
+        quantity(self.weight) * (-age_s / USE_HALF_LIFE_S).exp2()
+    }
+}
+
+/// The cache cannot hold what is to be stored.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[error(
+    "the cache holds {capacity_bytes:.0} bytes, of which {in_use_bytes:.0} are in use; {needed_bytes:.0} more do \
+     not fit: raise its capacity, or wait until a job ends"
+)]
+pub struct NoRoom {
+    pub capacity_bytes: f64,
+    pub needed_bytes: f64,
+    /// Of entries that are read or stored by living jobs.
+    pub in_use_bytes: f64,
+}
+
+/// Entries to delete so that `needed_bytes` more fit into `capacity_bytes`, the least useful first:
+/// those that save the fewest worker seconds, times recent uses, for their bytes. What a dead job left
+/// half stored goes first. What a living job reads or stores stays.
+///
+/// # Errors
+/// If it would not fit even then; nothing is to be deleted in vain.
+pub fn evict(
+    entries: &[Entry],
+    capacity_bytes: f64,
+    needed_bytes: f64,
+    now_s: f64,
+) -> Result<Vec<Fingerprint>, NoRoom> {
+    let bytes = |entry: &Entry| quantity(entry.bytes);
+    let held: f64 = entries.iter().map(bytes).sum();
+    let mut excess = held + quantity(needed_bytes) - quantity(capacity_bytes);
+    if excess <= 0.0 {
+        return Ok(Vec::new());
+    }
+    let in_use =
+        |entry: &&Entry| entry.leased || entry.state == EntryState::Putting { alive: true };
+    let in_use_bytes: f64 = entries.iter().filter(in_use).map(bytes).sum();
+    if quantity(needed_bytes) + in_use_bytes > quantity(capacity_bytes) {
+        return Err(NoRoom { capacity_bytes, needed_bytes, in_use_bytes });
+    }
+    let mut idle: Vec<(f64, &Entry)> = entries
+        .iter()
+        .filter(|entry| !in_use(entry))
+        .map(|entry| (benefit_per_byte(entry, now_s), entry))
+        .collect();
+    // The fingerprint makes the order the same everywhere.
+    idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.fingerprint.cmp(&b.1.fingerprint)));
+    let mut chosen: Vec<&Entry> = Vec::new();
+    for (_, entry) in idle {
+        if excess <= 0.0 {
+            break;
+        }
+        excess -= bytes(entry);
+        chosen.push(entry);
+    }
+    // A large one at the end may have made smaller and more useful ones before it unnecessary.
+    for i in (0..chosen.len()).rev() {
+        if excess + bytes(chosen[i]) <= 0.0 {
+            excess += bytes(chosen[i]);
+            chosen.remove(i);
+        }
+    }
+    Ok(chosen.into_iter().map(|entry| entry.fingerprint).collect())
+}
+
+/// Worker seconds a byte of it can be expected to save.
+fn benefit_per_byte(entry: &Entry, now_s: f64) -> f64 {
+    match entry.state {
+        EntryState::Putting { .. } => -1.0,
+        EntryState::Complete => {
+            ratio(quantity(entry.saved_s) * entry.uses.at(now_s), quantity(entry.bytes).max(1.0))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(name: &str, bytes: f64, saved_s: f64, uses: f64) -> Entry {
+        Entry {
+            fingerprint: Fingerprint::of("test", name.as_bytes()),
+            state: EntryState::Complete,
+            bytes,
+            elements_per_s: 1.0,
+            saved_s,
+            uses: UseScore { weight: uses, at_s: 0.0 },
+            leased: false,
+            described: None,
+        }
+    }
+
+    fn names(entries: &[Entry], chosen: &[Fingerprint]) -> Vec<usize> {
+        let place = |key: &Fingerprint| entries.iter().position(|entry| entry.fingerprint == *key);
+        chosen.iter().filter_map(place).collect()
+    }
+
+    #[test]
+    fn the_least_useful_bytes_go_first() {
+        // Benefit per byte: 100 x 1 / 10 = 10, 100 x 4 / 10 = 40, 30 x 1 / 2 = 15
+        let entries = [
+            entry("large, once", 10.0, 100.0, 1.0),
+            entry("large, often", 10.0, 100.0, 4.0),
+            entry("small", 2.0, 30.0, 1.0),
+        ];
+        let chosen = |needed| names(&entries, &evict(&entries, 25.0, needed, 0.0).unwrap());
+        assert_eq!(chosen(3.0), [] as [usize; 0], "it fits");
+        assert_eq!(chosen(4.0), [0]);
+        assert_eq!(chosen(14.0), [0, 2]);
+        // The first two do not do; then the small one may stay.
+        assert_eq!(chosen(22.0), [0, 1]);
+        assert_eq!(chosen(25.0), [0, 2, 1]);
+    }
+
+    #[test]
+    fn uses_fade() {
+        let score = UseScore::stored(0.0).used(0.0).used(0.0).used(0.0);
+        assert_eq!(score.weight, 4.0);
+        assert_eq!(score.at(USE_HALF_LIFE_S), 2.0);
+        assert_eq!(score.at(-100.0), 4.0, "the clock went back");
+        assert_eq!(score.used(2.0 * USE_HALF_LIFE_S).weight, 2.0);
+        let entries = [entry("a month ago, often", 10.0, 100.0, 50.0), {
+            let uses = UseScore { weight: 1.0, at_s: 30.0 * 86_400.0 };
+            Entry { uses, ..entry("today, once", 10.0, 100.0, 0.0) }
+        }];
+        let chosen = evict(&entries, 20.0, 5.0, 30.0 * 86_400.0).unwrap();
+        assert_eq!(names(&entries, &chosen), [0]);
+    }
+
+    #[test]
+    fn what_is_in_use_stays_and_what_the_dead_left_goes() {
+        let mut entries = [
+            entry("read", 10.0, 0.0, 0.0),
+            entry("half", 10.0, 9.0, 9.0),
+            entry("x", 10.0, 1.0, 1.0),
+        ];
+        entries[0].leased = true;
+        entries[1].state = EntryState::Putting { alive: true };
+        assert_eq!(names(&entries, &evict(&entries, 30.0, 10.0, 0.0).unwrap()), [2]);
+        let refused = evict(&entries, 30.0, 11.0, 0.0).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "the cache holds 30 bytes, of which 20 are in use; 11 more do not fit: raise its capacity, or wait \
+             until a job ends"
+        );
+        entries[1].state = EntryState::Putting { alive: false };
+        assert_eq!(names(&entries, &evict(&entries, 30.0, 10.0, 0.0).unwrap()), [1]);
+    }
+
+    prop_compose! {
+        fn any_entry()(
+            name in any::<u64>(), bytes in 0.0f64..1e3, saved_s in 0.0f64..1e3, uses in 0.0f64..1e3,
+            leased in prop::bool::weighted(0.2), state in 0u8..4,
+        ) -> Entry {
+            let state = match state {
+                0 => EntryState::Putting { alive: true },
+                1 => EntryState::Putting { alive: false },
+                _ => EntryState::Complete,
+            };
+            Entry { leased, state, ..entry(&name.to_string(), bytes, saved_s, uses) }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_makes_room_with_nothing_in_use_and_nothing_in_vain(
+            entries in prop::collection::vec(any_entry(), 0..30),
+            capacity in 0.0f64..2e4, needed in 0.0f64..5e3,
+        ) {
+            let held: f64 = entries.iter().map(|entry| entry.bytes).sum();
+            let Ok(chosen) = evict(&entries, capacity, needed, 0.0) else {
+                let idle = entries.iter().filter(|e| !e.leased
+                    && e.state != EntryState::Putting { alive: true });
+                let idle: f64 = idle.map(|entry| entry.bytes).sum();
+                prop_assert!(held - idle + needed > capacity - 1e-6);
+                return Ok(());
+            };
+            let gone: Vec<&Entry> =
+                entries.iter().filter(|entry| chosen.contains(&entry.fingerprint)).collect();
+            prop_assert_eq!(gone.len(), chosen.len());
+            let alive = EntryState::Putting { alive: true };
+            prop_assert!(gone.iter().all(|entry| !entry.leased && entry.state != alive));
+            let freed: f64 = gone.iter().map(|entry| entry.bytes).sum();
+            prop_assert!(held - freed + needed <= capacity + 1e-6);
+            for entry in &gone {
+                prop_assert!(held - freed + entry.bytes + needed > capacity - 1e-6, "in vain");
+            }
+        }
+    }
+}

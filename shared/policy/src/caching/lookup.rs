@@ -1,0 +1,190 @@
+//! What of a job's pipeline is cached already (Cachew 4.4), and the catalogue it is looked up in.
+
+use super::{Described, Mode, UseScore};
+use gristmill_types::Fingerprint;
+use serde::{Deserialize, Serialize};
+
+/// An `autocache` point of a job that registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// Of the prefix that ends there.
+    pub fingerprint: Fingerprint,
+    /// A random prefix is reused only if its author allows it.
+    pub reusable: bool,
+    /// Whether it is the whole pipeline.
+    pub whole: bool,
+}
+
+/// How far an entry of the catalogue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum EntryState {
+    /// Every object of the prefix is stored.
+    Complete,
+    /// A job stores it; `alive` until that job ends or falls silent.
+    Putting { alive: bool },
+}
+
+/// One cached prefix.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    pub fingerprint: Fingerprint,
+    #[serde(flatten)]
+    pub state: EntryState,
+    pub bytes: f64,
+    /// Delivered elements a second of one worker that reads it, as predicted or measured; 0 if not
+    /// known. At a last operator no worker is needed: the trainer's reads count.
+    #[serde(default)]
+    pub elements_per_s: f64,
+    /// Worker seconds that one epoch of it saves.
+    #[serde(default)]
+    pub saved_s: f64,
+    #[serde(default)]
+    pub uses: UseScore,
+    /// Whether a living job reads it.
+    #[serde(default)]
+    pub leased: bool,
+    /// What it is, for explaining misses.
+    #[serde(default)]
+    pub described: Option<Described>,
+}
+
+/// What a lookup found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookup {
+    /// The mode that the job begins in.
+    pub mode: Mode,
+    pub reason: String,
+}
+
+/// Looks a pipeline up: the whole of it if that is cached, since no worker is needed then; else the
+/// complete entry of the highest throughput among its points, without any comparison with computing,
+/// since it was found better when it was stored. Of equals the later point wins: less is left to
+/// compute. A pipeline without points computes; one without a hit is profiled.
+///
+/// `points` are in the order of the pipeline.
+pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
+    if points.is_empty() {
+        let reason = "the pipeline has no autocache point".into();
+        return Lookup { mode: Mode::Compute, reason };
+    }
+    let mut best: Option<(u32, &Candidate, &Entry)> = None;
+    for (point, candidate) in (0..).zip(points).filter(|(_, candidate)| candidate.reusable) {
+        let hits = catalogue.iter().filter(|entry| {
+            entry.fingerprint == candidate.fingerprint && entry.state == EntryState::Complete
+        });
+        for entry in hits {
+            let better = |(_, other, best): (u32, &Candidate, &Entry)| {
+                (candidate.whole, entry.elements_per_s) >= (other.whole, best.elements_per_s)
+            };
+            if best.is_none_or(better) {
+                best = Some((point, candidate, entry));
+            }
+        }
+    }
+    match best {
+        Some((point, Candidate { whole: true, .. }, _)) => Lookup {
+            mode: Mode::Get { point },
+            reason: "the whole pipeline is cached: no worker is needed".into(),
+        },
+        Some((point, _, Entry { elements_per_s, .. })) => Lookup {
+            mode: Mode::Get { point },
+            reason: match *elements_per_s > 0.0 {
+                true => format!("point {point} is cached: {elements_per_s:.0} elements/s a worker"),
+                false => format!("point {point} is cached"),
+            },
+        },
+        None if points.iter().any(|candidate| candidate.reusable) => {
+            Lookup { mode: Mode::Profile, reason: "nothing of it is cached: profiling".into() }
+        }
+        None => Lookup {
+            mode: Mode::Compute,
+            reason: "every autocache point follows a random operator; `reuse_random: true` on a \
+                     point allows to cache there"
+                .into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, elements_per_s: f64) -> Entry {
+        Entry {
+            fingerprint: Fingerprint::of("test", name.as_bytes()),
+            state: EntryState::Complete,
+            bytes: 1e9,
+            elements_per_s,
+            saved_s: 10.0,
+            uses: UseScore::default(),
+            leased: false,
+            described: None,
+        }
+    }
+
+    fn points(names: &[&str]) -> Vec<Candidate> {
+        let candidate = |name: &&str| Candidate {
+            fingerprint: Fingerprint::of("test", name.as_bytes()),
+            reusable: true,
+            whole: *name == "whole",
+        };
+        names.iter().map(candidate).collect()
+    }
+
+    fn mode(points: &[Candidate], catalogue: &[Entry]) -> Mode {
+        lookup(points, catalogue).mode
+    }
+
+    #[test]
+    fn the_fastest_complete_hit_is_taken() {
+        let points = points(&["read", "resized", "cropped"]);
+        let mut catalogue = vec![
+            entry("read", 50.0),
+            entry("resized", 90.0),
+            entry("cropped", 70.0),
+            entry("another's", 1e9),
+        ];
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
+        catalogue[1].state = EntryState::Putting { alive: true };
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 }, "it is not complete");
+        catalogue[2].elements_per_s = 50.0;
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 2 }, "of equals the later");
+        assert_eq!(lookup(&points, &catalogue).reason, "point 2 is cached: 50 elements/s a worker");
+    }
+
+    #[test]
+    fn the_whole_is_taken_whatever_its_throughput() {
+        let points = points(&["read", "whole"]);
+        let mut catalogue = [entry("whole", 20.0), entry("read", 90.0)];
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });
+        catalogue[0].state = EntryState::Putting { alive: false };
+        assert_eq!(mode(&points, &catalogue), Mode::Get { point: 0 });
+    }
+
+    #[test]
+    fn without_a_hit_it_is_profiled_and_without_points_computed() {
+        let catalogue = [entry("other", 50.0)];
+        assert_eq!(mode(&points(&["read"]), &catalogue), Mode::Profile);
+        assert_eq!(mode(&[], &catalogue), Mode::Compute);
+    }
+
+    #[test]
+    fn random_prefixes_are_neither_read_nor_profiled_for() {
+        let mut random = points(&["drawn"]);
+        random[0].reusable = false;
+        let found = lookup(&random, &[entry("drawn", 50.0)]);
+        assert_eq!(found.mode, Mode::Compute);
+        assert!(found.reason.contains("reuse_random: true"), "{}", found.reason);
+    }
+
+    #[test]
+    fn entries_of_an_older_catalogue_are_read() {
+        let fingerprint = Fingerprint::of("test", b"read");
+        let json = format!(r#"{{"fingerprint":"{fingerprint}","state":"complete","bytes":5.0}}"#);
+        let entry: Entry = serde_json::from_str(&json).unwrap();
+        assert_eq!((entry.state, entry.saved_s), (EntryState::Complete, 0.0));
+        let again = serde_json::to_string(&entry).unwrap();
+        assert_eq!(serde_json::from_str::<Entry>(&again).unwrap(), entry);
+    }
+}

@@ -1,0 +1,246 @@
+//! The mode of a job's epochs as a state machine: PROFILE -> COMPUTE | PUT -> GET (Cachew 4.4, 5.1).
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What workers do with `autocache` points. `point` counts the pipeline's points from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "mode")]
+pub enum Mode {
+    /// Computes, with scaling held so that it skews no measurement.
+    #[default]
+    Profile,
+    /// Computes.
+    Compute,
+    /// Computes, and stores what comes out at the point.
+    Put { point: u32 },
+    /// Reads what was stored at the point, and computes what comes after it.
+    Get { point: u32 },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mode::Profile => f.pad("profile"),
+            Mode::Compute => f.pad("compute"),
+            Mode::Put { point } => f.pad(&format!("put at point {point}")),
+            Mode::Get { point } => f.pad(&format!("get at point {point}")),
+        }
+    }
+}
+
+/// Something that may change the mode.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "event")]
+pub enum Event {
+    /// [`decide`](super::decide) decided. `stored_from_start`: everything that the epoch under way
+    /// has made at that point is stored and kept, as delivered objects are while it is profiled.
+    Decided { mode: Mode, stored_from_start: bool },
+    /// The epoch is over and the next one begins. `complete`: every object of a put is stored.
+    EpochEnded { complete: bool },
+    /// Something that was to be read is gone: evicted, expired, deleted.
+    CacheLost,
+    /// There is no room for what is to be stored.
+    CacheRefused,
+}
+
+/// Where a job stands; small enough for the job's record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct State {
+    /// Of now.
+    #[serde(flatten)]
+    pub mode: Mode,
+    /// The point at which the next epoch is to store.
+    pub put_next: Option<u32>,
+}
+
+/// The state after an event, and what it means for others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Transition {
+    pub state: State,
+    /// What a worker does per batch has changed: scaling begins anew with one worker.
+    pub reset_scaling: bool,
+    pub reason: String,
+}
+
+impl State {
+    /// The state of a job in `mode`.
+    pub fn of(mode: Mode) -> State {
+        State { mode, put_next: None }
+    }
+
+    /// Whether the worker count must stay as it is.
+    pub fn holds_scaling(&self) -> bool {
+        self.mode == Mode::Profile
+    }
+
+    /// Whether delivered objects must outlive their delivery, given the point at the last operator
+    /// if the pipeline has one: they may be, or become, the cache.
+    pub fn keeps_delivered(&self, last_point: Option<u32>) -> bool {
+        last_point.is_some_and(|last| match self.mode {
+            Mode::Profile => true,
+            Mode::Compute => false,
+            Mode::Put { point } | Mode::Get { point } => point == last,
+        })
+    }
+
+    /// The state after `event`, and why. Events that do not concern a state leave it as it is, so
+    /// that one may be told twice.
+    pub fn advance(&self, event: &Event) -> Transition {
+        let (state, reason) = match (self.mode, event) {
+            (Mode::Profile, Event::Decided { mode: Mode::Put { point }, stored_from_start }) => {
+                match stored_from_start {
+                    true => (State::of(Mode::Put { point: *point }), self.storing(*point)),
+                    false => (
+                        State { mode: Mode::Compute, put_next: Some(*point) },
+                        format!("the next epoch stores at point {point} from its first split on"),
+                    ),
+                }
+            }
+            (Mode::Profile, Event::Decided { mode: Mode::Compute, .. }) => {
+                (State::of(Mode::Compute), "computing every epoch was decided".into())
+            }
+            (Mode::Put { point }, Event::EpochEnded { complete: true }) => {
+                (State::of(Mode::Get { point }), format!("point {point} is stored completely"))
+            }
+            (Mode::Put { point }, Event::EpochEnded { complete: false }) => {
+                (*self, format!("point {point} is not stored completely: what is missing is put"))
+            }
+            (Mode::Put { point }, Event::CacheRefused) => (
+                State::of(Mode::Compute),
+                format!("no room to store point {point}: computing every epoch"),
+            ),
+            (Mode::Get { point }, Event::CacheLost) => (
+                State { mode: Mode::Compute, put_next: Some(point) },
+                format!("what was stored at point {point} is gone: computing, then storing anew"),
+            ),
+            (Mode::Compute, Event::EpochEnded { .. }) if self.put_next.is_some() => {
+                let point = self.put_next.unwrap_or_default();
+                (State::of(Mode::Put { point }), self.storing(point))
+            }
+            (Mode::Compute, Event::CacheRefused) if self.put_next.is_some() => {
+                (State::of(Mode::Compute), "no room in the cache: computing every epoch".into())
+            }
+            _ => (*self, format!("{} goes on", self.mode)),
+        };
+        // A put and a profile compute all a worker can; putting objects is done beside it, but adds
+        // to its network, so that only profile -> compute leaves a worker's batch as it was.
+        let same_work = |mode| matches!(mode, Mode::Profile | Mode::Compute);
+        let reset_scaling =
+            state.mode != self.mode && !(same_work(state.mode) && same_work(self.mode));
+        Transition { state, reset_scaling, reason }
+    }
+
+    fn storing(&self, point: u32) -> String {
+        format!("this epoch stores what it makes at point {point}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn walk(events: &[Event]) -> Vec<(Mode, bool)> {
+        let mut state = State::default();
+        let step = |event: &Event| {
+            let transition = state.advance(event);
+            state = transition.state;
+            (state.mode, transition.reset_scaling)
+        };
+        events.iter().map(step).collect()
+    }
+
+    fn decided(point: u32, stored_from_start: bool) -> Event {
+        Event::Decided { mode: Mode::Put { point }, stored_from_start }
+    }
+
+    #[test]
+    fn an_inner_point_is_profiled_put_and_got() {
+        let end = Event::EpochEnded { complete: true };
+        assert_eq!(
+            walk(&[decided(1, false), end.clone(), end.clone(), end]),
+            [
+                (Mode::Compute, false),
+                (Mode::Put { point: 1 }, true),
+                (Mode::Get { point: 1 }, true),
+                (Mode::Get { point: 1 }, false),
+            ]
+        );
+    }
+
+    #[test]
+    fn at_the_last_operator_the_profiled_epoch_is_the_put() {
+        let end = Event::EpochEnded { complete: true };
+        assert_eq!(
+            walk(&[decided(2, true), end]),
+            [(Mode::Put { point: 2 }, true), (Mode::Get { point: 2 }, true)]
+        );
+    }
+
+    #[test]
+    fn what_is_incomplete_lost_or_has_no_room_is_not_read() {
+        let (half, end) =
+            (Event::EpochEnded { complete: false }, Event::EpochEnded { complete: true });
+        let put = Mode::Put { point: 0 };
+        assert_eq!(walk(&[decided(0, true), half.clone()])[1], (put, false));
+        let lost = walk(&[decided(0, true), end.clone(), Event::CacheLost, end.clone(), end]);
+        assert_eq!(lost[2..], [(Mode::Compute, true), (put, true), (Mode::Get { point: 0 }, true)]);
+        let refused = walk(&[decided(0, true), Event::CacheRefused, half]);
+        assert_eq!(refused[1..], [(Mode::Compute, true), (Mode::Compute, false)]);
+    }
+
+    #[test]
+    fn scaling_is_held_and_objects_are_kept_only_where_it_serves() {
+        assert!(State::default().holds_scaling());
+        assert!(!State::of(Mode::Compute).holds_scaling());
+        let kept = |mode| State::of(mode).keeps_delivered(Some(2));
+        assert!(
+            kept(Mode::Profile) && kept(Mode::Put { point: 2 }) && kept(Mode::Get { point: 2 })
+        );
+        assert!(!kept(Mode::Compute) && !kept(Mode::Put { point: 1 }));
+        assert!(!State::default().keeps_delivered(None));
+    }
+
+    #[test]
+    fn a_state_reads_as_one_would_write_it() {
+        let state = State { mode: Mode::Get { point: 1 }, put_next: None };
+        let json = serde_json::to_string(&state).unwrap();
+        assert_eq!(json, r#"{"mode":"get","point":1,"put_next":null}"#);
+        assert_eq!(serde_json::from_str::<State>(&json).unwrap(), state);
+    }
+
+    fn any_event() -> impl Strategy<Value = Event> {
+        let mode = prop_oneof![
+            Just(Mode::Compute),
+            (0u32..3).prop_map(|point| Mode::Put { point }),
+            Just(Mode::Profile),
+            (0u32..3).prop_map(|point| Mode::Get { point }),
+        ];
+        prop_oneof![
+            (mode, any::<bool>())
+                .prop_map(|(mode, stored_from_start)| Event::Decided { mode, stored_from_start }),
+            any::<bool>().prop_map(|complete| Event::EpochEnded { complete }),
+            Just(Event::CacheLost),
+            Just(Event::CacheRefused),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn only_a_complete_put_is_ever_read(events in prop::collection::vec(any_event(), 0..40)) {
+            let mut state = State::default();
+            for event in &events {
+                let next = state.advance(event);
+                prop_assert!(!next.reason.is_empty() && !next.reason.contains('\n'));
+                if let (Mode::Get { point }, true) = (next.state.mode, next.state != state) {
+                    prop_assert_eq!(state.mode, Mode::Put { point });
+                    prop_assert_eq!(event, &Event::EpochEnded { complete: true });
+                }
+                prop_assert!(next.state.mode != Mode::Profile || state.mode == Mode::Profile);
+                state = next.state;
+            }
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! The autocache decision against the best mode in hindsight, on made-up pipelines.
+//!
+//! One seed makes one pipeline, one object store and one noisy profile of 300 batches. The store's true
+//! curve (latency, slow start, bandwidth, a tail) is not of the form that is fitted to it. What is
+//! counted is an epoch in its steady state, in seconds of one worker: after the profile and, where
+//! something is cached, after it is stored. The whole job, both of these included, is told beside it.
+
+use super::{Mode, OpProfile, PointProfile, Profile, ReadTime, Reads, Settings, decide};
+use fastrand::Rng;
+use serde::Serialize;
+use std::{fmt, ops::Range};
+
+#[cfg(test)]
+mod tests;
+
+/// Standard deviation of what is measured of a batch or a GET, as a part of it.
+pub const NOISE: f64 = 0.10;
+/// Elements of a batch.
+const BATCH: f64 = 64.0;
+/// Delivered bytes of a split.
+const SPLIT_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
+/// One GET in this many takes several times as long.
+const TAIL_ONE_IN: u32 = 50;
+
+/// One made-up pipeline, what was decided of it and what would have been best.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Case {
+    pub seed: u64,
+    pub reads: Reads,
+    pub epochs: u32,
+    pub chosen: Mode,
+    pub best: Mode,
+    /// Worker seconds for 1,000 records in the steady state: of the choice, of the best mode.
+    pub chosen_s: f64,
+    pub best_s: f64,
+    /// The whole job's worker seconds over those of the mode that makes it shortest, less 1.
+    pub job_regret: f64,
+}
+
+impl Case {
+    /// By how much a steady epoch is slower than it could be: 0.05 is 5 %.
+    pub fn regret(&self) -> f64 {
+        self.chosen_s / self.best_s - 1.0
+    }
+}
+
+/// Many of them.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Study {
+    pub cases: Vec<Case>,
+}
+
+impl Study {
+    /// The case that was decided worst.
+    pub fn worst(&self) -> Option<&Case> {
+        self.cases.iter().max_by(|a, b| a.regret().total_cmp(&b.regret()))
+    }
+
+    /// Cases in which a steady epoch is more than `bar` slower than it could be.
+    pub fn beyond(&self, bar: f64) -> usize {
+        self.cases.iter().filter(|case| case.regret() > bar).count()
+    }
+}
+
+impl fmt::Display for Study {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |is: fn(&Case) -> bool| self.cases.iter().filter(|case| is(case)).count();
+        let worst = self.worst().map_or(0.0, Case::regret);
+        let job_regrets = self.cases.iter().map(|case| case.job_regret);
+        let (mean, most) = job_regrets.clone().fold((0.0, 0.0f64), |(sum, most), regret| {
+            (sum + regret / self.cases.len() as f64, most.max(regret))
+        });
+        writeln!(
+            f,
+            "{} pipelines: {} compute, {} cache; the best mode in {}",
+            self.cases.len(),
+            count(|case| case.chosen == Mode::Compute),
+            count(|case| case.chosen != Mode::Compute),
+            count(|case| case.chosen == case.best),
+        )?;
+        writeln!(f, "steady epoch: at worst {:.1} % slower than the best mode", 1e2 * worst)?;
+        write!(
+            f,
+            "whole job: {:.1} % slower on average, {:.0} % at worst (short jobs pay for the put)",
+            1e2 * mean,
+            1e2 * most
+        )
+    }
+}
+
+/// Runs a case for every seed. `noise` is usually [`NOISE`].
+pub fn study(seeds: Range<u64>, noise: f64) -> Study {
+    Study { cases: seeds.map(|seed| case(seed, noise)).collect() }
+}
+
+/// The true object store: GET of `bytes` in seconds, on average.
+struct Store {
+    latency_s: f64,
+    bytes_per_s: f64,
+    /// Extra time while a connection gets up to speed, and the bytes after which it has.
+    slow_start_s: f64,
+    slow_start_bytes: f64,
+    /// What a slow GET takes of a usual one.
+    tail: f64,
+}
+
+impl Store {
+    fn draw(rng: &mut Rng) -> Store {
+        Store {
+            latency_s: between(rng, 0.010, 0.080),
+            bytes_per_s: between(rng, 30e6, 120e6),
+            slow_start_s: between(rng, 0.001, 0.150),
+            slow_start_bytes: between(rng, 0.5e6, 16e6),
+            tail: between(rng, 2.0, 4.0),
+        }
+    }
+
+    fn usual_s(&self, bytes: f64) -> f64 {
+        let started = 1.0 - (-bytes / self.slow_start_bytes).exp();
+        self.latency_s + bytes / self.bytes_per_s + self.slow_start_s * started
+    }
+
+    fn mean_s(&self, bytes: f64) -> f64 {
+        self.usual_s(bytes) * (1.0 + (self.tail - 1.0) / f64::from(TAIL_ONE_IN))
+    }
+
+    fn measure_s(&self, rng: &mut Rng, bytes: f64, noise: f64) -> f64 {
+        let tail = if rng.u32(..TAIL_ONE_IN) == 0 { self.tail } else { 1.0 };
+        self.usual_s(bytes) * tail * noisy(rng, noise)
+    }
+}
+
+/// An operator as it is: seconds, elements and bytes for each source record.
+struct Op {
+    active_s: f64,
+    elements: f64,
+    bytes: f64,
+}
+
+/// A pipeline as it is.
+struct World {
+    ops: Vec<Op>,
+    /// Operators after which there is an `autocache`; distinct, ascending.
+    points: Vec<usize>,
+    records_per_split: f64,
+    lake: Store,
+    store: Store,
+    reads: Reads,
+}
+
+fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
+    // Evenly on a logarithmic scale: times and sizes spread over magnitudes.
+    (low.ln() + rng.f64() * (high / low).ln()).exp()
+}
+
+/// A factor around 1, of standard deviation `noise`: twelve uniform draws make a normal one.
+fn noisy(rng: &mut Rng, noise: f64) -> f64 {
+    let normal: f64 = (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
+    (1.0 + noise * normal).max(0.05)
+}
+
+impl World {
+    fn draw(rng: &mut Rng) -> World {
+        let source_bytes = between(rng, 1e3, 1e6);
+        let source = Op { active_s: between(rng, 2e-6, 2e-4), elements: 1.0, bytes: source_bytes };
+        let mut ops = vec![source];
+        let (mut elements, mut bytes) = (1.0, source_bytes);
+        for _ in 0..rng.usize(1..9) {
+            // One in five filters or multiplies, as `filter` and `flat_map` do.
+            let cardinality = if rng.u32(..5) == 0 { between(rng, 0.2, 3.0) } else { 1.0 };
+            elements *= cardinality;
+            // Files stay readable: at most 16 MB a record.
+            bytes = (bytes * cardinality * between(rng, 0.2, 6.0)).min(16e6);
+            ops.push(Op { active_s: between(rng, 5e-6, 5e-3), elements, bytes });
+        }
+        let points: Vec<usize> = (0..ops.len()).filter(|_| rng.u32(..3) == 0).collect();
+        // Always somewhere; often at the end.
+        let points = match points.is_empty() || rng.bool() {
+            true => {
+                points.into_iter().filter(|p| *p + 1 < ops.len()).chain([ops.len() - 1]).collect()
+            }
+            false => points,
+        };
+        let records_per_split = (SPLIT_BYTES / bytes).ceil();
+        let (mut lake, store) = (Store::draw(rng), Store::draw(rng));
+        // Some data lakes are far away or throttled.
+        if rng.bool() {
+            lake.bytes_per_s /= between(rng, 1.0, 6.0);
+        }
+        let reads = if rng.bool() { Reads::Ahead } else { Reads::InTurn };
+        World { ops, points, records_per_split, lake, store, reads }
+    }
+
+    fn split_bytes(&self, op: usize) -> f64 {
+        self.ops[op].bytes * self.records_per_split
+    }
+
+    /// Seconds of one worker for a split's computing from operator `first` on.
+    fn active_s(&self, first: usize) -> f64 {
+        self.ops[first..].iter().map(|op| op.active_s).sum::<f64>() * self.records_per_split
+    }
+
+    fn together(&self, read_s: f64, active_s: f64) -> f64 {
+        match self.reads {
+            Reads::InTurn => read_s + active_s,
+            Reads::Ahead => read_s.max(active_s),
+        }
+    }
+
+    /// True worker seconds of a split in `mode`.
+    fn split_s(&self, mode: Mode) -> f64 {
+        match mode {
+            Mode::Get { point } | Mode::Put { point } => {
+                let op = self.points[point as usize];
+                self.together(self.store.mean_s(self.split_bytes(op)), self.active_s(op + 1))
+            }
+            _ => self.together(self.lake.mean_s(self.split_bytes(0)), self.active_s(0)),
+        }
+    }
+
+    /// True worker seconds of a job of `epochs` in splits, its profile and put epochs included.
+    fn job_s(&self, mode: Mode, epochs: u32) -> f64 {
+        let (compute_s, steady_s) = (self.split_s(Mode::Compute), self.split_s(mode));
+        let made = match mode {
+            Mode::Put { point } if self.points[point as usize] + 1 == self.ops.len() => 1,
+            // The profiled epoch, and one that is stored.
+            Mode::Put { .. } => 2,
+            _ => 0,
+        };
+        let made = made.min(epochs);
+        f64::from(made) * compute_s + f64::from(epochs - made) * steady_s
+    }
+
+    /// What a profile of 300 batches sees of it.
+    fn measure(&self, rng: &mut Rng, noise: f64) -> (Profile, ReadTime) {
+        let elements_per_record = self.ops.last().map_or(1.0, |op| op.elements);
+        let records = f64::from(super::PROFILE_BATCHES) * BATCH / elements_per_record;
+        let splits = (records / self.records_per_split).ceil();
+        let mut mean_noise = |samples: u32| {
+            (0..samples).map(|_| noisy(rng, noise)).sum::<f64>() / f64::from(samples)
+        };
+        let ops: Vec<OpProfile> = self
+            .ops
+            .iter()
+            .enumerate()
+            .map(|(i, op)| OpProfile {
+                op: format!("op{i}"),
+                active_s: op.active_s * records * mean_noise(super::PROFILE_BATCHES),
+                elements: op.elements * records,
+                bytes: op.bytes * records,
+            })
+            .collect();
+        let compute_s = self.split_s(Mode::Compute);
+        let source_wait_s = (compute_s - self.active_s(0)) * records / self.records_per_split
+            * mean_noise(super::PROFILE_BATCHES);
+        let point = |&after_op: &usize| PointProfile {
+            after_op,
+            objects: records / self.records_per_split,
+            ..PointProfile::default()
+        };
+        let profile = Profile {
+            batches: super::PROFILE_BATCHES,
+            records,
+            epoch_records: 100.0 * records,
+            ops,
+            source_wait_s,
+            points: self.points.iter().map(point).collect(),
+            reads: self.reads,
+        };
+        // Our own GETs: manifests and indices, what the trainer fetched, and what is timed on purpose.
+        let mut samples = Vec::new();
+        for _ in 0..6 {
+            let bytes = between(rng, 1e3, 5e5);
+            samples.push((bytes, self.store.measure_s(rng, bytes, noise)));
+        }
+        for _ in 0..(splits as u32).clamp(3, 300) {
+            let bytes = self.split_bytes(self.ops.len() - 1);
+            samples.push((bytes, self.store.measure_s(rng, bytes, noise)));
+        }
+        // No ranged read is longer than the object it is of.
+        let most = self.split_bytes(self.ops.len() - 1);
+        for bytes in profile.probe_sizes().into_iter().map(|bytes| bytes.min(most)) {
+            for _ in 0..super::PROBES {
+                samples.push((bytes, self.store.measure_s(rng, bytes, noise)));
+            }
+        }
+        (profile, ReadTime::fit(&samples))
+    }
+}
+
+fn case(seed: u64, noise: f64) -> Case {
+    let mut rng = Rng::with_seed(seed);
+    let world = World::draw(&mut rng);
+    let epochs = rng.u32(3..40);
+    let (profile, read_time) = world.measure(&mut rng, noise);
+    let chosen = decide(&profile, &read_time, &Settings::default()).mode;
+    let points = (0..).zip(&world.points).map(|(point, _)| Mode::Put { point });
+    let modes: Vec<Mode> = [Mode::Compute].into_iter().chain(points).collect();
+    let least = |measure: &dyn Fn(Mode) -> f64| {
+        modes.iter().copied().min_by(|a, b| measure(*a).total_cmp(&measure(*b))).unwrap_or_default()
+    };
+    let best = least(&|mode| world.split_s(mode));
+    let job_s = |mode| world.job_s(mode, epochs);
+    let thousand = 1e3 / world.records_per_split;
+    Case {
+        seed,
+        reads: world.reads,
+        epochs,
+        chosen,
+        best,
+        chosen_s: world.split_s(chosen) * thousand,
+        best_s: world.split_s(best) * thousand,
+        job_regret: job_s(chosen) / job_s(least(&job_s)) - 1.0,
+    }
+}

@@ -1,0 +1,139 @@
+//! An epoch: how long it takes with a number of workers, what bounds it, and what it costs.
+
+use super::{Cost, FunctionShape, Prices, Requests, SplitBound, SplitWork, quantity, ratio};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// An epoch's work, divided into splits of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct EpochWork {
+    pub splits: u64,
+    pub batches: u64,
+    /// Source records of the epoch: what "per million samples" counts.
+    pub records: u64,
+    pub split: SplitWork,
+    pub requests: Requests,
+    /// Object bytes that wait for the trainer or its checkpoint, on average.
+    pub held_bytes: f64,
+}
+
+/// The trainer, as far as preprocessing feels it.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Trainer {
+    /// Seconds of a step that waits for nothing.
+    pub step_s: f64,
+    /// Bytes a second that its host takes in; 0 is no limit.
+    pub ingest_bytes_per_s: f64,
+}
+
+/// What an epoch waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Training itself: data is always there.
+    Trainer,
+    /// The workers' computing.
+    Workers,
+    /// The workers' network.
+    WorkerNetwork,
+    /// The network of the trainer's host.
+    TrainerNetwork,
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Bound::Trainer => "the trainer",
+            Bound::Workers => "the workers' computing",
+            Bound::WorkerNetwork => "the workers' network",
+            Bound::TrainerNetwork => "the trainer's network",
+        })
+    }
+}
+
+/// An epoch in seconds and dollars.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EpochEstimate {
+    pub workers: u32,
+    /// One epoch among many; a job's first begins later by a cold start and a split.
+    pub seconds: f64,
+    /// What training alone would take.
+    pub trainer_s: f64,
+    pub bound: Bound,
+    pub cost: Cost,
+    /// `cost` for a million source records.
+    pub per_million: Cost,
+}
+
+impl EpochWork {
+    /// Seconds that `workers` of `shape` take, whatever the trainer does. No more of them work than
+    /// there are splits; none waits at an epoch's end, since the next one is open by then. Without
+    /// workers there is none of it to wait for: ask only where somebody else does the work.
+    pub fn workers_s(&self, workers: u32, shape: &FunctionShape) -> f64 {
+        let at_work = u64::from(workers).min(self.splits) as f64;
+        ratio(self.splits as f64 * self.split.worker_s(shape), at_work)
+    }
+
+    /// Seconds of the epoch, and what bounds it. More workers never make it longer.
+    pub fn seconds(&self, workers: u32, shape: &FunctionShape, trainer: &Trainer) -> (f64, Bound) {
+        let trainer_s = self.batches as f64 * quantity(trainer.step_s);
+        let bytes = self.splits as f64 * quantity(self.split.bytes_out);
+        let ingest_s = ratio(bytes, quantity(trainer.ingest_bytes_per_s));
+        let worker_bound = match self.split.bound(shape) {
+            SplitBound::Compute => Bound::Workers,
+            SplitBound::Network => Bound::WorkerNetwork,
+        };
+        // The first of equals is the one to name.
+        let bounds = [
+            (trainer_s, Bound::Trainer),
+            (ingest_s, Bound::TrainerNetwork),
+            (self.workers_s(workers, shape), worker_bound),
+        ];
+        bounds.into_iter().fold(bounds[0], |longest, bound| match bound.0 > longest.0 {
+            true => bound,
+            false => longest,
+        })
+    }
+
+    /// What it costs and how long it takes on `workers` functions. Workers leave when the window is
+    /// full, so those beyond what the trainer needs cost no more than their start.
+    pub fn on_functions(
+        &self,
+        workers: u32,
+        shape: &FunctionShape,
+        trainer: &Trainer,
+        prices: &Prices,
+    ) -> EpochEstimate {
+        let (seconds, bound) = self.seconds(workers, shape, trainer);
+        let of_splits = self.split.cost(shape, &self.requests, 0.0, prices) * self.splits as f64;
+        let cost = Cost {
+            storage: prices.stored(self.held_bytes, seconds),
+            accelerator: prices.accelerator(seconds),
+            ..of_splits
+        };
+        self.estimate(workers, seconds, bound, trainer, cost)
+    }
+
+    /// Puts an estimate together.
+    pub(crate) fn estimate(
+        &self,
+        workers: u32,
+        seconds: f64,
+        bound: Bound,
+        trainer: &Trainer,
+        cost: Cost,
+    ) -> EpochEstimate {
+        let trainer_s = self.batches as f64 * quantity(trainer.step_s);
+        let per_million = cost.per_million(self.records as f64);
+        EpochEstimate { workers, seconds, trainer_s, bound, cost, per_million }
+    }
+
+    /// Fewest workers beyond which the epoch is not made shorter: by the trainer's step (Pecan 5.1;
+    /// FastFlow 9), by its network, or by a worker for every split. At least 1, at most `most`.
+    pub fn workers_needed(&self, shape: &FunctionShape, trainer: &Trainer, most: u32) -> u32 {
+        let (least_s, _) = self.seconds(u32::MAX, shape, trainer);
+        // A hair less, for what rounding added.
+        let needed = ratio(self.workers_s(1, shape), least_s) * (1.0 - 1e-9);
+        (needed.ceil() as u32).clamp(1, most.max(1))
+    }
+}

@@ -1,0 +1,69 @@
+//! What a function of a given size can do, and what a second of it costs.
+
+use super::{Prices, Usd, quantity};
+use serde::{Deserialize, Serialize};
+
+/// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function
+/// memory"); more memory brings more, less memory a part of one.
+pub const MB_PER_VCPU: f64 = 1769.0;
+/// What a function moves each way, sustained: inferred from others' reports (600 Mbit/s and less),
+/// not published and not measured by us.
+pub const NETWORK_BYTES_PER_S: f64 = 71e6;
+/// Processors a worker keeps busy: it computes one split at a time on one thread, and reads the
+/// next and stores the last beside it.
+const WORKER_THREADS: f64 = 1.0;
+/// MB in the gigabyte that memory is billed by.
+const MB_PER_GB: f64 = 1024.0;
+
+/// The instruction set of a function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    #[default]
+    Arm64,
+    #[serde(rename = "x86_64")]
+    X86_64,
+}
+
+/// How large a worker function is.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FunctionShape {
+    /// 128 to 10,240.
+    pub memory_mb: u32,
+    pub architecture: Architecture,
+    /// What it moves each way.
+    pub network_bytes_per_s: f64,
+}
+
+impl Default for FunctionShape {
+    /// The stack's worker: one vCPU, arm64.
+    fn default() -> Self {
+        FunctionShape {
+            memory_mb: MB_PER_VCPU as u32,
+            architecture: Architecture::Arm64,
+            network_bytes_per_s: NETWORK_BYTES_PER_S,
+        }
+    }
+}
+
+impl FunctionShape {
+    /// Processors it has.
+    pub fn vcpus(&self) -> f64 {
+        f64::from(self.memory_mb) / MB_PER_VCPU
+    }
+
+    /// Processors that compute: memory beyond one vCPU makes a worker no faster.
+    pub fn computing_vcpus(&self) -> f64 {
+        self.vcpus().min(WORKER_THREADS)
+    }
+
+    /// A second of it, however busy.
+    pub fn usd_per_second(&self, prices: &Prices) -> Usd {
+        let usd_per_gb_second = match self.architecture {
+            Architecture::Arm64 => prices.function.arm64_usd_per_gb_second,
+            Architecture::X86_64 => prices.function.x86_64_usd_per_gb_second,
+        };
+        Usd(f64::from(self.memory_mb) / MB_PER_GB * quantity(usd_per_gb_second))
+    }
+}

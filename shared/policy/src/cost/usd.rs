@@ -1,0 +1,143 @@
+//! Dollars, and a cost by what it is paid for.
+
+use super::quantity;
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt,
+    iter::Sum,
+    ops::{Add, AddAssign, Mul, Sub},
+};
+
+/// An amount of US dollars.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Usd(pub f64);
+
+/// Digits that are shown of an amount below a dollar: 1 % of it is seen.
+const SIGNIFICANT_DIGITS: i32 = 3;
+/// Digits that are shown of less than a tenth of a cent, so that tables stay narrow.
+const SIGNIFICANT_DIGITS_OF_LITTLE: i32 = 2;
+/// Most places after the point: a request of the cheapest kind costs $0.000000125.
+const MAX_PLACES: i32 = 12;
+
+/// Prints `$1234`, `$12.30`, `$0.0123`, `$0.000034`: never an exponent, two digits or more.
+impl fmt::Display for Usd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let amount = self.0.abs();
+        let sign = if self.0 < 0.0 { "-" } else { "" };
+        let places = match amount {
+            0.0 => 0,
+            _ if amount >= 1000.0 => 0,
+            _ if amount >= 1.0 => 2,
+            _ => {
+                let digits = match amount >= 0.001 {
+                    true => SIGNIFICANT_DIGITS,
+                    false => SIGNIFICANT_DIGITS_OF_LITTLE,
+                };
+                // The first digit of 0.0123 is two places after the point.
+                (digits - 1 - amount.log10().floor() as i32).clamp(2, MAX_PLACES)
+            }
+        };
+        let mut text = format!("{amount:.*}", places as usize);
+        let places_left = |text: &str| text.find('.').map_or(0, |point| text.len() - point - 1);
+        while text.ends_with('0') && places_left(&text) > 2 {
+            text.pop();
+        }
+        f.pad(&format!("{sign}${text}"))
+    }
+}
+
+impl Add for Usd {
+    type Output = Usd;
+    fn add(self, other: Usd) -> Usd {
+        Usd(self.0 + other.0)
+    }
+}
+
+impl Sub for Usd {
+    type Output = Usd;
+    fn sub(self, other: Usd) -> Usd {
+        Usd(self.0 - other.0)
+    }
+}
+
+impl Mul<f64> for Usd {
+    type Output = Usd;
+    fn mul(self, times: f64) -> Usd {
+        Usd(self.0 * times)
+    }
+}
+
+impl Sum for Usd {
+    fn sum<I: Iterator<Item = Usd>>(amounts: I) -> Usd {
+        amounts.fold(Usd::default(), Add::add)
+    }
+}
+
+/// What something costs, by what is paid for.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct Cost {
+    /// Functions' time, or that of the instances in their place.
+    pub compute: Usd,
+    /// Invocations, puts, gets, and units of the table.
+    pub requests: Usd,
+    /// Objects for as long as they are kept.
+    pub storage: Usd,
+    /// Bytes that leave a region or a network.
+    pub transfer: Usd,
+    /// The trainer's time.
+    pub accelerator: Usd,
+}
+
+impl Cost {
+    /// All of it.
+    pub fn total(&self) -> Usd {
+        self.preprocessing() + self.accelerator
+    }
+
+    /// All but the trainer's time.
+    pub fn preprocessing(&self) -> Usd {
+        let Cost { compute, requests, storage, transfer, accelerator: _ } = *self;
+        compute + requests + storage + transfer
+    }
+
+    /// The same for a million samples, given how many this was for; nothing if it was for none.
+    pub fn per_million(&self, samples: f64) -> Cost {
+        match quantity(samples) > 0.0 {
+            true => *self * (1e6 / samples),
+            false => Cost::default(),
+        }
+    }
+}
+
+impl Add for Cost {
+    type Output = Cost;
+    fn add(self, other: Cost) -> Cost {
+        Cost {
+            compute: self.compute + other.compute,
+            requests: self.requests + other.requests,
+            storage: self.storage + other.storage,
+            transfer: self.transfer + other.transfer,
+            accelerator: self.accelerator + other.accelerator,
+        }
+    }
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, other: Cost) {
+        *self = *self + other;
+    }
+}
+
+impl Mul<f64> for Cost {
+    type Output = Cost;
+    fn mul(self, times: f64) -> Cost {
+        Cost {
+            compute: self.compute * times,
+            requests: self.requests * times,
+            storage: self.storage * times,
+            transfer: self.transfer * times,
+            accelerator: self.accelerator * times,
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! What else could be done: other worker counts, caches, instances, the trainer's own processors.
+
+use super::{BreakEven, CachePoint, Job, Limits, Measured, SMALL_WORKER_MB};
+use crate::cost::{
+    Bound, Cost, DAY_S, EpochEstimate, EpochWork, FunctionShape, HOUR_S, MB_PER_VCPU, Requests,
+    SplitBound, Usd, quantity, ratio,
+};
+use serde::{Deserialize, Serialize};
+
+/// What sort of alternative it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// Functions compute every epoch.
+    Functions,
+    /// The first epoch is computed and stored at a point, the others read it.
+    Cache,
+    /// Instances run the workers.
+    Instances,
+    /// The trainer's host runs the workers.
+    TrainerCpu,
+}
+
+/// One of the things that could be done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Alternative {
+    pub kind: Kind,
+    pub name: String,
+    /// Workers of an epoch in its steady state; of instances processors.
+    pub workers: f64,
+    /// Seconds of an epoch: of a cache one that reads it.
+    pub seconds: f64,
+    pub bound: Bound,
+    /// Of an epoch, the average of all the job's epochs: the first of a cache is computed, and storage
+    /// is shared among them.
+    pub cost: Cost,
+    pub per_million: Cost,
+    /// Why it cannot be done.
+    pub refused: Option<String>,
+}
+
+/// Everything, functions first.
+pub(super) fn all(
+    measured: &Measured,
+    job: &Job,
+    limits: &Limits,
+    work: &EpochWork,
+    functions: &EpochEstimate,
+) -> Vec<Alternative> {
+    let on = |workers: u32| work.on_functions(workers, &job.shape, &job.trainer(), &job.prices);
+    let chosen = functions.workers;
+    let mut all = vec![of_functions(functions)];
+    if chosen > 1 {
+        all.push(of_functions(&on(chosen / 2)));
+    }
+    let more = chosen.saturating_mul(2).min(limits.max_workers.max(1));
+    if more > chosen {
+        all.push(of_functions(&on(more)));
+    }
+    all.extend(smaller_functions(job, work, functions));
+    all.extend(job.points.iter().map(|point| cached(measured, job, limits, functions, *point)));
+    all.push(instances(job, work, functions));
+    all.push(trainer_cpu(measured, job, work));
+    all
+}
+
+fn of_functions(estimate: &EpochEstimate) -> Alternative {
+    let EpochEstimate { workers, seconds, bound, cost, per_million, .. } = *estimate;
+    Alternative {
+        kind: Kind::Functions,
+        name: format!("{workers} functions"),
+        workers: f64::from(workers),
+        seconds,
+        bound,
+        cost,
+        per_million,
+        refused: None,
+    }
+}
+
+/// Where workers wait for their network: functions that have just the processor they need.
+fn smaller_functions(
+    job: &Job,
+    work: &EpochWork,
+    functions: &EpochEstimate,
+) -> Option<Alternative> {
+    let busy = ratio(work.split.compute_s(&job.shape), work.split.network_s(&job.shape));
+    let useful_mb = f64::from(job.shape.memory_mb).min(MB_PER_VCPU) * busy;
+    let memory_mb = (useful_mb.ceil() as u32).max(SMALL_WORKER_MB);
+    if work.split.bound(&job.shape) != SplitBound::Network || memory_mb >= job.shape.memory_mb {
+        return None;
+    }
+    let shape = FunctionShape { memory_mb, ..job.shape };
+    let estimate = work.on_functions(functions.workers, &shape, &job.trainer(), &job.prices);
+    let name = format!("{} functions of {memory_mb} MB", functions.workers);
+    Some(Alternative { name, ..of_functions(&estimate) })
+}
+
+/// An epoch that reads what was stored at `point`, without storage.
+fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -> EpochEstimate {
+    let trainer = job.trainer();
+    if point.after_op + 1 >= measured.ops.len() {
+        let work = job.epoch_delivered(measured);
+        let (seconds, bound) = work.seconds(0, &job.shape, &trainer);
+        let splits = work.splits as f64;
+        let bytes = work.split.bytes_out * splits;
+        let cost = Cost {
+            requests: work.requests.usd(&job.prices) * splits,
+            transfer: job.prices.transferred(0.0, bytes),
+            accelerator: job.prices.accelerator(seconds),
+            ..Cost::default()
+        };
+        return work.estimate(0, seconds, bound, &trainer, cost);
+    }
+    let work = job.epoch_after(measured, point.after_op);
+    let wanted = work.workers_needed(&job.shape, &trainer, u32::MAX);
+    let (workers, _) = limits.apply(wanted, &job.shape, &job.prices);
+    work.on_functions(workers, &job.shape, &trainer, &job.prices)
+}
+
+/// Puts of what is stored beside what is delivered: none at the last operator.
+fn puts(measured: &Measured, job: &Job, work: &EpochWork, point: CachePoint) -> Usd {
+    let puts = if point.after_op + 1 >= measured.ops.len() { 0.0 } else { work.splits as f64 };
+    Requests { puts, ..Requests::default() }.usd(&job.prices)
+}
+
+/// Bytes of an epoch at `point`.
+fn stored_bytes(measured: &Measured, job: &Job, point: CachePoint) -> f64 {
+    let per_record = match point.after_op + 1 >= measured.ops.len() {
+        true => measured.delivered_bytes_per_record(),
+        false => measured.bytes_per_record(point.after_op),
+    };
+    per_record * job.records as f64
+}
+
+fn name(measured: &Measured, point: CachePoint) -> String {
+    let op = measured.ops.get(point.after_op).map_or("?", |op| op.op.as_str());
+    format!("cache after `{op}`")
+}
+
+fn cached(
+    measured: &Measured,
+    job: &Job,
+    limits: &Limits,
+    functions: &EpochEstimate,
+    point: CachePoint,
+) -> Alternative {
+    let work = job.epoch_work(measured);
+    let read = reading(measured, job, limits, point);
+    let epochs = f64::from(job.epochs.max(1));
+    let storage = Cost {
+        storage: job.prices.stored(stored_bytes(measured, job, point), job.kept_days * DAY_S),
+        requests: puts(measured, job, &work, point),
+        ..Cost::default()
+    };
+    let of_all = functions.cost + storage + read.cost * (epochs - 1.0);
+    let refused = if point.after_op >= measured.ops.len() {
+        Some("there is no such operator".to_owned())
+    } else if point.random && !point.reuse_random {
+        Some("random: `reuse_random: true` allows it".to_owned())
+    } else {
+        None
+    };
+    let cost = of_all * (1.0 / epochs);
+    Alternative {
+        kind: Kind::Cache,
+        name: name(measured, point),
+        workers: f64::from(read.workers),
+        seconds: read.seconds,
+        bound: read.bound,
+        cost,
+        per_million: cost.per_million(work.records as f64),
+        refused,
+    }
+}
+
+/// The same workers on instances that are paid for by the hour and used for part of it. A vCPU of them
+/// is taken to compute as fast as one of a function: they are the same processors.
+fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternative {
+    let instance = &job.prices.instance;
+    let splits = work.splits as f64;
+    let bytes_per_s = quantity(instance.network_mb_per_s_per_vcpu) * 1e6;
+    let bytes = quantity(work.split.bytes_in) + quantity(work.split.bytes_out);
+    // A processor that one worker leaves waiting is another's.
+    let busy_s = quantity(work.split.cpu_s).max(ratio(bytes, bytes_per_s)) * splits;
+    let paid_s = ratio(busy_s, quantity(instance.utilisation));
+    let compute = Usd(paid_s / HOUR_S * quantity(instance.usd_per_vcpu_hour));
+    let cost = Cost { compute, ..functions.cost };
+    Alternative {
+        kind: Kind::Instances,
+        name: format!("{} at {:.0} % utilisation", instance.name, 1e2 * instance.utilisation),
+        workers: ratio(busy_s, functions.seconds),
+        seconds: functions.seconds,
+        bound: functions.bound,
+        cost,
+        per_million: cost.per_million(work.records as f64),
+        refused: None,
+    }
+}
+
+/// Local workers on the processors that training leaves idle, which are paid for anyway.
+fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative {
+    let cores = quantity(job.spare_cores);
+    let records = work.records as f64;
+    let cpu_s = measured.cpu_s_per_record(0) * records;
+    let source_bytes = work.split.bytes_in * work.splits as f64;
+    let trainer_s = work.batches as f64 * quantity(job.step_s);
+    // Waits overlap: there may be more workers than processors.
+    let bounds = [
+        (ratio(cpu_s, cores), Bound::Workers),
+        (ratio(source_bytes, quantity(job.ingest_bytes_per_s)), Bound::TrainerNetwork),
+    ];
+    let longer = |longest: (f64, Bound), bound: (f64, Bound)| match bound.0 > longest.0 {
+        true => bound,
+        false => longest,
+    };
+    let (seconds, bound) = bounds.into_iter().fold((trainer_s, Bound::Trainer), longer);
+    let cost = Cost {
+        requests: Requests::LOCAL_SPLIT.usd(&job.prices) * work.splits as f64,
+        transfer: job.prices.transferred(source_bytes, 0.0),
+        accelerator: job.prices.accelerator(seconds),
+        ..Cost::default()
+    };
+    Alternative {
+        kind: Kind::TrainerCpu,
+        name: format!("the trainer's {cores} spare cores"),
+        workers: cores,
+        seconds,
+        bound,
+        cost,
+        per_million: cost.per_million(records),
+        refused: (cores <= 0.0).then(|| "it has none to spare".to_owned()),
+    }
+}
+
+/// For each point that may be used, how long keeping it pays.
+pub(super) fn break_even(
+    measured: &Measured,
+    job: &Job,
+    work: &EpochWork,
+    functions: &EpochEstimate,
+) -> Vec<BreakEven> {
+    let usable = |(_, point): &(usize, &CachePoint)| {
+        point.after_op < measured.ops.len() && (!point.random || point.reuse_random)
+    };
+    let points = job.points.iter().enumerate().filter(usable);
+    let of = |(index, point): (usize, &CachePoint)| {
+        let read = reading(measured, job, &Limits::default(), *point);
+        let stored_bytes = stored_bytes(measured, job, *point);
+        let saved_usd = functions.cost.preprocessing()
+            - read.cost.preprocessing()
+            - puts(measured, job, work, *point);
+        let usd_per_day = job.prices.stored(stored_bytes, DAY_S);
+        let days = ratio(saved_usd.0, usd_per_day.0);
+        let name = name(measured, *point);
+        BreakEven { point: index, name, days, stored_bytes, usd_per_day, saved_usd }
+    };
+    points.map(of).collect()
+}

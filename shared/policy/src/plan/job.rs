@@ -1,0 +1,183 @@
+//! What a user says of a job, and its epoch's work by the cost model.
+
+use super::Measured;
+use crate::cost::{
+    EpochWork, FunctionShape, HOUR_S, Prices, Requests, SplitWork, Trainer, quantity, ratio,
+};
+use serde::{Deserialize, Serialize};
+
+/// Delivered bytes of a split where nobody says otherwise.
+const SPLIT_BYTES: f64 = (64u64 << 20) as f64;
+/// Seconds of a worker's split that neither compute nor move bytes: two calls of the coordinator at
+/// about 10 ms, and an eighth of a lease's first read and last put at 71 MB/s for 16 MiB. An estimate:
+/// not measured on AWS.
+const SPLIT_OVERHEAD_S: f64 = 0.05;
+/// Objects that wait for the trainer: what workers may run ahead of it.
+const WINDOW_BYTES: f64 = (2u64 << 30) as f64;
+
+/// An `autocache` point that might be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CachePoint {
+    /// Index in [`Measured::ops`] of the operator after which it stands.
+    pub after_op: usize,
+    /// Whether an operator up to there draws at random, and its author allows to reuse that.
+    pub random: bool,
+    pub reuse_random: bool,
+}
+
+/// The job, its trainer and its prices.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    /// Source records of an epoch.
+    pub records: u64,
+    /// Elements of a batch.
+    pub batch_size: u32,
+    pub epochs: u32,
+    /// Seconds of the trainer's step when it waits for nothing.
+    pub step_s: f64,
+    /// Processors of the trainer's host that training leaves idle.
+    pub spare_cores: f64,
+    /// Bytes a second that the trainer's host takes in; 0 is no limit.
+    pub ingest_bytes_per_s: f64,
+    /// Source records of a split; none: as many as make 64 MiB.
+    pub split_records: Option<u32>,
+    pub points: Vec<CachePoint>,
+    /// Days for which a cache is kept, from its first epoch on; the job's own epochs are within them.
+    pub kept_days: f64,
+    pub shape: FunctionShape,
+    pub prices: Prices,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Job {
+            records: 0,
+            batch_size: 1,
+            epochs: 1,
+            step_s: 0.0,
+            spare_cores: 0.0,
+            ingest_bytes_per_s: 0.0,
+            split_records: None,
+            points: Vec::new(),
+            kept_days: 1.0,
+            shape: FunctionShape::default(),
+            prices: Prices::default(),
+        }
+    }
+}
+
+impl Job {
+    /// The trainer of it.
+    pub fn trainer(&self) -> Trainer {
+        Trainer { step_s: self.step_s, ingest_bytes_per_s: self.ingest_bytes_per_s }
+    }
+
+    /// Records of a split: a whole number of batches, as many as come next to 64 MiB.
+    pub fn records_per_split(&self, measured: &Measured) -> f64 {
+        if let Some(records) = self.split_records {
+            return f64::from(records.max(1));
+        }
+        let rows = measured.rows_per_record();
+        let batch_records = ratio(f64::from(self.batch_size.max(1)), rows).max(1.0);
+        let batch_bytes = batch_records * measured.delivered_bytes_per_record();
+        match batch_bytes > 0.0 {
+            true => batch_records * (SPLIT_BYTES / batch_bytes).floor().max(1.0),
+            false => batch_records,
+        }
+    }
+
+    /// An epoch that functions compute.
+    pub fn epoch_work(&self, measured: &Measured) -> EpochWork {
+        let source_bytes = measured.source_bytes_per_record();
+        self.epoch_of(measured, 0, source_bytes, Requests::SPLIT)
+    }
+
+    /// An epoch that is read after operator `op` and computed from there on.
+    pub(super) fn epoch_after(&self, measured: &Measured, op: usize) -> EpochWork {
+        self.epoch_of(measured, op + 1, measured.bytes_per_record(op), Requests::SPLIT)
+    }
+
+    /// An epoch that is read as it is delivered: there is nothing to compute.
+    pub(super) fn epoch_delivered(&self, measured: &Measured) -> EpochWork {
+        let computed = self.epoch_work(measured);
+        let split = SplitWork { bytes_out: computed.split.bytes_out, ..SplitWork::default() };
+        EpochWork { split, requests: Requests::CACHED_SPLIT, held_bytes: 0.0, ..computed }
+    }
+
+    fn epoch_of(
+        &self,
+        measured: &Measured,
+        first_op: usize,
+        bytes_in: f64,
+        requests: Requests,
+    ) -> EpochWork {
+        let per_split = self.records_per_split(measured).min((self.records as f64).max(1.0));
+        let records = self.records as f64;
+        let rows = records * measured.rows_per_record();
+        let split = SplitWork {
+            cpu_s: measured.cpu_s_per_record(first_op)
+                * per_split
+                * quantity(measured.function_slowdown),
+            wait_s: measured.wait_s_per_record(first_op) * per_split,
+            bytes_in: bytes_in * per_split,
+            bytes_out: measured.delivered_bytes_per_record() * per_split,
+            overhead_s: SPLIT_OVERHEAD_S,
+        };
+        let delivered = records * measured.delivered_bytes_per_record();
+        EpochWork {
+            splits: (records / per_split).ceil() as u64,
+            batches: (rows / f64::from(self.batch_size.max(1))).ceil() as u64,
+            records: self.records,
+            split,
+            requests,
+            held_bytes: delivered.min(WINDOW_BYTES),
+        }
+    }
+}
+
+/// What a job may use.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Limits {
+    /// Workers at a time: of the job, or of the account.
+    pub max_workers: u32,
+    /// Of workers; none is no limit.
+    pub budget_usd_per_hour: Option<f64>,
+}
+
+impl Default for Limits {
+    /// What an AWS account may run at a time unless it asked for more.
+    fn default() -> Self {
+        Limits { max_workers: 1000, budget_usd_per_hour: None }
+    }
+}
+
+impl Limits {
+    /// Workers of those wanted that may be had, at least one, and what kept it from being all.
+    pub(super) fn apply(
+        &self,
+        wanted: u32,
+        shape: &FunctionShape,
+        prices: &Prices,
+    ) -> (u32, Option<String>) {
+        let (mut workers, mut limit) = (wanted.max(1), None);
+        let most = self.max_workers.max(1);
+        if workers > most {
+            workers = most;
+            limit = Some(format!("the limit of {most} workers at a time"));
+        }
+        if let Some(usd) = self.budget_usd_per_hour {
+            let worker_usd = shape.usd_per_second(prices).0 * HOUR_S;
+            let affordable = match worker_usd > 0.0 {
+                true => ((quantity(usd) / worker_usd) as u32).max(1),
+                false => u32::MAX,
+            };
+            if workers > affordable {
+                workers = affordable;
+                limit = Some(format!("the budget of ${usd} an hour"));
+            }
+        }
+        (workers, limit)
+    }
+}

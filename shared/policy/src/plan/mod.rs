@@ -1,0 +1,182 @@
+//! What a job will take before it is run: how many workers, how long an epoch, what it costs, and what
+//! else could be done, from a profile of a few hundred records. All of it is arithmetic over
+//! [`crate::cost`]; the figures are as good as the profile, the prices and the shape they are given.
+//!
+//! [`plan`] is for functions on AWS and their alternatives, [`predict_local`] for the embedded service,
+//! where workers, service, fetcher and trainer share one machine.
+
+mod alternatives;
+mod job;
+mod local;
+mod measured;
+mod table;
+
+pub use alternatives::{Alternative, Kind};
+pub use job::{CachePoint, Job, Limits};
+pub use local::{LocalBound, LocalCosts, LocalEstimate, LocalRun, predict_local};
+pub use measured::{Measured, OpCost};
+
+use crate::cost::{Bound, EpochEstimate, Usd, quantity, ratio};
+use serde::{Deserialize, Serialize};
+
+#[cfg(test)]
+mod tests;
+
+/// Alternatives within this part of each other count as equally fast: less than noise.
+const AS_FAST: f64 = 0.01;
+
+/// When it pays to keep what is stored at a point.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BreakEven {
+    /// Index in [`Job::points`].
+    pub point: usize,
+    /// "cache after `resize`".
+    pub name: String,
+    /// Days between two epochs that read it up to which storing it costs less than computing it again;
+    /// 0 if reading saves nothing.
+    pub days: f64,
+    pub stored_bytes: f64,
+    /// What storing it costs a day, and what one epoch that reads it saves.
+    pub usd_per_day: Usd,
+    pub saved_usd: Usd,
+}
+
+/// A plan: what to expect of a job on functions, and what stands beside it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    pub records: u64,
+    pub batches: u64,
+    pub splits: u64,
+    /// Workers to hold: the fewest that make the epoch as short as it can be, within the limits.
+    pub workers: u32,
+    /// What keeps it from being more, if anything did.
+    pub limited_by: Option<String>,
+    /// Seconds of one worker for a batch, and of the trainer for a step.
+    pub worker_batch_s: f64,
+    pub step_s: f64,
+    /// Functions that compute every epoch: what the plan is about.
+    pub functions: EpochEstimate,
+    /// That, and everything else, in this order; costs are per epoch, of all the job's epochs on
+    /// average, the accelerator included.
+    pub alternatives: Vec<Alternative>,
+    /// Indices in `alternatives`: of the least total cost, and of the least time (of those as fast
+    /// the cheapest).
+    pub cheapest: usize,
+    pub fastest: usize,
+    pub break_even: Vec<BreakEven>,
+    /// Plain sentences, the most important first.
+    pub verdicts: Vec<String>,
+    /// Whose prices, and when they were looked at.
+    pub prices: String,
+}
+
+/// Plans a job on functions.
+pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
+    let work = job.epoch_work(measured);
+    let trainer = job.trainer();
+    let wanted = work.workers_needed(&job.shape, &trainer, u32::MAX);
+    let (workers, limited_by) = limits.apply(wanted, &job.shape, &job.prices);
+    let functions = work.on_functions(workers, &job.shape, &trainer, &job.prices);
+    let alternatives = alternatives::all(measured, job, limits, &work, &functions);
+    let cheapest = least(&alternatives, |alternative| alternative.cost.total().0);
+    let fastest_s = alternatives.iter().map(possible_s).fold(f64::INFINITY, f64::min);
+    let fastest = least(&alternatives, |alternative| {
+        match possible_s(alternative) <= fastest_s * (1.0 + AS_FAST) {
+            true => alternative.cost.total().0,
+            false => f64::INFINITY,
+        }
+    });
+    let break_even = alternatives::break_even(measured, job, &work, &functions);
+    let mut plan = Plan {
+        records: job.records,
+        batches: work.batches,
+        splits: work.splits,
+        workers,
+        limited_by,
+        worker_batch_s: ratio(work.workers_s(1, &job.shape), work.batches as f64),
+        step_s: quantity(job.step_s),
+        functions,
+        alternatives,
+        cheapest,
+        fastest,
+        break_even,
+        verdicts: Vec::new(),
+        prices: format!("{} ({})", job.prices.source, job.prices.checked),
+    };
+    plan.verdicts = verdicts(&plan, job);
+    plan
+}
+
+/// Seconds of an epoch; never, if it cannot be done.
+fn possible_s(alternative: &Alternative) -> f64 {
+    match alternative.refused {
+        None => alternative.seconds,
+        Some(_) => f64::INFINITY,
+    }
+}
+
+/// The first of the least that is possible; computing on functions, which comes first, always is.
+fn least(alternatives: &[Alternative], measure: impl Fn(&Alternative) -> f64) -> usize {
+    let possible = alternatives.iter().enumerate().filter(|(_, a)| a.refused.is_none());
+    let least = possible.min_by(|(_, a), (_, b)| measure(a).total_cmp(&measure(b)));
+    least.map_or(0, |(index, _)| index)
+}
+
+fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
+    let mut said = vec![bound_verdict(plan)];
+    if let Some(limit) = &plan.limited_by {
+        said.push(format!("{limit} keeps it at {} workers", plan.workers));
+    }
+    let functions_usd = plan.functions.cost.preprocessing().0;
+    for alternative in &plan.alternatives {
+        let preprocessing_usd = alternative.cost.preprocessing().0;
+        let cheaper = 1.0 - ratio(preprocessing_usd, functions_usd);
+        let as_fast = alternative.seconds <= plan.functions.seconds * (1.0 + AS_FAST);
+        let substitute = matches!(alternative.kind, Kind::Instances | Kind::TrainerCpu);
+        if alternative.refused.is_some() || !substitute || !as_fast || cheaper < AS_FAST {
+            continue;
+        }
+        said.push(format!(
+            "functions are not the cheapest: {} would be {:.0} % cheaper ({} instead of {} an epoch, the \
+             accelerator aside)",
+            alternative.name,
+            1e2 * cheaper,
+            alternative.cost.preprocessing(),
+            plan.functions.cost.preprocessing(),
+        ));
+    }
+    let best_cache = plan.break_even.iter().max_by(|a, b| a.days.total_cmp(&b.days));
+    if let Some(BreakEven { name, days, usd_per_day, saved_usd, .. }) = best_cache {
+        said.push(match *days > 0.0 {
+            true => format!(
+                "{name} pays if it is read again within {days:.1} days (saves {saved_usd} an epoch, keeping \
+                 it costs {usd_per_day} a day)"
+            ),
+            false => format!("{name} never pays: reading it costs as much as computing it"),
+        });
+    }
+    if plan.functions.bound == Bound::WorkerNetwork && job.shape.memory_mb > SMALL_WORKER_MB {
+        said.push(
+            "workers wait for their network, not for a processor: less memory costs less and takes as long"
+                .into(),
+        );
+    }
+    said
+}
+
+/// Below this a worker has too little memory for two objects and its buffers, whatever its processor.
+const SMALL_WORKER_MB: u32 = 512;
+
+fn bound_verdict(plan: &Plan) -> String {
+    let Plan { workers, worker_batch_s, step_s, functions, .. } = plan;
+    let waits = match functions.bound {
+        Bound::Trainer => "the trainer never waits".to_owned(),
+        bound => {
+            let stall = 1.0 - ratio(functions.trainer_s, functions.seconds);
+            format!("the trainer waits {:.0} % of the time for {bound}", 1e2 * stall)
+        }
+    };
+    format!(
+        "a worker makes a batch in {worker_batch_s:.3} s, a step takes {step_s:.3} s: {workers} workers, and {waits}"
+    )
+}

@@ -1,0 +1,98 @@
+//! A plan as people read it: at most 25 lines.
+
+use super::{Alternative, Plan};
+use crate::cost::Cost;
+use std::fmt;
+
+/// Most alternatives that are shown; a pipeline may have any number of points.
+const MAX_ROWS: usize = 10;
+/// Most sentences that are shown.
+const MAX_VERDICTS: usize = 6;
+/// Characters of a name.
+const NAME_WIDTH: usize = 28;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { records, batches, splits, prices, .. } = self;
+        writeln!(
+            f,
+            "{records} records an epoch: {batches} batches in {splits} splits; prices: {prices}"
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "an epoch on",
+            "workers",
+            "time",
+            "compute",
+            "requests",
+            "storage",
+            "transfer",
+            "trainer",
+            "total"
+        )?;
+        let marked = [self.cheapest, self.fastest];
+        let rows = self.alternatives.iter().enumerate();
+        // What is marked is always shown.
+        let shown =
+            |(index, _): &(usize, &Alternative)| *index < MAX_ROWS || marked.contains(index);
+        for (index, alternative) in rows.filter(shown) {
+            row(f, alternative)?;
+            if index == self.cheapest {
+                write!(f, "  cheapest")?;
+            }
+            if index == self.fastest {
+                write!(f, "  fastest")?;
+            }
+            writeln!(f)?;
+        }
+        let Cost { compute, requests, storage, transfer, accelerator } = self.functions.per_million;
+        writeln!(
+            f,
+            "{:<NAME_WIDTH$} {:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+             {accelerator:>9} {:>9}",
+            "functions, a million records",
+            "",
+            "",
+            self.functions.per_million.total()
+        )?;
+        writeln!(f)?;
+        for verdict in self.verdicts.iter().take(MAX_VERDICTS) {
+            writeln!(f, "{verdict}")?;
+        }
+        write!(f, "Arithmetic from prices and a sample: not measured on AWS.")
+    }
+}
+
+fn row(f: &mut fmt::Formatter<'_>, alternative: &Alternative) -> fmt::Result {
+    let Alternative { name, workers, seconds, cost, refused, .. } = alternative;
+    let name: String = name.chars().take(NAME_WIDTH).collect();
+    if let Some(why) = refused {
+        return write!(f, "{name:<NAME_WIDTH$} {:>7} {why}", "-");
+    }
+    let Cost { compute, requests, storage, transfer, accelerator } = *cost;
+    let workers = match workers.fract() == 0.0 {
+        true => format!("{workers}"),
+        false => format!("{workers:.1}"),
+    };
+    write!(
+        f,
+        "{name:<NAME_WIDTH$} {workers:>7} {:>11} {compute:>9} {requests:>9} {storage:>9} {transfer:>9} \
+         {accelerator:>9} {:>9}",
+        duration(*seconds),
+        cost.total()
+    )
+}
+
+/// `4.20 s`, `31 min 15 s`, `2 h 05 min`.
+pub(super) fn duration(seconds: f64) -> String {
+    if seconds < 60.0 {
+        return format!("{seconds:.2} s");
+    }
+    let whole = seconds.round() as u64;
+    match whole / 3600 {
+        0 => format!("{} min {:02} s", whole / 60, whole % 60),
+        hours => format!("{hours} h {:02} min", whole % 3600 / 60),
+    }
+}
