@@ -11,7 +11,7 @@ use crate::{
     train::{self, Report},
 };
 use bytes::Bytes;
-use gristmill_executor::{Program, Scratch, SplitInput, sources::IndexBuilder};
+use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
 use gristmill_fetcher::Source;
 use gristmill_pipeline::{Format, Pipeline};
 use gristmill_types::{ErrorPolicy, RecordKey, Sharding, Visitation};
@@ -129,16 +129,9 @@ fn run_file(
     let mut builder = IndexBuilder::new(Format::TfRecord).map_err(Failure::failed)?;
     builder.push(&data).map_err(Failure::failed)?;
     let index = builder.finish().map_err(Failure::failed)?;
-    let input = SplitInput {
-        epoch: 0,
-        seed: 0,
-        on_error: ErrorPolicy::Fail,
-        copy: 0,
-        first: RecordKey { file: 0, record: 0 },
-        n_records: index.len(),
-        data,
-        index: &index,
-    };
+    let first = RecordKey { file: 0, record: 0 };
+    let part = Part { first, n_records: index.len(), data, index: &index };
+    let input = SplitInput::whole(part);
     let before = thread_cpu();
     let output = program.run_split(scratch, &input, &|| false).map_err(Failure::failed)?;
     let taken = thread_cpu().saturating_sub(before);
@@ -158,7 +151,7 @@ async fn whole(
     workers: u32,
 ) -> Result<Report, Failure> {
     let args = train_args(epochs, workers);
-    let source = Source::Local { root: dir.to_owned(), pattern: "train-*".to_owned() };
+    let source = Source::Local { root: dir.to_owned(), patterns: vec!["train-*".to_owned()] };
     train::measured(&args, "bench", pipeline, source).await
 }
 
@@ -168,7 +161,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     let dir = train::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
     let pipeline = Pipeline::parse(SLEEP).map_err(Failure::failed)?;
     let args = TrainArgs { split_batches: Some(1), ..train_args(1, 8) };
-    let source = Source::Local { root: dir, pattern: "train-*".to_owned() };
+    let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
     let report = train::measured(&args, "bench", &pipeline, source).await?;
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
 }

@@ -22,9 +22,9 @@ pub async fn dataset(
     pipeline: &Pipeline,
     source: Source,
 ) -> Result<Dataset, Failure> {
-    let (bucket, pattern) = match source {
-        Source::S3 { bucket, pattern } => (bucket, pattern),
-        Source::Local { root, pattern } => {
+    let (bucket, patterns) = match source {
+        Source::S3 { bucket, patterns } => (bucket, patterns),
+        Source::Local { root, patterns } => {
             let Some(local) = &stack.local else {
                 return Err(Failure::usage(format!(
                     "functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix",
@@ -33,10 +33,10 @@ pub async fn dataset(
             };
             let bucket = mount_name(&root);
             local.admin.mount(&bucket, &root).await.map_err(Failure::failed)?;
-            (bucket, pattern)
+            (bucket, patterns)
         }
     };
-    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), pattern.as_str()));
+    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), patterns.as_slice()));
     let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
     listed.map_err(|error| match error {
         gristmill_fetcher::ListError::Objects(_) => Failure::failed(error),

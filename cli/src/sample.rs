@@ -3,7 +3,7 @@
 use crate::failure::Failure;
 use bytes::Bytes;
 use gristmill_executor::{
-    Program, SplitInput,
+    Part, Program, SplitInput,
     sources::{FileIndex, IndexBuilder},
 };
 use gristmill_pipeline::{Cardinality, Pipeline, passes::Measured};
@@ -25,17 +25,10 @@ pub fn measure(pipeline: &Pipeline, data: &str, most: u32) -> Result<(Measured, 
     // Bytes of records that are there.
     let end = index.byte_range(0, n_records).map_or(0, |range| range.end as usize);
     let program = Program::compile_apart(pipeline).map_err(Failure::usage)?;
-    let input = SplitInput {
-        epoch: 0,
-        seed: 0,
-        // What cannot be decoded has no size.
-        on_error: ErrorPolicy::Skip,
-        copy: 0,
-        first: RecordKey { file: 0, record: 0 },
-        n_records,
-        data: bytes.slice(..end),
-        index: &index,
-    };
+    let first = RecordKey { file: 0, record: 0 };
+    let part = Part { first, n_records, data: bytes.slice(..end), index: &index };
+    // What cannot be decoded has no size.
+    let input = SplitInput { on_error: ErrorPolicy::Skip, ..SplitInput::whole(part) };
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let output = output.map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
     if output.rows == 0 {

@@ -48,7 +48,7 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
         Some(data) => parse_source(data, Path::new("."))?,
         None => {
             let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            parse_source(pipeline.source_path(), base)?
+            Source::parse_all(pipeline.source_paths(), base).map_err(Failure::usage)?
         }
     };
     train(&args.train, "run", pipeline, source).await
@@ -61,7 +61,7 @@ fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {
 /// The demo's dataset.
 async fn generated(args: &DemoArgs) -> Result<Source, Failure> {
     let dir = make_dataset(DatasetSpec::images(args.images, args.train.seed)).await?;
-    Ok(Source::Local { root: dir, pattern: "train-*".to_owned() })
+    Ok(Source::Local { root: dir, patterns: vec!["train-*".to_owned()] })
 }
 
 async fn train(

@@ -23,16 +23,47 @@ const FILE_OVERHEAD_BYTES: usize = 48;
 pub enum Source {
     S3 {
         bucket: String,
-        pattern: String,
+        patterns: Vec<String>,
     },
-    /// On this machine: `pattern` is relative to `root`, a directory that exists.
+    /// On this machine: `patterns` are relative to `root`, a directory that exists.
     Local {
         root: PathBuf,
-        pattern: String,
+        patterns: Vec<String>,
     },
 }
 
 impl Source {
+    /// Reads several places, whose files follow each other.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), or if they are not all in one bucket or on this machine.
+    pub fn parse_all(texts: &[String], base: &Path) -> io::Result<Self> {
+        let mut sources = texts.iter().map(|text| Self::parse(text, base));
+        let first = sources.next().unwrap_or_else(|| Self::parse("", base))?;
+        sources.try_fold(first, |before, source| before.followed_by(source?))
+    }
+
+    fn followed_by(self, other: Self) -> io::Result<Self> {
+        match (self, other) {
+            (Self::S3 { bucket, mut patterns }, Self::S3 { bucket: other, patterns: more })
+                if bucket == other =>
+            {
+                patterns.extend(more);
+                Ok(Self::S3 { bucket, patterns })
+            }
+            (Self::Local { root, patterns }, Self::Local { root: other, patterns: more }) => {
+                let shared = root.components().zip(other.components());
+                let shared = shared.take_while(|(a, b)| a == b).map(|(part, _)| part).collect();
+                let mut all = below(&shared, &root, patterns)?;
+                all.extend(below(&shared, &other, more)?);
+                Ok(Self::Local { root: shared, patterns: all })
+            }
+            _ => Err(io::Error::other(
+                "a dataset lies in one bucket, or on this machine: copy its files to one place",
+            )),
+        }
+    }
+
     /// Reads `text`: `s3://bucket/pattern`, or a path or glob relative to `base`.
     ///
     /// # Errors
@@ -48,7 +79,7 @@ impl Source {
             if bucket.is_empty() {
                 return Err(io::Error::other(format!("{text} names no bucket")));
             }
-            return Ok(Self::S3 { bucket: bucket.to_owned(), pattern: pattern.to_owned() });
+            return Ok(Self::S3 { bucket: bucket.to_owned(), patterns: vec![pattern.to_owned()] });
         }
         let missing = |path: &Path, error: io::Error| {
             io::Error::other(format!("cannot read dataset {}: {error}", path.display()))
@@ -60,15 +91,15 @@ impl Source {
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
         let found = fs::canonicalize(&path).map_err(|error| missing(&path, error))?;
         if fixed < parts.len() {
-            return Ok(Self::Local { root: found, pattern: parts[fixed..].join("/") });
+            return Ok(Self::Local { root: found, patterns: vec![parts[fixed..].join("/")] });
         }
         if found.is_dir() {
-            return Ok(Self::Local { root: found, pattern: String::new() });
+            return Ok(Self::Local { root: found, patterns: vec![String::new()] });
         }
         let name = found.file_name().and_then(|name| name.to_str());
         match (found.parent(), name) {
             (Some(root), Some(name)) => {
-                Ok(Self::Local { root: root.to_owned(), pattern: name.to_owned() })
+                Ok(Self::Local { root: root.to_owned(), patterns: vec![name.to_owned()] })
             }
             _ => Err(missing(&path, io::Error::other("it is no file or directory"))),
         }
@@ -84,6 +115,18 @@ impl Source {
             }
         }
     }
+}
+
+/// Patterns relative to `root` as they are relative to `shared`, which holds it.
+fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec<String>> {
+    let rest = root.strip_prefix(shared).map_err(io::Error::other)?;
+    let rest = rest.to_str().ok_or_else(|| io::Error::other("a path is not valid UTF-8"))?;
+    let joined = |pattern: String| match (rest, pattern.as_str()) {
+        ("", _) => pattern,
+        (_, "") => rest.to_owned(),
+        _ => format!("{rest}/{pattern}"),
+    };
+    Ok(patterns.into_iter().map(joined).collect())
 }
 
 /// The bucket under which a directory of this machine is mounted: the same for the same directory,
@@ -108,12 +151,14 @@ pub enum ListError {
          fewer, larger ones, or name some of them"
     )]
     TooMany { bucket: String, pattern: String, files: usize },
+    #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
+    Folders(usize),
     #[error("cannot describe the images: {0}")]
     Stored(serde_json::Error),
 }
 
-/// Lists what `source` reads from `bucket`: a key, a prefix (a directory, with or without its slash),
-/// or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
+/// Lists what `source` reads from `bucket`, pattern after pattern: a key, a prefix (a directory, with
+/// or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
 ///
 /// # Errors
 /// If nothing is found, or the object store does not answer.
@@ -122,29 +167,36 @@ pub async fn list_dataset(
     ns: &Namespace,
     own_bucket: &str,
     source: &PipelineSource,
-    (bucket, pattern): (&str, &str),
+    (bucket, patterns): (&str, &[String]),
 ) -> Result<Dataset, ListError> {
     if source.format == Format::Images {
+        let [pattern] = patterns else { return Err(ListError::Folders(patterns.len())) };
         return pack_images(objects, ns, own_bucket, source, (bucket, pattern)).await;
     }
-    let is_glob = pattern.contains(WILD);
-    let files: Vec<SourceFile> = list_files(objects, bucket, pattern)
-        .await?
-        .into_iter()
+    let mut files = Vec::new();
+    for pattern in patterns {
+        let is_glob = pattern.contains(WILD);
+        let listed = list_files(objects, bucket, pattern).await?;
         // A directory of shards may hold notes about itself.
-        .filter(|info| is_glob || !info.key.ends_with(".json"))
-        .map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag })
-        .collect();
-    let (bucket, pattern) = (bucket.to_owned(), pattern.to_owned());
+        let listed = listed.into_iter().filter(|info| is_glob || !info.key.ends_with(".json"));
+        let before = files.len();
+        files.extend(listed.map(|info| SourceFile {
+            key: info.key,
+            size: info.size,
+            etag: info.etag,
+        }));
+        if files.len() == before {
+            let (bucket, pattern) = (bucket.to_owned(), pattern.to_owned());
+            return Err(ListError::Empty { bucket, pattern });
+        }
+    }
     let listed_bytes: usize =
         files.iter().map(|file| file.key.len() + file.etag.len() + FILE_OVERHEAD_BYTES).sum();
-    if files.is_empty() {
-        return Err(ListError::Empty { bucket, pattern });
-    }
     if listed_bytes > MAX_LISTED_BYTES {
+        let (bucket, pattern) = (bucket.to_owned(), patterns.join(", "));
         return Err(ListError::TooMany { bucket, pattern, files: files.len() });
     }
-    Ok(Dataset { bucket, files })
+    Ok(Dataset { bucket: bucket.to_owned(), files })
 }
 
 /// Lists the files of `bucket` that match `pattern` and are not hidden, in key order.
@@ -183,7 +235,7 @@ mod tests {
 
     #[test]
     fn messages_name_files_of_this_machine_by_their_path() {
-        let source = Source::Local { root: "/data/set".into(), pattern: String::new() };
+        let source = Source::Local { root: "/data/set".into(), patterns: Vec::new() };
         let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
         assert_eq!(source.in_words(&inside), "/data/set/train-0 record 2");
         assert_eq!(source.in_words("s3://other/train-0"), "s3://other/train-0");
@@ -201,7 +253,8 @@ mod tests {
                     ops: [{ batch: { size: 1 } }]";
         let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
-        let dataset = list_dataset(&objects, &ns, "own", source, ("b", pattern)).await?;
+        let dataset =
+            list_dataset(&objects, &ns, "own", source, ("b", &[pattern.to_owned()])).await?;
         Ok(dataset.files.into_iter().map(|file| file.key).collect())
     }
 
@@ -211,7 +264,8 @@ mod tests {
         let root = fs::canonicalize(dir.path()).unwrap();
         fs::create_dir(root.join("data")).unwrap();
         fs::write(root.join("data/x.tfrecord"), "x").unwrap();
-        let local = |root: PathBuf, pattern: &str| Source::Local { root, pattern: pattern.into() };
+        let local =
+            |root: PathBuf, pattern: &str| Source::Local { root, patterns: vec![pattern.into()] };
         let parse = |text: &str| Source::parse(text, &root).unwrap();
         assert_eq!(parse("data"), local(root.join("data"), ""));
         assert_eq!(parse("data/x.tfrecord"), local(root.join("data"), "x.tfrecord"));
@@ -219,8 +273,20 @@ mod tests {
         assert_eq!(parse("*/x-*"), local(root.clone(), "*/x-*"));
         let absolute = root.join("data").display().to_string();
         assert_eq!(parse(&absolute), local(root.join("data"), ""));
-        let s3 = Source::S3 { bucket: "b".into(), pattern: "p/*".into() };
+        let s3 = Source::S3 { bucket: "b".into(), patterns: vec!["p/*".into()] };
         assert_eq!(parse("s3://b/p/*"), s3);
+        fs::create_dir_all(root.join("more/deep")).unwrap();
+        let parse = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|text| (*text).to_owned()).collect();
+            Source::parse_all(&texts, &root)
+        };
+        let patterns = ["data/x-*", "more/deep", "data"].map(str::to_owned).to_vec();
+        let several = parse(&["data/x-*", "more/deep", "data"]).unwrap();
+        assert_eq!(several, Source::Local { root: root.clone(), patterns });
+        assert!(parse(&["data", "s3://b/x"]).is_err() && parse(&["s3://a/x", "s3://b/x"]).is_err());
+        let patterns = vec!["x".into(), "y/*".into()];
+        let s3 = Source::S3 { bucket: "b".into(), patterns };
+        assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), s3);
         let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
         assert!(Source::parse("s3:///x", &root).is_err() && Source::parse("", &root).is_err());

@@ -214,22 +214,22 @@ async fn registration(
     let base = path.parent().unwrap_or(std::path::Path::new("."));
     let data = match &args.data {
         Some(data) => Source::parse(data, std::path::Path::new("."))?,
-        None => Source::parse(pipeline.source_path(), base)?,
+        None => Source::parse_all(pipeline.source_paths(), base)?,
     };
-    let (bucket, pattern) = match data {
-        Source::S3 { bucket, pattern } => (bucket, pattern),
-        Source::Local { root, pattern } => {
+    let (bucket, patterns) = match data {
+        Source::S3 { bucket, patterns } => (bucket, patterns),
+        Source::Local { root, patterns } => {
             let Some(file) = &place.local else {
                 bail!(Usage("data on this machine cannot be read by functions on AWS: name s3://bucket/prefix".into()));
             };
             let bucket = mount_name(&root);
             place.aws.local_service(&file.endpoint).mount(&bucket, &root).await?;
-            (bucket, pattern)
+            (bucket, patterns)
         }
     };
     let source = pipeline.source();
     let dataset =
-        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &pattern))
+        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &patterns))
             .await?;
     Ok(Register {
         job: args.job.clone(),

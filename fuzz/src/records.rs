@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use gristmill_executor::{
-    Program, SplitInput,
+    Part, Program, SplitInput,
     sources::{FileIndex, IndexBuilder, Limits, Records, images},
 };
 use gristmill_format::{Chunk, Limits as ChunkLimits};
@@ -138,16 +138,9 @@ fn file(Reading { program, source }: &Reading, format: Format, bytes: &[u8]) {
 
 /// Runs all records as one split; what comes out is a chunk of those that are good.
 fn run(program: &Program, index: &FileIndex, data: Bytes) {
-    let input = SplitInput {
-        epoch: 0,
-        seed: 0,
-        on_error: ErrorPolicy::Quarantine,
-        copy: 0,
-        first: RecordKey { file: 0, record: 0 },
-        n_records: index.len(),
-        data,
-        index,
-    };
+    let first = RecordKey { file: 0, record: 0 };
+    let part = Part { first, n_records: index.len(), data, index };
+    let input = SplitInput { on_error: ErrorPolicy::Quarantine, ..SplitInput::whole(part) };
     let mut scratch = program.scratch();
     let output = program.run_split(&mut scratch, &input, &|| false);
     let output = output.expect("bad records are left out");

@@ -7,4 +7,4 @@ mod recount;
 
 pub use frames::{FrameReader, Received};
 pub use programs::{Background, TestDir, run_json};
-pub use recount::{Delivered, read_sink};
+pub use recount::{Delivered, read_numbers, read_sink};

@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use safetensors::SafeTensors;
-use std::{collections::BTreeMap, path::Path};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 /// What a directory of delivered batches holds.
 #[derive(Debug, Default)]
@@ -48,6 +51,31 @@ impl Delivered {
 
 /// Reads the files of `--sink`.
 pub fn read_sink(dir: &Path) -> Result<Delivered> {
+    let mut delivered = Delivered::default();
+    let mut hasher = blake3::Hasher::new();
+    for ((epoch, g), path) in batch_files(dir)? {
+        let bytes = std::fs::read(&path)?;
+        hasher.update(&bytes);
+        delivered.add(epoch, g, &bytes)?;
+    }
+    delivered.blake3 = hasher.finalize().to_string();
+    Ok(delivered)
+}
+
+/// The numbers of an i64 field in the files of `--sink`, in the order of their delivery, by epoch.
+pub fn read_numbers(dir: &Path, field: &str) -> Result<BTreeMap<u32, Vec<i64>>> {
+    let mut numbers: BTreeMap<u32, Vec<i64>> = BTreeMap::new();
+    for ((epoch, _), path) in batch_files(dir)? {
+        let bytes = std::fs::read(&path)?;
+        let tensors = SafeTensors::deserialize(&bytes)?;
+        let values = tensors.tensor(field)?.data().as_chunks::<8>().0;
+        numbers.entry(epoch).or_default().extend(values.iter().map(|b| i64::from_le_bytes(*b)));
+    }
+    Ok(numbers)
+}
+
+/// The batches of `dir` by epoch and number.
+fn batch_files(dir: &Path) -> Result<BTreeMap<(u32, u64), PathBuf>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
@@ -56,13 +84,5 @@ pub fn read_sink(dir: &Path) -> Result<Delivered> {
         let epoch: u32 = epoch.strip_prefix('e').context("an epoch")?.parse()?;
         files.insert((epoch, g.parse::<u64>()?), path);
     }
-    let mut delivered = Delivered::default();
-    let mut hasher = blake3::Hasher::new();
-    for ((epoch, g), path) in files {
-        let bytes = std::fs::read(&path)?;
-        hasher.update(&bytes);
-        delivered.add(epoch, g, &bytes)?;
-    }
-    delivered.blake3 = hasher.finalize().to_string();
-    Ok(delivered)
+    Ok(files)
 }

@@ -4,11 +4,11 @@ use super::{Failure, floor, tokens};
 use crate::{args::BenchPipelinesArgs, dataset::DatasetSpec, train};
 use bytes::Bytes;
 use gristmill_executor::{
-    Program, SplitInput,
+    Part, Program, SplitInput,
     sources::{FileIndex, IndexBuilder},
 };
 use gristmill_pipeline::{Pipeline, passes::optimise};
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_types::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
@@ -196,16 +196,10 @@ fn measure(
             let at = next.fetch_add(1, Ordering::Relaxed);
             let shard = &shards[at % shards.len()];
             let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
-            let input = SplitInput {
-                epoch: (at / shards.len()) as u32,
-                seed: 0,
-                on_error: ErrorPolicy::Fail,
-                copy: 0,
-                first: RecordKey { file: (at % shards.len()) as u32, record: 0 },
-                n_records: shard.index.len(),
-                data,
-                index: &shard.index,
-            };
+            let first = RecordKey { file: (at % shards.len()) as u32, record: 0 };
+            let part = Part { first, n_records: shard.index.len(), data, index: &shard.index };
+            let epoch = (at / shards.len()) as u32;
+            let input = SplitInput { epoch, ..SplitInput::whole(part) };
             let output =
                 program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
             scratch.recycle(output.object);

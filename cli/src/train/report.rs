@@ -15,6 +15,8 @@ pub struct EpochReport {
     pub elements: u64,
     pub batches: u64,
     pub skipped: u64,
+    /// Elements that workers made.
+    pub rows: u64,
     pub splits: u32,
     pub seconds: f64,
     pub waited_seconds: f64,
@@ -166,7 +168,7 @@ impl Report {
         };
         text += &self.left_out.as_text(SHOWN_SKIPPED);
         text += &format!(
-            "delivered {} of {} records: {} skipped, {} lost, {} twice{kills}\nbatches {}\n",
+            "delivered {} of {} elements: {} skipped, {} lost, {} twice{kills}\nbatches {}\n",
             self.sum(|epoch| epoch.distinct),
             self.trained.elements_expected,
             self.sum(|epoch| epoch.skipped),

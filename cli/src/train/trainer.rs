@@ -29,6 +29,8 @@ pub struct Trainer {
     /// Count rows and nothing else.
     drain: bool,
     epochs: u32,
+    /// Every record becomes one element.
+    one_to_one: bool,
     /// For pixels delivered as u8.
     normalise: Option<Normalise>,
     sink: Option<Sink>,
@@ -57,6 +59,7 @@ impl Trainer {
             step_time: args.step_time,
             drain: args.drain,
             epochs: args.epochs,
+            one_to_one: pipeline.is_one_to_one(),
             normalise: pipeline.deliver().normalise.clone(),
             sink,
             progress,
@@ -96,15 +99,20 @@ impl Trainer {
         }
         self.progress.end();
         let plan = view.and_then(|view| view.plan);
-        let (records, dropped) = plan.map_or((0, 0), |plan| {
-            let left_over =
-                if plan.drop_last { plan.records % u64::from(plan.batch_size) } else { 0 };
-            (plan.records, left_over)
+        let sum = |of: fn(&EpochReport) -> u64| epochs.iter().map(of).sum::<u64>();
+        // Where elements are as many as records, the plan says how many there are; else those do who
+        // made them.
+        let elements_expected = match self.one_to_one {
+            true => plan.map_or(0, |plan| plan.records) * u64::from(self.epochs),
+            false => sum(|epoch| epoch.rows + epoch.skipped),
+        };
+        let dropped = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
+            epochs.iter().map(|epoch| epoch.rows % u64::from(plan.batch_size)).sum()
         });
         Ok(Trained {
             epochs,
-            elements_expected: records * u64::from(self.epochs),
-            dropped: dropped * u64::from(self.epochs),
+            elements_expected,
+            dropped,
             scaling: self.scaling,
             batches_blake3: self.hasher.finalize().to_string(),
         })
@@ -177,6 +185,7 @@ impl Trainer {
         epoch.duplicates = recount.duplicates;
         epoch.distinct = recount.distinct();
         epoch.skipped = totals.skipped;
+        epoch.rows = totals.rows;
         epoch.splits = totals.splits;
         epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
         self.epoch_began = Instant::now();

@@ -143,17 +143,22 @@ impl Coordinator {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
         let files = manifest.records();
-        let records: u64 = files.iter().map(|&records| u64::from(records)).sum();
+        let stored_records: u64 = files.iter().map(|&records| u64::from(records)).sum();
         let stored: u64 = manifest.files.iter().map(|file| file.file.size).sum();
-        let record_bytes = pipeline.bytes_per_record(stored / records.max(1));
+        let record_bytes = pipeline.bytes_per_record(stored / stored_records.max(1));
+        let ops = pipeline.dataset_ops();
+        let view = |split_records| {
+            let plan = SplitPlan::of_view(&files, split_records, &ops);
+            plan.map_err(|error| invalid(error.to_string()))
+        };
+        let records = view(u32::MAX)?.records();
         let by_bytes = self.settings.object_bytes / record_bytes.saturating_mul(batch).max(1);
         let by_spread = records / (batch * self.settings.min_splits);
         let chosen = by_bytes.min(by_spread).max(1);
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
         let split_records = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        let splits = SplitPlan::new(&files, split_records)
-            .ok_or_else(|| invalid("the dataset has more splits than can be counted"))?;
+        let splits = view(split_records)?;
         let workers = spec.workers.saturating_add(spec.local_workers).max(1);
         let copies = match spec.sharding {
             Sharding::Dynamic => 1,

@@ -143,7 +143,7 @@ impl Run<'_> {
         let Scratch { cells, tools, writer, .. } = &mut *self.scratch;
         let bad = |reason| Fault::Record { op: "", reason };
         let Element { key: record, copy, .. } = element;
-        let (seed, epoch, repeat) = (self.input.seed, self.input.epoch, self.input.copy);
+        let (seed, epoch, repeat) = (self.input.seed, self.input.epoch, self.copy);
         let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
         let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
         match &step.action {

@@ -21,7 +21,7 @@ mod step;
 pub use error::ExecError;
 pub use metrics::OpMetrics;
 pub use program::Program;
-pub use run::{Scratch, SplitInput, SplitOutput};
+pub use run::{Part, Pick, Scratch, SplitInput, SplitOutput};
 
 /// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
 /// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.

@@ -81,6 +81,10 @@ impl Program {
                 batch_op = (stage.op.name(), i);
                 continue;
             }
+            // Resolved before records are read.
+            if stage.op.dataset().is_some() {
+                continue;
+            }
             let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
             if let Some(before) = before.filter(|before| fuse && is_chained(before, &stage.op))
                 && let Some((name, kernel)) = ops::fuse(before, &stage.op)

@@ -8,9 +8,9 @@ pub(crate) struct DrawKey {
     pub(crate) seed: u64,
     pub(crate) epoch: Epoch,
     pub(crate) record: RecordKey,
-    /// Which repetition of the dataset within the epoch; always 0 as yet.
+    /// Which time the epoch has the record.
     pub(crate) repeat: u32,
-    /// Which of several elements made of one record; always 0 as yet.
+    /// Which of several elements made of one record.
     pub(crate) copy: u32,
     /// The operator's place in the graph as its author wrote it.
     pub(crate) ordinal: u32,

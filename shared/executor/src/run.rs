@@ -13,6 +13,7 @@ use bytes::Bytes;
 use gristmill_format::{ChunkWriter, Codec, FormatError, FrameKind};
 use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
+    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Instant,
 };
@@ -29,15 +30,80 @@ pub struct SplitInput<'a> {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
-    /// Which of the epoch's visits of these records, from 0: each draws anew.
+    /// What was read for it.
+    pub parts: Vec<Part<'a>>,
+    /// Which time the epoch has these records, from 0: each draws anew.
     pub copy: u32,
-    /// First record of the split.
+    /// The records to run, one after the other; if not given, all there are.
+    pub picks: Option<Vec<Pick>>,
+}
+
+/// Neighbours in a file.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
     pub first: RecordKey,
     pub n_records: u32,
     /// The bytes of these records, framing included: [`FileIndex::byte_range`] of the file.
     pub data: Bytes,
     /// The index of the file they are in.
     pub index: &'a FileIndex,
+}
+
+/// One record of what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    pub part: u32,
+    /// From 0 in its part.
+    pub record: u32,
+    /// Which time the epoch has it.
+    pub copy: u32,
+}
+
+impl<'a> SplitInput<'a> {
+    /// All records of one part, once, for epoch 0 of seed 0; a bad one is an error.
+    pub fn whole(part: Part<'a>) -> Self {
+        let on_error = ErrorPolicy::Fail;
+        SplitInput { epoch: 0, seed: 0, on_error, parts: vec![part], copy: 0, picks: None }
+    }
+
+    /// How many records are run.
+    fn n_records(&self) -> u32 {
+        match &self.picks {
+            Some(picks) => picks.len() as u32,
+            None => self.parts.iter().map(|part| part.n_records).sum(),
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Checks that its bytes are those of its records.
+    fn check(&self) -> Result<(), ExecError> {
+        let Part { first, n_records, index, data } = self;
+        let expected = index.byte_range(first.record, *n_records).ok_or_else(|| {
+            let records = index.len();
+            ExecError::Source(format!(
+                "{first} and {n_records} on are not in the index of a file of {records} records"
+            ))
+        })?;
+        let data_bytes = data.len() as u64;
+        if data_bytes == expected.end - expected.start {
+            return Ok(());
+        }
+        Err(ExecError::Source(format!(
+            "bytes {}..{} of the file were read as {data_bytes} bytes",
+            expected.start, expected.end
+        )))
+    }
+
+    /// Its records in order: number and bytes.
+    fn records(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
+        let mut start = 0;
+        let sizes = self.index.sizes(self.first.record, self.n_records);
+        (0..self.n_records).zip(sizes).map(move |(i, stored_bytes)| {
+            let end = start + stored_bytes as usize;
+            (i, std::mem::replace(&mut start, end)..end)
+        })
+    }
 }
 
 /// What a split became.
@@ -123,21 +189,7 @@ pub(crate) fn run(
     if scratch.cells.len() != program.cells {
         return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
     }
-    let expected = input.index.byte_range(input.first.record, input.n_records);
-    let expected = expected.ok_or_else(|| {
-        let SplitInput { first, n_records, index, .. } = input;
-        let records = index.len();
-        ExecError::Source(format!(
-            "{first} and {n_records} on are not in the index of a file of {records} records"
-        ))
-    })?;
-    let data_bytes = input.data.len() as u64;
-    if data_bytes != expected.end - expected.start {
-        return Err(ExecError::Source(format!(
-            "bytes {}..{} of the file were read as {data_bytes} bytes",
-            expected.start, expected.end
-        )));
-    }
+    input.parts.iter().try_for_each(Part::check)?;
     let outcome = Run::new(program, scratch, input, cancelled).split();
     if outcome.is_err() {
         scratch.writer.reset();
@@ -156,6 +208,8 @@ pub(crate) struct Run<'a> {
     quarantined: Vec<(RecordKey, Bytes)>,
     /// Records not yet begun.
     left: u32,
+    /// Which time the epoch has the record at hand.
+    pub(crate) copy: u32,
     /// Whether a frame is open, and its rows so far. Not of staged batches.
     open: bool,
     pub(crate) row: usize,
@@ -185,7 +239,8 @@ impl<'a> Run<'a> {
             metrics,
             skipped: Vec::new(),
             quarantined: Vec::new(),
-            left: input.n_records,
+            left: input.n_records(),
+            copy: input.copy,
             open: false,
             row: 0,
             batches: 0,
@@ -194,30 +249,50 @@ impl<'a> Run<'a> {
     }
 
     fn split(mut self) -> Result<SplitOutput, ExecError> {
-        let SplitInput { first, n_records, ref data, index, .. } = *self.input;
-        let rows = (n_records as usize).saturating_mul(self.program.width.min(64) as usize);
+        let input = self.input;
+        let rows = (self.left as usize).saturating_mul(self.program.width.min(64) as usize);
         // Headers and footer take a little more; growing once for a small split is no harm.
         self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
-        let mut start = 0;
-        for (i, stored_bytes) in (0..n_records).zip(index.sizes(first.record, n_records)) {
-            if (self.cancelled)() {
-                return Err(ExecError::Cancelled);
+        let Some(picks) = &input.picks else {
+            for part in &input.parts {
+                for (i, bytes) in part.records() {
+                    self.one(part, i, bytes)?;
+                }
             }
-            // All of them together are as long as `data`, which was checked.
-            let end = start + stored_bytes as usize;
-            let key = RecordKey { file: first.file, record: first.record + i };
-            self.lap = Instant::now();
-            let stored = data.get(start..end).unwrap_or_default();
-            match self.record(key, stored) {
-                Ok(()) => {}
-                Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
-                Err(Fault::Fatal(error)) => return Err(error),
-                Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, stored)?,
-            }
-            self.left -= 1;
-            start = end;
+            return self.finish();
+        };
+        let bytes_of = |part: &Part<'_>| part.records().map(|(_, bytes)| bytes).collect::<Vec<_>>();
+        let bytes_of: Vec<Vec<Range<usize>>> = input.parts.iter().map(bytes_of).collect();
+        for &Pick { part, record, copy } in picks {
+            let at = part as usize;
+            let found = bytes_of.get(at).and_then(|records| records.get(record as usize));
+            let (Some(bytes), Some(part)) = (found, input.parts.get(at)) else {
+                let what = format!("record {record} of part {part} was not read");
+                return Err(ExecError::Source(what));
+            };
+            self.copy = copy;
+            self.one(part, record, bytes.clone())?;
         }
         self.finish()
+    }
+
+    /// Runs one record, and applies the policy if it is bad.
+    fn one(&mut self, part: &Part<'_>, record: u32, bytes: Range<usize>) -> Result<(), ExecError> {
+        if (self.cancelled)() {
+            return Err(ExecError::Cancelled);
+        }
+        let key = RecordKey { file: part.first.file, record: part.first.record + record };
+        self.lap = Instant::now();
+        // All of them together are as long as `data`, which was checked.
+        let stored = part.data.get(bytes).unwrap_or_default();
+        match self.record(key, stored) {
+            Ok(()) => {}
+            Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
+            Err(Fault::Fatal(error)) => return Err(error),
+            Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, stored)?,
+        }
+        self.left -= 1;
+        Ok(())
     }
 
     fn finish(mut self) -> Result<SplitOutput, ExecError> {
@@ -323,7 +398,7 @@ impl<'a> Run<'a> {
 
     /// The finished element becomes a row, and maybe completes a batch.
     pub(crate) fn emit(&mut self, element: Element<'_>) -> Result<(), Fault> {
-        let copy = self.input.copy.checked_mul(self.program.width);
+        let copy = self.copy.checked_mul(self.program.width);
         let copy = copy.and_then(|first| first.checked_add(element.copy));
         let copy = copy.ok_or_else(|| too_many(self.program.batch_op.0))?;
         if self.program.batching.padding.is_some() {

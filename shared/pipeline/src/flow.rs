@@ -1,6 +1,6 @@
 //! The schema as it flows through the operators while a pipeline is checked.
 
-use crate::{DType, FieldSchema, Schema};
+use crate::{Cardinality, DType, Declaration, FieldSchema, Schema, Scope};
 use std::collections::BTreeMap;
 
 /// The schema so far, and who wrote each field: what a refusal needs to say.
@@ -8,11 +8,15 @@ use std::collections::BTreeMap;
 pub(crate) struct Flow {
     schema: Schema,
     writers: BTreeMap<String, &'static str>,
+    /// The operator since which there are other elements than records.
+    recounted: Option<&'static str>,
+    /// The first operator on the sequence of records.
+    resequenced: Option<&'static str>,
 }
 
 impl Flow {
     pub(crate) fn new(schema: Schema) -> Self {
-        Flow { schema, writers: BTreeMap::new() }
+        Flow { schema, ..Flow::default() }
     }
 
     pub(crate) fn schema(&self) -> &Schema {
@@ -87,6 +91,36 @@ impl Flow {
                 range.max,
                 self.origin(name)
             )),
+        }
+    }
+
+    /// Refuses an operator that counts records where elements are no longer as many.
+    pub(crate) fn counts_records(&self, op: &str) -> Result<(), String> {
+        match self.recounted {
+            None => Ok(()),
+            Some(other) => Err(format!(
+                "`{op}` counts records, but comes after `{other}`, which makes more or fewer elements \
+                 of them: put it before"
+            )),
+        }
+    }
+
+    /// Refuses an operator on files where their order has been changed.
+    pub(crate) fn works_on_files(&self, op: &str) -> Result<(), String> {
+        match self.resequenced {
+            None => Ok(()),
+            Some(other) => {
+                Err(format!("`{op}` works on files, but comes after `{other}`: put it before"))
+            }
+        }
+    }
+
+    /// Notes what an operator did to the number and the order of elements.
+    pub(crate) fn pass(&mut self, declared: &Declaration) {
+        if declared.scope == Scope::Global {
+            self.resequenced.get_or_insert(declared.name);
+        } else if declared.cardinality != Cardinality::OneToOne {
+            self.recounted.get_or_insert(declared.name);
         }
     }
 

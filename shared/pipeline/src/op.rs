@@ -3,6 +3,7 @@
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
 use crate::{Batching, PipelineError, flow::Flow, ops, table::Table};
+use gristmill_types::DatasetOp;
 use serde::Serialize;
 
 /// Whether equal input gives equal output.
@@ -116,6 +117,11 @@ pub(crate) trait Operator: Sized {
     fn batching(&self) -> Option<Batching> {
         None
     }
+
+    /// What it does to the sequence of records, if that is what it works on.
+    fn dataset(&self) -> Option<DatasetOp> {
+        None
+    }
 }
 
 macro_rules! operators {
@@ -161,6 +167,13 @@ macro_rules! operators {
                 }
             }
 
+            /// What it does to the sequence of records, if that is what it works on.
+            pub fn dataset(&self) -> Option<DatasetOp> {
+                match self {
+                    $(Op::$name(op) => op.dataset(),)*
+                }
+            }
+
             /// The operator called `name`, if there is one.
             pub(crate) fn parse(
                 name: &str,
@@ -182,6 +195,12 @@ macro_rules! operators {
 }
 
 operators!(
+    Take,
+    Skip,
+    Repeat,
+    Interleave,
+    Shuffle,
+    InOrder,
     Decode,
     Resize,
     ResizeShorter,

@@ -1,11 +1,12 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Batching, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    Batching, Cardinality, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
     table::{Table, nearest},
 };
+use gristmill_types::DatasetOp;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -152,6 +153,7 @@ impl Pipeline {
                 return Err(at(message));
             }
             stage.op.infer(&mut flow).map_err(at)?;
+            flow.pass(stage.op.declaration());
             schemas.push(flow.schema().clone());
             batching = stage.op.batching();
         }
@@ -201,10 +203,10 @@ impl Pipeline {
         &self.source
     }
 
-    /// Where the data lies, as the author wrote it: path, directory, glob or `s3://bucket/prefix`.
-    /// Empty when read from the canonical form.
-    pub fn source_path(&self) -> &str {
-        &self.source.path
+    /// Where the data lies, as the author wrote it: paths, directories, globs or
+    /// `s3://bucket/prefix`, whose files follow each other. Empty when read from the canonical form.
+    pub fn source_paths(&self) -> &[String] {
+        &self.source.paths
     }
 
     /// The operators in the order they run; the last one is the batch.
@@ -226,6 +228,20 @@ impl Pipeline {
     /// One element as it is delivered, `__key__` and `__copy__` included.
     pub fn output_schema(&self) -> &Schema {
         &self.output
+    }
+
+    /// Whether every record of an epoch becomes exactly one element.
+    pub fn is_one_to_one(&self) -> bool {
+        self.stages.iter().all(|stage| {
+            let cardinality = stage.op.declaration().cardinality;
+            stage.op.dataset().is_some()
+                || matches!(cardinality, Cardinality::OneToOne | Cardinality::Batch)
+        })
+    }
+
+    /// What is done to the sequence of records before elements are made of them, first to last.
+    pub fn dataset_ops(&self) -> Vec<DatasetOp> {
+        self.stages.iter().filter_map(|stage| stage.op.dataset()).collect()
     }
 
     /// Bytes of one delivered element; `None` if elements differ.
@@ -292,7 +308,7 @@ impl Pipeline {
     /// The same over other data.
     #[must_use]
     pub fn with_source_path(mut self, path: impl Into<String>) -> Pipeline {
-        self.source.path = path.into();
+        self.source.paths = vec![path.into()];
         self
     }
 }

@@ -16,6 +16,8 @@ const MAX_NAME_BYTES: usize = 200;
 pub const MAX_VALUES: u32 = 1 << 20;
 /// Most dimensions of a feature.
 const MAX_DIMS: usize = 8;
+/// Most paths of a source.
+const MAX_PATHS: usize = 1024;
 /// How an unknown dimension is written.
 const UNKNOWN: i32 = -1;
 
@@ -127,12 +129,13 @@ fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Resul
 
 /// Files of records.
 ///
-/// Serialises without the path: where the data lies does not change what it is, which the dataset's
+/// Serialises without paths: where the data lies does not change what it is, which the dataset's
 /// own fingerprint says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Path, directory, glob or `s3://bucket/prefix`; empty when read from the canonical form.
-    pub path: String,
+    /// Path, directory, glob or `s3://bucket/prefix`, or several of them, whose files follow each
+    /// other; empty when read from the canonical form.
+    pub paths: Vec<String>,
     pub format: Format,
     pub features: BTreeMap<String, Feature>,
 }
@@ -150,14 +153,24 @@ impl Source {
     pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new("`source`", node)?;
         let (format, path) = format_of(&mut table)?;
-        let path = table.text(format.name(), path)?;
+        let paths = match &path.value {
+            Value::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => paths
+                .iter()
+                .map(|path| table.text(format.name(), path))
+                .collect::<Result<_, _>>()?,
+            Value::Seq(_) => {
+                let wanted = format!("a path, or a list of 1 to {MAX_PATHS}");
+                return Err(table.wrong(format.name(), path, &wanted));
+            }
+            _ => vec![table.text(format.name(), path)?],
+        };
         let features = match (format, table.get("features")) {
             (_, Some(node)) => features(format, node)?,
             (Format::Images, None) => image_features(),
             (_, None) => features(format, table.require("features")?)?,
         };
         table.finish()?;
-        Ok(Source { path, format, features })
+        Ok(Source { paths, format, features })
     }
 
     /// The `source` of the canonical form.
@@ -166,7 +179,7 @@ impl Source {
         let (format, node) = format_of(&mut table)?;
         let features = features(format, node)?;
         table.finish()?;
-        Ok(Source { path: String::new(), format, features })
+        Ok(Source { paths: Vec::new(), format, features })
     }
 
     /// The schema of what it yields.

@@ -65,7 +65,7 @@ impl<'a> Table<'a> {
         })
     }
 
-    fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
+    pub(crate) fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
         node.error(format!("{} `{key}` must be {wanted}, not {}", self.what, node.shown()))
     }
 

@@ -1,15 +1,22 @@
 //! The indexed dataset as a worker reads it: manifest and file indices, cached; splits as one
-//! ranged read each, a few of Parquet, or one read for each image.
+//! ranged read for each run of neighbours, a few of Parquet, or one for each image.
 
-use crate::{RunError, indexing::read_pack};
+use crate::{
+    RunError,
+    indexing::read_pack,
+    stretches::{self, Span},
+};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use gristmill_executor::sources::{FileIndex, Records, images};
+use gristmill_executor::{
+    Part, Pick,
+    sources::{FileIndex, Records, images},
+};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects};
 use gristmill_protocol::{Manifest, Pack, PackedImage, keys};
-use gristmill_splits::{SplitPlan, SplitRange};
-use gristmill_types::{Fingerprint, Namespace, RecordKey, SplitId};
+use gristmill_splits::{SplitPlan, Visit};
+use gristmill_types::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, PoisonError},
@@ -22,43 +29,67 @@ const CACHED_BYTES: usize = 64 << 20;
 /// Images, or parts of a file, read at a time: enough to hide the time to a first byte, few enough to
 /// hold.
 const READS_AHEAD: usize = 16;
+/// Blocks of a shuffled split read at a time, each of them maybe in several reads.
+const SPANS_AHEAD: usize = 8;
 
-/// What was read of a file for a split.
+/// What was read for a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
-    pub first: RecordKey,
-    pub n_records: u32,
+    stretches: Vec<Stretch>,
+    /// Which of an epoch's visits of these records, if it has them once.
+    pub(crate) copy: u32,
+    /// The records to run, unless it is all of them in their order.
+    pub(crate) picks: Option<Vec<Pick>>,
+    source: Arc<Source>,
+}
+
+/// Neighbours in a file, as they were read.
+#[derive(Debug, Clone)]
+struct Stretch {
+    first: RecordKey,
+    n_records: u32,
     /// The parts of the file that its index asks for.
     parts: Vec<Bytes>,
-    source: Arc<Source>,
-    /// Which of an epoch's visits of these records.
-    pub copy: u32,
     file: Arc<IndexedFile>,
 }
 
 impl SplitSource {
-    pub fn index(&self) -> &FileIndex {
-        &self.file.index
-    }
-
-    /// The records, end to end. Takes time where files are compressed, or Parquet.
+    /// The records of each stretch, end to end. Takes time where files are compressed, or Parquet.
     ///
     /// # Errors
     /// If they are not what was indexed, naming the file.
-    pub fn open(&self) -> Result<Records, RunError> {
-        let opened =
-            self.file.index.open(self.first.record, self.n_records, &self.source, &self.parts);
-        opened.map_err(|error| RunError::fatal(format!("{}: {error}", self.file.path)))
+    pub fn open(&self) -> Result<Vec<Records>, RunError> {
+        let open = |stretch: &Stretch| {
+            let Stretch { first, n_records, parts, file } = stretch;
+            let opened = file.index.open(first.record, *n_records, &self.source, parts);
+            opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
+        };
+        self.stretches.iter().map(open).collect()
+    }
+
+    /// What was opened, as the executor takes it.
+    pub fn parts<'a>(&'a self, opened: &'a [Records]) -> Vec<Part<'a>> {
+        let part = |(stretch, records): (&'a Stretch, &'a Records)| Part {
+            first: stretch.first,
+            n_records: stretch.n_records,
+            data: records.data.clone(),
+            index: records.index.as_ref().unwrap_or(&stretch.file.index),
+        };
+        self.stretches.iter().zip(opened).map(part).collect()
     }
 
     /// Where a record is, for people.
-    pub fn describe(&self, record: u32) -> String {
+    pub fn describe(&self, key: RecordKey) -> String {
+        let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
+        let Some(Stretch { file, .. }) = self.stretches.iter().find(of_file) else {
+            return key.to_string();
+        };
         let image = |pack: &Pack| {
-            let image = pack.images.get(record as usize)?;
+            let image = pack.images.get(key.record as usize)?;
             Some(ObjectPath::new(&pack.bucket, &image.key).to_string())
         };
-        let image = self.file.pack.as_ref().and_then(image);
-        image.unwrap_or_else(|| format!("{} record {record}", self.file.path))
+        let image = file.pack.as_ref().and_then(image);
+        image.unwrap_or_else(|| format!("{} record {}", file.path, key.record))
     }
 }
 
@@ -102,26 +133,32 @@ impl DatasetCache {
         self.version
     }
 
-    /// How the dataset divides into splits of `split_records`.
-    pub fn split_plan(&self, split_records: u32) -> Result<SplitPlan, RunError> {
-        SplitPlan::new(&self.manifest.records(), split_records)
-            .ok_or_else(|| RunError::fatal("the dataset has more splits than can be counted"))
+    /// How the dataset, as `ops` make it, divides into splits of `split_records`.
+    pub fn split_plan(&self, split_records: u32, ops: &[DatasetOp]) -> Result<SplitPlan, RunError> {
+        SplitPlan::of_view(&self.manifest.records(), split_records, ops)
+            .map_err(|error| RunError::fatal(error.to_string()))
     }
 
-    /// Reads the records of `split`, pinned to the files as they were registered.
-    pub async fn read_split(
+    /// Reads the records of a visit, pinned to the files as they were registered.
+    pub async fn read(
         &self,
         objects: &dyn Objects,
-        plan: &SplitPlan,
-        split: SplitId,
+        visit: &Visit,
     ) -> Result<SplitSource, RunError> {
-        let range = plan
-            .split(split)
-            .ok_or_else(|| RunError::fatal(format!("split {split} is not in the dataset")))?;
-        let file = self.indexed(objects, range.file).await?;
-        let SplitRange { first_record, records, .. } = range;
+        let spans = stretches::spans(&visit.runs);
+        let reads: Vec<_> = spans.iter().map(|&span| self.read_span(objects, span)).collect();
+        let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
+        let source = Arc::clone(&self.source);
+        let copy = visit.runs.first().map_or(0, |run| run.copy);
+        let picks = stretches::picks(&spans, visit);
+        Ok(SplitSource { stretches, copy, picks, source })
+    }
+
+    async fn read_span(&self, objects: &dyn Objects, span: Span) -> Result<Stretch, RunError> {
+        let Span { file: number, first_record, records } = span;
+        let file = self.indexed(objects, number).await?;
         let not_there =
-            || RunError::fatal(format!("the index of {} does not hold {range:?}", file.path));
+            || RunError::fatal(format!("the index of {} does not hold {span:?}", file.path));
         let parts = match &file.pack {
             Some(pack) => {
                 let bytes = file.index.byte_range(first_record, records).ok_or_else(not_there)?;
@@ -129,7 +166,7 @@ impl DatasetCache {
                 vec![read_images(objects, &pack.bucket, images, bytes.end - bytes.start).await?]
             }
             None => {
-                let etag = self.manifest.files[range.file as usize].file.etag.as_str();
+                let etag = self.manifest.files[number as usize].file.etag.as_str();
                 let ranges = file.index.stored_ranges(first_record, records, &self.source);
                 let ranges =
                     ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
@@ -139,9 +176,8 @@ impl DatasetCache {
                 stream::iter(reads).buffered(READS_AHEAD).try_collect().await?
             }
         };
-        let first = RecordKey { file: range.file, record: first_record };
-        let source = Arc::clone(&self.source);
-        Ok(SplitSource { first, n_records: records, parts, source, copy: 0, file })
+        let first = RecordKey { file: number, record: first_record };
+        Ok(Stretch { first, n_records: records, parts, file })
     }
 
     async fn indexed(

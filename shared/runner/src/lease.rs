@@ -265,16 +265,14 @@ pub fn run_position(
     source: &SplitSource,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<FinishedSplit, RunError> {
-    let records = source.open()?;
+    let opened = source.open()?;
     let input = SplitInput {
         epoch,
         seed: context.view.spec.seed,
         on_error: context.view.spec.on_error,
+        parts: source.parts(&opened),
         copy: source.copy,
-        first: source.first,
-        n_records: source.n_records,
-        data: records.data,
-        index: records.index.as_ref().unwrap_or_else(|| source.index()),
+        picks: source.picks.clone(),
     };
     let output = context.with_scratch(|scratch| {
         if let Some(buffer) = context.recycled() {
@@ -286,13 +284,12 @@ pub fn run_position(
         ExecError::Cancelled => RunError::OutOfTime,
         ExecError::Record(record) => {
             let SkippedRecord { key, op, reason } = &record;
-            let message = format!("{} ({op}): {reason}", source.describe(key.record));
+            let message = format!("{} ({op}): {reason}", source.describe(*key));
             RunError::Fatal { message, record: Some(record) }
         }
         other => RunError::fatal(other.to_string()),
     })?;
-    let located =
-        |record: SkippedRecord| SkippedAt { source: source.describe(record.key.record), record };
+    let located = |record: SkippedRecord| SkippedAt { source: source.describe(record.key), record };
     Ok(FinishedSplit {
         position,
         object: Bytes::from(output.object),

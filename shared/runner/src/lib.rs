@@ -9,6 +9,7 @@ mod dataset;
 mod error;
 mod indexing;
 mod lease;
+mod stretches;
 mod worker;
 
 pub use compute::Compute;

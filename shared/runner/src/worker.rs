@@ -8,8 +8,8 @@ use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_w
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
-use gristmill_splits::{SplitPlan, order::visit};
-use gristmill_types::{Epoch, InvocationId, JobName, Namespace, Nonce, Position};
+use gristmill_splits::SplitPlan;
+use gristmill_types::{DatasetOp, Epoch, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
     sync::{
         Arc, Mutex, PoisonError,
@@ -63,6 +63,8 @@ pub struct JobContext {
     pub program: Arc<Program>,
     /// How the dataset's records are stored, and what is read of them.
     pub source: Arc<Source>,
+    /// What is done to the sequence of its records.
+    dataset_ops: Arc<[DatasetOp]>,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
     /// Buffers of objects that were stored, for the next ones.
@@ -82,6 +84,7 @@ impl JobContext {
             view: Arc::new(view),
             program: Arc::new(program),
             source: Arc::new(pipeline.source().clone()),
+            dataset_ops: pipeline.dataset_ops().into(),
             scratches: Arc::default(),
             buffers: Arc::default(),
             dataset: Arc::default(),
@@ -128,12 +131,10 @@ impl JobContext {
         position: Position,
     ) -> Result<SplitSource, RunError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
-        let visited = (plan.n_splits / plan.copies.max(1), plan.copies);
-        let (copy, split) = visit(visited, self.view.spec.seed, epoch, position)
+        let visit = splits.visit(plan.copies, self.view.spec.seed, epoch, position);
+        let visit = visit
             .ok_or_else(|| RunError::fatal(format!("position {position} is not in the plan")))?;
-        let mut source = dataset.read_split(&*runner.objects, splits, split).await?;
-        source.copy = copy;
-        Ok(source)
+        dataset.read(&*runner.objects, &visit).await
     }
 
     async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
@@ -149,7 +150,7 @@ impl JobContext {
             let version = self.view.dataset_version;
             let source = Arc::clone(&self.source);
             let dataset = DatasetCache::open(&*runner.objects, source, ns, bucket, version).await?;
-            let splits = dataset.split_plan(plan.split_records)?;
+            let splits = dataset.split_plan(plan.split_records, &self.dataset_ops)?;
             Ok::<_, RunError>((dataset, plan, splits))
         };
         self.dataset.get_or_try_init(open).await

@@ -25,6 +25,7 @@ mod lease;
 pub mod order;
 mod plan;
 mod refusal;
+mod view;
 pub mod window;
 
 pub use bundle::{
@@ -35,5 +36,6 @@ pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use lease::{Commit, Fail, Flush, Mark, Release, fail, flush, mark, release, retry_delay_ms};
-pub use plan::{SplitPlan, SplitRange};
+pub use plan::{SplitPlan, Visit};
 pub use refusal::{Outcome, Refusal};
+pub use view::{Run, ViewError};

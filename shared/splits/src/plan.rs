@@ -1,16 +1,20 @@
 //! Which records a split covers: files cut into runs of `split_records`, the last of each file
-//! shorter.
+//! shorter; or, with dataset operators, the sequence that these make of the files.
 
-use gristmill_types::SplitId;
+use crate::{
+    order::{self, Order},
+    view::{Run, View, ViewError, mixed},
+};
+use gristmill_types::{DatasetOp, Epoch, Position, SplitId};
 
 /// The records of one split: neighbours in one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct SplitRange {
+struct SplitRange {
     /// Index of the file in the dataset.
-    pub file: u32,
-    pub first_record: u32,
+    file: u32,
+    first_record: u32,
     /// How many records, at least 1.
-    pub records: u32,
+    records: u32,
 }
 
 /// All splits of a dataset, in dataset order.
@@ -21,6 +25,18 @@ pub struct SplitPlan {
     /// Splits before each file, and their total last.
     first_split: Vec<u32>,
     records: u64,
+    /// What dataset operators make of the files. Splits then know no bounds of files.
+    view: Option<View>,
+    in_order: bool,
+}
+
+/// What is to be read and run at one position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Visit {
+    /// Its records, neighbours together.
+    pub runs: Vec<Run>,
+    /// The order in which they are run, if it is not this one.
+    pub shuffled: Option<Order>,
 }
 
 impl SplitPlan {
@@ -39,7 +55,61 @@ impl SplitPlan {
         }
         first_split.push(splits);
         let records_per_file = records_per_file.to_vec();
-        Some(Self { split_records, records_per_file, first_split, records })
+        let (view, in_order) = (None, false);
+        Some(Self { split_records, records_per_file, first_split, records, view, in_order })
+    }
+
+    /// As [`new`](Self::new), of what `ops` make of the files.
+    ///
+    /// # Errors
+    /// When there would be more splits than can be counted, or the operators cannot be resolved.
+    pub fn of_view(
+        records_per_file: &[u32],
+        split_records: u32,
+        ops: &[DatasetOp],
+    ) -> Result<Self, ViewError> {
+        let too_many = ViewError::TooMany("splits");
+        let plan = Self::new(records_per_file, split_records).ok_or(too_many.clone())?;
+        let in_order = ops.contains(&DatasetOp::InOrder);
+        if ops.iter().all(|op| *op == DatasetOp::InOrder) {
+            return Ok(Self { in_order, ..plan });
+        }
+        let view = View::new(records_per_file, ops, plan.split_records)?;
+        let records = view.records();
+        let splits = records.div_ceil(u64::from(plan.split_records));
+        let splits = u32::try_from(splits).map_err(|_| too_many)?;
+        Ok(Self { first_split: vec![splits], records, view: Some(view), in_order, ..plan })
+    }
+
+    /// The records at `position` of an epoch that visits every split `copies` times; none beyond its
+    /// end.
+    pub fn visit(&self, copies: u32, seed: u64, epoch: Epoch, position: Position) -> Option<Visit> {
+        let (copy, split) = match self.in_order {
+            false => order::visit((self.n_splits(), copies), seed, epoch, position)?,
+            true => (position % copies.max(1), position.checked_div(copies)?),
+        };
+        let Some(view) = &self.view else {
+            let SplitRange { file, first_record, records } = self.split(split)?;
+            return Some(Visit {
+                runs: vec![Run { file, first_record, records, copy }],
+                shuffled: None,
+            });
+        };
+        if split >= self.n_splits() {
+            return None;
+        }
+        let size = u64::from(self.split_records);
+        let first = u64::from(split) * size;
+        // Copies draw apart from each other, and from what `repeat` makes.
+        let seed = if copy == 0 { seed } else { mixed(seed, 0, copy) };
+        let mut runs = view.runs(first..first + size, seed, epoch);
+        for run in &mut runs {
+            run.copy = run.copy.checked_mul(copies)?.checked_add(copy)?;
+        }
+        let records = runs.iter().map(|run| run.records).sum();
+        let shuffled =
+            view.shuffle().map(|own| Order::new(records, mixed(seed, own ^ first, copy), epoch));
+        Some(Visit { runs, shuffled })
     }
 
     /// How many splits there are.
@@ -52,8 +122,9 @@ impl SplitPlan {
         self.records
     }
 
-    /// The records of `split`; none for a split there is not. O(log files).
-    pub fn split(&self, split: SplitId) -> Option<SplitRange> {
+    /// The records of `split` where there are no dataset operators; none for a split there is not.
+    /// O(log files).
+    fn split(&self, split: SplitId) -> Option<SplitRange> {
         if split >= self.n_splits() {
             return None;
         }
@@ -97,6 +168,35 @@ mod tests {
         let largest = SplitPlan::new(&[u32::MAX], 1).unwrap();
         assert_eq!(largest.split(u32::MAX - 1).map(|s| s.first_record), Some(u32::MAX - 1));
         assert_eq!(SplitPlan::new(&[3], 0).unwrap().n_splits(), 3);
+    }
+
+    #[test]
+    fn a_plan_in_order_is_delivered_in_order() {
+        let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::InOrder]).unwrap();
+        let seen: Vec<_> = (0..).map_while(|at| plan.visit(1, 9, 0, at)).collect();
+        let runs: Vec<_> = seen.iter().map(|v| (v.runs[0].file, v.runs[0].first_record)).collect();
+        assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]);
+        let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
+        assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
+    }
+
+    #[test]
+    fn a_shuffled_split_is_run_in_another_order() {
+        let ops = [DatasetOp::Shuffle { blocks: 2, seed: 1 }];
+        let plan = SplitPlan::of_view(&[64], 16, &ops).unwrap();
+        let visits: Vec<_> = (0..).map_while(|at| plan.visit(2, 9, 0, at)).collect();
+        assert_eq!(visits.len(), 8);
+        let records = |visit: &Visit| visit.runs.iter().map(|run| run.records).sum::<u32>();
+        assert!(visits.iter().all(|visit| records(visit) == 16));
+        let order = |visit: &Visit| {
+            let order = visit.shuffled.clone().unwrap();
+            (0..16).map(|i| order.split_at(i).unwrap()).collect::<Vec<_>>()
+        };
+        let orders: std::collections::BTreeSet<_> = visits.iter().map(order).collect();
+        assert_eq!(orders.len(), 8, "each split in its own");
+        assert!(!orders.contains(&(0..16).collect::<Vec<_>>()));
+        let copies = visits.iter().flat_map(|v| &v.runs).filter(|run| run.copy == 1);
+        assert_eq!(copies.map(|run| run.records).sum::<u32>(), 64);
     }
 
     proptest! {

@@ -2,11 +2,13 @@
 //!
 //! Plain values without behaviour: no I/O, no clock, no randomness.
 
+mod dataset_op;
 mod hex;
 mod ids;
 mod record;
 mod visitation;
 
+pub use dataset_op::DatasetOp;
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
     Position, SplitId,

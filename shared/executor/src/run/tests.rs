@@ -96,16 +96,13 @@ impl Bench {
 
     fn input(&self, first: u32, n_records: u32) -> SplitInput<'_> {
         let range = self.index.byte_range(first, n_records).unwrap();
-        SplitInput {
-            epoch: 1,
-            seed: 42,
-            on_error: self.on_error,
-            copy: 0,
+        let part = Part {
             first: RecordKey { file: 3, record: first },
             n_records,
             data: self.file.slice(range.start as usize..range.end as usize),
             index: &self.index,
-        }
+        };
+        SplitInput { epoch: 1, seed: 42, on_error: self.on_error, ..SplitInput::whole(part) }
     }
 
     fn run(&self, first: u32, n_records: u32) -> Result<SplitOutput, ExecError> {
@@ -498,10 +495,33 @@ fn bytes_of_another_range_are_refused() {
         assert!(matches!(error, ExecError::Source(_)), "{error}");
         error.to_string()
     };
-    let input = bench.input(1, 2);
-    let short = input.data.slice(1..);
-    assert!(run(SplitInput { data: short, ..input.clone() }).contains("were read as"));
-    assert!(run(SplitInput { n_records: 9, ..input }).contains("a file of 4 records"));
+    let part = bench.input(1, 2).parts.remove(0);
+    let short = part.data.slice(1..);
+    assert!(run(SplitInput::whole(Part { data: short, ..part.clone() })).contains("were read as"));
+    assert!(
+        run(SplitInput::whole(Part { n_records: 9, ..part.clone() }))
+            .contains("a file of 4 records")
+    );
+    let picks = Some(vec![Pick { part: 0, record: 2, copy: 0 }]);
+    assert!(run(SplitInput { picks, ..SplitInput::whole(part) }).contains("was not read"));
+}
+
+#[test]
+fn picked_records_are_run_in_their_order() {
+    let bench = Bench::new(RESNET, &image_records(6));
+    let [first, second] = [(0, 2), (3, 3)].map(|(at, n)| bench.input(at, n).parts.remove(0));
+    let pick = |part, record, copy| Pick { part, record, copy };
+    let picks = vec![pick(1, 2, 0), pick(0, 1, 0), pick(1, 2, 1), pick(1, 0, 0)];
+    let input = SplitInput { parts: vec![first, second], picks: Some(picks), ..bench.input(0, 1) };
+    let mut scratch = bench.program.scratch();
+    let picked = rows(&bench.program.run_split(&mut scratch, &input, &|| false).unwrap());
+    let alone = |record, copy| {
+        let input = SplitInput { copy, ..bench.input(record, 1) };
+        let output = bench.program.run_split(&mut bench.program.scratch(), &input, &|| false);
+        rows(&output.unwrap())
+    };
+    let expected = [alone(5, 0), alone(1, 0), alone(5, 1), alone(3, 0)].concat();
+    assert_eq!(picked, expected);
 }
 
 #[test]

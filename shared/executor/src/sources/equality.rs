@@ -5,7 +5,7 @@ use super::{
     example::tests::{bytes, example, floats, ints},
     tests::framed,
 };
-use crate::{Program, SplitInput, cell::Cell};
+use crate::{Part, Program, SplitInput, cell::Cell};
 use ::parquet::{
     data_type::{ByteArray, ByteArrayType, FloatType, Int64Type},
     file::writer::SerializedFileWriter,
@@ -13,7 +13,7 @@ use ::parquet::{
 };
 use bytes::Bytes;
 use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_types::RecordKey;
 use miniz_oxide::deflate::compress_to_vec;
 use proptest::prelude::*;
 
@@ -121,7 +121,7 @@ fn source(format: Format) -> Source {
         feature("weights", FeatureDType::F32, &[Some(2)]),
         feature("text", FeatureDType::Bytes, &[]),
     ];
-    Source { path: String::new(), format, features: features.into() }
+    Source { paths: Vec::new(), format, features: features.into() }
 }
 
 /// The records of a split, as a worker gets them.
@@ -175,16 +175,9 @@ fn objects(format: Format, file: &Bytes) -> Vec<Vec<u8>> {
     let splits = (0..index.len()).step_by(6).map(|first| {
         let n_records = 6.min(index.len() - first);
         let (data, within) = open(&index, file, first, n_records, pipeline.source());
-        let input = SplitInput {
-            epoch: 0,
-            seed: 7,
-            on_error: ErrorPolicy::Fail,
-            copy: 0,
-            first: RecordKey { file: 0, record: first },
-            n_records,
-            data,
-            index: &within,
-        };
+        let first = RecordKey { file: 0, record: first };
+        let part = Part { first, n_records, data, index: &within };
+        let input = SplitInput { seed: 7, ..SplitInput::whole(part) };
         program.run_split(&mut scratch, &input, &|| false).unwrap().object
     });
     splits.collect()

@@ -16,7 +16,9 @@ mod flat_map;
 mod flip;
 mod gaussian_blur;
 mod grayscale;
+mod in_order;
 mod inflate;
+mod interleave;
 mod layout;
 mod length;
 mod normalise;
@@ -27,14 +29,18 @@ mod posterize;
 mod random_crop;
 mod random_erasing;
 mod random_resized_crop;
+mod repeat;
 mod resize;
 mod resize_shorter;
 mod rotate;
 mod scale;
 mod shear;
+mod shuffle;
+mod skip;
 mod sleep;
 mod solarize;
 mod standardise;
+mod take;
 mod truncate;
 mod vertical_flip;
 
@@ -55,7 +61,9 @@ pub use flat_map::{FlatMap, MAX_ITEMS};
 pub use flip::Flip;
 pub use gaussian_blur::GaussianBlur;
 pub use grayscale::Grayscale;
+pub use in_order::InOrder;
 pub use inflate::Inflate;
+pub use interleave::Interleave;
 pub use layout::{Layout, Order};
 pub use length::Length;
 pub use normalise::Normalise;
@@ -66,14 +74,18 @@ pub use posterize::Posterize;
 pub use random_crop::RandomCrop;
 pub use random_erasing::RandomErasing;
 pub use random_resized_crop::RandomResizedCrop;
+pub use repeat::Repeat;
 pub use resize::Resize;
 pub use resize_shorter::ResizeShorter;
 pub use rotate::{Interpolation, Rotate};
 pub use scale::Scale;
 pub use shear::Shear;
+pub use shuffle::Shuffle;
+pub use skip::Skip;
 pub use sleep::{Sleep, SleepPer};
 pub use solarize::Solarize;
 pub use standardise::Standardise;
+pub use take::Take;
 pub use truncate::Truncate;
 pub use vertical_flip::VerticalFlip;
 
@@ -104,6 +116,21 @@ const fn element_wise(name: &'static str, version: u32) -> Declaration {
 /// As [`element_wise`], of known effect.
 const fn with_effect(name: &'static str, version: u32, effect: Effect) -> Declaration {
     Declaration { effect, ..element_wise(name, version) }
+}
+
+/// The declaration of operators on the sequence of records.
+const fn of_dataset(name: &'static str, version: u32) -> Declaration {
+    Declaration { scope: Scope::Global, pins_position: true, ..element_wise(name, version) }
+}
+
+/// `count`: a number of records, at least `least`.
+fn count(params: &mut Table<'_>, least: u64) -> Result<u64, PipelineError> {
+    let node = params.require("count")?;
+    let count = match node.value {
+        Value::Int(count) => u64::try_from(count).ok().filter(|count| *count >= least),
+        _ => None,
+    };
+    count.ok_or_else(|| params.wrong("count", node, &format!("a whole number from {least} on")))
 }
 
 /// `size`: one number for a square, or `[height, width]`.

@@ -4,6 +4,7 @@
 //! whole, and what it did, or would not do and why, is noted for people to read. They run once, before a
 //! job is registered: what comes out is what the job freezes.
 
+mod dataset;
 mod dead;
 mod factor;
 mod order;
@@ -52,6 +53,7 @@ pub struct Optimised {
 /// Runs every pass. `measured` says what operators did to elements that were looked at, if any were.
 pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
     let mut optimised = Optimised { pipeline: pipeline.clone(), notes: Vec::new() };
+    dataset::first(&mut optimised);
     dead::remove(&mut optimised);
     if pipeline.auto_order() {
         order::reorder(&mut optimised, measured);

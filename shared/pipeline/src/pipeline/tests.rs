@@ -43,7 +43,7 @@ fn ops_error(ops: &str) -> String {
 fn the_documented_pipeline_parses() {
     let pipeline = Pipeline::parse(RESNET).unwrap();
     assert_eq!(pipeline.name(), Some("resnet50"));
-    assert_eq!(pipeline.source_path(), "data/train-*.tfrecord");
+    assert_eq!(pipeline.source_paths(), ["data/train-*.tfrecord"]);
     assert_eq!((pipeline.batch_size(), pipeline.drop_remainder()), (64, false));
     assert_eq!(pipeline.element_bytes(), Some(224 * 224 * 3 + 8 + 8 + 4));
     let shown: Vec<String> = pipeline
@@ -427,7 +427,7 @@ fn every_operator_declares_itself_consistently() {
 fn data_can_be_elsewhere() {
     let pipeline = Pipeline::parse(RESNET).unwrap();
     let moved = pipeline.clone().with_source_path("s3://bucket/prefix");
-    assert_eq!(moved.source_path(), "s3://bucket/prefix");
+    assert_eq!(moved.source_paths(), ["s3://bucket/prefix"]);
     assert_eq!(moved.canonical_json(), pipeline.canonical_json());
 }
 
@@ -521,7 +521,8 @@ fn sources_say_how_their_records_are_stored() {
     };
     let parsed = |source: &str| Pipeline::parse(&pipeline(source)).unwrap();
     let images = parsed("images: data/train");
-    assert_eq!((images.source().format, images.source_path()), (Format::Images, "data/train"));
+    assert_eq!(images.source().format, Format::Images);
+    assert_eq!(images.source_paths(), ["data/train"]);
     let keys: Vec<_> =
         images.source().features.values().map(|f| (f.key.as_str(), f.dtype)).collect();
     assert_eq!(keys, [("image", FeatureDType::Bytes), ("label", FeatureDType::I64)]);

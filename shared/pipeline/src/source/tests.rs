@@ -44,7 +44,7 @@ fn the_canonical_form_says_unknown_as_minus_one() {
     let canonical = serde_json::to_string(&source.clone().unwrap()).unwrap();
     assert_eq!(canonical, r#"{"jsonl":{"v":{"key":"a.b","dtype":"f32","shape":[-1,4]}}}"#);
     let again = Source::parse_canonical(&Node::parse(&canonical).unwrap()).unwrap();
-    assert_eq!(again, Source { path: String::new(), ..source.unwrap() });
+    assert_eq!(again, Source { paths: Vec::new(), ..source.unwrap() });
 }
 
 #[test]

@@ -1,0 +1,131 @@
+//! Operators on the dataset, end to end: which records come, how often, in which order.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use anyhow::Result;
+use gristmill_tests::{TestDir, read_numbers, run_json};
+use std::{collections::BTreeMap, fs, process::Output};
+
+/// Records of each file; file f has the numbers from 1000 f on.
+const FILES: [i64; 4] = [37, 5, 0, 24];
+
+struct Dataset {
+    dir: TestDir,
+    runs: std::cell::Cell<u32>,
+}
+
+impl Dataset {
+    fn new() -> Result<Self> {
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        fs::create_dir(dir.path("data"))?;
+        for (file, records) in (0..).zip(FILES) {
+            let lines = (0..records).map(|i| format!("{{\"id\": {}}}\n", 1000 * file + i));
+            let name = format!("data/part-{file}.jsonl");
+            fs::write(dir.path(&name), lines.collect::<String>())?;
+        }
+        Ok(Dataset { dir, runs: std::cell::Cell::default() })
+    }
+
+    fn command(&self, ops: &str, more: &[&str]) -> Result<(std::process::Command, String)> {
+        let run = self.runs.replace(self.runs.get() + 1);
+        let (pipeline, sink) = (self.dir.path(&format!("{run}.yaml")), format!("sink-{run}"));
+        let source = "source: { jsonl: x, features: { id: { dtype: i64 } } }";
+        fs::write(&pipeline, format!("{source}\nops: [{ops}, batch: {{ size: 4 }}]\n"))?;
+        let mut command = self.dir.gristmill(&["run"]);
+        command.arg(pipeline).arg("--data").arg(self.dir.path("data"));
+        command.args(["--epochs", "2", "--step-time", "0ms", "--json", "--split-batches", "3"]);
+        command.arg("--sink").arg(self.dir.path(&sink)).args(more);
+        Ok((command, sink))
+    }
+
+    /// What comes in each of two epochs.
+    fn epochs(&self, ops: &str, more: &[&str]) -> Result<BTreeMap<u32, Vec<i64>>> {
+        let (mut command, sink) = self.command(ops, more)?;
+        let report = run_json(&mut command)?;
+        assert_eq!((report["lost"].as_u64(), report["duplicates"].as_u64()), (Some(0), Some(0)));
+        read_numbers(&self.dir.path(&sink), "id")
+    }
+
+    fn refusal(&self, ops: &str) -> Result<Output> {
+        Ok(self.command(ops, &[])?.0.output()?)
+    }
+}
+
+/// All numbers in the order of the dataset.
+fn all() -> Vec<i64> {
+    (0..)
+        .zip(FILES)
+        .flat_map(|(file, records)| (0..records).map(move |i| 1000 * file + i))
+        .collect()
+}
+
+fn sorted(mut numbers: Vec<i64>) -> Vec<i64> {
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn take_skip_and_repeat_are_those_of_a_list() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let epochs = dataset.epochs("skip: { count: 30 }, take: { count: 20 }, in_order", &[])?;
+    assert_eq!(epochs[&0], all()[30..50]);
+    assert_eq!(epochs[&1], all()[30..50]);
+    let epochs = dataset.epochs("in_order, take: { count: 5 }, repeat: { count: 3 }", &[])?;
+    assert_eq!(epochs[&0], all()[..5].repeat(3));
+    let epochs = dataset.epochs("repeat: { count: 2 }, skip: { count: 60 }", &[])?;
+    assert_eq!(sorted(epochs[&0].clone()), sorted([all(), all()].concat()[60..].to_vec()));
+    // After operators that make one element of one they mean the same.
+    let ops = "sleep: { ms: 0 }, take: { count: 7 }, filter: { field: id, min: 2 }, in_order";
+    assert_eq!(dataset.epochs(ops, &[])?[&1], all()[2..7]);
+    Ok(())
+}
+
+#[test]
+fn a_shuffle_mixes_files_and_loses_nothing() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let shuffle = "shuffle: { blocks: 4 }";
+    let epochs = dataset.epochs(shuffle, &["--workers", "3"])?;
+    assert_eq!(sorted(epochs[&0].clone()), all());
+    assert_eq!(sorted(epochs[&1].clone()), all());
+    assert_ne!(epochs[&0], epochs[&1]);
+    assert_eq!(dataset.epochs(shuffle, &["--workers", "1"])?, epochs, "whoever does the work");
+    let local = ["--workers", "0", "--local-workers", "2"];
+    assert_eq!(dataset.epochs(shuffle, &local)?, epochs);
+    assert_ne!(dataset.epochs("shuffle: { blocks: 4, seed: 1 }", &[])?, epochs);
+    let neighbours = |numbers: &[i64]| numbers.windows(2).filter(|w| w[1] == w[0] + 1).count();
+    let plain = dataset.epochs("sleep: { ms: 0 }", &[])?;
+    assert!(neighbours(&epochs[&0]) < 12 && neighbours(&plain[&0]) > 40, "{epochs:?}");
+    Ok(())
+}
+
+#[test]
+fn interleaved_files_take_turns() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let ops = "interleave: { cycle_length: 2, block_length: 3 }, in_order";
+    let epochs = dataset.epochs(ops, &[])?;
+    let begins = [0, 1, 2, 1000, 1001, 1002, 3, 4, 5, 1003, 1004, 6, 7, 8];
+    assert_eq!(epochs[&0][..begins.len()], begins);
+    assert_eq!(sorted(epochs[&0].clone()), all());
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_resolved_is_refused_in_a_line() -> Result<()> {
+    let dataset = Dataset::new()?;
+    for (ops, code, said) in [
+        ("filter: { field: id, min: 2 }, take: { count: 3 }", 2, "comes after `filter`"),
+        ("take: { count: 3 }, interleave", 2, "`interleave` works on files"),
+        ("repeat", 2, "`repeat` needs a `count`"),
+        ("take: { count: 0 }", 2, "whole number from 1 on"),
+        ("skip: { count: 1000 }", 1, "no records"),
+    ] {
+        let output = dataset.refusal(ops)?;
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(
+            (output.status.code(), error.contains(said)),
+            (Some(code), true),
+            "{ops}: {error}"
+        );
+    }
+    Ok(())
+}

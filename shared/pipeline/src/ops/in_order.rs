@@ -1,0 +1,31 @@
+//! `in_order`: splits in the order of the dataset.
+
+use super::of_dataset;
+use crate::{Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
+use gristmill_types::DatasetOp;
+use serde::Serialize;
+
+/// Delivers every epoch in the order of the dataset: for validation, and for data whose order means
+/// something. Otherwise splits come in another random order each epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InOrder {}
+
+impl Operator for InOrder {
+    const DECLARATION: Declaration = of_dataset("in_order", 1);
+
+    fn parse(_: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(InOrder {})
+    }
+
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::InOrder)
+    }
+}

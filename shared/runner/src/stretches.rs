@@ -1,0 +1,109 @@
+//! From the runs of a visit to what is read for it: each record once, neighbours together.
+
+use gristmill_executor::Pick;
+use gristmill_splits::{Run, Visit};
+
+/// Neighbours in one file that are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Index of the file in the dataset.
+    pub file: u32,
+    pub first_record: u32,
+    pub records: u32,
+}
+
+impl Span {
+    fn of(run: &Run) -> Self {
+        let Run { file, first_record, records, .. } = *run;
+        Span { file, first_record, records }
+    }
+
+    fn end(&self) -> u64 {
+        u64::from(self.first_record) + u64::from(self.records)
+    }
+}
+
+/// What to read for `runs`, by file and record: runs that touch or overlap are read as one.
+pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
+    let mut wanted: Vec<Span> = runs.iter().map(Span::of).collect();
+    wanted.sort_unstable_by_key(|span| (span.file, span.first_record));
+    let mut spans: Vec<Span> = Vec::with_capacity(wanted.len());
+    for span in wanted {
+        let touches =
+            |last: &&mut Span| last.file == span.file && u64::from(span.first_record) <= last.end();
+        match spans.last_mut().filter(touches) {
+            Some(last) => {
+                last.records = (last.end().max(span.end()) - u64::from(last.first_record)) as u32;
+            }
+            None => spans.push(span),
+        }
+    }
+    spans
+}
+
+/// The records of `visit` in the order in which they are run; none if that is the order in which
+/// `spans` hold them.
+pub(crate) fn picks(spans: &[Span], visit: &Visit) -> Option<Vec<Pick>> {
+    let as_read = visit.runs.iter().map(Span::of).eq(spans.iter().copied());
+    let one_copy = visit.runs.windows(2).all(|pair| pair[0].copy == pair[1].copy);
+    if as_read && one_copy && visit.shuffled.is_none() {
+        return None;
+    }
+    let picks = visit.runs.iter().flat_map(|run| {
+        // The last span that begins at or before the run.
+        let after = |span: &Span| (span.file, span.first_record) <= (run.file, run.first_record);
+        let part = spans.partition_point(after).saturating_sub(1);
+        let offset = run.first_record - spans[part].first_record;
+        let copy = run.copy;
+        (0..run.records).map(move |i| Pick { part: part as u32, record: offset + i, copy })
+    });
+    let picks: Vec<Pick> = picks.collect();
+    let Some(order) = &visit.shuffled else { return Some(picks) };
+    let shuffled = (0..picks.len() as u32).filter_map(|at| picks.get(order.split_at(at)? as usize));
+    Some(shuffled.copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_splits::order::Order;
+
+    const fn run(file: u32, first_record: u32, records: u32, copy: u32) -> Run {
+        Run { file, first_record, records, copy }
+    }
+
+    fn visit(runs: &[Run]) -> Visit {
+        Visit { runs: runs.to_vec(), shuffled: None }
+    }
+
+    #[test]
+    fn records_are_read_once_and_neighbours_together() {
+        let span = |file, first_record, records| Span { file, first_record, records };
+        let runs = [run(1, 4, 2, 0), run(0, 0, 3, 0), run(1, 6, 1, 0), run(1, 5, 4, 1)];
+        assert_eq!(spans(&runs), [span(0, 0, 3), span(1, 4, 5)]);
+        assert_eq!(spans(&[run(0, u32::MAX - 1, 1, 0), run(0, 0, 1, 0)]).len(), 2);
+        assert_eq!(spans(&[]), []);
+    }
+
+    #[test]
+    fn what_is_read_in_order_needs_no_picks() {
+        let runs = [run(0, 2, 3, 4), run(1, 0, 2, 4)];
+        assert_eq!(picks(&spans(&runs), &visit(&runs)), None);
+    }
+
+    #[test]
+    fn picks_follow_the_runs() {
+        let runs = [run(1, 4, 2, 0), run(0, 0, 1, 0), run(1, 5, 1, 1)];
+        let pick = |part, record, copy| Pick { part, record, copy };
+        let expected = [pick(1, 0, 0), pick(1, 1, 0), pick(0, 0, 0), pick(1, 1, 1)];
+        assert_eq!(picks(&spans(&runs), &visit(&runs)).unwrap(), expected);
+        let shuffled = Visit { shuffled: Some(Order::new(4, 5, 0)), ..visit(&runs) };
+        let mut found = picks(&spans(&runs), &shuffled).unwrap();
+        assert_ne!(found, expected);
+        let by_place = |pick: &Pick| (pick.part, pick.record, pick.copy);
+        found.sort_unstable_by_key(by_place);
+        let mut sorted = expected;
+        sorted.sort_unstable_by_key(by_place);
+        assert_eq!(found, sorted);
+    }
+}

@@ -1,0 +1,128 @@
+//! Views against what the same operators make of a list.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+/// (file, record, copy)
+type Seen = (u32, u32, u32);
+
+fn seen(view: &View, size: u64, epoch: Epoch) -> Vec<Seen> {
+    let runs = (0..view.records().div_ceil(size))
+        .flat_map(|split| view.runs(split * size..(split + 1) * size, 7, epoch));
+    runs.flat_map(|run| (0..run.records).map(move |i| (run.file, run.first_record + i, run.copy)))
+        .collect()
+}
+
+fn listed(files: &[u32]) -> Vec<Seen> {
+    let records = |(file, &n): (u32, &u32)| (0..n).map(move |record| (file, record, 0));
+    (0..).zip(files).flat_map(records).collect()
+}
+
+fn apply(list: Vec<Seen>, op: &DatasetOp) -> Vec<Seen> {
+    match *op {
+        DatasetOp::Take { count } => list.into_iter().take(count as usize).collect(),
+        DatasetOp::Skip { count } => list.into_iter().skip(count as usize).collect(),
+        DatasetOp::Repeat { count } => (0..count)
+            .flat_map(|time| {
+                let again = |&(file, record, copy): &Seen| (file, record, copy, time);
+                list.iter().map(again).collect::<Vec<_>>()
+            })
+            .map(|(file, record, copy, time)| (file, record, copy + 1_000 * time))
+            .collect(),
+        _ => unreachable!("not made of a list here"),
+    }
+}
+
+/// Copies are numbered in some way; what counts is that they are apart.
+fn multiset(seen: &[Seen]) -> BTreeMap<(u32, u32), usize> {
+    let mut counts = BTreeMap::new();
+    for (file, record, _) in seen {
+        *counts.entry((*file, *record)).or_default() += 1;
+    }
+    counts
+}
+
+fn view(files: &[u32], ops: &[DatasetOp]) -> View {
+    View::new(files, ops, 4).unwrap()
+}
+
+#[test]
+fn interleave_is_that_of_tf_data() {
+    // tf.data.Dataset.range(1, 6).interleave(lambda x: Dataset.from_tensors(x).repeat(6),
+    // cycle_length=2, block_length=4), from its documentation.
+    let op = DatasetOp::Interleave { cycle_length: 2, block_length: 4 };
+    let files: Vec<u32> = seen(&view(&[6; 5], &[op]), 4, 0).iter().map(|seen| seen.0 + 1).collect();
+    let documented =
+        [1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 3, 3, 4, 4, 5, 5, 5, 5, 5, 5];
+    assert_eq!(files, documented);
+}
+
+#[test]
+fn what_cannot_be_had_is_refused() {
+    let refused = |files: &[u32], ops: &[DatasetOp]| View::new(files, ops, 1).unwrap_err();
+    let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 1 };
+    let skip = DatasetOp::Skip { count: 1 };
+    assert_eq!(refused(&[4, 4], &[skip, interleave]), ViewError::NotOnFiles);
+    assert_eq!(refused(&[u32::MAX], &[interleave]), ViewError::TooFine);
+    let repeats = [DatasetOp::Repeat { count: u32::MAX }; 2];
+    assert_eq!(refused(&[u32::MAX], &repeats), ViewError::TooMany("records"));
+    let shuffle = DatasetOp::Shuffle { blocks: 1, seed: 0 };
+    assert_eq!(refused(&[u32::MAX, 1], &[shuffle]), ViewError::TooMany("blocks"));
+}
+
+#[test]
+fn a_shuffled_epoch_differs_from_the_next_and_from_its_own_repeat() {
+    let ops = [DatasetOp::Shuffle { blocks: 4, seed: 3 }, DatasetOp::Repeat { count: 2 }];
+    let view = view(&[40, 24], &ops);
+    let (first, second) = (seen(&view, 4, 0), seen(&view, 4, 1));
+    let keys = |half: &[Seen]| half.iter().map(|seen| (seen.0, seen.1)).collect::<Vec<_>>();
+    assert_ne!(keys(&first[..64]), keys(&first[64..]));
+    assert_ne!(first, second);
+    assert_eq!(first, seen(&view, 4, 0));
+}
+
+fn list_op() -> impl Strategy<Value = DatasetOp> {
+    prop_oneof![
+        (0u64..60).prop_map(|count| DatasetOp::Take { count }),
+        (0u64..30).prop_map(|count| DatasetOp::Skip { count }),
+        (1u32..4).prop_map(|count| DatasetOp::Repeat { count }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_view_is_what_the_operators_make_of_a_list(
+        files in prop::collection::vec(0u32..12, 0..8),
+        ops in prop::collection::vec(list_op(), 0..5),
+        size in 1u64..9,
+    ) {
+        let expected = ops.iter().fold(listed(&files), apply);
+        let found = seen(&view(&files, &ops), size, 0);
+        let keys = |seen: &[Seen]| seen.iter().map(|s| (s.0, s.1)).collect::<Vec<_>>();
+        prop_assert_eq!(keys(&expected), keys(&found));
+        // No two visits of a record have one number.
+        let mut apart = found.clone();
+        apart.sort_unstable();
+        apart.dedup();
+        prop_assert_eq!(apart.len(), found.len());
+    }
+
+    #[test]
+    fn shuffling_and_interleaving_lose_nothing(
+        files in prop::collection::vec(0u32..30, 0..8),
+        cycle_length in 1u32..5, block_length in 1u32..5,
+        blocks in 1u32..6, split_records in 1u32..9, size in 1u64..9, epoch in 0u32..3,
+    ) {
+        let ops = [
+            DatasetOp::Interleave { cycle_length, block_length },
+            DatasetOp::Shuffle { blocks, seed: 9 },
+            DatasetOp::Repeat { count: 2 },
+        ];
+        let view = View::new(&files, &ops, split_records).unwrap();
+        let found = seen(&view, size, epoch);
+        prop_assert_eq!(view.records(), found.len() as u64);
+        let expected: Vec<Seen> = listed(&files).into_iter().flat_map(|seen| [seen; 2]).collect();
+        prop_assert_eq!(multiset(&found), multiset(&expected));
+    }
+}
