@@ -31,6 +31,8 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Show what becomes of a pipeline before it runs, and why
     Explain(ExplainArgs),
+    /// Say how many workers a job needs, how long it takes and what it costs, before running it
+    Plan(PlanArgs),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)
@@ -300,6 +302,60 @@ pub struct ExplainArgs {
     /// Most elements to look at
     #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs a few hundred records on one core here, and works out the rest from prices.\n\nExamples:\n  gristmill plan examples/resnet50.yaml --data 'shards/train-*' --step-time 120ms --accelerator-usd-per-hour 4.96\n  gristmill plan p.yaml --data one-shard.tfrecord --records 1281167 --step-time 120ms --json"
+)]
+pub struct PlanArgs {
+    /// Pipeline file (YAML)
+    pub pipeline: PathBuf,
+    /// Time the trainer takes for a batch when it waits for nothing, for example 120ms
+    #[arg(long, value_parser = parse_duration)]
+    pub step_time: Duration,
+    /// Price of the trainer's host, which waits if data does not come
+    #[arg(long, value_name = "USD")]
+    pub accelerator_usd_per_hour: Option<f64>,
+    /// Dataset to profile: files of this machine by directory, file or glob [default: the pipeline's]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Records to run
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: u32,
+    /// Records of an epoch [default: as many as the files' bytes tell]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: Option<u64>,
+    /// Records of a batch [default: the pipeline's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch_size: Option<u32>,
+    /// Passes over the dataset
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+    /// Memory of a worker function; 1769 is one processor
+    #[arg(long, default_value_t = 1769, value_name = "MB", value_parser = clap::value_parser!(u32).range(128..=10_240))]
+    pub memory_mb: u32,
+    /// Processor time of a function for one second of this machine's
+    #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
+    pub function_slowdown: f64,
+    /// Processors of the trainer's host that training leaves idle
+    #[arg(long, default_value_t = 0.0, value_name = "CORES")]
+    pub spare_cores: f64,
+    /// Most workers at a time
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_workers: u32,
+    /// Most dollars an hour for workers
+    #[arg(long, value_name = "USD")]
+    pub budget_usd_per_hour: Option<f64>,
+    /// Workers of the prediction for this machine
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub local_workers: u32,
+    /// Prices that differ from those of us-east-1 (TOML; docs/cost.md)
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

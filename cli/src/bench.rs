@@ -139,7 +139,8 @@ fn run_file(
     Ok((taken, u64::from(output.rows)))
 }
 
-fn thread_cpu() -> Duration {
+/// Processor time of this thread so far.
+pub fn thread_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }

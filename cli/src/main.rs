@@ -9,6 +9,7 @@ mod explain;
 mod failure;
 mod function;
 mod job;
+mod plan;
 mod sample;
 mod skipped;
 mod status;
@@ -55,6 +56,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Stop(args) => status::stop(args).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Explain(args) => explain::run(&args),
+        Command::Plan(args) => plan::run(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Function { .. } => Ok(()),
     }

@@ -1,0 +1,84 @@
+//! `gristmill plan`: how many workers, how long, how much, and what else could be done, before anything
+//! is run but a few hundred records.
+
+use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
+use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_policy::{
+    cost::{FunctionShape, Prices},
+    plan::{self, Job, Limits, LocalCosts, LocalRun, predict_local},
+};
+use serde_json::json;
+use std::{num::NonZero, path::Path, thread::available_parallelism};
+
+pub fn run(args: &PlanArgs) -> Result<(), Failure> {
+    let mut pipeline = read_pipeline(&args.pipeline)?;
+    if let Some(size) = args.batch_size {
+        pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
+    }
+    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
+    let data = match &args.data {
+        Some(data) => data.clone(),
+        None => beside(&args.pipeline, pipeline.source_paths()),
+    };
+    let (mut measured, found) = sample::profile(&pipeline, &data, args.sample)?;
+    measured.function_slowdown = args.function_slowdown;
+    let records = args.records.unwrap_or(found);
+    let job = Job {
+        records,
+        batch_size: pipeline.batch_size(),
+        epochs: args.epochs,
+        step_s: args.step_time.as_secs_f64(),
+        spare_cores: args.spare_cores,
+        shape: FunctionShape { memory_mb: args.memory_mb, ..FunctionShape::default() },
+        prices: prices(args)?,
+        ..Job::default()
+    };
+    let limits =
+        Limits { max_workers: args.max_workers, budget_usd_per_hour: args.budget_usd_per_hour };
+    let plan = plan::plan(&measured, &job, &limits);
+    let cores = available_parallelism().map_or(1, NonZero::get) as f64;
+    let here = LocalRun::of(&measured, &job, cores, args.local_workers);
+    let here = predict_local(&here, &LocalCosts::default());
+    if args.json {
+        println!("{}", json!({ "plan": plan, "local": here, "profile": measured }));
+        return Ok(());
+    }
+    print!("{plan}");
+    println!(
+        "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
+        args.local_workers, here.seconds, here.first_seconds
+    );
+    println!(
+        "profiled {:.0} of {records} records of {data}; prices of {}; not proven on AWS",
+        measured.records, plan.prices
+    );
+    Ok(())
+}
+
+/// The first place the pipeline names, as seen from where its file is.
+fn beside(pipeline: &Path, paths: &[String]) -> String {
+    let first = paths.first().map_or("", String::as_str);
+    match first.starts_with("s3://") {
+        true => first.to_owned(),
+        false => {
+            let dir = pipeline.parent().unwrap_or(Path::new("."));
+            dir.join(first).to_string_lossy().into_owned()
+        }
+    }
+}
+
+fn prices(args: &PlanArgs) -> Result<Prices, Failure> {
+    let mut prices = Prices::default();
+    if let Some(path) = &args.prices {
+        let named = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+        prices = toml::from_str(&text).map_err(|error| named(&error.message()))?;
+    }
+    if let Some(usd) = args.accelerator_usd_per_hour {
+        prices.accelerator_usd_per_hour = usd;
+    }
+    prices.check().map_err(Failure::usage)?;
+    Ok(prices)
+}
