@@ -1,0 +1,473 @@
+//! One report, one decision.
+
+use super::{
+    Decision, Phase, Reason, Report, Settings, State,
+    block::{Block, Capacity},
+    capacity::{Point, whole},
+    tracker::Tracker,
+};
+
+/// Reports at one count before it is judged.
+const REPORTS_FEWEST: u32 = 3;
+/// Reports at one count after which it is judged good although nothing is proven: the doubt left is
+/// smaller than what a change would cost.
+const REPORTS_MOST: u32 = 24;
+/// Reports that are enough for a count that looks right.
+const REPORTS_GOOD: u32 = 8;
+/// Standard errors a difference must exceed while scaling: about one decision in forty is for nothing.
+const CERTAIN: f64 = 2.0;
+/// The same once converged, where reports come for ever.
+const CERTAIN_CONVERGED: f64 = 4.0;
+/// Share of polls with a full window from which workers run ahead as far as they may.
+const BACKPRESSURE: f64 = 0.25;
+/// Most workers to go to at once where some already stand in each other's way.
+const STEP_CONTENDED: f64 = 1.5;
+/// Gain of added workers below which they add nothing, and above which they do not meet at all.
+const GAIN_NONE: f64 = 0.15;
+const GAIN_FULL: f64 = 0.75;
+/// A converged count off by more than this has met another load, whatever changed.
+const LOAD_CHANGE: f64 = 0.15;
+/// Share of the target at work below which a report says nothing about the target.
+const SHORT_HANDED: f64 = 0.7;
+/// Reports to wait for missing workers: longer than a cold start, after that they will not come.
+const SHORT_HANDED_REPORTS: u32 = 5;
+/// Reports after an estimate at which it is renewed by the steps measured meanwhile, and the share by which it
+/// must differ: for jobs whose splits take longer than that to arrive.
+const RENEW: [(u32, f64); 2] = [(5, 0.08), (12, 0.04)];
+
+/// The next state and the target, with its reason. Never above the limits; O(1).
+pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, Decision) {
+    let mut next = *state;
+    let (most, _) = settings.cap();
+    if next.target == 0 {
+        next.target = State::begin(settings).target;
+    }
+    if let Some(workers) = settings.fixed {
+        next.target = workers.min(most);
+        let reason = Reason::Fixed { workers: next.target };
+        return (next, Decision { target: next.target, reason });
+    }
+    let reason = observe(&mut next, report, settings);
+    if next.target > most {
+        // Limits may be lowered while a job runs.
+        next.target = most;
+        next.block = Block::default();
+    }
+    (next, Decision { target: next.target, reason })
+}
+
+fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
+    let workers = state.target;
+    if !report.is_plausible() {
+        return Reason::Implausible { workers };
+    }
+    let from_batch = match state.batches {
+        Some(before) if report.batches <= before => return Reason::Repeated { workers },
+        before => before.unwrap_or(0),
+    };
+    let is_first = state.batches.replace(report.batches).is_none();
+    if state.mode != report.mode && !is_first {
+        state.forget_workers();
+        state.settled_at = report.batches.saturating_add(report.ahead_batches);
+        state.mode = report.mode;
+        return Reason::ModeChanged { workers };
+    }
+    state.mode = report.mode;
+    let settled = from_batch >= state.settled_at;
+    let step_before = state.step.add(report.step_s);
+    let work = report.worker_batch_s().filter(|_| settled);
+    let work_before = work.and_then(|work_s| state.work.add(work_s));
+    if state.throttle.observe(report, state.target) {
+        let granted = state.throttle.granted.unwrap_or(1);
+        return move_to(state, report, settings, granted, Reason::Throttled { granted });
+    }
+    match state.phase {
+        Phase::Starting => starting(state, report, settings, settled),
+        _ => {
+            if let Some(reason) = load_changed(state, report, settings, step_before, work_before) {
+                return reason;
+            }
+            if let Some(reason) = renew(state, report, settings) {
+                return reason;
+            }
+            if !settled {
+                return Reason::Settling { workers };
+            }
+            refine(state, report, settings, from_batch)
+        }
+    }
+}
+
+/// The first target: what a worker takes over what the trainer takes.
+fn starting(state: &mut State, report: &Report, settings: &Settings, settled: bool) -> Reason {
+    let workers = state.target;
+    if !settled {
+        return Reason::Settling { workers };
+    }
+    let at_work = report.workers.clamp(1.0, f64::from(workers).max(1.0));
+    let clients = f64::from(report.clients.max(1));
+    // Without a flush since the report before, the rate at which batches came says the same.
+    let worker_batch_s = match state.work.samples {
+        0 => at_work * report.batch_time_s() / clients,
+        _ => state.work.mean,
+    };
+    let need = worker_batch_s * clients / state.step.mean;
+    state.need = need;
+    state.need_step_s = state.step.mean;
+    state.estimated = Some(0);
+    state.phase = Phase::Scaling;
+    let wanted = whole(need * settings.goal());
+    let reason = Reason::Estimate { worker_batch_s, step_s: state.step.mean, workers: wanted };
+    move_to(state, report, settings, wanted, reason)
+}
+
+/// Follows a change of the trainer's step or of the workers' speed at once, by proportion.
+fn load_changed(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    step_before: Option<f64>,
+    work_before: Option<f64>,
+) -> Option<Reason> {
+    if step_before.is_none() && work_before.is_none() {
+        return None;
+    }
+    let workers = state.target;
+    if let Some(before_s) = work_before {
+        state.need *= state.work.mean / before_s;
+        state.forget_search();
+    }
+    let mut reason = Reason::WorkerChanged {
+        before_s: work_before.unwrap_or_default(),
+        after_s: state.work.mean,
+        workers,
+    };
+    if let Some(before_s) = step_before {
+        let after_s = state.step.mean;
+        rescale(state, after_s / state.need_step_s.max(1e-12));
+        reason = Reason::StepChanged { before_s, after_s, workers };
+    }
+    state.phase = Phase::Scaling;
+    state.direction = 0;
+    state.block = Block::default();
+    state.throttle = Default::default();
+    let wanted = wanted(state, settings);
+    if state.plateau.is_none() {
+        state.estimated = Some(0);
+    }
+    Some(move_to(state, report, settings, wanted, reason))
+}
+
+/// What was learnt, restated for a step that is `ratio` times as long.
+fn rescale(state: &mut State, ratio: f64) {
+    state.need /= ratio;
+    state.need_step_s *= ratio;
+    for point in [&mut state.low, &mut state.high].into_iter().flatten() {
+        point.covered *= ratio;
+    }
+    state.plateau = state.plateau.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
+    if state.plateau.is_none() {
+        state.forget_search();
+    }
+}
+
+/// The count the search has come to.
+fn wanted(state: &State, settings: &Settings) -> u32 {
+    match (state.plateau, state.high) {
+        (Some(_), Some(high)) => whole(high.workers),
+        _ => whole(state.need * settings.goal()),
+    }
+}
+
+/// Renews an estimate nothing has been measured against yet, from the steps averaged meanwhile.
+fn renew(state: &mut State, report: &Report, settings: &Settings) -> Option<Reason> {
+    let age = state.estimated? + 1;
+    state.estimated = Some(age);
+    let (_, least) = RENEW.into_iter().find(|(due, _)| *due == age)?;
+    if state.plateau.is_some() {
+        return None;
+    }
+    rescale(state, state.step.mean / state.need_step_s.max(1e-12));
+    let wanted = whole(state.need * settings.goal());
+    let difference = f64::from(wanted.abs_diff(state.target));
+    if difference < 2.0 || difference < least * f64::from(state.target) {
+        return None;
+    }
+    let step_s = state.step.mean;
+    let worker_batch_s = state.need * step_s / f64::from(report.clients.max(1));
+    let reason = Reason::Estimate { worker_batch_s, step_s, workers: wanted };
+    Some(move_to(state, report, settings, wanted, reason))
+}
+
+/// Judges the count by what was measured at it.
+fn refine(state: &mut State, report: &Report, settings: &Settings, from_batch: u64) -> Reason {
+    let workers = state.target;
+    let short = report.workers < SHORT_HANDED * f64::from(workers) && report.window_full < 0.05;
+    if short && state.short_handed < SHORT_HANDED_REPORTS {
+        state.short_handed += 1;
+        return Reason::Settling { workers };
+    }
+    if !short {
+        state.short_handed = 0;
+    }
+    state.block.add(report, from_batch);
+    let reports = state.block.reports;
+    // Splits of one generation of workers arrive together: less than a generation is no average.
+    let generation = report.ahead_batches.saturating_sub(report.queue_batches as u64);
+    let due = match state.phase {
+        Phase::Converged => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
+        _ => reports >= REPORTS_FEWEST,
+    };
+    let capacity = state.block.capacity().filter(|_| due && state.block.batches() >= generation);
+    let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
+    if capacity.full > BACKPRESSURE || capacity.downstream {
+        return held_back(state, report, settings, &capacity);
+    }
+    judge(state, report, settings, &capacity)
+}
+
+/// The window is full, or what lies behind it is the limit: the workers busy on average are the count.
+fn held_back(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    // Workers come and go in waves here: an average needs several.
+    if reports < REPORTS_GOOD {
+        return Reason::Measuring { reports, workers };
+    }
+    let made = if capacity.full > BACKPRESSURE {
+        capacity.workers
+    } else {
+        f64::from(workers) * (1.0 - capacity.stall) / capacity.covered
+    };
+    let enough = whole(made * settings.goal());
+    let covered = f64::from(workers) / made.max(1e-9);
+    let margin = 0.03 * f64::from(workers);
+    if enough < workers && f64::from(workers) - made > margin {
+        if capacity.stall > 0.05 {
+            state.plateau = Some(1.0 - capacity.stall);
+            state.high = Some(Point { workers: f64::from(enough), covered: 1.0 - capacity.stall });
+        } else {
+            state.need = made;
+            state.need_step_s = state.step.mean;
+        }
+        state.estimated = None;
+        let reason = Reason::Surplus { covered, from: workers, workers: enough };
+        return move_refined(state, report, settings, enough, reason);
+    }
+    converge(state, capacity)
+}
+
+/// Compares what a count covers with what it should.
+fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Capacity) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let count = f64::from(workers);
+    let here = Point { workers: count, covered: capacity.covered };
+    let certain = match state.phase {
+        Phase::Converged => CERTAIN_CONVERGED,
+        _ => CERTAIN,
+    };
+    if state.plateau.is_some() {
+        return search(state, report, settings, capacity);
+    }
+    let doubt = certain * capacity.error;
+    // The fewest that may do, and the fewest that surely do.
+    let fewest = whole(here.ray(1.0) / (1.0 + settings.tolerance()));
+    let at_best = Point { covered: capacity.covered + doubt, ..here };
+    let at_worst = Point { covered: (capacity.covered - doubt).max(1e-6), ..here };
+    if workers < whole(at_best.ray(1.0) / (1.0 + settings.tolerance())) {
+        return too_few(state, report, settings, &here);
+    }
+    if workers > whole(at_worst.ray(1.0)) && capacity.covered > 1.0 {
+        state.need = here.ray(1.0);
+        state.need_step_s = state.step.mean;
+        state.estimated = None;
+        let wanted = whole(state.need * settings.goal());
+        let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    let looks_right = workers >= fewest && workers <= whole(here.ray(1.0));
+    if (looks_right && reports >= REPORTS_GOOD) || reports >= REPORTS_MOST {
+        return converge(state, capacity);
+    }
+    Reason::Measuring { reports, workers }
+}
+
+/// More workers are needed, unless they stand in each other's way.
+fn too_few(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
+    let workers = state.target;
+    let goal = settings.goal();
+    let before = state.low.unwrap_or(Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) });
+    let gain = if here.workers > before.workers { before.gain(here) } else { 1.0 };
+    state.estimated = None;
+    let (most, limit) = settings.cap();
+    let at_limit = workers >= state.throttle.granted.unwrap_or(u32::MAX).min(most);
+    if (state.low.is_some() && gain < GAIN_NONE) || (at_limit && gain < GAIN_FULL) {
+        let high = if at_limit { *here } else { before };
+        state.plateau = Some(high.covered.max(here.covered));
+        state.high = Some(high);
+        state.low = None;
+        state.tries = 0;
+        let wanted = between(state, settings);
+        let reason = Reason::Contention { from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    if at_limit {
+        state.phase = Phase::Converged;
+        state.block = Block::default();
+        let wanted = whole(here.ray(goal));
+        return match state.throttle.granted {
+            Some(granted) if granted < most => Reason::Throttled { granted },
+            _ => Reason::Limited { limit, wanted, workers },
+        };
+    }
+    let wanted = if gain < GAIN_FULL {
+        let curve = before.hyperbola(here, goal).unwrap_or(f64::INFINITY);
+        curve.min(here.workers * STEP_CONTENDED).max(here.workers + 1.0)
+    } else {
+        state.need = here.ray(1.0);
+        state.need_step_s = state.step.mean;
+        here.ray(goal)
+    };
+    state.low = Some(*here);
+    let wanted = whole(wanted);
+    let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
+    move_refined(state, report, settings, wanted, reason)
+}
+
+/// The share of the demand to aim for where workers meet.
+fn plateau_goal(state: &State, settings: &Settings) -> f64 {
+    state.plateau.unwrap_or(1.0).min(1.0) * settings.goal()
+}
+
+/// The next count to try between `low` and `high`.
+fn between(state: &State, settings: &Settings) -> u32 {
+    let goal = plateau_goal(state, settings);
+    let base = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
+    let (low, high) = (state.low.unwrap_or(base), state.high.unwrap_or(base));
+    let ray = low.ray(goal);
+    // A knee is where the ray says; where capacity bends slowly, it is nearer the chord.
+    let wanted = if state.low.is_some() && state.tries >= 2 {
+        (ray + low.chord(&high, goal)) / 2.0
+    } else {
+        ray
+    };
+    let lowest = if state.low.is_some() { low.workers + 1.0 } else { 1.0 };
+    whole(wanted.max(lowest).min(high.workers))
+}
+
+/// Looks for the fewest workers that cover the plateau.
+fn search(state: &mut State, report: &Report, settings: &Settings, capacity: &Capacity) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let count = f64::from(workers);
+    let here = Point { workers: count, covered: capacity.covered.min(1.0) };
+    let goal = plateau_goal(state, settings);
+    let distance = (capacity.covered - goal).abs();
+    if reports < REPORTS_GOOD || (distance < CERTAIN * capacity.error && reports < REPORTS_MOST) {
+        return Reason::Measuring { reports, workers };
+    }
+    if state.phase == Phase::Converged {
+        let off = distance / goal;
+        if off < LOAD_CHANGE || distance < CERTAIN_CONVERGED * capacity.error {
+            return converge(state, capacity);
+        }
+        // Neither step nor worker changed, and yet: begin anew from here.
+        state.forget_search();
+        state.need = here.ray(1.0);
+        state.need_step_s = state.step.mean;
+        return judge(state, report, settings, capacity);
+    }
+    state.tries += 1;
+    let is_good = capacity.covered >= goal - 0.01;
+    let slot = if is_good { &mut state.high } else { &mut state.low };
+    *slot = Some(here);
+    let high = state.high.unwrap_or(here);
+    let gap = high.workers - state.low.map_or(0.0, |low| low.workers);
+    let is_close = gap <= (settings.tolerance() * high.workers).max(1.0);
+    let wanted = match (is_good, state.low) {
+        _ if is_close => whole(high.workers),
+        // The first guess rests on one report: measure below it.
+        (true, None) if workers >= 10 => whole(0.93 * count),
+        (true, None) => workers,
+        _ => between(state, settings),
+    };
+    if wanted == workers && is_good {
+        return converge(state, capacity);
+    }
+    let reason = Reason::Contention { from: workers, workers: wanted };
+    move_refined(state, report, settings, wanted, reason)
+}
+
+fn converge(state: &mut State, capacity: &Capacity) -> Reason {
+    let workers = state.target;
+    if state.plateau.is_none() && capacity.full <= BACKPRESSURE {
+        state.need = f64::from(workers) / capacity.covered;
+        state.need_step_s = state.step.mean;
+    }
+    state.estimated = None;
+    state.phase = Phase::Converged;
+    state.block = Block::default();
+    Reason::Converged { covered: capacity.covered, workers }
+}
+
+/// A move that follows from measurement: once converged it goes one way only, unless it is so large
+/// that the load must have changed.
+fn move_refined(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    wanted: u32,
+    reason: Reason,
+) -> Reason {
+    let direction = (i64::from(wanted) - i64::from(state.target)).signum() as i8;
+    let off = f64::from(wanted.abs_diff(state.target)) / f64::from(state.target.max(1));
+    if state.phase == Phase::Converged && state.direction == 0 {
+        state.direction = direction;
+    }
+    if state.direction != 0 && direction != state.direction {
+        if off <= LOAD_CHANGE {
+            state.phase = Phase::Converged;
+            state.block = Block::default();
+            return Reason::Converged { covered: 1.0, workers: state.target };
+        }
+        state.direction = 0;
+    }
+    state.phase = Phase::Scaling;
+    move_to(state, report, settings, wanted, reason)
+}
+
+/// Sets the target within the limits, and begins to measure anew where it differs.
+fn move_to(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    wanted: u32,
+    reason: Reason,
+) -> Reason {
+    let (most, limit) = settings.cap();
+    let granted = state.throttle.granted.unwrap_or(u32::MAX);
+    let target = wanted.clamp(1, most.min(granted).max(1));
+    if target != state.target {
+        state.target = target;
+        state.decisions = state.decisions.saturating_add(1);
+        state.settled_at = report.batches.saturating_add(report.ahead_batches);
+        state.block = Block::default();
+        state.work = Tracker::default();
+        state.short_handed = 0;
+    }
+    match reason {
+        Reason::Throttled { .. } => reason,
+        _ if wanted > target && granted < most => Reason::Throttled { granted },
+        _ if wanted > target => Reason::Limited { limit, wanted, workers: target },
+        Reason::StepChanged { before_s, after_s, .. } => {
+            Reason::StepChanged { before_s, after_s, workers: target }
+        }
+        Reason::WorkerChanged { before_s, after_s, .. } => {
+            Reason::WorkerChanged { before_s, after_s, workers: target }
+        }
+        _ => reason,
+    }
+}
