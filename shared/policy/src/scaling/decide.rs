@@ -73,6 +73,9 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
         return Reason::ModeChanged { workers };
     }
     state.mode = report.mode;
+    if report.claimable == 0 && report.window_full < 0.05 && report.workers < f64::from(workers) {
+        return Reason::NothingLeft { workers };
+    }
     let settled = from_batch >= state.settled_at;
     let step_before = state.step.add(report.step_s);
     let work = report.worker_batch_s().filter(|_| settled);
@@ -80,6 +83,11 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     if state.throttle.observe(report, state.target) {
         let granted = state.throttle.granted.unwrap_or(1);
         return move_to(state, report, settings, granted, Reason::Throttled { granted });
+    }
+    if state.throttle.is_over() {
+        let asked = state.target.saturating_add(1 + state.target / 20);
+        state.throttle.retry();
+        return move_to(state, report, settings, asked, Reason::Retry { workers: asked });
     }
     match state.phase {
         Phase::Starting => starting(state, report, settings, settled),

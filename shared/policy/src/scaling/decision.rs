@@ -51,6 +51,8 @@ pub enum Reason {
     Converged { covered: f64, workers: u32 },
     /// The workers of this target are not all at work, or what they made has not arrived.
     Settling { workers: u32 },
+    /// The job has nothing left to hand out.
+    NothingLeft { workers: u32 },
     /// Not enough reports to tell.
     Measuring { reports: u32, workers: u32 },
     /// Delivered no more batches than the report before.
@@ -125,6 +127,9 @@ impl fmt::Display for Reason {
             ),
             Self::Settling { workers } => {
                 write!(f, "hold: {}, their batches have yet to arrive", Workers(workers))
+            }
+            Self::NothingLeft { workers } => {
+                write!(f, "hold: {}, nothing left to hand out", Workers(workers))
             }
             Self::Measuring { reports, workers } => {
                 write!(f, "hold: {} measured for {reports} reports", Workers(workers))

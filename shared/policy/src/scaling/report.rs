@@ -20,7 +20,9 @@ pub struct Report {
     pub queue_batches: f64,
     /// Batches handed out to workers or ready, and not delivered, now.
     pub ahead_batches: u64,
-    /// Share of the polls at which nothing might be claimed: the window was full.
+    /// Splits that may be claimed now.
+    pub claimable: u32,
+    /// Share of the polls at which nothing might be claimed because the window was full.
     pub window_full: f64,
     /// Workers that hold a lease, mean over the polls.
     pub workers: f64,

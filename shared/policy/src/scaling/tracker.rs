@@ -33,14 +33,19 @@ struct Excursion {
     /// Mean and number of the samples since it left 0.
     mean: f64,
     samples: u32,
+    /// The tracker's mean before it left 0.
+    before: f64,
 }
 
 impl Excursion {
-    fn add(&mut self, sample: f64, excess: f64) -> bool {
+    fn add(&mut self, sample: f64, excess: f64, mean: f64) -> bool {
         self.sum += excess - ALLOWANCE;
         if self.sum <= 0.0 {
             *self = Self::default();
             return false;
+        }
+        if self.samples == 0 {
+            self.before = mean;
         }
         self.samples += 1;
         self.mean += (sample - self.mean) / f64::from(self.samples);
@@ -54,11 +59,11 @@ impl Tracker {
     pub fn add(&mut self, sample: f64) -> Option<f64> {
         if self.samples > 0 && self.mean > 0.0 {
             let moved = (sample / self.mean).ln();
-            let rose = self.above.add(sample, moved);
-            let fell = self.below.add(sample, -moved);
+            let rose = self.above.add(sample, moved, self.mean);
+            let fell = self.below.add(sample, -moved, self.mean);
             if rose || fell {
-                let before = self.mean;
-                let Excursion { mean, samples, .. } = if rose { self.above } else { self.below };
+                let Excursion { mean, samples, before, .. } =
+                    if rose { self.above } else { self.below };
                 *self = Self { mean, samples, ..Self::default() };
                 return Some(before);
             }

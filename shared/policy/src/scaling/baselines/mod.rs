@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
-    Ours(State),
+    Ours(Box<State>),
     Cachew(Cachew),
     Hpa(Hpa),
     TfData(TfData),
@@ -43,7 +43,7 @@ impl Policy {
         let target = match self {
             Self::Ours(state) => {
                 let (next, decision) = decide(report, state, settings);
-                *state = next;
+                **state = next;
                 return decision;
             }
             Self::Cachew(cachew) => cachew.decide(report, most),

@@ -1,0 +1,34 @@
+//! Scenarios: the production policies against a modelled trainer, workers, platform and limits, in virtual
+//! time. One seed decides a run. `docs/scenarios.md` has the format.
+//!
+//! [`Scenario::parse`] reads one, [`simulate`] runs a policy in it, [`sweep`] finds the true optimum by trying every
+//! count, [`check`] holds the policy against it over many seeds, [`plots`] draws a run.
+
+mod engine;
+mod error;
+mod meter;
+mod noise;
+mod platform;
+mod quantity;
+mod read;
+mod run;
+mod scenario;
+mod server;
+mod splits;
+mod sweep;
+mod trainer;
+mod world;
+
+pub use error::ScenarioError;
+pub use read::{Origin, Provenance};
+pub use run::{Cost, Run, Tick};
+pub use scenario::{Paper, PhaseWorld, Prices, Scenario};
+pub use sweep::{Measured, Sweep, measure, sweep};
+pub use world::World;
+
+use gristmill_policy::scaling::Policy;
+
+/// Runs a policy in a scenario; the seed decides all noise.
+pub fn simulate(scenario: &Scenario, seed: u64, policy: Policy) -> Run {
+    engine::Engine::new(scenario, 0, seed, policy).run(|_| false)
+}
