@@ -129,7 +129,8 @@ impl<'s> Engine<'s> {
 
     /// Runs to the scenario's last batch, or until `stop` says so of the meter's reports.
     pub fn run(mut self, mut stop: impl FnMut(&Tick) -> bool) -> Run {
-        while self.splits.delivered() < self.splits.batches() {
+        // The rest of a division by the clients is never taken.
+        while self.splits.delivered() + u64::from(self.world.clients) <= self.splits.batches() {
             let take_s = self.trainer.next_take_s(&self.world);
             let event_s = self.events.peek().map_or(f64::INFINITY, |event| event.0.at_s);
             let at_s = take_s.min(event_s).min(self.next_poll_s);

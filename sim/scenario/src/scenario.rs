@@ -131,9 +131,13 @@ impl<'d> Document<'d> {
         if world.window_batches == 0 {
             world.window_batches = default_window(&world, &settings);
         }
-        let window = u64::from(world.split_batches) * u64::from(world.lease_splits);
+        // As in the service, which has two leases in the window at least.
+        let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
+        let window = (2 * lease).max(u64::from(world.clients) + lease);
         if world.window_batches < window {
-            let message = format!("`data.window_batches` must hold a lease: {window} batches");
+            let message = format!(
+                "`data.window_batches` must hold two leases and a batch for each client: {window}"
+            );
             return Err(self.source.error(0, message));
         }
         let phases = self.changes(world, batches)?;

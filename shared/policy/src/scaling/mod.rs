@@ -29,7 +29,7 @@ mod throttle;
 mod top_up;
 mod tracker;
 
-pub use baselines::Policy;
+pub use baselines::{Cachew, Hpa, Policy, TfData, estimate_workers};
 pub use decide::decide;
 pub use decision::{Decision, Limit, Reason};
 pub use report::{Report, WorkerTimes};
