@@ -1,7 +1,7 @@
 //! Holds a policy against the swept optimum over many seeds, and beside plain Cachew.
 
-use crate::{Run, Scenario, Sweep, engine::Engine, scenario::PhaseWorld, simulate, sweep};
-use gristmill_policy::scaling::{Cachew, Policy, State};
+use crate::{Run, Scenario, Sweep, simulate, sweep};
+use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
 use serde::Serialize;
 
 /// Reports within which a change of load must be followed.
@@ -40,7 +40,7 @@ pub struct Verdict {
     pub decisions: u32,
     /// Median of the reports until then.
     pub reports: usize,
-    /// Plain Cachew without noise, which is its best case: changes of its target, and where it converged;
+    /// Plain Cachew with exact measurements, its best case: changes of its target, and where it converged;
     /// none where it did not.
     pub cachew: Option<(u32, u32)>,
     /// Bars that do not hold, one line each.
@@ -73,7 +73,7 @@ pub fn check(scenario: &Scenario, seeds: u32) -> Verdict {
         phases,
         decisions,
         reports,
-        cachew: cachew(scenario),
+        cachew: cachew(&sweeps[0], &scenario.settings),
         failures: Vec::new(),
     };
     verdict.failures = failures(&verdict, scenario.at_least);
@@ -106,14 +106,29 @@ fn judge(sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
     }
 }
 
-/// Plain Cachew in the first phase, without noise.
-fn cachew(scenario: &Scenario) -> Option<(u32, u32)> {
-    let world = scenario.phases[0].world.quiet();
-    let quiet = Scenario { phases: vec![PhaseWorld { from_batch: 0, world }], ..scenario.clone() };
-    let run =
-        Engine::new(&quiet, 0, 0, Policy::Cachew(Cachew::default())).run(|tick| tick.has_converged);
-    let (decisions, has_converged) = run.decisions(0);
-    has_converged.then(|| (decisions, run.chosen(0)))
+/// Plain Cachew where every measurement is exact and at once: on the swept curve of the first phase.
+fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
+    let most = settings.cap().0.min(sweep.counts.last().map_or(1, |at| at.workers));
+    let mut cachew = Cachew::default();
+    let mut decisions = 0;
+    for reports in 1..=u64::from(4 * most + 4) {
+        let before = cachew.target;
+        // The sweep leaves out counts that Cachew, which stops near 33, does not reach.
+        let at = sweep.counts.iter().find(|at| at.workers >= before)?;
+        let report = Report {
+            // Further apart than its pause after a change.
+            batches: reports * 1_000,
+            step_s: at.batch_time_s,
+            outstanding: before,
+            ..Report::default()
+        };
+        cachew.decide(&report, most);
+        decisions += u32::from(cachew.target != before);
+        if cachew.converged.is_some() {
+            return Some((decisions, cachew.target));
+        }
+    }
+    None
 }
 
 fn failures(verdict: &Verdict, at_least: f64) -> Vec<String> {

@@ -2,13 +2,19 @@
 //!
 //! Capacity over demand is (1 - f)(1 + x): f the share of its time the trainer waited, x the batches
 //! the queue grew by for each one delivered. x is the slope of a regression line, whose residuals say how
-//! far to trust it: splits arrive in bursts.
+//! far to trust it: splits arrive in bursts, and all workers of a count at first together.
+//!
+//! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
+//! with the weight its error allows, unless they contradict each other: then what was measured counts.
 
 use super::Report;
 use serde::{Deserialize, Serialize};
 
-/// Standard error of a measured duration, relative, that a decision must stand.
-const NOISE: f64 = 0.1;
+/// What times may miss: claims, flushes, deaths, as a share of the demand.
+const UNSEEN: f64 = 0.01;
+/// Error of the slope of a queue that moves up and down by a generation of splits, for each generation
+/// within the block.
+const WAVE: f64 = 0.25;
 /// Where the queue is empty the slope's residuals are too; below this share of the demand nothing is
 /// told apart by it.
 const SLOPE_FLOOR: f64 = 0.003;
@@ -26,6 +32,20 @@ pub(super) struct Block {
     workers: f64,
     full: f64,
     queue: Line,
+    work_s: f64,
+    work_reports: u32,
+    /// Batches in the hands of workers, summed over the reports.
+    in_hand: f64,
+}
+
+/// What the estimate by times needs beside the block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub workers: f64,
+    pub clients: f64,
+    /// Relative deviations of one report's step and worker times.
+    pub step_sigma: f64,
+    pub work_sigma: f64,
 }
 
 /// Running regression of y on x by Welford's updates.
@@ -59,7 +79,9 @@ impl Line {
         }
         let slope = self.xy / self.xx;
         let residual = (self.yy - slope * self.xy).max(0.0) / (self.count - 2.0);
-        Some((slope, (residual / self.xx).sqrt()))
+        // Few points say little about their own scatter (Student's t).
+        let few = 1.0 + 3.0 / (self.count - 2.0);
+        Some((slope, few * (residual / self.xx).sqrt()))
     }
 }
 
@@ -92,6 +114,11 @@ impl Block {
         self.workers += report.workers;
         self.full += report.window_full;
         self.queue.add(report.batches as f64, report.queue_batches);
+        self.in_hand += (report.ahead_batches as f64 - report.queue_batches).max(0.0);
+        if let Some(work_s) = report.worker_batch_s() {
+            self.work_s += work_s;
+            self.work_reports += 1;
+        }
     }
 
     /// Batches delivered within it.
@@ -99,8 +126,13 @@ impl Block {
         self.to_batch.saturating_sub(self.from_batch)
     }
 
+    /// Batches of one generation of splits, mean.
+    pub fn generation(&self) -> f64 {
+        self.in_hand / f64::from(self.reports.max(1))
+    }
+
     /// None before there are three reports.
-    pub fn capacity(&self) -> Option<Capacity> {
+    pub fn capacity(&self, times: &Times) -> Option<Capacity> {
         let (slope, slope_error) = self.queue.slope()?;
         let reports = f64::from(self.reports);
         let stall = self.stall_s / (self.step_s + self.stall_s);
@@ -108,18 +140,47 @@ impl Block {
             return None;
         }
         // Stall and step are measured apart, each with its own error.
-        let stall_error = stall * (1.0 - stall) * NOISE * std::f64::consts::SQRT_2 / reports.sqrt();
+        let noise = times.step_sigma * std::f64::consts::SQRT_2 / reports.sqrt();
+        let stall_error = stall * (1.0 - stall) * noise;
         // A queue cannot grow by more than is made, nor shrink by more than is taken.
         let growth = slope.clamp(-1.0, 10.0);
-        let growth_error = slope_error.max(SLOPE_FLOOR);
+        let wave = WAVE * self.generation() / self.batches().max(1) as f64;
+        let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
         let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
+        let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
+        let error = stall_error.hypot(growth_error * (1.0 - stall));
+        let (covered, error) = match self.by_times(times) {
+            Some((timed, timed_error))
+                if (timed - measured).abs() < 2.5 * timed_error.hypot(error) =>
+            {
+                let (a, b) = (error.powi(-2), timed_error.powi(-2));
+                ((measured * a + timed * b) / (a + b), (a + b).powf(-0.5))
+            }
+            _ => (measured, error),
+        };
         Some(Capacity {
-            covered: ((1.0 - stall) * (1.0 + growth)).max(1e-6),
-            error: stall_error.hypot(growth_error * (1.0 - stall)),
+            covered,
+            error,
             stall,
             full: self.full / reports,
             workers: self.workers / reports,
             downstream,
         })
+    }
+
+    /// Mean seconds of one worker for one batch; none without three reports of it.
+    pub fn worker_batch_s(&self) -> Option<f64> {
+        (self.work_reports >= 3).then(|| self.work_s / f64::from(self.work_reports))
+    }
+
+    /// Capacity over demand by the times of workers and trainer, and its error.
+    fn by_times(&self, times: &Times) -> Option<(f64, f64)> {
+        let work_s = self.worker_batch_s()?;
+        let step_s = self.step_s / f64::from(self.reports);
+        let covered = times.workers * step_s / (work_s * times.clients);
+        let step_error = times.step_sigma / f64::from(self.reports).sqrt();
+        let work_error = times.work_sigma / f64::from(self.work_reports).sqrt();
+        let error = covered * step_error.hypot(work_error).hypot(UNSEEN);
+        (covered.is_finite() && covered > 0.0).then_some((covered, error))
     }
 }

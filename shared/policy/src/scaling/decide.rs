@@ -2,20 +2,21 @@
 
 use super::{
     Decision, Phase, Reason, Report, Settings, State,
-    block::{Block, Capacity},
+    block::{Block, Capacity, Times},
     capacity::{Point, whole},
-    tracker::Tracker,
 };
 
 /// Reports at one count before it is judged.
 const REPORTS_FEWEST: u32 = 3;
-/// Reports at one count after which it is judged good although nothing is proven: the doubt left is
-/// smaller than what a change would cost.
-const REPORTS_MOST: u32 = 24;
+/// Reports at one count after which it is judged by what is known, however little.
+const REPORTS_MOST: u32 = 60;
+/// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
+const DOUBT: f64 = 0.01;
+const DOUBT_WORKERS: f64 = 0.25;
 /// Reports that are enough for a count that looks right.
 const REPORTS_GOOD: u32 = 8;
-/// Standard errors a difference must exceed while scaling: about one decision in forty is for nothing.
-const CERTAIN: f64 = 2.0;
+/// Standard errors a difference must exceed while scaling. It is asked at each of many reports.
+const CERTAIN: f64 = 3.0;
 /// The same once converged, where reports come for ever.
 const CERTAIN_CONVERGED: f64 = 4.0;
 /// Share of polls with a full window from which workers run ahead as far as they may.
@@ -25,8 +26,8 @@ const STEP_CONTENDED: f64 = 1.5;
 /// Gain of added workers below which they add nothing, and above which they do not meet at all.
 const GAIN_NONE: f64 = 0.15;
 const GAIN_FULL: f64 = 0.75;
-/// A converged count off by more than this has met another load, whatever changed.
-const LOAD_CHANGE: f64 = 0.15;
+/// A converged count that covers this much less or more has met another load, whatever changed.
+const LOAD_CHANGE: std::ops::Range<f64> = 0.7..1.6;
 /// Share of the target at work below which a report says nothing about the target.
 const SHORT_HANDED: f64 = 0.7;
 /// Reports to wait for missing workers: longer than a cold start, after that they will not come.
@@ -157,6 +158,7 @@ fn load_changed(
     }
     state.phase = Phase::Scaling;
     state.direction = 0;
+    state.has_converged = false;
     state.block = Block::default();
     state.throttle = Default::default();
     let wanted = wanted(state, settings);
@@ -222,11 +224,18 @@ fn refine(state: &mut State, report: &Report, settings: &Settings, from_batch: u
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
     let generation = report.ahead_batches.saturating_sub(report.queue_batches as u64);
-    let due = match state.phase {
-        Phase::Converged => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
-        _ => reports >= REPORTS_FEWEST,
+    let due = match state.has_converged {
+        true => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
+        false => reports >= REPORTS_FEWEST,
     };
-    let capacity = state.block.capacity().filter(|_| due && state.block.batches() >= generation);
+    let times = Times {
+        workers: f64::from(workers),
+        clients: f64::from(report.clients.max(1)),
+        step_sigma: state.step.sigma(),
+        work_sigma: state.work.sigma(),
+    };
+    let due = due && state.block.batches() >= generation;
+    let capacity = state.block.capacity(&times).filter(|_| due);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
     if capacity.full > BACKPRESSURE || capacity.downstream {
         return held_back(state, report, settings, &capacity);
@@ -274,10 +283,7 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
     let (reports, workers) = (state.block.reports, state.target);
     let count = f64::from(workers);
     let here = Point { workers: count, covered: capacity.covered };
-    let certain = match state.phase {
-        Phase::Converged => CERTAIN_CONVERGED,
-        _ => CERTAIN,
-    };
+    let certain = if state.has_converged { CERTAIN_CONVERGED } else { CERTAIN };
     if state.plateau.is_some() {
         return search(state, report, settings, capacity);
     }
@@ -297,11 +303,26 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
         let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);
     }
-    let looks_right = workers >= fewest && workers <= whole(here.ray(1.0));
-    if (looks_right && reports >= REPORTS_GOOD) || reports >= REPORTS_MOST {
+    if state.has_converged {
         return converge(state, capacity);
     }
-    Reason::Measuring { reports, workers }
+    let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
+    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_MOST) {
+        return Reason::Measuring { reports, workers };
+    }
+    let wanted = whole(here.ray(settings.goal()));
+    let looks_right = workers >= fewest && workers <= whole(here.ray(1.0));
+    let settled = converge(state, capacity);
+    if looks_right || state.direction != 0 {
+        return settled;
+    }
+    // The last correction: too small to be certain of while there was more to come.
+    let covered = capacity.covered;
+    let reason = match wanted > workers {
+        true => Reason::Stalled { covered, from: workers, workers: wanted },
+        false => Reason::Surplus { covered, from: workers, workers: wanted },
+    };
+    move_to(state, report, settings, wanted, reason)
 }
 
 /// More workers are needed, unless they stand in each other's way.
@@ -325,6 +346,7 @@ fn too_few(state: &mut State, report: &Report, settings: &Settings, here: &Point
     }
     if at_limit {
         state.phase = Phase::Converged;
+        state.has_converged = true;
         state.block = Block::default();
         let wanted = whole(here.ray(goal));
         return match state.throttle.granted {
@@ -378,8 +400,9 @@ fn search(state: &mut State, report: &Report, settings: &Settings, capacity: &Ca
         return Reason::Measuring { reports, workers };
     }
     if state.phase == Phase::Converged {
-        let off = distance / goal;
-        if off < LOAD_CHANGE || distance < CERTAIN_CONVERGED * capacity.error {
+        if LOAD_CHANGE.contains(&(capacity.covered / goal))
+            || distance < CERTAIN_CONVERGED * capacity.error
+        {
             return converge(state, capacity);
         }
         // Neither step nor worker changed, and yet: begin anew from here.
@@ -417,12 +440,13 @@ fn converge(state: &mut State, capacity: &Capacity) -> Reason {
     }
     state.estimated = None;
     state.phase = Phase::Converged;
+    state.has_converged = true;
     state.block = Block::default();
     Reason::Converged { covered: capacity.covered, workers }
 }
 
-/// A move that follows from measurement: once converged it goes one way only, unless it is so large
-/// that the load must have changed.
+/// A move that follows from measurement: once converged it goes one way only, unless what is covered
+/// is so far off that the load must have changed.
 fn move_refined(
     state: &mut State,
     report: &Report,
@@ -431,19 +455,27 @@ fn move_refined(
     reason: Reason,
 ) -> Reason {
     let direction = (i64::from(wanted) - i64::from(state.target)).signum() as i8;
-    let off = f64::from(wanted.abs_diff(state.target)) / f64::from(state.target.max(1));
-    if state.phase == Phase::Converged && state.direction == 0 {
-        state.direction = direction;
-    }
-    if state.direction != 0 && direction != state.direction {
-        if off <= LOAD_CHANGE {
+    let covered = match reason {
+        Reason::Stalled { covered, .. } | Reason::Surplus { covered, .. } => covered,
+        _ => 1.0,
+    };
+    let is_other_load = !LOAD_CHANGE.contains(&covered);
+    if state.has_converged && direction != 0 {
+        if state.direction == -direction && !is_other_load {
             state.phase = Phase::Converged;
             state.block = Block::default();
-            return Reason::Converged { covered: 1.0, workers: state.target };
+            return Reason::Converged { covered, workers: state.target };
         }
-        state.direction = 0;
+        state.direction = direction;
+        if is_other_load {
+            // What follows is a search of its own.
+            state.has_converged = false;
+            state.direction = 0;
+        }
     }
-    state.phase = Phase::Scaling;
+    if !state.has_converged {
+        state.phase = Phase::Scaling;
+    }
     move_to(state, report, settings, wanted, reason)
 }
 
@@ -463,7 +495,7 @@ fn move_to(
         state.decisions = state.decisions.saturating_add(1);
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.block = Block::default();
-        state.work = Tracker::default();
+        state.work.restart();
         state.short_handed = 0;
     }
     match reason {

@@ -51,7 +51,9 @@ pub struct State {
     pub(super) plateau: Option<f64>,
     /// Steps of the search between `low` and `high`.
     pub(super) tries: u32,
-    /// Which way the target moved since it converged: +1, -1, or 0. It goes one way only.
+    /// It has converged under this load.
+    pub(super) has_converged: bool,
+    /// Which way the target moved since then: +1, -1, or 0. It goes one way only.
     pub(super) direction: i8,
     pub(super) throttle: Throttle,
 }
@@ -66,7 +68,7 @@ impl State {
 
     /// Forgets what was learnt about workers.
     pub(super) fn forget_workers(&mut self) {
-        self.work = Tracker::default();
+        self.work.restart();
         self.block = Block::default();
         self.need = 0.0;
         self.need_step_s = 0.0;
@@ -82,5 +84,6 @@ impl State {
         self.plateau = None;
         self.tries = 0;
         self.direction = 0;
+        self.has_converged = false;
     }
 }

@@ -20,6 +20,9 @@ const MEMORY: u32 = 60;
 pub(super) struct Tracker {
     pub mean: f64,
     pub samples: u32,
+    /// Mean absolute deviation of the logarithm, over all samples so far.
+    spread: f64,
+    spread_samples: u32,
     above: Excursion,
     below: Excursion,
 }
@@ -38,8 +41,8 @@ struct Excursion {
 }
 
 impl Excursion {
-    fn add(&mut self, sample: f64, excess: f64, mean: f64) -> bool {
-        self.sum += excess - ALLOWANCE;
+    fn add(&mut self, sample: f64, excess: f64, mean: f64, wide: f64) -> bool {
+        self.sum += excess - ALLOWANCE * wide;
         if self.sum <= 0.0 {
             *self = Self::default();
             return false;
@@ -49,24 +52,42 @@ impl Excursion {
         }
         self.samples += 1;
         self.mean += (sample - self.mean) / f64::from(self.samples);
-        self.sum > THRESHOLD && self.samples >= 2
+        self.sum > THRESHOLD * wide && self.samples >= 2
     }
 }
 
 impl Tracker {
+    /// Relative standard deviation of a sample; 10 % until there are enough to tell.
+    pub fn sigma(&self) -> f64 {
+        // The mean absolute deviation of a normal variable is 0.8 standard deviations.
+        if self.spread_samples < 8 { 0.1 } else { (1.25 * self.spread).clamp(0.01, 0.4) }
+    }
+
+    /// Forgets the mean, not how much samples vary.
+    pub fn restart(&mut self) {
+        let Self { spread, spread_samples, .. } = *self;
+        *self = Self { spread, spread_samples, ..Self::default() };
+    }
+
     /// Takes a positive sample in. Where it shows a change the mean starts anew from the samples since
     /// then, and the mean before is returned.
     pub fn add(&mut self, sample: f64) -> Option<f64> {
         if self.samples > 0 && self.mean > 0.0 {
             let moved = (sample / self.mean).ln();
-            let rose = self.above.add(sample, moved, self.mean);
-            let fell = self.below.add(sample, -moved, self.mean);
+            // What varies by more than 10 % needs as much more to be certain.
+            let wide = (self.sigma() / 0.1).max(1.0);
+            let rose = self.above.add(sample, moved, self.mean, wide);
+            let fell = self.below.add(sample, -moved, self.mean, wide);
             if rose || fell {
                 let Excursion { mean, samples, before, .. } =
                     if rose { self.above } else { self.below };
-                *self = Self { mean, samples, ..Self::default() };
+                let Self { spread, spread_samples, .. } = *self;
+                *self = Self { mean, samples, spread, spread_samples, ..Self::default() };
                 return Some(before);
             }
+            // A change is not spread: no sample counts for more than half.
+            self.spread_samples = (self.spread_samples + 1).min(MEMORY);
+            self.spread += (moved.abs().min(0.5) - self.spread) / f64::from(self.spread_samples);
         }
         self.samples = (self.samples + 1).min(MEMORY);
         self.mean += (sample - self.mean) / f64::from(self.samples);
