@@ -1,11 +1,9 @@
 //! Holds a policy against the swept optimum over many seeds, and beside plain Cachew.
 
-use crate::{Run, Scenario, Sweep, simulate, sweep};
+use crate::{Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweep};
 use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
 use serde::Serialize;
 
-/// Reports within which a change of load must be followed.
-const FOLLOWED_REPORTS: usize = 10;
 /// How near the new optimum that is: nearer takes longer than ten reports of 10 % noise can tell.
 const FOLLOWED_SHARE: f64 = 0.10;
 /// A choice this near the optimum is as good, for counts above 33.

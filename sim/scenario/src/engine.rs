@@ -354,6 +354,7 @@ impl<'s> Engine<'s> {
             stall_s: noisy(meter.stall_s / rounds),
             queue_batches: noisy(meter.queue / rounds),
             ahead_batches: self.splits.ahead(),
+            lease_batches: world.split_batches * world.lease_splits,
             claimable: self.splits.claimable(world),
             window_full: meter.share_full(),
             workers: meter.mean_workers(),

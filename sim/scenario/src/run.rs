@@ -57,6 +57,9 @@ fn as_text<S: serde::Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok
     serializer.collect_str(reason)
 }
 
+/// Reports within which a change of load must be followed.
+pub(crate) const FOLLOWED_REPORTS: usize = 10;
+
 /// Requests of a split: a put, two gets, four writes and four reads of the table.
 const REQUESTS_PER_SPLIT: f64 = 11.0;
 
@@ -119,7 +122,10 @@ impl Run {
     pub fn reversals(&self, phase: usize) -> u32 {
         let mut last = 0;
         let mut turns = 0;
-        for tick in self.phase(phase).skip_while(|tick| !tick.has_converged).skip(1) {
+        // A change of load is not noticed at once, and following it is no turn.
+        let followed = if phase == 0 { 0 } else { FOLLOWED_REPORTS };
+        let ticks = self.phase(phase).skip(followed);
+        for tick in ticks.skip_while(|tick| !tick.has_converged).skip(1) {
             let way = (i64::from(tick.target) - i64::from(tick.before)).signum();
             if way == 0 || matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. }) {
                 continue;

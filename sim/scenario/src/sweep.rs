@@ -72,7 +72,7 @@ pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
     let generation = lease * u64::from(workers);
     let warm_up = (2 * generation + 200).max(world.window_batches.min(10 * generation));
     // Where the window is tight workers come and go: several rounds of that.
-    let measured = MEASURED_BATCHES.max(2 * generation).max(world.window_batches.min(20_000));
+    let measured = MEASURED_BATCHES.max(6 * generation).max(world.window_batches.min(20_000));
     let batches = warm_up + measured + generation + world.window_batches.min(4 * generation);
     let still = Scenario {
         phases: vec![PhaseWorld { from_batch: 0, world }],

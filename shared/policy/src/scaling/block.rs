@@ -33,9 +33,8 @@ pub(super) struct Block {
     full: f64,
     queue: Line,
     work_s: f64,
+    shared_s: f64,
     work_reports: u32,
-    /// Batches in the hands of workers, summed over the reports.
-    in_hand: f64,
 }
 
 /// What the estimate by times needs beside the block.
@@ -43,6 +42,8 @@ pub(super) struct Block {
 pub(super) struct Times {
     pub workers: f64,
     pub clients: f64,
+    /// Batches all workers make in one lease each.
+    pub generation: f64,
     /// Relative deviations of one report's step and worker times.
     pub step_sigma: f64,
     pub work_sigma: f64,
@@ -114,9 +115,9 @@ impl Block {
         self.workers += report.workers;
         self.full += report.window_full;
         self.queue.add(report.batches as f64, report.queue_batches);
-        self.in_hand += (report.ahead_batches as f64 - report.queue_batches).max(0.0);
         if let Some(work_s) = report.worker_batch_s() {
             self.work_s += work_s;
+            self.shared_s += report.worker.map_or(0.0, |times| times.shared_s());
             self.work_reports += 1;
         }
     }
@@ -124,11 +125,6 @@ impl Block {
     /// Batches delivered within it.
     pub fn batches(&self) -> u64 {
         self.to_batch.saturating_sub(self.from_batch)
-    }
-
-    /// Batches of one generation of splits, mean.
-    pub fn generation(&self) -> f64 {
-        self.in_hand / f64::from(self.reports.max(1))
     }
 
     /// None before there are three reports.
@@ -144,7 +140,7 @@ impl Block {
         let stall_error = stall * (1.0 - stall) * noise;
         // A queue cannot grow by more than is made, nor shrink by more than is taken.
         let growth = slope.clamp(-1.0, 10.0);
-        let wave = WAVE * self.generation() / self.batches().max(1) as f64;
+        let wave = WAVE * times.generation / self.batches().max(1) as f64;
         let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
         let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
         let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
@@ -171,6 +167,12 @@ impl Block {
     /// Mean seconds of one worker for one batch; none without three reports of it.
     pub fn worker_batch_s(&self) -> Option<f64> {
         (self.work_reports >= 3).then(|| self.work_s / f64::from(self.work_reports))
+    }
+
+    /// Mean seconds of a batch that go to what workers share, of how many; none without three reports.
+    pub fn shared_s(&self) -> Option<(f64, f64)> {
+        let reports = f64::from(self.work_reports);
+        (self.work_reports >= 3).then(|| (self.shared_s / reports, self.work_s / reports))
     }
 
     /// Capacity over demand by the times of workers and trainer, and its error.

@@ -34,6 +34,12 @@ const SHORT_HANDED: f64 = 0.7;
 const SHORT_HANDED_REPORTS: u32 = 5;
 /// Reports after an estimate at which it is renewed by the steps measured meanwhile, and the share by which it
 /// must differ: for jobs whose splits take longer than that to arrive.
+/// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
+const POLISH: f64 = 0.012;
+/// Reports before workers are said to meet: what follows is a search.
+const REPORTS_CONTENTION: u32 = 10;
+/// Share of a worker's time spent waiting for the others, above which it is waiting for them.
+const WAITING: f64 = 0.04;
 const RENEW: [(u32, f64); 2] = [(5, 0.08), (12, 0.04)];
 
 /// The next state and the target, with its reason. Never above the limits; O(1).
@@ -121,6 +127,7 @@ fn starting(state: &mut State, report: &Report, settings: &Settings, settled: bo
         _ => state.work.mean,
     };
     let need = worker_batch_s * clients / state.step.mean;
+    state.alone_shared_s = report.worker.map(|times| times.shared_s());
     state.need = need;
     state.need_step_s = state.step.mean;
     state.estimated = Some(0);
@@ -223,7 +230,7 @@ fn refine(state: &mut State, report: &Report, settings: &Settings, from_batch: u
     state.block.add(report, from_batch);
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
-    let generation = report.ahead_batches.saturating_sub(report.queue_batches as u64);
+    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
     let due = match state.has_converged {
         true => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
         false => reports >= REPORTS_FEWEST,
@@ -231,10 +238,11 @@ fn refine(state: &mut State, report: &Report, settings: &Settings, from_batch: u
     let times = Times {
         workers: f64::from(workers),
         clients: f64::from(report.clients.max(1)),
+        generation,
         step_sigma: state.step.sigma(),
         work_sigma: state.work.sigma(),
     };
-    let due = due && state.block.batches() >= generation;
+    let due = due && state.block.batches() as f64 >= generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
     if capacity.full > BACKPRESSURE || capacity.downstream {
@@ -265,8 +273,14 @@ fn held_back(
     let margin = 0.03 * f64::from(workers);
     if enough < workers && f64::from(workers) - made > margin {
         if capacity.stall > 0.05 {
-            state.plateau = Some(1.0 - capacity.stall);
-            state.high = Some(Point { workers: f64::from(enough), covered: 1.0 - capacity.stall });
+            // Fewer may do: the next count tells.
+            let covered = 1.0 - capacity.stall;
+            if state.plateau.is_some() {
+                return search(state, report, settings, capacity);
+            }
+            state.plateau = Some(covered);
+            state.high = Some(Point { workers: f64::from(workers), covered });
+            state.low = None;
         } else {
             state.need = made;
             state.need_step_s = state.step.mean;
@@ -311,7 +325,9 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
         return Reason::Measuring { reports, workers };
     }
     let wanted = whole(here.ray(settings.goal()));
-    let looks_right = workers >= fewest && workers <= whole(here.ray(1.0));
+    let off = f64::from(wanted.abs_diff(workers)) / count;
+    let looks_right =
+        workers >= fewest && workers <= whole(here.ray(1.0)) && (off < POLISH || count < 30.0);
     let settled = converge(state, capacity);
     if looks_right || state.direction != 0 {
         return settled;
@@ -327,20 +343,32 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
 
 /// More workers are needed, unless they stand in each other's way.
 fn too_few(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
-    let workers = state.target;
+    let (reports, workers) = (state.block.reports, state.target);
     let goal = settings.goal();
-    let before = state.low.unwrap_or(Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) });
+    let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
+    let before = state.low.unwrap_or(alone);
     let gain = if here.workers > before.workers { before.gain(here) } else { 1.0 };
     state.estimated = None;
     let (most, limit) = settings.cap();
     let at_limit = workers >= state.throttle.granted.unwrap_or(u32::MAX).min(most);
-    if (state.low.is_some() && gain < GAIN_NONE) || (at_limit && gain < GAIN_FULL) {
-        let high = if at_limit { *here } else { before };
+    let waits = waiting(state) > WAITING;
+    let is_contended = gain < GAIN_FULL || waits;
+    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let is_long = reports >= REPORTS_CONTENTION && state.block.batches() as f64 > 2.0 * generation;
+    if is_contended && !is_long {
+        return Reason::Measuring { reports, workers };
+    }
+    let waits = waits && gain < GAIN_FULL;
+    if waits || (state.low.is_some() && gain < GAIN_NONE) {
+        let high = if waits { *here } else { before };
         state.plateau = Some(high.covered.max(here.covered));
         state.high = Some(high);
         state.low = None;
         state.tries = 0;
-        let wanted = between(state, settings);
+        let wanted = match waits {
+            true => whole(here.workers * (1.0 - waiting(state)) * goal),
+            false => between(state, settings),
+        };
         let reason = Reason::Contention { from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);
     }
@@ -368,9 +396,22 @@ fn too_few(state: &mut State, report: &Report, settings: &Settings, here: &Point
     move_refined(state, report, settings, wanted, reason)
 }
 
+/// Share of a worker's time spent waiting for the others at what they share.
+fn waiting(state: &State) -> f64 {
+    match (state.alone_shared_s, state.block.shared_s()) {
+        (Some(alone_s), Some((shared_s, total_s))) if shared_s > 1.25 * alone_s => {
+            ((shared_s - alone_s) / total_s).clamp(0.0, 1.0)
+        }
+        _ => 0.0,
+    }
+}
+
 /// The share of the demand to aim for where workers meet.
 fn plateau_goal(state: &State, settings: &Settings) -> f64 {
-    state.plateau.unwrap_or(1.0).min(1.0) * settings.goal()
+    match state.plateau {
+        Some(covered) if covered < 1.0 => covered / (1.0 + settings.tolerance()),
+        _ => settings.goal(),
+    }
 }
 
 /// The next count to try between `low` and `high`.
@@ -412,21 +453,40 @@ fn search(state: &mut State, report: &Report, settings: &Settings, capacity: &Ca
         return judge(state, report, settings, capacity);
     }
     state.tries += 1;
-    let is_good = capacity.covered >= goal - 0.01;
+    state.plateau = state.plateau.map(|best| best.max(capacity.covered - capacity.error).min(1.0));
+    // In doubt for fewer workers.
+    let is_good = capacity.covered >= goal - capacity.error.min(0.01);
     let slot = if is_good { &mut state.high } else { &mut state.low };
     *slot = Some(here);
     let high = state.high.unwrap_or(here);
-    let gap = high.workers - state.low.map_or(0.0, |low| low.workers);
+    let low = state.low;
+    let gap = high.workers - low.map_or(0.0, |low| low.workers);
     let is_close = gap <= (settings.tolerance() * high.workers).max(1.0);
-    let wanted = match (is_good, state.low) {
+    let waits = waiting(state);
+    let wanted = match (is_good, low) {
         _ if is_close => whole(high.workers),
+        (true, _) if waits > WAITING => {
+            let knee = whole(count * (1.0 - waits) * settings.goal());
+            knee.max(low.map_or(1, |low| low.workers as u32 + 1)).min(workers)
+        }
+        // It waits for nobody and still covers the best there is.
+        (true, None) if waits > 0.0 || workers < 10 => workers,
         // The first guess rests on one report: measure below it.
-        (true, None) if workers >= 10 => whole(0.93 * count),
-        (true, None) => workers,
+        (true, None) => whole(0.93 * count),
         _ => between(state, settings),
     };
     if wanted == workers && is_good {
         return converge(state, capacity);
+    }
+    // Fewer workers were worse by what they were fewer: not a plateau at all.
+    if let Some(low) = low.filter(|low| !is_good && low.gain(&high) > GAIN_FULL) {
+        state.forget_search();
+        state.need = low.ray(1.0);
+        state.need_step_s = state.step.mean;
+        let wanted = whole(low.ray(settings.goal()).min(high.workers * STEP_CONTENDED));
+        let covered = low.covered;
+        let reason = Reason::Stalled { covered, from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
     }
     let reason = Reason::Contention { from: workers, workers: wanted };
     move_refined(state, report, settings, wanted, reason)

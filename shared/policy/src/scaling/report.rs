@@ -20,6 +20,8 @@ pub struct Report {
     pub queue_batches: f64,
     /// Batches handed out to workers or ready, and not delivered, now.
     pub ahead_batches: u64,
+    /// Batches of one lease: what a worker makes before it asks again.
+    pub lease_batches: u32,
     /// Splits that may be claimed now.
     pub claimable: u32,
     /// Share of the polls at which nothing might be claimed because the window was full.
@@ -49,6 +51,11 @@ pub struct WorkerTimes {
 }
 
 impl WorkerTimes {
+    /// Seconds spent on what workers share: sources and stores.
+    pub fn shared_s(&self) -> f64 {
+        self.source_s + self.put_s
+    }
+
     /// Seconds of one worker for one batch.
     pub fn total_s(&self) -> f64 {
         self.source_s + self.compute_s + self.put_s

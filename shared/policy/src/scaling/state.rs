@@ -38,6 +38,8 @@ pub struct State {
     pub(super) short_handed: u32,
     /// What was measured at this target.
     pub(super) block: Block,
+    /// Seconds a batch takes a worker at what workers share, when it was alone; none before that is known.
+    pub(super) alone_shared_s: Option<f64>,
     /// Workers that would cover the demand exactly if they did not meet; 0 unknown.
     pub(super) need: f64,
     /// The step `need` was computed with, seconds.
@@ -73,6 +75,7 @@ impl State {
         self.need = 0.0;
         self.need_step_s = 0.0;
         self.estimated = None;
+        self.alone_shared_s = None;
         self.forget_search();
         self.phase = Phase::Starting;
     }
