@@ -34,6 +34,8 @@ const SHORT_HANDED: f64 = 0.7;
 const SHORT_HANDED_REPORTS: u32 = 5;
 /// Reports after an estimate at which it is renewed by the steps measured meanwhile, and the share by which it
 /// must differ: for jobs whose splits take longer than that to arrive.
+/// Reports of a converged count that are judged together.
+const REPORTS_REMEMBERED: u32 = 200;
 /// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
 const POLISH: f64 = 0.012;
 /// Reports before workers are said to meet: what follows is a search.
@@ -87,6 +89,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     let step_before = state.step.add(report.step_s);
     let work = report.worker_batch_s().filter(|_| settled);
     let work_before = work.and_then(|work_s| state.work.add(work_s));
+    track_fresh(state, report);
     if state.throttle.observe(report, state.target) {
         let granted = state.throttle.granted.unwrap_or(1);
         return move_to(state, report, settings, granted, Reason::Throttled { granted });
@@ -113,6 +116,18 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     }
 }
 
+/// While there is only an estimate, follows what a worker takes by itself: what it waits for others
+/// at what they share does not count.
+fn track_fresh(state: &mut State, report: &Report) {
+    if let (Some(_), Some(times), Some(_)) =
+        (state.estimated, report.worker, report.worker_batch_s())
+    {
+        let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
+        // Beyond a quarter it is waiting.
+        state.fresh.add(times.compute_s + times.shared_s().min(1.25 * alone_s));
+    }
+}
+
 /// The first target: what a worker takes over what the trainer takes.
 fn starting(state: &mut State, report: &Report, settings: &Settings, settled: bool) -> Reason {
     let workers = state.target;
@@ -130,6 +145,9 @@ fn starting(state: &mut State, report: &Report, settings: &Settings, settled: bo
     state.alone_shared_s = report.worker.map(|times| times.shared_s());
     state.need = need;
     state.need_step_s = state.step.mean;
+    state.need_work_s = worker_batch_s;
+    state.fresh.restart();
+    state.fresh.add(worker_batch_s);
     state.estimated = Some(0);
     state.phase = Phase::Scaling;
     let wanted = whole(need * settings.goal());
@@ -151,6 +169,8 @@ fn load_changed(
     let workers = state.target;
     if let Some(before_s) = work_before {
         state.need *= state.work.mean / before_s;
+        state.need_work_s = state.work.mean;
+        state.alone_shared_s = None;
         state.forget_search();
     }
     let mut reason = Reason::WorkerChanged {
@@ -171,6 +191,13 @@ fn load_changed(
     let wanted = wanted(state, settings);
     if state.plateau.is_none() {
         state.estimated = Some(0);
+        state.fresh.restart();
+        if work_before.is_none() {
+            state.need_work_s = 0.0;
+        } else {
+            // As many samples as the change rests on.
+            (0..state.work.samples).for_each(|_| _ = state.fresh.add(state.work.mean));
+        }
     }
     Some(move_to(state, report, settings, wanted, reason))
 }
@@ -205,6 +232,10 @@ fn renew(state: &mut State, report: &Report, settings: &Settings) -> Option<Reas
         return None;
     }
     rescale(state, state.step.mean / state.need_step_s.max(1e-12));
+    if state.need_work_s > 0.0 && state.fresh.samples > 2 {
+        state.need *= state.fresh.mean / state.need_work_s;
+        state.need_work_s = state.fresh.mean;
+    }
     let wanted = whole(state.need * settings.goal());
     let difference = f64::from(wanted.abs_diff(state.target));
     if difference < 2.0 || difference < least * f64::from(state.target) {
@@ -375,7 +406,11 @@ fn too_few(state: &mut State, report: &Report, settings: &Settings, here: &Point
     if at_limit {
         state.phase = Phase::Converged;
         state.has_converged = true;
-        state.block = Block::default();
+        state.need = here.ray(1.0);
+        state.need_step_s = state.step.mean;
+        if reports >= REPORTS_REMEMBERED {
+            state.block = Block::default();
+        }
         let wanted = whole(here.ray(goal));
         return match state.throttle.granted {
             Some(granted) if granted < most => Reason::Throttled { granted },
@@ -500,8 +535,11 @@ fn converge(state: &mut State, capacity: &Capacity) -> Reason {
     }
     state.estimated = None;
     state.phase = Phase::Converged;
+    // The longer it is measured the smaller an error shows; but not for ever, things drift.
+    if !state.has_converged || state.block.reports >= REPORTS_REMEMBERED {
+        state.block = Block::default();
+    }
     state.has_converged = true;
-    state.block = Block::default();
     Reason::Converged { covered: capacity.covered, workers }
 }
 
@@ -523,7 +561,6 @@ fn move_refined(
     if state.has_converged && direction != 0 {
         if state.direction == -direction && !is_other_load {
             state.phase = Phase::Converged;
-            state.block = Block::default();
             return Reason::Converged { covered, workers: state.target };
         }
         state.direction = direction;

@@ -32,6 +32,10 @@ pub struct State {
     pub(super) step: Tracker,
     /// One worker's batch at this target, seconds.
     pub(super) work: Tracker,
+    /// One worker's batch since the load changed, without waiting for others, seconds; and what `need` was
+    /// computed with.
+    pub(super) fresh: Tracker,
+    pub(super) need_work_s: f64,
     /// Everything before this batch was handed out under another count.
     pub(super) settled_at: u64,
     /// Reports in a row in which workers were missing.
