@@ -224,8 +224,10 @@ impl<'s> Engine<'s> {
                 let admitted = self.puts.serve(self.now_s, 1.0, self.world.puts_per_s);
                 let put_s = admitted - self.now_s + sent_s;
                 worker.times.put_s = put_s;
-                let flushed = self.table.serve(self.now_s + put_s, 1.0, self.world.table_per_s);
-                self.schedule(flushed + self.world.call_s, What::Committed, event.worker);
+                // Asked for now: a call in the future would keep those before it waiting.
+                let flushed = self.table.serve(self.now_s, 1.0, self.world.table_per_s);
+                let flushed_s = flushed + put_s + self.world.call_s;
+                self.schedule(flushed_s, What::Committed, event.worker);
             }
             What::Committed => self.committed(event.worker),
             What::Died => {
@@ -288,13 +290,15 @@ impl<'s> Engine<'s> {
     fn work(&mut self, slot: u32) {
         let world = &self.world;
         let batches = self.splits.split_batches();
-        let asked_s = self.table.serve(self.now_s, 1.0, world.table_per_s) + world.call_s;
+        let called_s =
+            self.table.serve(self.now_s, 1.0, world.table_per_s) - self.now_s + world.call_s;
         let bytes = world.source_bytes * batches;
         let mut read_s = 0.0;
         if bytes > 0.0 {
-            let admitted_s = self.gets.serve(asked_s, 1.0, world.gets_per_s);
+            let admitted_s = self.gets.serve(self.now_s, 1.0, world.gets_per_s);
             let sent_s = admitted_s + bytes / world.network_per_s;
-            read_s = self.source.serve(asked_s, bytes, world.source_per_s).max(sent_s) - asked_s;
+            let served_s = self.source.serve(self.now_s, bytes, world.source_per_s);
+            read_s = served_s.max(sent_s) - self.now_s;
         }
         let others = f64::from(self.platform.at_work.saturating_sub(1));
         let worker = &mut self.workers[slot as usize];
@@ -305,7 +309,7 @@ impl<'s> Engine<'s> {
         worker.turn += 1;
         worker.started_s = self.now_s;
         worker.times = WorkerTimes { source_s: read_s, compute_s, put_s: 0.0 };
-        let done_s = asked_s + read_s + compute_s;
+        let done_s = self.now_s + called_s + read_s + compute_s;
         if world.mean_life_s.is_finite() {
             let dies_s = self.now_s + self.life_noise.exponential(world.mean_life_s);
             if dies_s < done_s {

@@ -33,11 +33,11 @@ const MEASURED_BATCHES: u64 = 2_500;
 pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     let world = &scenario.phases[phase].world;
     let most = scenario.most_workers(world);
-    // Beyond four times what the times ask for nothing gets better, unless workers slow each other.
+    // Beyond twice what the times ask for nothing gets better, unless workers slow each other or die.
     let useful = if world.interference > 0.0 || world.mean_life_s.is_finite() {
         most
     } else {
-        most.min((4.0 * world.need()) as u32 + 32)
+        most.min((2.0 * world.need()) as u32 + 32)
     };
     let mut counts: Vec<Measured> = Vec::new();
     let mut workers = 1;

@@ -42,7 +42,10 @@ const POLISH: f64 = 0.012;
 const REPORTS_CONTENTION: u32 = 10;
 /// Share of a worker's time spent waiting for the others, above which it is waiting for them.
 const WAITING: f64 = 0.04;
-const RENEW: [(u32, f64); 2] = [(5, 0.08), (12, 0.04)];
+const RENEW: [(u32, f64); 3] = [(3, 0.12), (6, 0.07), (12, 0.04)];
+/// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
+/// capacity measured.
+const CHANGED: f64 = 0.2;
 
 /// The next state and the target, with its reason. Never above the limits; O(1).
 pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, Decision) {
@@ -163,6 +166,9 @@ fn load_changed(
     step_before: Option<f64>,
     work_before: Option<f64>,
 ) -> Option<Reason> {
+    let differs = |before: &f64, after: f64| (after / before).ln().abs() > CHANGED;
+    let step_before = step_before.filter(|before| differs(before, state.step.mean));
+    let work_before = work_before.filter(|before| differs(before, state.work.mean));
     if step_before.is_none() && work_before.is_none() {
         return None;
     }
@@ -191,6 +197,7 @@ fn load_changed(
     let wanted = wanted(state, settings);
     if state.plateau.is_none() {
         state.estimated = Some(0);
+        state.is_following = true;
         state.fresh.restart();
         if work_before.is_none() {
             state.need_work_s = 0.0;
@@ -238,7 +245,9 @@ fn renew(state: &mut State, report: &Report, settings: &Settings) -> Option<Reas
     }
     let wanted = whole(state.need * settings.goal());
     let difference = f64::from(wanted.abs_diff(state.target));
-    if difference < 2.0 || difference < least * f64::from(state.target) {
+    // Of a few workers one more or less is told better by what they cover.
+    let fewest = if state.is_following { 1.0 } else { 2.0 };
+    if difference < fewest || difference < least * f64::from(state.target) {
         return None;
     }
     let step_s = state.step.mean;

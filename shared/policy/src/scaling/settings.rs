@@ -66,9 +66,9 @@ impl Settings {
         if self.tolerance.is_finite() { self.tolerance.clamp(0.005, 0.5) } else { 0.03 }
     }
 
-    /// Share of the demand to aim for: just inside the tolerance, so that an error of some tenths of a
-    /// percent still meets it.
+    /// Share of the demand to aim for: the least that the tolerance allows, so that errors either way
+    /// cost the same.
     pub(super) fn goal(&self) -> f64 {
-        1.0 / (1.0 + 0.8 * self.tolerance())
+        1.0 / (1.0 + self.tolerance())
     }
 }

@@ -50,6 +50,8 @@ pub struct State {
     pub(super) need_step_s: f64,
     /// Reports since `need` was estimated from times alone; counts until it is measured.
     pub(super) estimated: Option<u32>,
+    /// The estimate follows a change of load, whose count was known before.
+    pub(super) is_following: bool,
     /// The most workers known to be too few, the fewest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
@@ -79,6 +81,7 @@ impl State {
         self.need = 0.0;
         self.need_step_s = 0.0;
         self.estimated = None;
+        self.is_following = false;
         self.alone_shared_s = None;
         self.forget_search();
         self.phase = Phase::Starting;
