@@ -202,10 +202,9 @@ impl<'s> Engine<'s> {
         if slot as usize == self.workers.len() {
             self.workers.push(Worker::default());
         }
-        let is_cold = self.platform.take_environment();
+        let (slowness, is_cold) = self.platform.take_environment(&self.world);
         let cold_s = if is_cold { self.world.cold_start_s } else { 0.0 };
         let turn = self.workers[slot as usize].turn + 1;
-        let slowness = self.work_noise.choose(&self.world.speeds, 1.0);
         self.workers[slot as usize] =
             Worker { born_s: self.now_s, slowness, turn, ..Worker::default() };
         self.schedule(self.now_s + self.world.invoke_delay_s + cold_s, What::Ready, slot);
@@ -322,7 +321,8 @@ impl<'s> Engine<'s> {
 
     fn end(&mut self, slot: u32, stays_warm: bool) {
         self.workers[slot as usize].turn += 1;
-        self.platform.ended(stays_warm);
+        let slowness = self.workers[slot as usize].slowness;
+        self.platform.ended(slowness, stays_warm);
         self.idle_slots.push(slot);
     }
 

@@ -36,15 +36,6 @@ impl Noise {
         -mean * (1.0 - self.rng.f64()).ln()
     }
 
-    /// One of `values`; `fallback` if there is none.
-    pub fn choose(&mut self, values: &[f64], fallback: f64) -> f64 {
-        match values {
-            [] => fallback,
-            [only] => *only,
-            _ => values[self.rng.usize(..values.len())],
-        }
-    }
-
     /// Standard normal, by Box and Muller.
     fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare.take() {

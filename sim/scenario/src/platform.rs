@@ -9,7 +9,10 @@ pub(crate) struct Platform {
     pub outstanding: u32,
     /// Holding a lease.
     pub at_work: u32,
-    warm: u32,
+    /// Slowness of each environment that is up and idle.
+    warm: Vec<f64>,
+    /// Environments made so far.
+    made: usize,
     /// Environments that may be added now, and since when that is counted.
     tokens: f64,
     counted_s: Option<f64>,
@@ -26,23 +29,31 @@ impl Platform {
         self.counted_s = Some(now_s);
         let room = world.grantable().saturating_sub(self.outstanding);
         // Only environments that are not there yet need one.
-        let startable = self.warm.saturating_add(self.tokens as u32);
+        let warm = self.warm.len() as u32;
+        let startable = warm.saturating_add(self.tokens as u32);
         let granted = wanted.min(room).min(startable);
-        self.tokens -= f64::from(granted.saturating_sub(self.warm));
+        self.tokens -= f64::from(granted.saturating_sub(warm));
         self.outstanding += granted;
         granted
     }
 
-    /// An environment for one invocation; true if it starts cold.
-    pub fn take_environment(&mut self) -> bool {
-        let is_cold = self.warm == 0;
-        self.warm = self.warm.saturating_sub(1);
-        is_cold
+    /// An environment for one invocation: its slowness, and whether it starts cold. Kinds of machines
+    /// take turns, so that a scenario means the same mix under every seed.
+    pub fn take_environment(&mut self, world: &World) -> (f64, bool) {
+        if let Some(slowness) = self.warm.pop() {
+            return (slowness, false);
+        }
+        self.made += 1;
+        let kinds = world.speeds.len().max(1);
+        let slowness = world.speeds.get((self.made - 1) % kinds).copied().unwrap_or(1.0);
+        (slowness, true)
     }
 
     /// An invocation ended; its environment stays unless it died.
-    pub fn ended(&mut self, stays_warm: bool) {
+    pub fn ended(&mut self, slowness: f64, stays_warm: bool) {
         self.outstanding -= 1;
-        self.warm += u32::from(stays_warm);
+        if stays_warm {
+            self.warm.push(slowness);
+        }
     }
 }

@@ -40,9 +40,12 @@ const REPORTS_REMEMBERED: u32 = 200;
 const POLISH: f64 = 0.012;
 /// Reports before workers are said to meet: what follows is a search.
 const REPORTS_CONTENTION: u32 = 10;
+/// Reports before a trainer that waits behind a full window is taken to do so for good: its batch time is
+/// what all fewer workers are compared with.
+const REPORTS_HELD_BACK: u32 = 20;
 /// Share of a worker's time spent waiting for the others, above which it is waiting for them.
 const WAITING: f64 = 0.04;
-const RENEW: [(u32, f64); 3] = [(3, 0.12), (6, 0.07), (12, 0.04)];
+const RENEW: [(u32, f64); 3] = [(3, 0.08), (6, 0.06), (12, 0.04)];
 /// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
 /// capacity measured.
 const CHANGED: f64 = 0.2;
@@ -199,11 +202,9 @@ fn load_changed(
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
+        // Splits of before the change are still among the first samples: begin without them.
         if work_before.is_none() {
             state.need_work_s = 0.0;
-        } else {
-            // As many samples as the change rests on.
-            (0..state.work.samples).for_each(|_| _ = state.fresh.add(state.work.mean));
         }
     }
     Some(move_to(state, report, settings, wanted, reason))
@@ -239,7 +240,7 @@ fn renew(state: &mut State, report: &Report, settings: &Settings) -> Option<Reas
         return None;
     }
     rescale(state, state.step.mean / state.need_step_s.max(1e-12));
-    if state.need_work_s > 0.0 && state.fresh.samples > 2 {
+    if state.need_work_s > 0.0 && state.fresh.samples >= 2 {
         state.need *= state.fresh.mean / state.need_work_s;
         state.need_work_s = state.fresh.mean;
     }
@@ -300,7 +301,8 @@ fn held_back(
 ) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
     // Workers come and go in waves here: an average needs several.
-    if reports < REPORTS_GOOD {
+    let fewest = if capacity.stall > 0.05 { REPORTS_HELD_BACK } else { REPORTS_GOOD };
+    if reports < fewest {
         return Reason::Measuring { reports, workers };
     }
     let made = if capacity.full > BACKPRESSURE {
