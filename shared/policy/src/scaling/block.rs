@@ -117,9 +117,14 @@ impl Block {
         self.queue.add(report.batches as f64, report.queue_batches);
         if let Some(work_s) = report.worker_batch_s() {
             self.work_s += work_s;
-            self.shared_s += report.worker.map_or(0.0, |times| times.shared_s());
+            self.shared_s += report.worker_times().map_or(0.0, |times| times.shared_s());
             self.work_reports += 1;
         }
+    }
+
+    /// The window was not full in it, but for moments.
+    pub fn is_never_full(&self) -> bool {
+        self.full < 0.05 * f64::from(self.reports)
     }
 
     /// Batches delivered within it.

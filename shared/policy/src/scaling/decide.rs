@@ -38,6 +38,9 @@ const SHORT_HANDED_REPORTS: u32 = 5;
 const REPORTS_REMEMBERED: u32 = 200;
 /// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
 const POLISH: f64 = 0.012;
+/// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
+/// none is moved for this.
+const CORRECTION: f64 = 0.02;
 /// Reports before workers are said to meet: what follows is a search.
 const REPORTS_CONTENTION: u32 = 10;
 /// Reports before a trainer that waits behind a full window is taken to do so for good: its batch time is
@@ -125,9 +128,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
 /// While there is only an estimate, follows what a worker takes by itself: what it waits for others
 /// at what they share does not count.
 fn track_fresh(state: &mut State, report: &Report) {
-    if let (Some(_), Some(times), Some(_)) =
-        (state.estimated, report.worker, report.worker_batch_s())
-    {
+    if let (Some(_), Some(times)) = (state.estimated, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
         // Beyond a quarter it is waiting.
         state.fresh.add(times.compute_s + times.shared_s().min(1.25 * alone_s));
@@ -148,7 +149,7 @@ fn starting(state: &mut State, report: &Report, settings: &Settings, settled: bo
         _ => state.work.mean,
     };
     let need = worker_batch_s * clients / state.step.mean;
-    state.alone_shared_s = report.worker.map(|times| times.shared_s());
+    state.alone_shared_s = report.worker_times().map(|times| times.shared_s());
     state.need = need;
     state.need_step_s = state.step.mean;
     state.need_work_s = worker_batch_s;
@@ -268,6 +269,10 @@ fn refine(state: &mut State, report: &Report, settings: &Settings, from_batch: u
     if !short {
         state.short_handed = 0;
     }
+    // From a full window on other things are measured than before it was.
+    if report.window_full > BACKPRESSURE && state.block.is_never_full() {
+        state.block = Block::default();
+    }
     state.block.add(report, from_batch);
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
@@ -360,7 +365,18 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
         return move_refined(state, report, settings, wanted, reason);
     }
     if state.has_converged {
-        return converge(state, capacity);
+        let wanted = whole(here.ray(settings.goal()));
+        let off = f64::from(wanted.abs_diff(workers)) / count;
+        if count < 50.0 || off < CORRECTION || off < doubt {
+            return converge(state, capacity);
+        }
+        return move_refined(
+            state,
+            report,
+            settings,
+            wanted,
+            correction(capacity, workers, wanted),
+        );
     }
     let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
     if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_MOST) {
@@ -375,12 +391,15 @@ fn judge(state: &mut State, report: &Report, settings: &Settings, capacity: &Cap
         return settled;
     }
     // The last correction: too small to be certain of while there was more to come.
+    move_to(state, report, settings, wanted, correction(capacity, workers, wanted))
+}
+
+fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
     let covered = capacity.covered;
-    let reason = match wanted > workers {
-        true => Reason::Stalled { covered, from: workers, workers: wanted },
-        false => Reason::Surplus { covered, from: workers, workers: wanted },
-    };
-    move_to(state, report, settings, wanted, reason)
+    match workers > from {
+        true => Reason::Stalled { covered, from, workers },
+        false => Reason::Surplus { covered, from, workers },
+    }
 }
 
 /// More workers are needed, unless they stand in each other's way.

@@ -71,9 +71,18 @@ impl Report {
         self.step_s + self.stall_s
     }
 
+    /// What a worker spends on a batch, where it is known and makes sense.
+    pub fn worker_times(&self) -> Option<WorkerTimes> {
+        self.worker.filter(|times| {
+            let parts = [times.source_s, times.compute_s, times.put_s];
+            is_duration(times.total_s())
+                && parts.iter().all(|part| (0.0..=LONGEST_S).contains(part))
+        })
+    }
+
     /// Seconds of one worker for one batch, where it is known and makes sense.
     pub fn worker_batch_s(&self) -> Option<f64> {
-        self.worker.map(|times| times.total_s()).filter(|&total| is_duration(total))
+        self.worker_times().map(|times| times.total_s())
     }
 
     /// Whether its numbers can be true at all.

@@ -1,7 +1,7 @@
 //! A mean that notices when what it averages changes.
 //!
 //! Page's cumulative-sum test on the logarithm of (sample / mean), both ways. An allowance of 0.1 with a
-//! threshold of 0.55 under noise of 10 % is one false alarm in hundreds of thousands of reports; a
+//! threshold of 0.75 under noise of 10 % is one false alarm in millions of reports; a
 //! value that doubles or halves (0.69) is noticed by its second sample (one alone may be a pause of the
 //! trainer), one that moves by a third by its third or fourth.
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Moves of the mean up to this (in logarithm) are noise.
 const ALLOWANCE: f64 = 0.1;
 /// The sum at which a change is certain.
-const THRESHOLD: f64 = 0.55;
+const THRESHOLD: f64 = 0.75;
 /// Samples the mean remembers: more would make it blind to slow drift.
 const MEMORY: u32 = 60;
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_change_is_noticed_and_starts_anew() {
-        for (factor, reports) in [(2.0, 2), (0.5, 2), (1.4, 3), (0.7, 3), (1.25, 5)] {
+        for (factor, reports) in [(2.0, 2), (0.5, 2), (1.4, 4), (0.7, 3), (1.25, 7)] {
             let mut tracker = Tracker::default();
             (0..50).for_each(|_| assert_eq!(tracker.add(3.0), None));
             let noticed = (1..=reports).find_map(|_| tracker.add(3.0 * factor));
