@@ -1,6 +1,6 @@
 //! One look at one job: load its books, decide, write them, act on them.
 
-use gristmill_policy::scaling::{self, Observation, Settings};
+use gristmill_policy::scaling::{Observation, top_up};
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
@@ -130,7 +130,7 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     }
     let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
     let observation = Observation { claimable: event.claimable, outstanding };
-    let decision = scaling::decide(&observation, &Settings { target: event.wanted });
+    let decision = top_up(&observation, event.wanted);
     let workers: Vec<u32> = (0..decision.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return workers;

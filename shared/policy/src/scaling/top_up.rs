@@ -1,9 +1,9 @@
-//! How many workers to invoke. Today: a fixed target, held while there is work that may be claimed,
-//! let go when there is none (workers leave by themselves when they find nothing to claim).
+//! How many workers to invoke now: the target is held while there is work that may be claimed, and let
+//! go when there is none (workers leave by themselves when they find nothing to claim).
 
 use serde::{Deserialize, Serialize};
 
-/// What the scaler sees of a job.
+/// What the scaler sees of a job at a kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Positions that may be claimed now.
@@ -12,33 +12,26 @@ pub struct Observation {
     pub outstanding: u32,
 }
 
-/// What the user asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settings {
-    /// Workers to hold while there is work.
-    pub target: u32,
-}
-
 /// Workers to invoke now, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Decision {
+pub struct TopUp {
     pub invoke: u32,
     pub reason: String,
 }
 
 /// Tops the outstanding workers up to the target while there is claimable work; never more workers
 /// than positions to claim, since one without work is paid for nothing.
-pub fn decide(observation: &Observation, settings: &Settings) -> Decision {
+pub fn top_up(observation: &Observation, target: u32) -> TopUp {
     let Observation { claimable, outstanding } = *observation;
-    let missing = settings.target.saturating_sub(outstanding);
+    let missing = target.saturating_sub(outstanding);
     let invoke = missing.min(claimable);
     let reason = match (invoke, claimable, outstanding) {
         (0, 0, _) => "nothing to claim".to_owned(),
-        (0, _, _) => format!("{outstanding} of {} workers outstanding", settings.target),
+        (0, _, _) => format!("{outstanding} of {target} workers outstanding"),
         (_, _, 0) => format!("wake: {claimable} splits to claim, no worker"),
-        _ => format!("top up to {}: {claimable} splits to claim", settings.target),
+        _ => format!("top up to {target}: {claimable} splits to claim"),
     };
-    Decision { invoke, reason }
+    TopUp { invoke, reason }
 }
 
 #[cfg(test)]
@@ -47,14 +40,22 @@ mod tests {
 
     #[test]
     fn holds_the_target_only_while_there_is_work() {
-        let settings = Settings { target: 8 };
-        let invoke = |claimable, outstanding| {
-            decide(&Observation { claimable, outstanding }, &settings).invoke
-        };
+        let invoke =
+            |claimable, outstanding| top_up(&Observation { claimable, outstanding }, 8).invoke;
         assert_eq!(invoke(100, 0), 8, "wake from zero");
         assert_eq!(invoke(100, 5), 3, "top up");
         assert_eq!(invoke(100, 9), 0, "never beyond the target");
         assert_eq!(invoke(0, 0), 0, "no work, no workers");
         assert_eq!(invoke(2, 0), 2, "no more workers than work");
+    }
+
+    #[test]
+    fn says_why() {
+        let reason =
+            |claimable, outstanding| top_up(&Observation { claimable, outstanding }, 8).reason;
+        assert_eq!(reason(0, 3), "nothing to claim");
+        assert_eq!(reason(9, 8), "8 of 8 workers outstanding");
+        assert_eq!(reason(9, 0), "wake: 9 splits to claim, no worker");
+        assert_eq!(reason(9, 1), "top up to 8: 9 splits to claim");
     }
 }

@@ -1,0 +1,139 @@
+//! Plain Cachew (Graur et al., ATC 2022, section 4.3): one worker more while batch time improves.
+
+use crate::scaling::Report;
+use serde::{Deserialize, Serialize};
+
+/// An improvement of batch time below this is none (section 4.3: 3 %).
+const IMPROVEMENT: f64 = 0.03;
+/// An "improvement" beyond this is a mistake of measurement.
+const NOISE: f64 = 1.2;
+/// Reports between two looks at a converged count (every 1,000 batches).
+const REVISIT_REPORTS: u32 = 10;
+/// A queue this much longer than when it converged allows for one worker less (more than 40 %).
+const QUEUE_GROWTH: f64 = 1.4;
+/// Batch time this much longer than when it converged is "significantly higher"; the paper gives no
+/// number. Well above the noise of a mean over 100 batches.
+const SLOWER: f64 = 1.2;
+/// Batches not measured after a change (section 4.3).
+const PAUSE_BATCHES: u64 = 150;
+
+/// State of the policy.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cachew {
+    pub target: u32,
+    /// What was measured when it converged.
+    pub converged: Option<Sample>,
+    last_at_other_count: Option<Sample>,
+    latest: Option<Sample>,
+    /// Taking workers away, one at each report.
+    removing: bool,
+    reports: u32,
+    paused_until: u64,
+    batches: u64,
+    mode: u32,
+}
+
+/// Batch time (s) and queue (batches) at a count.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    workers: u32,
+    batch_time_s: f64,
+    queue_batches: f64,
+}
+
+impl Default for Cachew {
+    fn default() -> Self {
+        Self {
+            target: 1,
+            converged: None,
+            last_at_other_count: None,
+            latest: None,
+            removing: false,
+            reports: 0,
+            paused_until: 0,
+            batches: 0,
+            mode: 0,
+        }
+    }
+}
+
+impl Cachew {
+    /// One report; returns the target, at most `most`.
+    pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
+        if report.mode != self.mode {
+            *self = Self { mode: report.mode, ..Self::default() };
+            return self.target;
+        }
+        let from = std::mem::replace(&mut self.batches, report.batches);
+        let time_s = report.batch_time_s();
+        // Reports of another count, and those within the pause, say nothing.
+        let settled = from >= self.paused_until && report.outstanding == self.target;
+        if !settled || !report.is_plausible() || report.batches <= from {
+            return self.target;
+        }
+        let sample = Sample {
+            workers: self.target,
+            batch_time_s: time_s,
+            queue_batches: report.queue_batches,
+        };
+        match self.converged {
+            None => self.scale_up(sample, most),
+            Some(at) => self.revisit(sample, at, most),
+        }
+        self.target
+    }
+
+    fn scale_up(&mut self, sample: Sample, most: u32) {
+        let Some(before) = self.last_at_other_count else {
+            self.move_to(sample, self.target + 1, most);
+            return;
+        };
+        let improvement = 1.0 - sample.batch_time_s / before.batch_time_s;
+        if improvement.abs() > NOISE {
+            return;
+        }
+        if improvement > IMPROVEMENT && self.target < most {
+            self.move_to(sample, self.target + 1, most);
+        } else {
+            let at = if improvement > IMPROVEMENT { sample } else { before };
+            self.converged = Some(at);
+            self.reports = 0;
+            self.move_to(sample, at.workers, most);
+        }
+    }
+
+    fn revisit(&mut self, sample: Sample, at: Sample, most: u32) {
+        if self.removing {
+            let worse = self
+                .last_at_other_count
+                .map_or(0.0, |before| sample.batch_time_s / before.batch_time_s - 1.0);
+            if worse < IMPROVEMENT && self.target > 1 {
+                self.converged = Some(sample);
+                self.move_to(sample, self.target - 1, most);
+            } else {
+                self.removing = false;
+                self.move_to(sample, self.target + 1, most);
+            }
+            return;
+        }
+        self.reports += 1;
+        if !self.reports.is_multiple_of(REVISIT_REPORTS) {
+            return;
+        }
+        // A queue of nothing cannot grow by 40 %: one batch counts as the least.
+        if sample.queue_batches > QUEUE_GROWTH * at.queue_batches.max(1.0) && self.target > 1 {
+            self.removing = true;
+            self.converged = Some(sample);
+            self.move_to(sample, self.target - 1, most);
+        } else if sample.batch_time_s > SLOWER * at.batch_time_s {
+            self.converged = None;
+            self.move_to(sample, self.target + 1, most);
+        }
+    }
+
+    fn move_to(&mut self, sample: Sample, target: u32, most: u32) {
+        self.last_at_other_count = Some(sample);
+        self.target = target.clamp(1, most);
+        self.paused_until = self.batches + PAUSE_BATCHES;
+    }
+}

@@ -1,0 +1,73 @@
+//! The Kubernetes Horizontal Pod Autoscaler on CPU utilisation, with the target of Cachew's evaluation.
+
+use crate::scaling::Report;
+use serde::{Deserialize, Serialize};
+
+/// Utilisation it steers to (Cachew, section 6.1).
+const UTILISATION: f64 = 0.8;
+/// It leaves a ratio within 10 % of 1 alone (Kubernetes' default).
+const TOLERANCE: f64 = 0.1;
+/// Reports whose highest recommendation counts when scaling down: its stabilisation window of
+/// 5 minutes, in reports of about half a minute.
+const STABILISATION_REPORTS: usize = 10;
+
+/// State of the autoscaler.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hpa {
+    pub target: u32,
+    recommended: Vec<u32>,
+}
+
+impl Default for Hpa {
+    fn default() -> Self {
+        Self { target: 1, recommended: Vec::new() }
+    }
+}
+
+impl Hpa {
+    /// One report; returns the target, at most `most`. A worker's CPU is busy while it computes, and idle
+    /// while it reads, puts or has nothing to claim.
+    pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
+        let Some(times) = report.worker.filter(|times| times.total_s() > 0.0) else {
+            return self.target;
+        };
+        let at_work = (report.workers / f64::from(self.target)).clamp(0.0, 1.0);
+        let ratio = at_work * times.compute_s / times.total_s() / UTILISATION;
+        let wanted = if (ratio - 1.0).abs() <= TOLERANCE {
+            self.target
+        } else {
+            (f64::from(self.target) * ratio).ceil().max(1.0) as u32
+        };
+        self.recommended.push(wanted);
+        let excess = self.recommended.len().saturating_sub(STABILISATION_REPORTS);
+        self.recommended.drain(..excess);
+        let highest = self.recommended.iter().copied().max().unwrap_or(wanted);
+        // Up at once, by at most twice; down only when nothing recommended more of late.
+        let target = if wanted > self.target {
+            wanted.min(self.target.saturating_mul(2).max(4))
+        } else {
+            highest.min(self.target)
+        };
+        self.target = target.clamp(1, most);
+        self.target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scaling::WorkerTimes;
+
+    #[test]
+    fn it_follows_the_cpu_and_is_blind_to_what_waits_elsewhere() {
+        let report = |compute_s: f64, workers: f64| Report {
+            workers,
+            worker: Some(WorkerTimes { compute_s, source_s: 1.0 - compute_s, put_s: 0.0 }),
+            ..Report::default()
+        };
+        let mut busy = Hpa { target: 4, recommended: Vec::new() };
+        assert_eq!(busy.decide(&report(1.0, 4.0), 100), 5);
+        let mut waiting = Hpa { target: 4, recommended: Vec::new() };
+        assert_eq!(waiting.decide(&report(0.3, 4.0), 100), 2, "a slow source looks like leisure");
+    }
+}

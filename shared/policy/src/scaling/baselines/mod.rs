@@ -1,0 +1,65 @@
+//! Policies of others, to stand beside ours in the simulator; nothing else uses them.
+
+mod cachew;
+mod hpa;
+mod tfdata;
+
+pub use cachew::Cachew;
+pub use hpa::Hpa;
+pub use tfdata::{TfData, estimate_workers};
+
+use super::{Decision, Reason, Report, Settings, State, decide};
+use serde::{Deserialize, Serialize};
+
+/// A policy with its state: ours or another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    Ours(Box<State>),
+    Cachew(Cachew),
+    Hpa(Hpa),
+    TfData(TfData),
+    /// As many as were asked for at the start.
+    Fixed(u32),
+}
+
+impl Policy {
+    /// Workers to hold before the first report.
+    pub fn target(&self, settings: &Settings) -> u32 {
+        let (most, _) = settings.cap();
+        let target = match self {
+            Self::Ours(state) => state.target.max(State::begin(settings).target),
+            Self::Cachew(cachew) => cachew.target,
+            Self::Hpa(hpa) => hpa.target,
+            Self::TfData(estimator) => estimator.target,
+            Self::Fixed(workers) => *workers,
+        };
+        target.clamp(1, most)
+    }
+
+    /// Takes one report in, and decides.
+    pub fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
+        let (most, _) = settings.cap();
+        let target = match self {
+            Self::Ours(state) => {
+                let (next, decision) = decide(report, state, settings);
+                **state = next;
+                return decision;
+            }
+            Self::Cachew(cachew) => cachew.decide(report, most),
+            Self::Hpa(hpa) => hpa.decide(report, most),
+            Self::TfData(estimator) => estimator.decide(report, most),
+            Self::Fixed(workers) => (*workers).clamp(1, most),
+        };
+        Decision { target, reason: Reason::Fixed { workers: target } }
+    }
+
+    /// Whether it has found its count.
+    pub fn has_converged(&self) -> bool {
+        match self {
+            Self::Ours(state) => state.phase == super::Phase::Converged,
+            Self::Cachew(cachew) => cachew.converged.is_some(),
+            Self::Hpa(_) | Self::TfData(_) | Self::Fixed(_) => true,
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Settled reports of one count, summed up: what share of the demand its workers cover.
+//!
+//! Capacity over demand is (1 - f)(1 + x): f the share of its time the trainer waited, x the batches
+//! the queue grew by for each one delivered. x is the slope of a regression line, whose residuals say how
+//! far to trust it: splits arrive in bursts, and all workers of a count at first together.
+//!
+//! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
+//! with the weight its error allows, unless they contradict each other: then what was measured counts.
+
+use super::Report;
+use serde::{Deserialize, Serialize};
+
+/// What times may miss: claims, flushes, deaths, as a share of the demand.
+const UNSEEN: f64 = 0.01;
+/// Error of the slope of a queue that moves up and down by a generation of splits, for each generation
+/// within the block.
+const WAVE: f64 = 0.25;
+/// Where the queue is empty the slope's residuals are too; below this share of the demand nothing is
+/// told apart by it.
+const SLOPE_FLOOR: f64 = 0.003;
+
+/// Sums over the reports of one count.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Block {
+    pub reports: u32,
+    /// Batches delivered before the first report's interval and after the latest.
+    pub from_batch: u64,
+    pub to_batch: u64,
+    step_s: f64,
+    stall_s: f64,
+    workers: f64,
+    full: f64,
+    queue: Line,
+    work_s: f64,
+    shared_s: f64,
+    work_reports: u32,
+}
+
+/// What the estimate by times needs beside the block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Times {
+    pub workers: f64,
+    pub clients: f64,
+    /// Batches all workers make in one lease each.
+    pub generation: f64,
+    /// Relative deviations of one report's step and worker times.
+    pub step_sigma: f64,
+    pub work_sigma: f64,
+}
+
+/// Running regression of y on x by Welford's updates.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Line {
+    count: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+    yy: f64,
+}
+
+impl Line {
+    fn add(&mut self, x: f64, y: f64) {
+        self.count += 1.0;
+        let dx = x - self.x;
+        self.x += dx / self.count;
+        let dy = y - self.y;
+        self.y += dy / self.count;
+        self.xx += dx * (x - self.x);
+        self.xy += dx * (y - self.y);
+        self.yy += dy * (y - self.y);
+    }
+
+    /// Slope and its standard error; none below three points.
+    fn slope(&self) -> Option<(f64, f64)> {
+        if self.count < 3.0 || self.xx <= 0.0 {
+            return None;
+        }
+        let slope = self.xy / self.xx;
+        let residual = (self.yy - slope * self.xy).max(0.0) / (self.count - 2.0);
+        // Few points say little about their own scatter (Student's t).
+        let few = 1.0 + 3.0 / (self.count - 2.0);
+        Some((slope, few * (residual / self.xx).sqrt()))
+    }
+}
+
+/// What a count turned out to be worth.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Capacity {
+    /// Capacity over demand; 1: the workers exactly keep up.
+    pub covered: f64,
+    /// Its standard error.
+    pub error: f64,
+    /// Share of time the trainer waited.
+    pub stall: f64,
+    /// Share of time nothing might be claimed.
+    pub full: f64,
+    /// Mean workers at work.
+    pub workers: f64,
+    /// Batches pile up although the trainer waits: what lies between them is the limit.
+    pub downstream: bool,
+}
+
+impl Block {
+    pub fn add(&mut self, report: &Report, from_batch: u64) {
+        if self.reports == 0 {
+            self.from_batch = from_batch;
+        }
+        self.reports += 1;
+        self.to_batch = report.batches;
+        self.step_s += report.step_s;
+        self.stall_s += report.stall_s;
+        self.workers += report.workers;
+        self.full += report.window_full;
+        self.queue.add(report.batches as f64, report.queue_batches);
+        if let Some(work_s) = report.worker_batch_s() {
+            self.work_s += work_s;
+            self.shared_s += report.worker_times().map_or(0.0, |times| times.shared_s());
+            self.work_reports += 1;
+        }
+    }
+
+    /// The window was not full in it, but for moments.
+    pub fn is_never_full(&self) -> bool {
+        self.full < 0.05 * f64::from(self.reports)
+    }
+
+    /// Batches delivered within it.
+    pub fn batches(&self) -> u64 {
+        self.to_batch.saturating_sub(self.from_batch)
+    }
+
+    /// None before there are three reports.
+    pub fn capacity(&self, times: &Times) -> Option<Capacity> {
+        let (slope, slope_error) = self.queue.slope()?;
+        let reports = f64::from(self.reports);
+        let stall = self.stall_s / (self.step_s + self.stall_s);
+        if !stall.is_finite() {
+            return None;
+        }
+        // Stall and step are measured apart, each with its own error.
+        let noise = times.step_sigma * std::f64::consts::SQRT_2 / reports.sqrt();
+        let stall_error = stall * (1.0 - stall) * noise;
+        // A queue cannot grow by more than is made, nor shrink by more than is taken.
+        let growth = slope.clamp(-1.0, 10.0);
+        let wave = WAVE * times.generation / self.batches().max(1) as f64;
+        let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
+        let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
+        let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
+        let error = stall_error.hypot(growth_error * (1.0 - stall));
+        let (covered, error) = match self.by_times(times) {
+            Some((timed, timed_error))
+                if (timed - measured).abs() < 2.5 * timed_error.hypot(error) =>
+            {
+                let (a, b) = (error.powi(-2), timed_error.powi(-2));
+                ((measured * a + timed * b) / (a + b), (a + b).powf(-0.5))
+            }
+            _ => (measured, error),
+        };
+        Some(Capacity {
+            covered,
+            error,
+            stall,
+            full: self.full / reports,
+            workers: self.workers / reports,
+            downstream,
+        })
+    }
+
+    /// Mean seconds of one worker for one batch; none without three reports of it.
+    pub fn worker_batch_s(&self) -> Option<f64> {
+        (self.work_reports >= 3).then(|| self.work_s / f64::from(self.work_reports))
+    }
+
+    /// Mean seconds of a batch that go to what workers share, of how many; none without three reports.
+    pub fn shared_s(&self) -> Option<(f64, f64)> {
+        let reports = f64::from(self.work_reports);
+        (self.work_reports >= 3).then(|| (self.shared_s / reports, self.work_s / reports))
+    }
+
+    /// Capacity over demand by the times of workers and trainer, and its error.
+    fn by_times(&self, times: &Times) -> Option<(f64, f64)> {
+        let work_s = self.worker_batch_s()?;
+        let step_s = self.step_s / f64::from(self.reports);
+        let covered = times.workers * step_s / (work_s * times.clients);
+        let step_error = times.step_sigma / f64::from(self.reports).sqrt();
+        let work_error = times.work_sigma / f64::from(self.work_reports).sqrt();
+        let error = covered * step_error.hypot(work_error).hypot(UNSEEN);
+        (covered.is_finite() && covered > 0.0).then_some((covered, error))
+    }
+}

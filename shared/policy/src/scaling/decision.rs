@@ -1,0 +1,178 @@
+//! What the policy says: a target, and the reason in one line with its numbers.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Workers to hold from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Decision {
+    pub target: u32,
+    pub reason: Reason,
+}
+
+/// Which limit keeps the target from being higher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    MaxWorkers,
+    Concurrency,
+    Budget,
+}
+
+/// Why the target is what it is. Times are seconds, shares 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "why")]
+pub enum Reason {
+    /// The count was set by the user.
+    Fixed { workers: u32 },
+    /// Nothing is known yet.
+    Start { workers: u32 },
+    /// The first target, from the times of one worker and of the trainer.
+    Estimate { worker_batch_s: f64, step_s: f64, workers: u32 },
+    /// The trainer waits: `covered` of its demand is met.
+    Stalled { covered: f64, from: u32, workers: u32 },
+    /// More is made than used: the queue grows or the window is full.
+    Surplus { covered: f64, from: u32, workers: u32 },
+    /// Workers stand in each other's way: more of them make no more batches.
+    Contention { from: u32, workers: u32 },
+    /// The trainer's own step changed.
+    StepChanged { before_s: f64, after_s: f64, workers: u32 },
+    /// A batch costs a worker more or less than before.
+    WorkerChanged { before_s: f64, after_s: f64, workers: u32 },
+    /// Another execution mode: measured again.
+    ModeChanged { workers: u32 },
+    /// The account grants no more.
+    Throttled { granted: u32 },
+    /// The account grants more again, perhaps.
+    Retry { workers: u32 },
+    /// More would help, and is not allowed.
+    Limited { limit: Limit, wanted: u32, workers: u32 },
+    /// The count is good; looked at again later.
+    Converged { covered: f64, workers: u32 },
+    /// The workers of this target are not all at work, or what they made has not arrived.
+    Settling { workers: u32 },
+    /// The job has nothing left to hand out.
+    NothingLeft { workers: u32 },
+    /// Not enough reports to tell.
+    Measuring { reports: u32, workers: u32 },
+    /// Delivered no more batches than the report before.
+    Repeated { workers: u32 },
+    /// Its numbers cannot be true.
+    Implausible { workers: u32 },
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Fixed { workers } => write!(f, "fixed: {}", Workers(workers)),
+            Self::Start { workers } => write!(f, "start: {}, nothing measured", Workers(workers)),
+            Self::Estimate { worker_batch_s, step_s, workers } => write!(
+                f,
+                "estimate: a worker makes a batch in {}, the trainer takes {}: {}",
+                Seconds(worker_batch_s),
+                Seconds(step_s),
+                Workers(workers)
+            ),
+            Self::Stalled { covered, from, workers } => write!(
+                f,
+                "stalled: {} cover {:.0} % of the demand: {}",
+                Workers(from),
+                covered * 100.0,
+                Workers(workers)
+            ),
+            Self::Surplus { covered, from, workers } => write!(
+                f,
+                "surplus: {} cover {:.0} % of the demand: {}",
+                Workers(from),
+                covered * 100.0,
+                Workers(workers)
+            ),
+            Self::Contention { from, workers } => write!(
+                f,
+                "contention: beyond some count {} make no more than fewer: {}",
+                Workers(from),
+                Workers(workers)
+            ),
+            Self::StepChanged { before_s, after_s, workers } => write!(
+                f,
+                "load: the trainer's step went from {} to {}: {}",
+                Seconds(before_s),
+                Seconds(after_s),
+                Workers(workers)
+            ),
+            Self::WorkerChanged { before_s, after_s, workers } => write!(
+                f,
+                "load: a worker's batch went from {} to {}: {}",
+                Seconds(before_s),
+                Seconds(after_s),
+                Workers(workers)
+            ),
+            Self::ModeChanged { workers } => {
+                write!(f, "mode changed: {} until measured again", Workers(workers))
+            }
+            Self::Throttled { granted } => {
+                write!(f, "throttled: the account grants {}", Workers(granted))
+            }
+            Self::Retry { workers } => {
+                write!(f, "retry: the account may grant {} now", Workers(workers))
+            }
+            Self::Limited { limit, wanted, workers } => {
+                write!(f, "limit: {} would be needed, {limit} allows {workers}", Workers(wanted))
+            }
+            Self::Converged { covered, workers } => write!(
+                f,
+                "converged: {} cover {:.0} % of the demand",
+                Workers(workers),
+                covered * 100.0
+            ),
+            Self::Settling { workers } => {
+                write!(f, "hold: {}, their batches have yet to arrive", Workers(workers))
+            }
+            Self::NothingLeft { workers } => {
+                write!(f, "hold: {}, nothing left to hand out", Workers(workers))
+            }
+            Self::Measuring { reports, workers } => {
+                write!(f, "hold: {} measured for {reports} reports", Workers(workers))
+            }
+            Self::Repeated { workers } => {
+                write!(f, "hold: {}, no batch since the report before", Workers(workers))
+            }
+            Self::Implausible { workers } => {
+                write!(f, "hold: {}, the report's numbers cannot be true", Workers(workers))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MaxWorkers => "the job's maximum",
+            Self::Concurrency => "the account's concurrency",
+            Self::Budget => "the budget",
+        })
+    }
+}
+
+/// "1 worker", "2 workers".
+struct Workers(u32);
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} worker{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
+/// Three digits, in seconds, milliseconds or microseconds.
+struct Seconds(f64);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            s if s >= 1.0 => write!(f, "{s:.2} s"),
+            s if s >= 0.01 => write!(f, "{:.0} ms", s * 1e3),
+            s if s >= 0.001 => write!(f, "{:.1} ms", s * 1e3),
+            s => write!(f, "{:.0} us", s * 1e6),
+        }
+    }
+}

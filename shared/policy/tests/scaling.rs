@@ -1,0 +1,278 @@
+//! The scaling policy by table and by property: what it must never do, whatever it is told.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use gristmill_policy::scaling::{
+    Decision, Phase, Reason, Report, Settings, State, WorkerTimes, decide,
+};
+use proptest::prelude::*;
+use std::time::Instant;
+
+/// What an ideal system reports: `workers` that take `work_s` for a batch, a trainer that takes `step_s`.
+struct Ideal {
+    step_s: f64,
+    work_s: f64,
+    batches: u64,
+    queue: f64,
+}
+
+impl Ideal {
+    fn new(step_s: f64, work_s: f64) -> Self {
+        Self { step_s, work_s, batches: 0, queue: 0.0 }
+    }
+
+    fn report(&mut self, workers: u32) -> Report {
+        let covered = f64::from(workers) * self.step_s / self.work_s;
+        self.batches += 100;
+        self.queue = (self.queue + 100.0 * (covered - 1.0)).clamp(0.0, 5_000.0);
+        let stall_s = if self.queue > 0.0 { 0.0 } else { self.step_s * (1.0 / covered - 1.0) };
+        Report {
+            batches: self.batches,
+            clients: 1,
+            step_s: self.step_s,
+            stall_s: stall_s.max(0.0),
+            queue_batches: self.queue,
+            ahead_batches: self.queue as u64 + u64::from(workers),
+            lease_batches: 1,
+            claimable: 100,
+            window_full: 0.0,
+            workers: f64::from(workers),
+            outstanding: workers,
+            throttled: 0,
+            worker: Some(WorkerTimes { compute_s: self.work_s, ..WorkerTimes::default() }),
+            mode: 0,
+            at_s: 0.0,
+        }
+    }
+
+    /// Lets the policy run; returns its targets.
+    fn run(&mut self, state: &mut State, settings: &Settings, reports: usize) -> Vec<u32> {
+        let decided = (0..reports).map(|_| {
+            let report = self.report(state.target.max(1));
+            let (next, decision) = decide(&report, state, settings);
+            *state = next;
+            decision.target
+        });
+        decided.collect()
+    }
+}
+
+#[test]
+fn it_goes_to_the_fewest_that_keep_up_and_stays() {
+    for (step_s, work_s, optimum) in [
+        (0.1, 1.6, 16),
+        (0.1, 0.05, 1),
+        (0.1, 0.1, 1),
+        (0.1, 0.19, 2),
+        (0.01, 6.0, 583),
+        (0.01, 29.9, 2_903),
+        (2.0, 61.0, 30),
+    ] {
+        let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
+        let mut state = State::begin(&settings);
+        // Batches of 2,900 workers that were asked for at once take 30 reports to arrive.
+        let targets = Ideal::new(step_s, work_s).run(&mut state, &settings, 300);
+        let last = targets[299];
+        assert!(last.abs_diff(optimum) <= 1 + optimum / 100, "{last}, not {optimum}");
+        assert_eq!(state.phase, Phase::Converged);
+        assert!(state.decisions <= 3, "{} decisions for {optimum}", state.decisions);
+        assert!(targets[150..].iter().all(|target| *target == last), "it moves after that");
+    }
+}
+
+#[test]
+fn the_first_report_is_enough_for_an_estimate() {
+    let settings = Settings::default();
+    let state = State::begin(&settings);
+    let (_, decision) = decide(&Ideal::new(0.12, 1.2).report(1), &state, &settings);
+    assert_eq!(decision.target, 10);
+    assert_eq!(
+        decision.reason.to_string(),
+        "estimate: a worker makes a batch in 1.20 s, the trainer takes 120 ms: 10 workers"
+    );
+}
+
+#[test]
+fn a_change_of_load_is_followed_within_ten_reports() {
+    for (factor, optimum) in [(0.5, 20), (2.0, 5)] {
+        let settings = Settings::default();
+        let mut state = State::begin(&settings);
+        let mut ideal = Ideal::new(0.1, 1.0);
+        ideal.run(&mut state, &settings, 60);
+        assert_eq!(state.target, 10);
+        ideal.step_s *= factor;
+        let targets = ideal.run(&mut state, &settings, 10);
+        assert!(targets[9].abs_diff(optimum) <= 1, "{targets:?}, not {optimum}");
+    }
+}
+
+#[test]
+fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 1.0);
+    for _ in 0..80 {
+        let mut report = ideal.report(state.target);
+        // What lies between lets through four workers' batches.
+        (report.stall_s, report.workers) = (0.15, 4.0);
+        (report.window_full, report.queue_batches) = (0.9, 400.0);
+        let (next, _) = decide(&report, &state, &settings);
+        assert!(next.target <= 10, "never more than the estimate");
+        state = next;
+    }
+    assert_eq!(state.target, 4);
+}
+
+#[test]
+fn limits_hold_and_are_named() {
+    let unlimited = Settings::default();
+    let budget = Settings { budget_usd_per_hour: Some(0.5), usd_per_worker_hour: 0.1, ..unlimited };
+    for (settings, most, says) in [
+        (Settings { max_workers: 7, ..unlimited }, 7, "the job's maximum allows 7"),
+        (Settings { concurrency: 6, ..unlimited }, 6, "the account's concurrency allows 6"),
+        (budget, 5, "the budget allows 5"),
+    ] {
+        let mut state = State::begin(&settings);
+        let mut ideal = Ideal::new(0.1, 1.6);
+        let targets = ideal.run(&mut state, &settings, 60);
+        assert!(targets.iter().all(|target| *target <= most));
+        assert_eq!(targets[59], most);
+        let (_, decision) = decide(&ideal.report(most), &State::begin(&settings), &settings);
+        assert!(decision.reason.to_string().contains(says), "{}", decision.reason);
+    }
+}
+
+#[test]
+fn refused_invocations_count_as_a_limit() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    for _ in 0..30 {
+        let granted = state.target.min(9);
+        let mut report = ideal.report(granted);
+        report.throttled = state.target - granted;
+        state = decide(&report, &state, &settings).0;
+    }
+    assert_eq!(state.target, 9);
+}
+
+#[test]
+fn stale_reports_and_impossible_ones_change_nothing() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    ideal.run(&mut state, &settings, 5);
+    let good = ideal.report(state.target);
+    let stale = Report { batches: 100, ..good };
+    let zero = Report { step_s: 0.0, ..good };
+    let nan = Report { stall_s: f64::NAN, ..good };
+    for report in [stale, zero, nan] {
+        let (next, decision) = decide(&report, &state, &settings);
+        assert_eq!(next, state);
+        assert_eq!(decision.target, state.target);
+    }
+}
+
+#[test]
+fn another_mode_is_measured_anew() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    ideal.run(&mut state, &settings, 40);
+    assert_eq!(state.target, 16);
+    ideal.work_s = 0.3;
+    for _ in 0..20 {
+        let report = Report { mode: 1, ..ideal.report(state.target) };
+        state = decide(&report, &state, &settings).0;
+    }
+    assert_eq!(state.target, 3);
+}
+
+#[test]
+fn a_fixed_count_decides_nothing() {
+    let settings = Settings { fixed: Some(8), ..Settings::default() };
+    let state = State::begin(&settings);
+    assert_eq!(state.target, 8);
+    let (_, decision) = decide(&Ideal::new(0.1, 9.0).report(8), &state, &settings);
+    assert_eq!(decision, Decision { target: 8, reason: Reason::Fixed { workers: 8 } });
+}
+
+#[test]
+fn state_is_small_and_tolerates_other_versions() {
+    let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
+    let mut state = State::begin(&settings);
+    Ideal::new(0.01, 30.0).run(&mut state, &settings, 200);
+    let text = serde_json::to_string(&state).unwrap();
+    assert!(text.len() < 2_048, "{} bytes", text.len());
+    let newer = text.replacen('{', "{\"from_the_future\":1,", 1);
+    assert_eq!(serde_json::from_str::<State>(&newer).unwrap(), state);
+    let older: State = serde_json::from_str("{\"target\":7}").unwrap();
+    assert_eq!(older.target, 7);
+}
+
+#[test]
+fn a_decision_takes_no_time_even_for_thousands() {
+    let settings = Settings { max_workers: 5_000, concurrency: 5_000, ..Settings::default() };
+    let mut state = State::begin(&settings);
+    let begun = Instant::now();
+    Ideal::new(0.005, 25.0).run(&mut state, &settings, 1_000);
+    assert!(begun.elapsed().as_secs_f64() / 1_000.0 < 1e-3, "{:?}", begun.elapsed());
+}
+
+fn any_number() -> impl Strategy<Value = f64> {
+    prop_oneof![
+        0.0..10.0f64,
+        any::<f64>(),
+        Just(f64::NAN),
+        Just(f64::INFINITY),
+        Just(0.0),
+        Just(1e-300),
+        Just(1e300)
+    ]
+}
+
+prop_compose! {
+    fn any_report()(
+        numbers in proptest::array::uniform8(any_number()),
+        counts in proptest::array::uniform7(prop_oneof![0..2_000u32, any::<u32>()]),
+        batches in prop_oneof![0..100_000u64, any::<u64>()],
+        has_worker in any::<bool>(),
+    ) -> Report {
+        let [step_s, stall_s, queue_batches, window_full, workers, source_s, compute_s, at_s] = numbers;
+        let [clients, outstanding, throttled, mode, claimable, lease_batches, ahead] = counts;
+        let worker = has_worker.then_some(WorkerTimes { source_s, compute_s, put_s: source_s });
+        Report {
+            batches, clients, step_s, stall_s, queue_batches, ahead_batches: u64::from(ahead),
+            lease_batches, claimable, window_full, workers, outstanding, throttled, worker,
+            mode: mode % 3, at_s,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn whatever_it_is_told_it_keeps_to_the_limits(
+        reports in proptest::collection::vec(any_report(), 1..60),
+        max_workers in 1..6_000u32,
+        concurrency in 1..6_000u32,
+    ) {
+        let settings = Settings { max_workers, concurrency, ..Settings::default() };
+        let mut state = State::begin(&settings);
+        for report in &reports {
+            let (next, decision) = decide(report, &state, &settings);
+            prop_assert!((1..=max_workers.min(concurrency)).contains(&decision.target));
+            prop_assert_eq!(next.target, decision.target);
+            prop_assert!(!decision.reason.to_string().contains('\n'));
+            let (again, repeated) = decide(report, &next, &settings);
+            prop_assert_eq!(repeated.target, decision.target, "a repeated report");
+            prop_assert_eq!(again, next);
+            let text = serde_json::to_string(&next).unwrap();
+            prop_assert!(text.len() < 2_048);
+            let back: State = serde_json::from_str(&text).unwrap();
+            prop_assert_eq!(back, next);
+            state = next;
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Holds a policy against the swept optimum over many seeds, and beside plain Cachew.
+
+use crate::{Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweep};
+use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
+use serde::Serialize;
+
+/// How near the new optimum that is: nearer takes longer than ten reports of 10 % noise can tell.
+const FOLLOWED_SHARE: f64 = 0.10;
+/// A choice this near the optimum is as good, for counts above 33.
+const CHOSEN_SHARE: f64 = 0.03;
+
+/// What one phase of a scenario came to, over all seeds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseVerdict {
+    pub phase: usize,
+    /// The fewest workers within the tolerance of the best batch time, from the sweep.
+    pub optimum: u32,
+    pub best_batch_time_s: f64,
+    /// Median of the seeds' counts at the end of the phase.
+    pub chosen: u32,
+    /// Share of seeds, in percent, within 1 worker or 3 % of the optimum.
+    pub within: f64,
+    /// Of all seeds.
+    pub reversals: u32,
+    /// Share of seeds, in percent, whose target came within 1 worker or 10 % of the new optimum in 10 reports;
+    /// none for the first phase.
+    pub followed: Option<f64>,
+}
+
+/// Whether a scenario's bars hold, and by how much.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Verdict {
+    pub name: String,
+    pub paper: Option<f64>,
+    pub seeds: u32,
+    pub phases: Vec<PhaseVerdict>,
+    /// Median of the changes of the target until it first converged.
+    pub decisions: u32,
+    /// Median of the reports until then.
+    pub reports: usize,
+    /// Plain Cachew with exact measurements, its best case: changes of its target, and where it converged;
+    /// none where it did not.
+    pub cachew: Option<(u32, u32)>,
+    /// Bars that do not hold, one line each.
+    pub failures: Vec<String>,
+}
+
+impl Verdict {
+    pub fn holds(&self) -> bool {
+        self.failures.is_empty()
+    }
+}
+
+/// Runs the production policy under `seeds` seeds and compares.
+pub fn check(scenario: &Scenario, seeds: u32) -> Verdict {
+    let sweeps: Vec<Sweep> =
+        (0..scenario.phases.len()).map(|phase| sweep(scenario, phase)).collect();
+    let runs: Vec<Run> = (0..u64::from(seeds))
+        .map(|seed| {
+            simulate(scenario, seed, Policy::Ours(Box::new(State::begin(&scenario.settings))))
+        })
+        .collect();
+    let phases: Vec<PhaseVerdict> = sweeps.iter().map(|sweep| judge(sweep, &runs)).collect();
+    let decisions = median(runs.iter().map(|run| run.decisions(0).0));
+    let reports =
+        median(runs.iter().map(|run| run.reports_to_convergence(0).unwrap_or(run.ticks.len())));
+    let mut verdict = Verdict {
+        name: scenario.name.clone(),
+        paper: scenario.paper.as_ref().and_then(|paper| paper.workers),
+        seeds,
+        phases,
+        decisions,
+        reports,
+        cachew: cachew(&sweeps[0], &scenario.settings),
+        failures: Vec::new(),
+    };
+    verdict.failures = failures(&verdict, scenario.at_least);
+    verdict
+}
+
+/// Whether a count is as good as the optimum.
+pub fn is_near(chosen: u32, optimum: u32, share: f64) -> bool {
+    f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
+}
+
+fn judge(sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
+    let phase = sweep.phase;
+    let share = |holds: &dyn Fn(&Run) -> bool| {
+        100.0 * runs.iter().filter(|run| holds(run)).count() as f64 / runs.len().max(1) as f64
+    };
+    let followed = |run: &Run| {
+        run.phase(phase)
+            .take(FOLLOWED_REPORTS)
+            .any(|tick| is_near(tick.target, sweep.optimum, FOLLOWED_SHARE))
+    };
+    PhaseVerdict {
+        phase,
+        optimum: sweep.optimum,
+        best_batch_time_s: sweep.best_batch_time_s,
+        chosen: median(runs.iter().map(|run| run.chosen(phase))),
+        within: share(&|run| is_near(run.chosen(phase), sweep.optimum, CHOSEN_SHARE)),
+        reversals: runs.iter().map(|run| run.reversals(phase)).sum(),
+        followed: (phase > 0).then(|| share(&followed)),
+    }
+}
+
+/// Plain Cachew where every measurement is exact and at once: on the swept curve of the first phase.
+fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
+    let most = settings.cap().0.min(sweep.counts.last().map_or(1, |at| at.workers));
+    let mut cachew = Cachew::default();
+    let mut decisions = 0;
+    for reports in 1..=u64::from(4 * most + 4) {
+        let before = cachew.target;
+        // The sweep leaves out counts that Cachew, which stops near 33, does not reach.
+        let at = sweep.counts.iter().find(|at| at.workers >= before)?;
+        let report = Report {
+            // Further apart than its pause after a change.
+            batches: reports * 1_000,
+            step_s: at.batch_time_s,
+            outstanding: before,
+            ..Report::default()
+        };
+        cachew.decide(&report, most);
+        decisions += u32::from(cachew.target != before);
+        if cachew.converged.is_some() {
+            return Some((decisions, cachew.target));
+        }
+    }
+    None
+}
+
+fn failures(verdict: &Verdict, at_least: f64) -> Vec<String> {
+    let mut failures = Vec::new();
+    for phase in &verdict.phases {
+        let at = phase.phase;
+        if phase.within < at_least {
+            failures.push(format!(
+                "phase {at}: {:.0} % of seeds within 1 worker or 3 % of {} (median {}), not {at_least:.0} %",
+                phase.within, phase.optimum, phase.chosen
+            ));
+        }
+        if phase.reversals > 0 {
+            failures.push(format!("phase {at}: {} reversals after convergence", phase.reversals));
+        }
+        if phase.followed.is_some_and(|followed| followed < at_least) {
+            failures.push(format!(
+                "phase {at}: {:.0} % of seeds follow the change of load within 10 reports, not {at_least:.0} %",
+                phase.followed.unwrap_or_default()
+            ));
+        }
+    }
+    // One decision is the fewest there can be where the start is not the optimum.
+    if let Some((theirs, _)) = verdict
+        .cachew
+        .filter(|(theirs, _)| verdict.decisions > 1 && 2 * verdict.decisions > *theirs)
+    {
+        failures
+            .push(format!("{} decisions, more than half of Cachew's {theirs}", verdict.decisions));
+    }
+    failures
+}
+
+fn median<T: Ord + Default + Copy>(values: impl Iterator<Item = T>) -> T {
+    let mut values: Vec<T> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

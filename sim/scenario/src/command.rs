@@ -1,0 +1,259 @@
+//! The `simulate` command: arguments, and what it prints.
+
+use crate::{
+    Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate, sweep,
+    table,
+};
+use gristmill_policy::scaling::{Cachew, Hpa, Policy, State, TfData};
+use std::{
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
+
+/// Runs the policies in modelled worlds: how many workers they choose, and how many would have been right.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// A scenario file (docs/scenarios.md), or the name of one that is built in.
+    pub scenario: Option<String>,
+    /// Check every scenario that is built in.
+    #[arg(long, conflicts_with = "scenario")]
+    pub all: bool,
+    /// Check this many scenarios drawn at random, beginning with number `--seed`.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all"])]
+    pub random: Option<u64>,
+    /// Check under this many seeds: whether the bars hold.
+    #[arg(long, value_name = "N")]
+    pub seeds: Option<u32>,
+    /// The seed of a single run.
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// ours, cachew, hpa, tfdata or fixed:N.
+    #[arg(long, default_value = "ours")]
+    pub policy: String,
+    /// Try every count, and say which is right.
+    #[arg(long)]
+    pub sweep: bool,
+    /// One JSON object instead of text.
+    #[arg(long)]
+    pub json: bool,
+    /// Draw the run into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+    /// Write the scenarios drawn at random, or those built in, into this directory.
+    #[arg(long, value_name = "DIR")]
+    pub write: Option<PathBuf>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Exit code 0.
+    Held,
+    /// A bar does not hold: exit code 1. Errors are 2.
+    Failed,
+}
+
+/// Seeds of `--all` and `--random` unless said otherwise.
+const SEEDS: u32 = 100;
+
+/// Runs the command; everything it says goes to `out`.
+pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
+    let say = |out: &mut dyn Write, text: &str| {
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .map_err(|source| ScenarioError::Unwritable { path: "standard output".into(), source })
+    };
+    let many = match (args.all, args.random) {
+        (true, _) => {
+            let all = shipped().iter();
+            Some(all.map(|(name, text)| (format!("{name}.toml"), (*text).to_owned())).collect())
+        }
+        (_, Some(count)) => {
+            let numbers = args.seed..args.seed.saturating_add(count);
+            Some(numbers.map(|n| (format!("random-{n}.toml"), random_scenario(n))).collect())
+        }
+        _ => None::<Vec<(String, String)>>,
+    };
+    if let Some(texts) = many {
+        if let Some(directory) = &args.write {
+            write_all(directory, &texts)?;
+        }
+        let verdicts = check_all(&texts, args.seeds.unwrap_or(SEEDS).max(1))?;
+        say(out, &show_verdicts(&verdicts, args.json))?;
+        return Ok(outcome(&verdicts));
+    }
+    let Some(name) = &args.scenario else {
+        let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
+        let message = format!(
+            "name a scenario file, --all or --random N; built in are: {}",
+            names.join(", ")
+        );
+        return Err(ScenarioError::Usage(message));
+    };
+    let scenario = load(name)?;
+    if let Some(seeds) = args.seeds {
+        let verdicts = [check(&scenario, seeds.max(1))];
+        say(out, &show_verdicts(&verdicts, args.json))?;
+        return Ok(outcome(&verdicts));
+    }
+    let run = simulate(&scenario, args.seed, policy(&args.policy, &scenario)?);
+    let sweeps: Vec<_> = match args.sweep {
+        true => (0..scenario.phases.len()).map(|phase| sweep(&scenario, phase)).collect(),
+        false => Vec::new(),
+    };
+    if let Some(directory) = &args.svg {
+        let file = format!("{}-{}.svg", slug(&scenario.name), slug(&args.policy));
+        write_all(directory, &[(file, plots(&scenario, &run))])?;
+    }
+    let text = if args.json {
+        let value = serde_json::json!({
+            "scenario": scenario.name,
+            "policy": args.policy,
+            "provenance": scenario.provenance,
+            "run": run,
+            "sweep": sweeps,
+        });
+        format!("{value}\n")
+    } else {
+        show_run(&scenario, &run, &sweeps)
+    };
+    say(out, &text)?;
+    Ok(Outcome::Held)
+}
+
+fn outcome(verdicts: &[Verdict]) -> Outcome {
+    if verdicts.iter().all(Verdict::holds) { Outcome::Held } else { Outcome::Failed }
+}
+
+fn show_verdicts(verdicts: &[Verdict], json: bool) -> String {
+    if json {
+        let holds = verdicts.iter().all(Verdict::holds);
+        return format!("{}\n", serde_json::json!({ "holds": holds, "scenarios": verdicts }));
+    }
+    table(verdicts)
+}
+
+fn load(name: &str) -> Result<Scenario, ScenarioError> {
+    if let Some((_, text)) = shipped().iter().find(|(shipped, _)| *shipped == name) {
+        return Scenario::parse(text, name);
+    }
+    let text = fs::read_to_string(name)
+        .map_err(|source| ScenarioError::Unreadable { path: name.to_owned(), source })?;
+    Scenario::parse(&text, name)
+}
+
+fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), ScenarioError> {
+    let unwritable = |path: &Path| {
+        let path = path.display().to_string();
+        |source| ScenarioError::Unwritable { path, source }
+    };
+    fs::create_dir_all(directory).map_err(unwritable(directory))?;
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text).map_err(unwritable(&path))?;
+    }
+    Ok(())
+}
+
+/// The policy of a name, at its start.
+pub fn policy(name: &str, scenario: &Scenario) -> Result<Policy, ScenarioError> {
+    Ok(match name {
+        "ours" => Policy::Ours(Box::new(State::begin(&scenario.settings))),
+        "cachew" => Policy::Cachew(Cachew::default()),
+        "hpa" => Policy::Hpa(Hpa::default()),
+        "tfdata" => Policy::TfData(TfData::default()),
+        _ => match name.strip_prefix("fixed:").map(str::parse) {
+            Some(Ok(workers)) => Policy::Fixed(workers),
+            _ => {
+                let message = format!("no policy `{name}`: ours, cachew, hpa, tfdata or fixed:N");
+                return Err(ScenarioError::Usage(message));
+            }
+        },
+    })
+}
+
+/// Checks all, two or more at a time as the machine allows, in the order given.
+fn check_all(texts: &[(String, String)], seeds: u32) -> Result<Vec<Verdict>, ScenarioError> {
+    let scenarios: Vec<Scenario> =
+        texts.iter().map(|(name, text)| Scenario::parse(text, name)).collect::<Result<_, _>>()?;
+    let threads = thread::available_parallelism().map_or(1, |count| count.get());
+    let next = AtomicUsize::new(0);
+    let mut verdicts: Vec<(usize, Verdict)> = thread::scope(|scope| {
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(scenario) = scenarios.get(index) else { return done };
+                done.push((index, check(scenario, seeds)));
+            }
+        };
+        let threads: Vec<_> =
+            (0..threads.min(scenarios.len())).map(|_| scope.spawn(work)).collect();
+        // A panic in a thread is a mistake of the simulator: it goes on up.
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().flat_map(join).collect()
+    });
+    verdicts.sort_by_key(|(index, _)| *index);
+    Ok(verdicts.into_iter().map(|(_, verdict)| verdict).collect())
+}
+
+fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
+    let mut text = format!("{}\n", scenario.name);
+    let mut last = 0;
+    for tick in &run.ticks {
+        let is_news = tick.target != tick.before || tick.has_converged && last != tick.target;
+        if is_news {
+            text += &format!(
+                "batch {:>8}  {:>9}  {}\n",
+                tick.batches,
+                crate::quantity::show_seconds(tick.batch_time_s),
+                tick.reason
+            );
+            last = if tick.has_converged { tick.target } else { 0 };
+        } else if std::env::var("V").is_ok() {
+            text += &format!(
+                "   {} f={:.3} q={:.1} w={:.1} t={} {}\n",
+                tick.batches,
+                tick.stall_s / tick.batch_time_s,
+                tick.queue_batches,
+                tick.workers,
+                tick.target,
+                tick.reason
+            );
+        }
+    }
+    for sweep in sweeps {
+        let best = crate::quantity::show_seconds(sweep.best_batch_time_s);
+        text += &format!(
+            "phase {}: {} chosen; the sweep says {}, best batch time {best}\n",
+            sweep.phase,
+            run.chosen(sweep.phase),
+            sweep.optimum
+        );
+        for at in &sweep.counts {
+            text +=
+                &format!("{:>8}  {}\n", at.workers, crate::quantity::show_seconds(at.batch_time_s));
+        }
+    }
+    let cost = run.cost;
+    text += &format!(
+        "{} batches in {}; workers {:.0} s, ${:.4}; requests ${:.4}; accelerator ${:.4}\n",
+        run.batches,
+        crate::quantity::show_seconds(run.elapsed_s),
+        run.worker_s,
+        cost.workers_usd,
+        cost.requests_usd,
+        cost.accelerator_usd
+    );
+    text
+}
+
+fn slug(name: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    name.chars().map(plain).collect()
+}

@@ -1,0 +1,389 @@
+//! One run in virtual time: workers claim, read, compute and put splits; a trainer takes batches in order;
+//! every so many batches it reports, and the policy under test decides.
+//!
+//! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, since
+//! they are most of what happens. Everything is decided by the scenario, the seed and the policy.
+
+use crate::{
+    Run, Scenario, World, meter::Meter, noise::Noise, platform::Platform, run::Tick,
+    server::Server, splits::Splits, trainer::Trainer,
+};
+use gristmill_policy::scaling::{Observation, Policy, Report, Settings, WorkerTimes, top_up};
+use std::{
+    cmp::{Ordering, Reverse},
+    collections::BinaryHeap,
+};
+
+/// What happens to a worker, at a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Event {
+    at_s: f64,
+    /// Decides between events of one moment: the order they were made in.
+    number: u64,
+    what: What,
+    worker: u32,
+    /// The worker's split when it was made; another one since makes it void.
+    turn: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// Its environment is up.
+    Ready,
+    /// Its split is computed and is to be put.
+    Computed,
+    /// Its split is committed.
+    Committed,
+    /// It dies at its work.
+    Died,
+    /// Its death is noticed.
+    Noticed,
+}
+
+impl Eq for Event {}
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.at_s.total_cmp(&other.at_s).then(self.number.cmp(&other.number))
+    }
+}
+
+/// One function at work.
+#[derive(Debug, Clone, Copy, Default)]
+struct Worker {
+    born_s: f64,
+    slowness: f64,
+    split: u64,
+    /// Splits of its lease still to do after this one.
+    lease_left: u32,
+    turn: u32,
+    started_s: f64,
+    times: WorkerTimes,
+    holds_lease: bool,
+}
+
+pub(crate) struct Engine<'s> {
+    scenario: &'s Scenario,
+    world: World,
+    phase: usize,
+    settings: Settings,
+    policy: Policy,
+    target: u32,
+    now_s: f64,
+    numbers: u64,
+    events: BinaryHeap<Reverse<Event>>,
+    workers: Vec<Worker>,
+    idle_slots: Vec<u32>,
+    platform: Platform,
+    splits: Splits,
+    trainer: Trainer,
+    source: Server,
+    gets: Server,
+    puts: Server,
+    table: Server,
+    work_noise: Noise,
+    life_noise: Noise,
+    report_noise: Noise,
+    meter: Meter,
+    next_poll_s: f64,
+    wants_workers: bool,
+    run: Run,
+}
+
+impl<'s> Engine<'s> {
+    pub fn new(scenario: &'s Scenario, phase: usize, seed: u64, policy: Policy) -> Self {
+        let world = scenario.phases[phase].world.clone();
+        let target = policy.target(&scenario.settings);
+        Self {
+            target,
+            policy,
+            phase,
+            settings: scenario.settings,
+            now_s: 0.0,
+            numbers: 0,
+            events: BinaryHeap::new(),
+            workers: Vec::new(),
+            idle_slots: Vec::new(),
+            platform: Platform::default(),
+            splits: Splits::new(scenario.batches, &world),
+            trainer: Trainer::new(Noise::new(seed, 1)),
+            source: Server::default(),
+            gets: Server::default(),
+            puts: Server::default(),
+            table: Server::default(),
+            work_noise: Noise::new(seed, 2),
+            life_noise: Noise::new(seed, 3),
+            report_noise: Noise::new(seed, 4),
+            meter: Meter::default(),
+            next_poll_s: 0.0,
+            wants_workers: true,
+            run: Run::new(seed, target),
+            scenario,
+            world,
+        }
+    }
+
+    /// Runs to the scenario's last batch, or until `stop` says so of the meter's reports.
+    pub fn run(mut self, mut stop: impl FnMut(&Tick) -> bool) -> Run {
+        // The rest of a division by the clients is never taken.
+        while self.splits.delivered() + u64::from(self.world.clients) <= self.splits.batches() {
+            let take_s = self.trainer.next_take_s(&self.world);
+            let event_s = self.events.peek().map_or(f64::INFINITY, |event| event.0.at_s);
+            let at_s = take_s.min(event_s).min(self.next_poll_s);
+            self.pass(at_s);
+            if take_s <= event_s && take_s <= self.next_poll_s {
+                if self.take() {
+                    let tick = self.report();
+                    let stops = stop(&tick);
+                    self.run.ticks.push(tick);
+                    if stops {
+                        break;
+                    }
+                }
+            } else if event_s <= self.next_poll_s {
+                if let Some(Reverse(event)) = self.events.pop() {
+                    self.handle(event);
+                }
+            } else {
+                self.poll();
+            }
+        }
+        self.run.finish(self.now_s, self.splits.delivered(), &self.scenario.prices);
+        self.run
+    }
+
+    /// Lets time pass, and counts it.
+    fn pass(&mut self, to_s: f64) {
+        let full = self.splits.is_full(&self.world);
+        self.meter.pass(to_s - self.now_s, self.platform.at_work, full);
+        self.run.worker_s += (to_s - self.now_s) * f64::from(self.platform.outstanding);
+        self.now_s = to_s;
+    }
+
+    fn schedule(&mut self, at_s: f64, what: What, worker: u32) {
+        let turn = self.workers[worker as usize].turn;
+        self.numbers += 1;
+        self.events.push(Reverse(Event { at_s, number: self.numbers, what, worker, turn }));
+    }
+
+    /// The coordinator looks at the job and has the scaler top it up.
+    fn poll(&mut self) {
+        self.next_poll_s = self.now_s + self.world.poll_s;
+        let ready = self.splits.ready();
+        // As the service does: drained at the top of the window, woken below half.
+        self.wants_workers = match ready {
+            ready if ready >= self.world.window_batches => false,
+            ready if ready * 2 < self.world.window_batches => true,
+            _ => self.wants_workers,
+        };
+        let claimable = self.splits.claimable(&self.world);
+        if !self.wants_workers || claimable == 0 {
+            return;
+        }
+        let outstanding = self.platform.outstanding;
+        let invoke = top_up(&Observation { claimable, outstanding }, self.target).invoke;
+        if invoke == 0 {
+            return;
+        }
+        let granted = self.platform.grant(invoke, self.now_s, &self.world);
+        self.meter.throttled += invoke - granted;
+        self.run.invocations += u64::from(granted);
+        for _ in 0..granted {
+            self.start();
+        }
+    }
+
+    fn start(&mut self) {
+        let slot = self.idle_slots.pop().unwrap_or(self.workers.len() as u32);
+        if slot as usize == self.workers.len() {
+            self.workers.push(Worker::default());
+        }
+        let (slowness, is_cold) = self.platform.take_environment(&self.world);
+        let cold_s = if is_cold { self.world.cold_start_s } else { 0.0 };
+        let turn = self.workers[slot as usize].turn + 1;
+        self.workers[slot as usize] =
+            Worker { born_s: self.now_s, slowness, turn, ..Worker::default() };
+        self.schedule(self.now_s + self.world.invoke_delay_s + cold_s, What::Ready, slot);
+    }
+
+    fn handle(&mut self, event: Event) {
+        let worker = &mut self.workers[event.worker as usize];
+        if worker.turn != event.turn {
+            return;
+        }
+        match event.what {
+            What::Ready => self.claim(event.worker),
+            What::Computed => {
+                let bytes = self.world.batch_bytes * self.splits.split_batches();
+                let sent_s = bytes / self.world.network_per_s;
+                let admitted = self.puts.serve(self.now_s, 1.0, self.world.puts_per_s);
+                let put_s = admitted - self.now_s + sent_s;
+                worker.times.put_s = put_s;
+                // Asked for now: a call in the future would keep those before it waiting.
+                let flushed = self.table.serve(self.now_s, 1.0, self.world.table_per_s);
+                let flushed_s = flushed + put_s + self.world.call_s;
+                self.schedule(flushed_s, What::Committed, event.worker);
+            }
+            What::Committed => self.committed(event.worker),
+            What::Died => {
+                // Whatever else was to happen to it will not.
+                worker.turn += 1;
+                worker.holds_lease = false;
+                self.platform.at_work -= 1;
+                self.run.deaths += 1;
+                self.schedule(self.now_s + self.world.death_notice_s, What::Noticed, event.worker);
+            }
+            What::Noticed => {
+                let (first, left) = (worker.split, worker.lease_left);
+                self.splits.give_back(first, left);
+                self.end(event.worker, false);
+            }
+        }
+    }
+
+    fn committed(&mut self, slot: u32) {
+        let worker = self.workers[slot as usize];
+        self.meter.flushed(&worker.times, self.splits.split_batches());
+        self.run.splits += 1;
+        let (now_s, world) = (self.now_s, &self.world);
+        let trainer = &mut self.trainer;
+        self.splits.commit(worker.split, |batches| trainer.arrived(batches, now_s, world));
+        if worker.lease_left > 0 {
+            let worker = &mut self.workers[slot as usize];
+            worker.lease_left -= 1;
+            worker.split += 1;
+            self.work(slot);
+        } else {
+            self.workers[slot as usize].holds_lease = false;
+            self.platform.at_work -= 1;
+            self.claim(slot);
+        }
+    }
+
+    /// A worker asks for a lease, and leaves if there is none or it is one too many.
+    fn claim(&mut self, slot: u32) {
+        let age_s = self.now_s - self.workers[slot as usize].born_s;
+        let lease_s = f64::from(self.world.split_batches * self.world.lease_splits)
+            * self.world.worker_batch_s();
+        // It leaves before the platform ends it, but for its first lease.
+        let too_old = age_s > 0.0 && age_s + lease_s > self.world.lifetime_s && age_s > lease_s;
+        let superfluous = self.platform.outstanding > self.target;
+        let lease = if too_old || superfluous { None } else { self.splits.claim(&self.world) };
+        let Some((split, splits)) = lease else {
+            self.end(slot, true);
+            return;
+        };
+        let worker = &mut self.workers[slot as usize];
+        worker.split = split;
+        worker.lease_left = splits - 1;
+        worker.holds_lease = true;
+        self.platform.at_work += 1;
+        self.work(slot);
+    }
+
+    /// Begins a split: claim or mark, read, compute.
+    fn work(&mut self, slot: u32) {
+        let world = &self.world;
+        let batches = self.splits.split_batches();
+        let called_s =
+            self.table.serve(self.now_s, 1.0, world.table_per_s) - self.now_s + world.call_s;
+        let bytes = world.source_bytes * batches;
+        let mut read_s = 0.0;
+        if bytes > 0.0 {
+            let admitted_s = self.gets.serve(self.now_s, 1.0, world.gets_per_s);
+            let sent_s = admitted_s + bytes / world.network_per_s;
+            let served_s = self.source.serve(self.now_s, bytes, world.source_per_s);
+            read_s = served_s.max(sent_s) - self.now_s;
+        }
+        let others = f64::from(self.platform.at_work.saturating_sub(1));
+        let worker = &mut self.workers[slot as usize];
+        let compute_s = world.compute_s * batches / world.vcpus
+            * worker.slowness
+            * self.work_noise.factor(world.worker_noise)
+            * (1.0 + world.interference * others);
+        worker.turn += 1;
+        worker.started_s = self.now_s;
+        worker.times = WorkerTimes { source_s: read_s, compute_s, put_s: 0.0 };
+        let done_s = self.now_s + called_s + read_s + compute_s;
+        if world.mean_life_s.is_finite() {
+            let dies_s = self.now_s + self.life_noise.exponential(world.mean_life_s);
+            if dies_s < done_s {
+                self.schedule(dies_s, What::Died, slot);
+                return;
+            }
+        }
+        self.schedule(done_s, What::Computed, slot);
+    }
+
+    fn end(&mut self, slot: u32, stays_warm: bool) {
+        self.workers[slot as usize].turn += 1;
+        let slowness = self.workers[slot as usize].slowness;
+        self.platform.ended(slowness, stays_warm);
+        self.idle_slots.push(slot);
+    }
+
+    /// The trainer takes its next batches; true when a report is due.
+    fn take(&mut self) -> bool {
+        let clients = self.world.clients;
+        let stall_s = self.trainer.take(self.now_s, &self.world);
+        self.splits.deliver(u64::from(clients));
+        self.meter.taken(stall_s, self.trainer.step_s(), self.splits.ready());
+        let next = self.scenario.phases.get(self.phase + 1);
+        if let Some(next) = next.filter(|next| self.splits.delivered() >= next.from_batch) {
+            let window_batches = self.world.window_batches;
+            self.world = World { window_batches, ..next.world.clone() };
+            self.phase += 1;
+        }
+        self.meter.rounds >= self.world.report_batches
+    }
+
+    fn report(&mut self) -> Tick {
+        let (world, noise) = (&self.world, &mut self.report_noise);
+        let mut noisy = |value: f64| value * noise.factor(world.report_noise);
+        let meter = std::mem::take(&mut self.meter);
+        let rounds = f64::from(meter.rounds.max(1));
+        let worker = meter.times().map(|times| WorkerTimes {
+            source_s: noisy(times.source_s),
+            compute_s: noisy(times.compute_s),
+            put_s: noisy(times.put_s),
+        });
+        let report = Report {
+            batches: self.splits.delivered(),
+            clients: world.clients,
+            step_s: noisy(meter.step_s / rounds),
+            stall_s: noisy(meter.stall_s / rounds),
+            queue_batches: noisy(meter.queue / rounds),
+            ahead_batches: self.splits.ahead(),
+            lease_batches: world.split_batches * world.lease_splits,
+            claimable: self.splits.claimable(world),
+            window_full: meter.share_full(),
+            workers: meter.mean_workers(),
+            outstanding: self.platform.outstanding,
+            throttled: meter.throttled,
+            worker,
+            mode: world.mode,
+            at_s: self.now_s,
+        };
+        let decision = self.policy.decide(&report, &self.settings);
+        let before = std::mem::replace(&mut self.target, decision.target);
+        Tick {
+            at_s: self.now_s,
+            batches: report.batches,
+            phase: self.phase,
+            mode: world.mode,
+            batch_time_s: (meter.step_s + meter.stall_s) / rounds,
+            stall_s: meter.stall_s / rounds,
+            queue_batches: meter.queue / rounds,
+            workers: report.workers,
+            worker_s: self.run.worker_s,
+            before,
+            target: decision.target,
+            reason: decision.reason,
+            has_converged: self.policy.has_converged(),
+        }
+    }
+}

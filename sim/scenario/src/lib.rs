@@ -1,0 +1,46 @@
+//! Scenarios: the production policies against a modelled trainer, workers, platform and limits, in virtual
+//! time. One seed decides a run. `docs/scenarios.md` has the format.
+//!
+//! [`Scenario::parse`] reads one, [`simulate`] runs a policy in it, [`sweep`] finds the true optimum by trying every
+//! count, [`check`] holds the policy against it over many seeds, [`plots`] draws a run.
+
+mod check;
+mod command;
+mod engine;
+mod error;
+mod meter;
+mod noise;
+mod platform;
+mod plots;
+mod quantity;
+mod random;
+mod read;
+mod run;
+mod scenario;
+mod server;
+mod shipped;
+mod splits;
+mod sweep;
+mod table;
+mod trainer;
+mod world;
+
+pub use check::{PhaseVerdict, Verdict, check, is_near};
+pub use command::{Args, Outcome, policy, run};
+pub use error::ScenarioError;
+pub use plots::plots;
+pub use random::random_scenario;
+pub use read::{Origin, Provenance};
+pub use run::{Cost, Run, Tick};
+pub use scenario::{Paper, PhaseWorld, Prices, Scenario};
+pub use shipped::shipped;
+pub use sweep::{Measured, Sweep, measure, sweep};
+pub use table::table;
+pub use world::World;
+
+use gristmill_policy::scaling::Policy;
+
+/// Runs a policy in a scenario; the seed decides all noise.
+pub fn simulate(scenario: &Scenario, seed: u64, policy: Policy) -> Run {
+    engine::Engine::new(scenario, 0, seed, policy).run(|_| false)
+}

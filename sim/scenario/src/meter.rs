@@ -1,0 +1,62 @@
+//! Sums between two reports: what a fetcher and a coordinator measure.
+
+use gristmill_policy::scaling::WorkerTimes;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Meter {
+    /// Batches taken by each client.
+    pub rounds: u32,
+    pub step_s: f64,
+    pub stall_s: f64,
+    /// Sum of the queue's length at each take.
+    pub queue: f64,
+    /// Invocations refused.
+    pub throttled: u32,
+    flushes: f64,
+    times: WorkerTimes,
+    elapsed_s: f64,
+    worker_s: f64,
+    full_s: f64,
+}
+
+impl Meter {
+    pub fn pass(&mut self, seconds: f64, at_work: u32, full: bool) {
+        self.elapsed_s += seconds;
+        self.worker_s += seconds * f64::from(at_work);
+        if full {
+            self.full_s += seconds;
+        }
+    }
+
+    pub fn taken(&mut self, stall_s: f64, step_s: f64, ready: u64) {
+        self.rounds += 1;
+        self.stall_s += stall_s;
+        self.step_s += step_s;
+        self.queue += ready as f64;
+    }
+
+    /// A split of so many batches is committed.
+    pub fn flushed(&mut self, times: &WorkerTimes, batches: f64) {
+        self.flushes += 1.0;
+        self.times.source_s += times.source_s / batches;
+        self.times.compute_s += times.compute_s / batches;
+        self.times.put_s += times.put_s / batches;
+    }
+
+    /// Mean over the flushes; none without one.
+    pub fn times(&self) -> Option<WorkerTimes> {
+        (self.flushes > 0.0).then(|| WorkerTimes {
+            source_s: self.times.source_s / self.flushes,
+            compute_s: self.times.compute_s / self.flushes,
+            put_s: self.times.put_s / self.flushes,
+        })
+    }
+
+    pub fn mean_workers(&self) -> f64 {
+        if self.elapsed_s > 0.0 { self.worker_s / self.elapsed_s } else { 0.0 }
+    }
+
+    pub fn share_full(&self) -> f64 {
+        if self.elapsed_s > 0.0 { (self.full_s / self.elapsed_s).clamp(0.0, 1.0) } else { 0.0 }
+    }
+}

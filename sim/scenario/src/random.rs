@@ -1,0 +1,124 @@
+//! Scenarios drawn at random, as files: any combination of what the format can say.
+
+use std::fmt::Write;
+
+/// The text of scenario number `number`.
+pub fn random_scenario(number: u64) -> String {
+    let mut draw = Draw(fastrand::Rng::with_seed(number.wrapping_mul(0x9e37_79b9) + 17));
+    let step_s = draw.log(0.005, 1.0);
+    let need = draw.log(0.6, 300.0);
+    let clients = if draw.chance(0.2) { draw.whole(2, 4) } else { 1 };
+    // Workers x batches of a lease: what arrives as one wave. Few jobs have waves of an hour.
+    let lease_most = (3_000.0 / need).clamp(1.0, 32.0) as u64;
+    let split_batches = draw.whole(1, lease_most);
+    let lease_splits = if draw.chance(0.2) && lease_most >= 4 * split_batches { 4 } else { 1 };
+    let generation = need.ceil() * (split_batches * lease_splits) as f64;
+    let rate = clients as f64 / step_s;
+    let compute_s = need / rate;
+    let mut text = String::new();
+    let mut put = |line: String| {
+        text.push_str(&line);
+        text.push('\n');
+    };
+    put(format!("name = \"random {number}\""));
+    put("[trainer]".into());
+    put(format!("step = \"{:.6}s\"\nclients = {clients}", step_s));
+    let source_s = if draw.chance(0.3) { Some(draw.real(0.1, 0.4)) } else { None };
+    let batch_bytes = draw.log(1e5, 2e7).min(0.3 * compute_s * 71e6);
+    if draw.chance(0.15) {
+        put(format!("ingest = \"{:.3}B/s\"", batch_bytes * rate * draw.real(0.4, 2.0)));
+    }
+    put("[worker]".into());
+    put(format!("compute = \"{compute_s:.6}s\""));
+    if draw.chance(0.3) {
+        put(format!("cold_start = \"{:.3}s\"", draw.log(0.05, 10.0)));
+    }
+    if draw.chance(0.2) {
+        put(format!("slowness = [1.0, {:.2}]", draw.real(1.1, 2.5)));
+    }
+    if draw.chance(0.15) {
+        let split_s = compute_s * split_batches as f64;
+        put(format!(
+            "mean_life = \"{:.3}s\"",
+            (split_s * draw.log(15.0, 300.0)).clamp(1.0, 80_000.0)
+        ));
+    }
+    if draw.chance(0.15) {
+        put(format!("interference = {:.5}", draw.real(0.05, 0.5) / need.max(2.0)));
+    }
+    put(format!("[data]\nsplit_batches = {split_batches}\nlease_splits = {lease_splits}"));
+    put(format!("batch = \"{batch_bytes:.0}B\""));
+    if draw.chance(0.2) {
+        put(format!(
+            "window_batches = {}",
+            (generation * draw.real(0.4, 3.0)).max(2.0 * (split_batches * lease_splits) as f64)
+                as u64
+        ));
+    }
+    if let Some(share) = source_s {
+        let bytes = share * compute_s * 71e6;
+        put(format!("source_batch = \"{bytes:.0}B\"\n[limits]"));
+        put(format!("source = \"{:.3}B/s\"", bytes * rate * draw.real(0.3, 2.0)));
+    }
+    if draw.chance(0.1) {
+        put(format!("[platform]\nconcurrency = {}", (need * draw.real(0.4, 2.0)).ceil().max(1.0)));
+    }
+    if draw.chance(0.1) {
+        put(format!(
+            "[policy]\nbudget_usd_per_hour = {:.4}",
+            0.083 * (need * draw.real(0.4, 2.0)).ceil().max(1.0)
+        ));
+    }
+    // Long enough for a dozen waves and several hundred reports.
+    let phase = (40_000.0f64.max(24.0 * generation) * clients as f64) as u64;
+    let changes = draw.chance(0.35);
+    put(format!("[run]\nbatches = {}", if changes { 2 * phase } else { phase }));
+    if changes {
+        put(format!("[[change]]\nat_batch = {phase}"));
+        put(match draw.whole(0, 3) {
+            0 => format!("step = \"{:.6}s\"", step_s * 2.0),
+            1 => format!("step = \"{:.6}s\"", step_s / 2.0),
+            2 => format!("compute = \"{:.6}s\"", compute_s * draw.real(1.5, 2.0)),
+            _ => format!("compute = \"{:.6}s\"\nmode = 1", compute_s * draw.real(0.2, 0.6)),
+        });
+    }
+    let _ = writeln!(text, "# drawn: need {need:.2}");
+    text
+}
+
+struct Draw(fastrand::Rng);
+
+impl Draw {
+    fn real(&mut self, from: f64, to: f64) -> f64 {
+        from + (to - from) * self.0.f64()
+    }
+
+    /// Evenly over orders of magnitude.
+    fn log(&mut self, from: f64, to: f64) -> f64 {
+        self.real(from.ln(), to.ln()).exp()
+    }
+
+    fn whole(&mut self, from: u64, to: u64) -> u64 {
+        self.0.u64(from..=to.max(from))
+    }
+
+    fn chance(&mut self, probability: f64) -> bool {
+        self.0.f64() < probability
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scenario;
+
+    #[test]
+    fn every_one_is_a_scenario() {
+        for number in 0..300 {
+            let text = random_scenario(number);
+            if let Err(error) = Scenario::parse(&text, &format!("random {number}")) {
+                panic!("{error}\n{text}");
+            }
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Reading TOML strictly: every key is asked for by name, what is left over is a mistake with a line and a
+//! suggestion. A value may carry where it comes from: `{ value = "120ms", published = "Cachew Fig. 6" }`.
+
+use crate::{ScenarioError, quantity};
+use serde::Serialize;
+use std::ops::RangeInclusive;
+use toml::de::{DeTable, DeValue};
+
+/// Where the value of a key comes from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Provenance {
+    /// `trainer.step`
+    pub key: String,
+    pub origin: Origin,
+    /// The figure, or how it was fitted.
+    pub source: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// Printed in a paper or a vendor's documentation.
+    Published,
+    /// Chosen so that something published comes out.
+    Fitted,
+    /// Ours.
+    Assumed,
+}
+
+/// The text and its name, for places in errors.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'d> {
+    pub text: &'d str,
+    pub path: &'d str,
+}
+
+impl Source<'_> {
+    pub fn error(&self, at: usize, message: String) -> ScenarioError {
+        let line = 1 + self.text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+        ScenarioError::Invalid { path: self.path.to_owned(), line, message }
+    }
+}
+
+/// One table of the file, read key by key.
+pub(crate) struct Section<'d> {
+    source: Source<'d>,
+    name: String,
+    at: usize,
+    table: Option<&'d DeTable<'d>>,
+    asked: Vec<&'static str>,
+    pub provenance: Vec<Provenance>,
+    /// Keys that say nothing about where they come from.
+    pub untagged: Vec<String>,
+}
+
+impl<'d> Section<'d> {
+    pub fn new(source: Source<'d>, name: &str, at: usize, table: Option<&'d DeTable<'d>>) -> Self {
+        let name = name.to_owned();
+        let (asked, provenance, untagged) = Default::default();
+        Self { source, name, at, table, asked, provenance, untagged }
+    }
+
+    pub fn is_present(&self) -> bool {
+        self.table.is_some()
+    }
+
+    /// The value of a key and its place; its origin is noted.
+    fn value(
+        &mut self,
+        key: &'static str,
+    ) -> Result<Option<(&'d DeValue<'d>, usize)>, ScenarioError> {
+        self.asked.push(key);
+        let Some((_, value)) =
+            self.table.and_then(|table| table.iter().find(|(name, _)| *name.get_ref() == key))
+        else {
+            return Ok(None);
+        };
+        let at = value.span().start;
+        let full = self.full(key);
+        let DeValue::Table(tagged) = value.get_ref() else {
+            self.untagged.push(full);
+            return Ok(Some((value.get_ref(), at)));
+        };
+        let mut inner = None;
+        for (name, value) in tagged {
+            let origin = match name.get_ref().as_ref() {
+                "value" => {
+                    inner = Some((value.get_ref(), at));
+                    continue;
+                }
+                "published" => Origin::Published,
+                "fitted" => Origin::Fitted,
+                "assumed" => Origin::Assumed,
+                other => {
+                    let known = ["value", "published", "fitted", "assumed"];
+                    return Err(self.source.error(at, unknown(&full, other, &known)));
+                }
+            };
+            let Some(source) = value.get_ref().as_str().filter(|text| !text.is_empty()) else {
+                let message = format!("`{full}`: say in a string where the value comes from");
+                return Err(self.source.error(at, message));
+            };
+            self.provenance.push(Provenance { key: full.clone(), origin, source: source.into() });
+        }
+        match inner {
+            Some(inner) => Ok(Some(inner)),
+            None => Err(self.source.error(at, format!("`{full}` has no `value`; add one"))),
+        }
+    }
+
+    fn full(&self, key: &str) -> String {
+        if self.name.is_empty() { key.to_owned() } else { format!("{}.{key}", self.name) }
+    }
+
+    fn wrong(&self, key: &str, at: usize, expected: &str) -> ScenarioError {
+        self.source.error(at, format!("`{}` must be {expected}", self.full(key)))
+    }
+
+    fn in_range(
+        &self,
+        key: &str,
+        at: usize,
+        number: f64,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, ScenarioError> {
+        if range.contains(&number) {
+            return Ok(number);
+        }
+        let expected = format!("from {} to {}, not {number}", range.start(), range.end());
+        Err(self.wrong(key, at, &expected))
+    }
+
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        let number = as_number(value).ok_or_else(|| self.wrong(key, at, "a number"))?;
+        self.in_range(key, at, number, range).map(Some)
+    }
+
+    pub fn count(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        let whole = value.as_integer().and_then(|int| {
+            u64::from_str_radix(int.as_str().trim_start_matches('+'), int.radix()).ok()
+        });
+        let whole = whole.ok_or_else(|| self.wrong(key, at, "a whole number"))?;
+        let bounds = *range.start() as f64..=*range.end() as f64;
+        self.in_range(key, at, whole as f64, bounds)?;
+        Ok(Some(whole))
+    }
+
+    pub fn flag(&mut self, key: &'static str) -> Result<Option<bool>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        value.as_bool().map(Some).ok_or_else(|| self.wrong(key, at, "true or false"))
+    }
+
+    pub fn text(&mut self, key: &'static str) -> Result<Option<String>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        value.as_str().map(|text| Some(text.into())).ok_or_else(|| self.wrong(key, at, "a string"))
+    }
+
+    pub fn numbers(
+        &mut self,
+        key: &'static str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<Vec<f64>>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        let list = value.as_array().filter(|list| (1..=64).contains(&list.len()));
+        let list = list.ok_or_else(|| self.wrong(key, at, "a list of 1 to 64 numbers"))?;
+        let mut numbers = Vec::with_capacity(list.len());
+        for item in list {
+            let number = as_number(item.get_ref())
+                .ok_or_else(|| self.wrong(key, at, "a list of numbers"))?;
+            numbers.push(self.in_range(key, at, number, range.clone())?);
+        }
+        Ok(Some(numbers))
+    }
+
+    fn quantity(
+        &mut self,
+        key: &'static str,
+        parse: fn(&str) -> Result<f64, String>,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ScenarioError> {
+        let Some((value, at)) = self.value(key)? else { return Ok(None) };
+        let text = value.as_str().ok_or_else(|| self.wrong(key, at, "a string with its unit"))?;
+        let number = parse(text)
+            .map_err(|what| self.source.error(at, format!("`{}`: {what}", self.full(key))))?;
+        self.in_range(key, at, number, range).map(Some)
+    }
+
+    /// A duration of at most a day, in seconds.
+    pub fn seconds(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
+        self.quantity(key, quantity::seconds, 0.0..=86_400.0)
+    }
+
+    /// A duration that must not be 0.
+    pub fn positive_seconds(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
+        self.quantity(key, quantity::seconds, 1e-6..=86_400.0)
+    }
+
+    pub fn bytes(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
+        self.quantity(key, quantity::bytes, 0.0..=1e12)
+    }
+
+    pub fn rate(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
+        self.quantity(key, quantity::bytes_per_second, 1.0..=1e15)
+    }
+
+    /// An error about a key that is missing.
+    pub fn missing(&self, key: &str, why: &str) -> ScenarioError {
+        self.source.error(self.at, format!("`{}` is missing: {why}", self.full(key)))
+    }
+
+    /// An error about the section as a whole.
+    pub fn error(&self, message: String) -> ScenarioError {
+        self.source.error(self.at, message)
+    }
+
+    /// Nothing may be left over.
+    pub fn finish(&self) -> Result<(), ScenarioError> {
+        for (name, value) in self.table.into_iter().flatten() {
+            let name_text = name.get_ref().as_ref();
+            if !self.asked.contains(&name_text) {
+                let at = name.span().start.min(value.span().start);
+                return Err(self.source.error(at, unknown(&self.name, name_text, &self.asked)));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn as_number(value: &DeValue<'_>) -> Option<f64> {
+    let text = match value {
+        DeValue::Integer(int) if int.radix() == 10 => int.as_str(),
+        DeValue::Float(float) => float.as_str(),
+        _ => return None,
+    };
+    text.parse().ok().filter(|number: &f64| number.is_finite())
+}
+
+/// One line about a key nobody knows.
+pub(crate) fn unknown(section: &str, key: &str, known: &[&str]) -> String {
+    let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
+    let near = known
+        .iter()
+        .map(|name| (strsim::jaro_winkler(key, name), *name))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match near {
+        // Below that it is another word, not a slip of the finger.
+        Some((likeness, name)) if likeness > 0.75 => {
+            format!("unknown key `{key}`{place}; did you mean `{name}`?")
+        }
+        _ => format!("unknown key `{key}`{place}; known are: {}", known.join(", ")),
+    }
+}

@@ -1,0 +1,138 @@
+//! What came of one run.
+
+use crate::scenario::Prices;
+use gristmill_policy::scaling::Reason;
+use serde::Serialize;
+
+/// A run of one policy with one seed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Run {
+    pub seed: u64,
+    /// Workers before the first report.
+    pub start: u32,
+    /// One for each report.
+    pub ticks: Vec<Tick>,
+    pub elapsed_s: f64,
+    pub batches: u64,
+    pub splits: u64,
+    pub invocations: u64,
+    pub deaths: u64,
+    /// Seconds of all workers, from invocation to end.
+    pub worker_s: f64,
+    pub cost: Cost,
+}
+
+/// Dollars of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Cost {
+    pub workers_usd: f64,
+    pub requests_usd: f64,
+    pub accelerator_usd: f64,
+}
+
+/// One report and what was decided on it. Means are over the report's batches and without the noise
+/// of measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Tick {
+    pub at_s: f64,
+    pub batches: u64,
+    pub phase: usize,
+    pub mode: u32,
+    pub batch_time_s: f64,
+    pub stall_s: f64,
+    pub queue_batches: f64,
+    /// Workers at work.
+    pub workers: f64,
+    /// Seconds of all workers so far.
+    pub worker_s: f64,
+    /// The target before and after.
+    pub before: u32,
+    pub target: u32,
+    #[serde(serialize_with = "as_text")]
+    pub reason: Reason,
+    pub has_converged: bool,
+}
+
+fn as_text<S: serde::Serializer>(reason: &Reason, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(reason)
+}
+
+/// Reports within which a change of load must be followed.
+pub(crate) const FOLLOWED_REPORTS: usize = 10;
+
+/// Requests of a split: a put, two gets, four writes and four reads of the table.
+const REQUESTS_PER_SPLIT: f64 = 11.0;
+
+impl Run {
+    pub(crate) fn new(seed: u64, start: u32) -> Self {
+        Self {
+            seed,
+            start,
+            ticks: Vec::new(),
+            elapsed_s: 0.0,
+            batches: 0,
+            splits: 0,
+            invocations: 0,
+            deaths: 0,
+            worker_s: 0.0,
+            cost: Cost::default(),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, now_s: f64, batches: u64, prices: &Prices) {
+        self.elapsed_s = now_s;
+        self.batches = batches;
+        let requests = self.splits as f64 * REQUESTS_PER_SPLIT + self.invocations as f64;
+        self.cost = Cost {
+            workers_usd: self.worker_s / 3_600.0 * prices.usd_per_worker_hour,
+            requests_usd: requests / 1e6 * prices.usd_per_million_requests,
+            accelerator_usd: now_s / 3_600.0 * prices.accelerator_usd_per_hour,
+        };
+    }
+
+    /// The reports of a phase.
+    pub fn phase(&self, phase: usize) -> impl Iterator<Item = &Tick> {
+        self.ticks.iter().filter(move |tick| tick.phase == phase)
+    }
+
+    /// The target at the end of a phase.
+    pub fn chosen(&self, phase: usize) -> u32 {
+        self.phase(phase).last().map_or(self.start, |tick| tick.target)
+    }
+
+    /// Changes of the target until it first converged, in a phase, and whether it did.
+    pub fn decisions(&self, phase: usize) -> (u32, bool) {
+        let mut decisions = 0;
+        for tick in self.phase(phase) {
+            decisions += u32::from(tick.target != tick.before);
+            if tick.has_converged {
+                return (decisions, true);
+            }
+        }
+        (decisions, false)
+    }
+
+    /// Reports until it first converged in a phase.
+    pub fn reports_to_convergence(&self, phase: usize) -> Option<usize> {
+        self.phase(phase).position(|tick| tick.has_converged).map(|index| index + 1)
+    }
+
+    /// Turns of the target, up after down or down after up, since it first converged in a phase. What
+    /// the account takes back is no turn of the policy's.
+    pub fn reversals(&self, phase: usize) -> u32 {
+        let mut last = 0;
+        let mut turns = 0;
+        // A change of load is not noticed at once, and following it is no turn.
+        let followed = if phase == 0 { 0 } else { FOLLOWED_REPORTS };
+        let ticks = self.phase(phase).skip(followed);
+        for tick in ticks.skip_while(|tick| !tick.has_converged).skip(1) {
+            let way = (i64::from(tick.target) - i64::from(tick.before)).signum();
+            if way == 0 || matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. }) {
+                continue;
+            }
+            turns += u32::from(last != 0 && way != last);
+            last = way;
+        }
+        turns
+    }
+}

@@ -1,0 +1,368 @@
+//! A scenario file: a world, what changes in it, the policy's settings, and what is checked.
+
+use crate::{
+    ScenarioError, World,
+    read::{Provenance, Section, Source},
+};
+use gristmill_policy::scaling::Settings;
+use toml::de::{DeTable, DeValue};
+
+/// A scenario as parsed: see `docs/scenarios.md` for every key.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scenario {
+    pub name: String,
+    pub about: String,
+    /// The worlds, one after the other: the first from batch 0, each further one from its batch on.
+    pub phases: Vec<PhaseWorld>,
+    pub settings: Settings,
+    /// Batches delivered in a run.
+    pub batches: u64,
+    pub prices: Prices,
+    pub paper: Option<Paper>,
+    pub provenance: Vec<Provenance>,
+    /// Fewest of 100 seeds that must choose well.
+    pub at_least: f64,
+}
+
+/// A world and the batch from which on it is as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PhaseWorld {
+    pub from_batch: u64,
+    pub world: World,
+}
+
+/// Dollars.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prices {
+    pub usd_per_worker_hour: f64,
+    pub accelerator_usd_per_hour: f64,
+    pub usd_per_million_requests: f64,
+}
+
+/// What a paper says came out.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Paper {
+    pub source: String,
+    pub workers: Option<f64>,
+    /// Worker counts, and batches per second at each.
+    pub at_workers: Vec<f64>,
+    pub batches_per_s: Vec<f64>,
+}
+
+const SECTIONS: &[&str] = &[
+    "name", "about", "trainer", "worker", "data", "limits", "platform", "report", "policy", "run",
+    "prices", "change", "paper", "check",
+];
+
+/// Batches a run may have: more is minutes.
+const BATCHES_MOST: u64 = 20_000_000;
+/// Workers a scenario may reach.
+const WORKERS_MOST: u64 = 20_000;
+
+impl Scenario {
+    /// Reads a scenario; `path` is for errors only.
+    pub fn parse(text: &str, path: &str) -> Result<Self, ScenarioError> {
+        let source = Source { text, path };
+        let document = DeTable::parse(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            source.error(at, error.message().lines().collect::<Vec<_>>().join(" "))
+        })?;
+        Document { source, root: document.get_ref(), provenance: vec![], untagged: vec![] }.read()
+    }
+
+    /// The world of the phase that `batch` lies in.
+    pub fn world_at(&self, batch: u64) -> &World {
+        let phase = self.phases.iter().rev().find(|phase| phase.from_batch <= batch);
+        &phase.unwrap_or(&self.phases[0]).world
+    }
+
+    /// Most workers in this world, by every limit.
+    pub fn most_workers(&self, world: &World) -> u32 {
+        self.settings.cap().0.min(world.grantable())
+    }
+}
+
+struct Document<'d> {
+    source: Source<'d>,
+    root: &'d DeTable<'d>,
+    provenance: Vec<Provenance>,
+    untagged: Vec<String>,
+}
+
+impl<'d> Document<'d> {
+    fn section(&self, name: &'static str) -> Result<Section<'d>, ScenarioError> {
+        let found = self.root.iter().find(|(key, _)| *key.get_ref() == name);
+        let Some((key, value)) = found else {
+            return Ok(Section::new(self.source, name, 0, None));
+        };
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                Ok(Section::new(self.source, name, key.span().start, Some(table)))
+            }
+            _ => Err(self.source.error(key.span().start, format!("`{name}` must be a table"))),
+        }
+    }
+
+    fn close(&mut self, section: Section<'_>) -> Result<(), ScenarioError> {
+        section.finish()?;
+        self.provenance.extend(section.provenance);
+        self.untagged.extend(section.untagged);
+        Ok(())
+    }
+
+    fn read(mut self) -> Result<Scenario, ScenarioError> {
+        let mut top = Section::new(self.source, "", 0, Some(self.root));
+        let name = top.text("name")?.ok_or_else(|| top.missing("name", "a word or two"))?;
+        let about = top.text("about")?.unwrap_or_default();
+        for (key, _) in self.root {
+            let key_text = key.get_ref().as_ref();
+            if !SECTIONS.contains(&key_text) {
+                let message = crate::read::unknown("", key_text, SECTIONS);
+                return Err(self.source.error(key.span().start, message));
+            }
+        }
+        let mut world = self.world()?;
+        let settings = self.settings(&world)?;
+        let prices = self.prices()?;
+        let settings = Settings { usd_per_worker_hour: prices.usd_per_worker_hour, ..settings };
+        let mut run = self.section("run")?;
+        let batches = run.count("batches", 1_000..=BATCHES_MOST)?.unwrap_or(40_000);
+        self.close(run)?;
+        if world.window_batches == 0 {
+            world.window_batches = default_window(&world, &settings);
+        }
+        // As in the service, which has two leases in the window at least.
+        let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
+        let window = (2 * lease).max(u64::from(world.clients) + lease);
+        if world.window_batches < window {
+            let message = format!(
+                "`data.window_batches` must hold two leases and a batch for each client: {window}"
+            );
+            return Err(self.source.error(0, message));
+        }
+        let phases = self.changes(world, batches)?;
+        let mut check = self.section("check")?;
+        let at_least = check.number("at_least", 0.0..=100.0)?.unwrap_or(95.0);
+        self.close(check)?;
+        let tagged_from = self.untagged.clone();
+        let paper = self.paper()?;
+        if let (Some(_), Some(key)) = (&paper, tagged_from.iter().find(|key| is_input(key))) {
+            let message = format!(
+                "`{key}` stands beside a paper's figure: tag it, {{ value = .., published | fitted | assumed = \"where from\" }}"
+            );
+            return Err(self.source.error(0, message));
+        }
+        let provenance = self.provenance;
+        Ok(Scenario { name, about, phases, settings, batches, prices, paper, provenance, at_least })
+    }
+
+    fn world(&mut self) -> Result<World, ScenarioError> {
+        let mut trainer = self.section("trainer")?;
+        let step_s = trainer
+            .positive_seconds("step")?
+            .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
+        let clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
+        let step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        let ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
+        self.close(trainer)?;
+        let mut worker = self.section("worker")?;
+        let compute_s = worker
+            .positive_seconds("compute")?
+            .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?;
+        let worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        let vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
+        // What a function sustains each way, inferred from measurements of others.
+        let network_per_s = worker.rate("network")?.unwrap_or(71e6);
+        let cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
+        let speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
+        let mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
+        let death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
+        let interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
+        let call_s = worker.seconds("call")?.unwrap_or(0.01);
+        let lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
+        self.close(worker)?;
+        let mut data = self.section("data")?;
+        let source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
+        let batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
+        let split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
+        let lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
+        let epoch_splits = data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
+        let epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
+        let window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
+        self.close(data)?;
+        let mut limits = self.section("limits")?;
+        let source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
+        // S3 and DynamoDB: requests per second of one prefix, writes of eight partitions.
+        let gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
+        let puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
+        let table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
+        self.close(limits)?;
+        let mut platform = self.section("platform")?;
+        let invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
+        let concurrency =
+            platform.count("concurrency", 1..=WORKERS_MOST)?.unwrap_or(WORKERS_MOST) as u32;
+        let others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
+        let scale_up_per_10s = platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
+        // A fetcher polls between every 50 ms and every 2 s, or once a batch.
+        let poll_s = platform.positive_seconds("poll")?.unwrap_or(step_s.clamp(0.05, 2.0));
+        self.close(platform)?;
+        let mut report = self.section("report")?;
+        let report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
+        let report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        self.close(report)?;
+        Ok(World {
+            clients,
+            step_s,
+            step_noise,
+            ingest_per_s,
+            compute_s,
+            worker_noise,
+            vcpus,
+            network_per_s,
+            cold_start_s,
+            speeds,
+            mean_life_s,
+            death_notice_s,
+            interference,
+            call_s,
+            source_bytes,
+            batch_bytes,
+            split_batches,
+            lease_splits,
+            epoch_splits,
+            epoch_barrier,
+            window_batches,
+            source_per_s,
+            gets_per_s,
+            puts_per_s,
+            table_per_s,
+            invoke_delay_s,
+            concurrency,
+            others,
+            scale_up_per_10s,
+            lifetime_s,
+            poll_s,
+            report_batches,
+            report_noise,
+            mode: 0,
+        })
+    }
+
+    fn settings(&mut self, world: &World) -> Result<Settings, ScenarioError> {
+        let mut policy = self.section("policy")?;
+        let defaults = Settings::default();
+        let settings = Settings {
+            fixed: None,
+            start: policy.count("start", 1..=WORKERS_MOST)?.map_or(defaults.start, |n| n as u32),
+            max_workers: policy.count("max_workers", 1..=WORKERS_MOST)?.unwrap_or(5_000) as u32,
+            concurrency: world.concurrency,
+            budget_usd_per_hour: policy.number("budget_usd_per_hour", 1e-6..=1e9)?,
+            usd_per_worker_hour: 0.0,
+            tolerance: policy.number("tolerance", 0.005..=0.5)?.unwrap_or(defaults.tolerance),
+            revisit_reports: policy
+                .count("revisit_reports", 1..=10_000)?
+                .map_or(defaults.revisit_reports, |n| n as u32),
+        };
+        self.close(policy)?;
+        Ok(settings)
+    }
+
+    fn prices(&mut self) -> Result<Prices, ScenarioError> {
+        let mut prices = self.section("prices")?;
+        let read = Prices {
+            // 1,769 MB of an arm function: one vCPU.
+            usd_per_worker_hour: prices.number("usd_per_worker_hour", 0.0..=1e6)?.unwrap_or(0.083),
+            accelerator_usd_per_hour: prices
+                .number("accelerator_usd_per_hour", 0.0..=1e6)?
+                .unwrap_or(4.96),
+            // A put, two gets, four writes and four reads of the table for each split, on average.
+            usd_per_million_requests: prices
+                .number("usd_per_million_requests", 0.0..=1e6)?
+                .unwrap_or(0.8),
+        };
+        self.close(prices)?;
+        Ok(read)
+    }
+
+    fn changes(&mut self, first: World, batches: u64) -> Result<Vec<PhaseWorld>, ScenarioError> {
+        let mut phases = vec![PhaseWorld { from_batch: 0, world: first }];
+        let found = self.root.iter().find(|(key, _)| *key.get_ref() == "change");
+        let Some((key, value)) = found else { return Ok(phases) };
+        let list = value.get_ref().as_array().filter(|list| list.len() <= 16);
+        let list = list.ok_or_else(|| {
+            let message = "write each change as [[change]], at most 16".to_owned();
+            self.source.error(key.span().start, message)
+        })?;
+        for item in list {
+            let at = item.span().start;
+            let table = item.get_ref().as_table();
+            let mut change = Section::new(self.source, "change", at, table);
+            let from_batch = change
+                .count("at_batch", 1..=BATCHES_MOST)?
+                .ok_or_else(|| change.missing("at_batch", "the batch from which on it holds"))?;
+            let before = &phases[phases.len() - 1];
+            if from_batch <= before.from_batch || from_batch >= batches {
+                let message = format!(
+                    "`change.at_batch` must lie after the change before it and before the end ({batches})"
+                );
+                return Err(change.error(message));
+            }
+            let world = changed(&mut change, &before.world)?;
+            phases.push(PhaseWorld { from_batch, world });
+            self.close(change)?;
+        }
+        Ok(phases)
+    }
+
+    fn paper(&mut self) -> Result<Option<Paper>, ScenarioError> {
+        let mut section = self.section("paper")?;
+        if !section.is_present() {
+            return Ok(None);
+        }
+        let source = section
+            .text("source")?
+            .ok_or_else(|| section.missing("source", "which paper and figure"))?;
+        let paper = Paper {
+            source,
+            workers: section.number("workers", 0.0..=1e6)?,
+            at_workers: section.numbers("at_workers", 1.0..=1e6)?.unwrap_or_default(),
+            batches_per_s: section.numbers("batches_per_s", 0.0..=1e9)?.unwrap_or_default(),
+        };
+        if paper.at_workers.len() != paper.batches_per_s.len() {
+            let message =
+                "`paper.at_workers` and `paper.batches_per_s` must be as long as each other";
+            return Err(section.error(message.to_owned()));
+        }
+        section.finish()?;
+        Ok(Some(paper))
+    }
+}
+
+/// The world after a change.
+fn changed(change: &mut Section<'_>, before: &World) -> Result<World, ScenarioError> {
+    Ok(World {
+        step_s: change.positive_seconds("step")?.unwrap_or(before.step_s),
+        compute_s: change.positive_seconds("compute")?.unwrap_or(before.compute_s),
+        source_bytes: change.bytes("source_batch")?.unwrap_or(before.source_bytes),
+        batch_bytes: change.bytes("batch")?.unwrap_or(before.batch_bytes),
+        source_per_s: change.rate("source")?.unwrap_or(before.source_per_s),
+        ingest_per_s: change.rate("ingest")?.unwrap_or(before.ingest_per_s),
+        interference: change.number("interference", 0.0..=1.0)?.unwrap_or(before.interference),
+        others: change.count("others", 0..=WORKERS_MOST)?.map_or(before.others, |n| n as u32),
+        mean_life_s: change.positive_seconds("mean_life")?.unwrap_or(before.mean_life_s),
+        mode: change.count("mode", 0..=1_000)?.map_or(before.mode, |n| n as u32),
+        ..before.clone()
+    })
+}
+
+/// Keys that describe what the paper's authors had, rather than how the run is made.
+fn is_input(key: &str) -> bool {
+    ["trainer.", "worker.", "data.", "limits."].iter().any(|section| key.starts_with(section))
+}
+
+/// Room for four leases of each of twice the workers that the times suggest.
+fn default_window(world: &World, settings: &Settings) -> u64 {
+    let most = f64::from(settings.cap().0.min(world.grantable()));
+    let workers = (2.0 * world.need()).ceil().clamp(8.0, most.max(8.0)) as u64;
+    4 * workers * u64::from(world.split_batches) * u64::from(world.lease_splits)
+}

@@ -1,0 +1,148 @@
+//! The split table in miniature: what may be claimed, what is committed, what was delivered, in order.
+
+use crate::World;
+use std::collections::{BTreeSet, VecDeque};
+
+/// Positions counted through all epochs.
+#[derive(Debug, Clone)]
+pub(crate) struct Splits {
+    split_batches: u64,
+    epoch_splits: u64,
+    total: u64,
+    batches: u64,
+    /// The first never claimed.
+    unclaimed: u64,
+    /// Claimed once, and free again since their worker died.
+    returned: BTreeSet<u64>,
+    /// The first not committed, and which are from there on.
+    frontier: u64,
+    done: VecDeque<bool>,
+    committed: u64,
+    delivered: u64,
+}
+
+impl Splits {
+    pub fn new(batches: u64, world: &World) -> Self {
+        let split_batches = u64::from(world.split_batches);
+        // The last split may be longer than the run.
+        let total = batches.div_ceil(split_batches);
+        Self {
+            split_batches,
+            epoch_splits: world.epoch_splits,
+            total,
+            batches,
+            unclaimed: 0,
+            returned: BTreeSet::new(),
+            frontier: 0,
+            done: VecDeque::new(),
+            committed: 0,
+            delivered: 0,
+        }
+    }
+
+    pub fn batches(&self) -> u64 {
+        self.batches
+    }
+
+    pub fn split_batches(&self) -> f64 {
+        self.split_batches as f64
+    }
+
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Batches committed and not delivered.
+    pub fn ready(&self) -> u64 {
+        (self.committed * self.split_batches).saturating_sub(self.delivered)
+    }
+
+    /// Batches handed out or ready, and not delivered.
+    pub fn ahead(&self) -> u64 {
+        (self.unclaimed * self.split_batches).saturating_sub(self.delivered)
+    }
+
+    /// The first position that must not be claimed yet.
+    fn end(&self, world: &World) -> u64 {
+        let delivered = self.delivered / self.split_batches;
+        let window = (delivered + world.window_batches / self.split_batches).min(self.total);
+        if !world.epoch_barrier {
+            return window;
+        }
+        let epoch_end = (delivered / self.epoch_splits + 1).saturating_mul(self.epoch_splits);
+        window.min(epoch_end)
+    }
+
+    pub fn claimable(&self, world: &World) -> u32 {
+        let fresh = self.end(world).saturating_sub(self.unclaimed) as usize;
+        (fresh + self.returned.len()).min(u32::MAX as usize) as u32
+    }
+
+    /// Nothing may be claimed, although there is more to do.
+    pub fn is_full(&self, world: &World) -> bool {
+        self.unclaimed < self.total && self.claimable(world) == 0
+    }
+
+    /// The first split of a lease, and how many.
+    pub fn claim(&mut self, world: &World) -> Option<(u64, u32)> {
+        if let Some(split) = self.returned.pop_first() {
+            return Some((split, 1));
+        }
+        let splits = self.end(world).saturating_sub(self.unclaimed);
+        let splits = splits.min(u64::from(world.lease_splits)) as u32;
+        let first = self.unclaimed;
+        self.unclaimed += u64::from(splits);
+        (splits > 0).then_some((first, splits))
+    }
+
+    /// A worker died over this split, with so many of its lease after it.
+    pub fn give_back(&mut self, first: u64, more: u32) {
+        self.returned.extend(first..=first + u64::from(more));
+    }
+
+    /// A split is done; `arrived` hears of the batches that are next in order.
+    pub fn commit(&mut self, split: u64, mut arrived: impl FnMut(u64)) {
+        let index = (split - self.frontier) as usize;
+        if self.done.len() <= index {
+            self.done.resize(index + 1, false);
+        }
+        self.done[index] = true;
+        self.committed += 1;
+        while self.done.front() == Some(&true) {
+            self.done.pop_front();
+            self.frontier += 1;
+            arrived(self.split_batches);
+        }
+    }
+
+    pub fn deliver(&mut self, batches: u64) {
+        self.delivered += batches;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Scenario;
+
+    #[test]
+    fn splits_arrive_in_order_within_the_window() {
+        let text = "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\n\
+                    [data]\nsplit_batches = 2\nwindow_batches = 6\n[run]\nbatches = 1000";
+        let scenario = Scenario::parse(text, "w.toml").unwrap();
+        let world = &scenario.phases[0].world;
+        let mut splits = Splits::new(1_000, world);
+        let claimed: Vec<_> = (0..4).map(|_| splits.claim(world)).collect();
+        assert_eq!(claimed, [Some((0, 1)), Some((1, 1)), Some((2, 1)), None], "the window is full");
+        let mut arrived = 0;
+        splits.commit(1, |batches| arrived += batches);
+        assert_eq!((arrived, splits.ready()), (0, 2), "0 comes first");
+        splits.commit(0, |batches| arrived += batches);
+        assert_eq!(arrived, 4);
+        assert!(splits.is_full(world));
+        splits.deliver(2);
+        assert_eq!(splits.claim(world), Some((3, 1)));
+        splits.give_back(2, 0);
+        assert_eq!(splits.claim(world), Some((2, 1)), "what a dead worker had comes first");
+    }
+}
