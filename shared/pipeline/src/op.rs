@@ -209,6 +209,7 @@ operators!(
     OneHot,
     Length,
     Truncate,
+    PadSequence,
     CopyField,
     DropFields,
     Filter,

@@ -19,6 +19,7 @@ mod layout;
 mod length;
 mod normalise;
 mod one_hot;
+mod pad_sequence;
 mod planes;
 #[cfg(test)]
 mod properties;
@@ -106,6 +107,9 @@ pub(crate) fn compile(
         Op::Inflate(op) => transform(Box::new(inflate::Repeat::new(op))),
         Op::Length(_) => transform(Box::new(length::CountItems { item_bytes })),
         Op::CopyField(_) => transform(Box::new(copy_field::CopyValue)),
+        Op::PadSequence(op) => {
+            transform(Box::new(pad_sequence::FillUp::new(op, schema, item_bytes)))
+        }
         Op::Truncate(op) => {
             Action::Shorten { field, most_bytes: (op.length as usize).saturating_mul(item_bytes) }
         }

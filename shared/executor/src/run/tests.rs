@@ -18,6 +18,7 @@ use std::{
 
 mod elements;
 mod fused;
+mod sequences;
 
 const RESNET: &str = "
 source:
