@@ -193,8 +193,10 @@ fn is_chained(first: &Op, second: &Op) -> bool {
 fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
     let mut names: Vec<&str> = pipeline.source().features.keys().map(String::as_str).collect();
     for stage in pipeline.stages() {
-        if let Some(name) = stage.op.output().filter(|name| !names.contains(name)) {
-            names.push(name);
+        for name in stage.op.outputs() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
     }
     names
@@ -216,6 +218,10 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
                     field.copied = false;
                 }
                 settled[*input] = true;
+            }
+            Action::Parse { input, outputs, .. } => {
+                settled[*input] = true;
+                outputs.iter().for_each(|output| settled[*output] = true);
             }
             Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,

@@ -107,9 +107,14 @@ pub(crate) trait Operator: Sized {
     /// The field it reads; none if it leaves all fields alone.
     fn field(&self) -> Option<&str>;
 
-    /// The field it writes: the one it reads, unless it makes another.
+    /// The field it writes: the one it reads, unless it makes another. None if it writes several.
     fn output(&self) -> Option<&str> {
         self.field()
+    }
+
+    /// Every field it writes.
+    fn outputs(&self) -> Vec<&str> {
+        self.output().into_iter().collect()
     }
 
     /// How it makes batches of elements, if it does.
@@ -147,10 +152,18 @@ macro_rules! operators {
                 }
             }
 
-            /// The field it writes: the one it reads, unless it makes another.
+            /// The field it writes: the one it reads, unless it makes another. None if it writes
+            /// several.
             pub fn output(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.output(),)*
+                }
+            }
+
+            /// Every field it writes.
+            pub fn outputs(&self) -> Vec<&str> {
+                match self {
+                    $(Op::$name(op) => op.outputs(),)*
                 }
             }
 
@@ -210,6 +223,9 @@ operators!(
     Length,
     Truncate,
     PadSequence,
+    ParseJson,
+    ParseCsv,
+    ParseExample,
     CopyField,
     DropFields,
     Filter,

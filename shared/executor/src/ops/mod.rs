@@ -20,6 +20,7 @@ mod length;
 mod normalise;
 mod one_hot;
 mod pad_sequence;
+mod parse_csv;
 mod planes;
 #[cfg(test)]
 mod properties;
@@ -36,11 +37,13 @@ mod tones;
 mod vertical_flip;
 mod warp;
 
+pub(crate) use parse_csv::LineReader;
 pub(crate) use sleep::sleep;
 
 use crate::{
     ExecError,
-    step::{Action, InPlace, Transform},
+    sources::{example, jsonl},
+    step::{Action, Extract, InPlace, Transform},
 };
 use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
 use half::{bf16, f16};
@@ -59,7 +62,7 @@ pub(crate) fn compile(
         },
         None => return without_field(op),
     };
-    let output = op.output().and_then(cell).unwrap_or(field);
+    let output = op.output().and_then(&cell).unwrap_or(field);
     let item_bytes = schema.item_bytes().map_or(1, |bytes| bytes.max(1) as usize);
     let transform = |kernel: Box<dyn Transform>| Action::Transform {
         input: field,
@@ -67,6 +70,10 @@ pub(crate) fn compile(
         kernel,
         to_row: false,
     };
+    // Every field an operator writes has a cell.
+    let outputs = || op.outputs().into_iter().filter_map(&cell).collect();
+    let parse =
+        |kernel: Box<dyn Extract>| Action::Parse { input: field, outputs: outputs(), kernel };
     let in_place = |kernel: Box<dyn InPlace>| Action::InPlace { field, kernel };
     Ok(match op {
         Op::Decode(op) => transform(Box::new(decode::DecodeImage::new(op))),
@@ -113,6 +120,9 @@ pub(crate) fn compile(
         Op::Truncate(op) => {
             Action::Shorten { field, most_bytes: (op.length as usize).saturating_mul(item_bytes) }
         }
+        Op::ParseJson(op) => parse(Box::new(jsonl::Extractor::new(&op.features))),
+        Op::ParseCsv(op) => parse(Box::new(parse_csv::Columns::new(op))),
+        Op::ParseExample(op) => parse(Box::new(example::Extractor::new(&op.features))),
         Op::Filter(op) => Action::Filter { field, kernel: Box::new(filter::Test::new(op, schema)) },
         Op::FlatMap(_) => Action::FlatMap { field, item_bytes },
         other => return Err(cannot(other, "this build does not have it")),

@@ -18,6 +18,7 @@ use std::{
 
 mod elements;
 mod fused;
+mod parsing;
 mod sequences;
 
 const RESNET: &str = "

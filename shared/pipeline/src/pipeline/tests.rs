@@ -6,6 +6,7 @@ use gristmill_types::Fingerprint;
 use proptest::prelude::*;
 
 mod images;
+mod parsing;
 mod sequences;
 
 const RESNET: &str = "\
