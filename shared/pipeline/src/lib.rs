@@ -5,6 +5,7 @@
 //! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
 //! results. Pure: no I/O, no clock, no randomness.
 
+mod asset;
 mod batching;
 mod deliver;
 mod error;
@@ -19,6 +20,7 @@ mod schema;
 mod source;
 mod table;
 
+pub use asset::{Asset, MAX_ASSET_BYTES};
 pub use batching::{Batching, Buckets, Padding};
 pub use deliver::Deliver;
 pub use error::PipelineError;

@@ -2,7 +2,7 @@
 //!
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
-use crate::{Batching, PipelineError, flow::Flow, ops, table::Table};
+use crate::{Asset, Batching, PipelineError, flow::Flow, ops, table::Table};
 use serde::Serialize;
 
 /// Whether equal input gives equal output.
@@ -121,6 +121,16 @@ pub(crate) trait Operator: Sized {
     fn batching(&self) -> Option<Batching> {
         None
     }
+
+    /// The file it needs beside the pipeline, if it does.
+    fn asset(&self) -> Option<&Asset> {
+        None
+    }
+
+    /// The same, to be replaced by another name of it.
+    fn asset_mut(&mut self) -> Option<&mut Asset> {
+        None
+    }
 }
 
 macro_rules! operators {
@@ -174,6 +184,19 @@ macro_rules! operators {
                 }
             }
 
+            /// The file it needs beside the pipeline, if it does.
+            pub fn asset(&self) -> Option<&Asset> {
+                match self {
+                    $(Op::$name(op) => op.asset(),)*
+                }
+            }
+
+            pub(crate) fn asset_mut(&mut self) -> Option<&mut Asset> {
+                match self {
+                    $(Op::$name(op) => op.asset_mut(),)*
+                }
+            }
+
             /// The operator called `name`, if there is one.
             pub(crate) fn parse(
                 name: &str,
@@ -223,6 +246,7 @@ operators!(
     Length,
     Truncate,
     PadSequence,
+    Tokenise,
     ParseJson,
     ParseCsv,
     ParseExample,

@@ -1,7 +1,7 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Batching, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    Asset, Batching, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
     table::{Table, nearest},
@@ -358,6 +358,13 @@ fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
     table.finish()?;
     let op = Op::parse(&name, &mut params).ok_or_else(|| unknown(&name, node))??;
     params.finish()?;
+    if let Some(Asset::Path(path)) = op.asset() {
+        return Err(node.error(format!(
+            "op `{name}` names the file {} and not its content, which workers need; register the \
+             job with a release that stores it",
+            shown(path)
+        )));
+    }
     let known = op.declaration().version;
     if version != known {
         return Err(node.error(format!(

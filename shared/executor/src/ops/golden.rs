@@ -8,6 +8,7 @@ use super::{
     warp::{Matrix, Warp},
 };
 use crate::{
+    Compiler,
     cell::Sink,
     random::{Draw, DrawKey},
     step::{Action, Made, Tools, View},
@@ -204,7 +205,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
 /// Runs what draws nothing, or whose draws make no difference.
 fn run_operator(op: &Op, input: &Tensor) -> Tensor {
     let schema = Schema { fields: [("image".to_owned(), input.schema())].into() };
-    let action = super::compile(op, &schema, |_| Some(0)).unwrap();
+    let action = super::compile(op, &schema, |_| Some(0), &Compiler::new()).unwrap();
     let (mut tools, size) = (Tools::default(), input.size());
     let mut bytes = input.bytes.clone();
     match action {

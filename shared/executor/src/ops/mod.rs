@@ -33,6 +33,8 @@ mod sleep;
 mod standardise;
 #[cfg(test)]
 mod timing;
+#[cfg(feature = "tokenise")]
+mod tokenise;
 mod tones;
 mod vertical_flip;
 mod warp;
@@ -41,7 +43,7 @@ pub(crate) use parse_csv::LineReader;
 pub(crate) use sleep::sleep;
 
 use crate::{
-    ExecError,
+    Compiler, ExecError,
     sources::{example, jsonl},
     step::{Action, Extract, InPlace, Transform},
 };
@@ -49,11 +51,13 @@ use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
 use half::{bf16, f16};
 use std::time::Duration;
 
-/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field.
+/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field, and `provided` is
+/// what it may need beside them.
 pub(crate) fn compile(
     op: &Op,
     input: &Schema,
     cell: impl Fn(&str) -> Option<usize>,
+    provided: &Compiler<'_>,
 ) -> Result<Action, ExecError> {
     let (field, schema) = match op.field() {
         Some(name) => match (cell(name), input.field(name)) {
@@ -120,6 +124,10 @@ pub(crate) fn compile(
         Op::Truncate(op) => {
             Action::Shorten { field, most_bytes: (op.length as usize).saturating_mul(item_bytes) }
         }
+        #[cfg(feature = "tokenise")]
+        Op::Tokenise(op) => transform(Box::new(tokenise::Tokens::new(op, provided.assets)?)),
+        #[cfg(not(feature = "tokenise"))]
+        Op::Tokenise(_) => return Err(cannot(op, "this build has no feature `tokenise`")),
         Op::ParseJson(op) => parse(Box::new(jsonl::Extractor::new(&op.features))),
         Op::ParseCsv(op) => parse(Box::new(parse_csv::Columns::new(op))),
         Op::ParseExample(op) => parse(Box::new(example::Extractor::new(&op.features))),

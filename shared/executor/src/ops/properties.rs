@@ -1,6 +1,7 @@
 //! What holds of image operators whatever the image: the declared shape, no panic, and identities.
 
 use crate::{
+    Compiler,
     cell::Sink,
     ops,
     random::{Draw, DrawKey},
@@ -32,7 +33,7 @@ impl Alone {
         let stage = &pipeline.stages()[place];
         let schema = |i: usize| pipeline.schemas()[i].field("image").unwrap().clone();
         let input = Schema { fields: [("image".to_owned(), schema(place))].into() };
-        let action = ops::compile(&stage.op, &input, |_| Some(0)).unwrap();
+        let action = ops::compile(&stage.op, &input, |_| Some(0), &Compiler::new()).unwrap();
         Alone { action, output: schema(place + 1) }
     }
 

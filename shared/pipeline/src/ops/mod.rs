@@ -40,6 +40,7 @@ mod shear;
 mod sleep;
 mod solarize;
 mod standardise;
+mod tokenise;
 mod truncate;
 mod vertical_flip;
 
@@ -83,6 +84,7 @@ pub use shear::Shear;
 pub use sleep::{Sleep, SleepPer};
 pub use solarize::Solarize;
 pub use standardise::Standardise;
+pub use tokenise::{TokenDType, Tokenise};
 pub use truncate::Truncate;
 pub use vertical_flip::VerticalFlip;
 
@@ -152,6 +154,11 @@ fn number(
     range: RangeInclusive<f64>,
 ) -> Result<f64, PipelineError> {
     params.get(key).map_or(Ok(default), |node| params.number(key, node, range))
+}
+
+/// The value of `key`, if it is there and is not null, as the canonical form writes what is not there.
+fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Node> {
+    params.get(key).filter(|node| node.value != Value::Null)
 }
 
 /// `p`: the probability that a random operator changes its input; `default` unless given.

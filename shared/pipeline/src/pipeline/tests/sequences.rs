@@ -39,3 +39,41 @@ fn sequences_are_padded_to_a_length() {
         assert!(error.starts_with("line 9: ") && error.contains(advice), "{op}: {error}");
     }
 }
+
+#[test]
+fn text_becomes_tokens_of_a_file_that_is_named_by_its_content() {
+    let op = "tokenise: { field: text, tokenizer: a/tokenizer.json, max_length: 8, dtype: u16 }";
+    let pipeline = Pipeline::parse(&with(op)).unwrap();
+    assert_eq!(pipeline.output_schema().field("text").unwrap().to_string(), "u16 [?]");
+    assert_eq!((pipeline.asset_paths(), pipeline.assets()), (vec!["a/tokenizer.json"], vec![]));
+    // A path is nothing that a job could keep.
+    let unresolved = Pipeline::from_canonical(&pipeline.canonical_json()).unwrap_err().to_string();
+    assert!(unresolved.contains("`a/tokenizer.json` and not its content"), "{unresolved}");
+    let missing = pipeline.clone().with_assets(&mut |path| Err(format!("no file {}", path.len())));
+    assert_eq!(
+        missing.unwrap_err().to_string(),
+        "line 9: `tokenise` needs `a/tokenizer.json`: no file 16"
+    );
+    let of = |content: &[u8]| pipeline.clone().with_assets(&mut |_| Ok(Asset::hash(content)));
+    let resolved = of(b"one").unwrap();
+    assert_eq!((resolved.asset_paths(), resolved.assets()), (vec![], vec![Asset::hash(b"one")]));
+    let json = resolved.canonical_json();
+    assert!(!json.contains("a/tokenizer"), "{json}");
+    let again = Pipeline::from_canonical(&json).unwrap();
+    assert_eq!((again.canonical_json(), again.assets()), (json, resolved.assets()));
+    // The content, not the path, is what it is.
+    let fingerprint = |p: &Pipeline| p.fingerprint(&Fingerprint([1; 32]), "x86");
+    let elsewhere = Pipeline::parse(&with(&op.replace("a/", "b/"))).unwrap();
+    let elsewhere = elsewhere.with_assets(&mut |_| Ok(Asset::hash(b"one"))).unwrap();
+    assert_eq!(fingerprint(&elsewhere), fingerprint(&resolved));
+    assert_ne!(fingerprint(&of(b"two").unwrap()), fingerprint(&resolved));
+    for (op, advice) in [
+        ("tokenise: { field: text }", "needs `tokenizer`"),
+        ("tokenise: { field: tokens, tokenizer: x }", "needs text, but `tokens` is i64 [4]"),
+        ("tokenise: { field: text, tokenizer: x, dtype: u8 }", "i64, i32 or u16"),
+        ("tokenise: { field: text, tokenizer: x, max_length: 0 }", "from 1 to"),
+        ("tokenise: { field: text, tokenizer: \"blake3:12\" }", "64 hexadecimal digits"),
+    ] {
+        assert!(refused(op).contains(advice), "{op}: {}", refused(op));
+    }
+}
