@@ -19,6 +19,7 @@ mod run;
 pub mod sources;
 mod staging;
 mod step;
+pub mod user;
 
 pub use assets::Assets;
 pub use compiler::Compiler;

@@ -97,7 +97,7 @@ impl Program {
             }
             let action = ops::compile(&stage.op, input, cell, compiler)?;
             let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
-            let (name, ordinal) = (stage.op.name(), stage.ordinal);
+            let (name, ordinal) = (compiler.name(&stage.op), stage.ordinal);
             steps.push(Step { name, blame: name, stage: i, ordinal, size, action });
         }
         let schema = tensor_schema(pipeline)?;

@@ -29,10 +29,10 @@ pub(crate) struct Tools {
 
 /// A value being read: numbers little-endian, images row by row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
-    pub(crate) bytes: &'a [u8],
+pub struct View<'a> {
+    pub bytes: &'a [u8],
     /// Height and width of an image.
-    pub(crate) size: [usize; 2],
+    pub size: [usize; 2],
 }
 
 /// What a transformation made.

@@ -17,6 +17,7 @@ pub mod ops;
 pub mod passes;
 mod pipeline;
 mod schema;
+mod signature;
 mod source;
 mod table;
 
@@ -27,6 +28,7 @@ pub use error::PipelineError;
 pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
 pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
+pub use signature::{Signature, Signatures};
 pub use source::{Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source};
 
 /// Largest pipeline text, in bytes.

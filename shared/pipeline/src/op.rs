@@ -141,10 +141,12 @@ macro_rules! operators {
         #[non_exhaustive]
         pub enum Op {
             $($name(ops::$name),)*
+            /// An operator of a user.
+            Custom(ops::Custom),
         }
 
         impl Op {
-            /// What every operator declares, in the order of the documentation.
+            /// What each of our operators declares, in the order of the documentation.
             pub const DECLARATIONS: &[Declaration] =
                 &[$(<ops::$name as Operator>::DECLARATION,)*];
 
@@ -152,6 +154,7 @@ macro_rules! operators {
             pub fn declaration(&self) -> &'static Declaration {
                 match self {
                     $(Op::$name(_) => const { &<ops::$name as Operator>::DECLARATION },)*
+                    Op::Custom(op) => op.declaration(),
                 }
             }
 
@@ -159,6 +162,7 @@ macro_rules! operators {
             pub fn field(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.field(),)*
+                    Op::Custom(op) => Some(&op.field),
                 }
             }
 
@@ -167,6 +171,7 @@ macro_rules! operators {
             pub fn output(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.output(),)*
+                    Op::Custom(op) => Some(op.target()),
                 }
             }
 
@@ -174,6 +179,7 @@ macro_rules! operators {
             pub fn outputs(&self) -> Vec<&str> {
                 match self {
                     $(Op::$name(op) => op.outputs(),)*
+                    Op::Custom(op) => vec![op.target()],
                 }
             }
 
@@ -181,6 +187,7 @@ macro_rules! operators {
             pub fn batching(&self) -> Option<Batching> {
                 match self {
                     $(Op::$name(op) => op.batching(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
@@ -188,12 +195,14 @@ macro_rules! operators {
             pub fn asset(&self) -> Option<&Asset> {
                 match self {
                     $(Op::$name(op) => op.asset(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
             pub(crate) fn asset_mut(&mut self) -> Option<&mut Asset> {
                 match self {
                     $(Op::$name(op) => op.asset_mut(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
@@ -211,6 +220,7 @@ macro_rules! operators {
             pub(crate) fn infer(&self, flow: &mut Flow) -> Result<(), String> {
                 match self {
                     $(Op::$name(op) => op.infer(flow),)*
+                    Op::Custom(op) => op.infer(flow),
                 }
             }
         }
@@ -266,6 +276,14 @@ impl Op {
     /// The name used in pipeline files.
     pub fn name(&self) -> &'static str {
         self.declaration().name
+    }
+
+    /// Name and version, as the canonical form has them.
+    pub fn identity(&self) -> (&str, u32) {
+        match self {
+            Op::Custom(op) => (&op.name, op.version),
+            other => (other.declaration().name, other.declaration().version),
+        }
     }
 }
 

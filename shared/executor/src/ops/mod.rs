@@ -46,6 +46,7 @@ use crate::{
     Compiler, ExecError,
     sources::{example, jsonl},
     step::{Action, Extract, InPlace, Transform},
+    user::Operators,
 };
 use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
 use half::{bf16, f16};
@@ -128,6 +129,10 @@ pub(crate) fn compile(
         Op::Tokenise(op) => transform(Box::new(tokenise::Tokens::new(op, provided.assets)?)),
         #[cfg(not(feature = "tokenise"))]
         Op::Tokenise(_) => return Err(cannot(op, "this build has no feature `tokenise`")),
+        Op::Custom(op) => {
+            let none = Operators::new();
+            transform(provided.operators.unwrap_or(&none).compile(op, schema)?)
+        }
         Op::ParseJson(op) => parse(Box::new(jsonl::Extractor::new(&op.features))),
         Op::ParseCsv(op) => parse(Box::new(parse_csv::Columns::new(op))),
         Op::ParseExample(op) => parse(Box::new(example::Extractor::new(&op.features))),
