@@ -179,7 +179,8 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         }
         "scale" => (Op::Scale(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6)),
         "normalise" => {
-            let (mean, std) = (params.list("mean").unwrap(), params.list("std").unwrap());
+            let (mean, std) = (params.list::<3>("mean"), params.list::<3>("std"));
+            let (mean, std) = (mean.unwrap().to_vec(), std.unwrap().to_vec());
             (Op::Normalise(Normalise { field, mean, std }), within(1e-6))
         }
         "standardise" => (Op::Standardise(Standardise { field }), within(1e-4)),

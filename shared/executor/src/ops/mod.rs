@@ -82,11 +82,17 @@ pub(crate) fn compile(
     let in_place = |kernel: Box<dyn InPlace>| Action::InPlace { field, kernel };
     Ok(match op {
         Op::Decode(op) => transform(Box::new(decode::DecodeImage::new(op))),
-        Op::Resize(op) => transform(Box::new(resize::ResizeImage::new(op.size, op.antialias))),
-        Op::RandomResizedCrop(op) => {
-            transform(Box::new(random_resized_crop::CropAndResize::new(op)))
+        Op::Resize(op) => {
+            let channels = channels(schema);
+            transform(Box::new(resize::ResizeImage::new(op.size, channels, op.antialias)))
         }
-        Op::ResizeShorter(op) => transform(Box::new(resize_shorter::KeepAspect(op.clone()))),
+        Op::RandomResizedCrop(op) => {
+            transform(Box::new(random_resized_crop::CropAndResize::new(op, channels(schema))))
+        }
+        Op::ResizeShorter(op) => {
+            let (op, channels) = (op.clone(), channels(schema));
+            transform(Box::new(resize_shorter::KeepAspect { op, channels }))
+        }
         Op::CenterCrop(op) => transform(Box::new(canvas::Canvas::centre(op, schema))),
         Op::Crop(op) => transform(Box::new(canvas::Canvas::fixed(op, schema))),
         Op::RandomCrop(op) => transform(Box::new(canvas::Canvas::random(op, schema))),
@@ -156,8 +162,8 @@ fn without_field(op: &Op) -> Result<Action, ExecError> {
 /// Nobody else reads what is in between.
 pub(crate) fn fuse(first: &Op, second: &Op) -> Option<(&'static str, Box<dyn Transform>)> {
     match (first, second) {
-        (Op::Decode(_), Op::RandomResizedCrop(crop)) => {
-            let crop = random_resized_crop::CropAndResize::new(crop);
+        (Op::Decode(decode), Op::RandomResizedCrop(crop)) if decode.channels == 3 => {
+            let crop = random_resized_crop::CropAndResize::new(crop, 3);
             let fused = decode_crop::DecodeAndCrop::new(crop);
             Some(("decode+random_resized_crop", Box::new(fused)))
         }
