@@ -554,3 +554,27 @@ fn sources_say_how_their_records_are_stored() {
     let dtype = error("images: x, features: { image: { dtype: bytes }, label: { dtype: f32 } }");
     assert!(dtype.contains("not `label` (f32)"), "{dtype}");
 }
+
+#[test]
+fn operators_of_users_are_planned_without_them() {
+    let json = include_str!("../../../../fuzz/corpus/canonical/custom_good").trim();
+    let pipeline = Pipeline::from_canonical(json).unwrap();
+    assert_eq!(pipeline.canonical_json(), json);
+    assert_eq!(pipeline.output_schema().field("cut").unwrap().to_string(), "f32 [2, 3, 1]");
+    let declared = pipeline.stages()[0].op.declaration();
+    assert!(declared.pins_position && declared.randomness == crate::Randomness::Random);
+    assert_eq!(declared.effect, crate::Effect::Window);
+    for (from, to, why) in [
+        ("\"a.b\"", "\"a..b\"", "lower-case letters"),
+        ("\"a.b\"", "\"A.b\"", "lower-case letters"),
+        ("\"window\"", "\"select\"", "opaque"),
+        ("[2,3,1],\"range\"", "[2,3,-1],\"range\"", "whole number"),
+        ("\"into\":\"cut\"", "\"into\":\"__key__\"", "reserved"),
+        ("\"field\":\"image\"", "\"field\":\"picture\"", "the element has `image`"),
+        ("\"params\":{\"holes\"", "\"other\":{\"holes\"", "needs `params`"),
+    ] {
+        assert!(json.contains(from), "{from}");
+        let error = Pipeline::from_canonical(&json.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(why) && !error.contains('\n'), "{to}: {error}");
+    }
+}
