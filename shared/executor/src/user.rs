@@ -123,11 +123,14 @@ impl<'a> Output<'a> {
     }
 }
 
+/// An operator of a user as a kernel: of parameters, and the schemas of what it is given and makes.
+type Compile = fn(Value, &FieldSchema, FieldSchema) -> Result<Box<dyn Transform>, String>;
+
 /// One operator of a user, whatever its type.
 #[derive(Clone, Copy)]
 struct Definition {
     signature: Signature,
-    compile: fn(Value, &FieldSchema, FieldSchema) -> Result<Box<dyn Transform>, String>,
+    compile: Compile,
 }
 
 /// The operators of users that a program is built with.
