@@ -1,5 +1,7 @@
 //! Files that operators need beside the pipeline, by the hash of their content.
 
+#![cfg_attr(not(feature = "tokenise"), allow(dead_code, reason = "nothing else needs files"))]
+
 use crate::ExecError;
 use bytes::Bytes;
 use gristmill_pipeline::{Asset, MAX_ASSET_BYTES};

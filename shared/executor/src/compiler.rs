@@ -10,6 +10,7 @@ use gristmill_pipeline::{Op, Pipeline};
 /// Compiles pipelines. With nothing set, those whose operators need nothing beside the pipeline.
 #[derive(Clone, Copy)]
 pub struct Compiler<'a> {
+    #[cfg_attr(not(feature = "tokenise"), allow(dead_code, reason = "nothing else needs files"))]
     pub(crate) assets: &'a dyn Assets,
     /// None: none.
     pub(crate) operators: Option<&'a Operators>,
