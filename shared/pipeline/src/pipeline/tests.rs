@@ -151,7 +151,7 @@ fn shapes_must_be_known_at_the_batch() {
     );
     assert_eq!(
         ops_error("  - resize: { size: 8 }\n"),
-        "line 7: `resize` needs an image (u8 [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
+        "line 7: `resize` needs an image (u8 [h, w, 1] or [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
     );
     assert_eq!(
         ops_error("  - decode: { field: label }\n"),
