@@ -12,9 +12,8 @@ const MAX_LENGTH: u32 = 1 << 24;
 /// Beyond this f64 does not hold every integer.
 const MAX_VALUE: f64 = (1_u64 << 53) as f64;
 
-/// A sequence `[n, ..]` of numbers -> `[length, ..]`: `value` follows what is there. As
-/// `torch.nn.functional.pad` at the end of the first dimension. A longer one is an error of its record,
-/// or cut with `truncate`.
+/// A sequence `[n, ..]` of numbers -> `[length, ..]`: `value` follows what is there. A longer one is an
+/// error of its record, or cut with `truncate`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PadSequence {
     pub field: String,

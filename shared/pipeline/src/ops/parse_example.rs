@@ -6,8 +6,8 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, as the source `tfrecord`
-/// finds them. As `tf.io.parse_single_example` with `FixedLenFeature`, or, with `shape: [-1]`,
-/// `RaggedFeature`; a feature that is missing or of another type is an error of its record.
+/// finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its `RaggedFeature`. A feature
+/// that is missing or of another type is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,
