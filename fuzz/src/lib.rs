@@ -14,7 +14,7 @@ use gristmill_executor::{
     Program,
     sources::{FileIndex, Limits},
 };
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_pipeline::{Asset, Format, Pipeline};
 use gristmill_protocol::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
 
 /// Takes any bytes.
@@ -30,6 +30,9 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("webdataset", records::webdataset),
     ("example", records::example),
     ("jpeg", records::jpeg),
+    ("png", records::png),
+    ("webp", records::webp),
+    ("csv", records::csv),
     ("jsonl", records::jsonl),
     ("gzip", records::gzip),
     ("parquet", records::parquet),
@@ -60,6 +63,8 @@ fn canonical(bytes: &[u8]) {
 }
 
 fn accepted(pipeline: &Pipeline) {
+    let mut stored = |path: &str| Ok(Asset::hash(path.as_bytes()));
+    let pipeline = &pipeline.clone().with_assets(&mut stored).expect("every path has a content");
     let canonical = pipeline.canonical_json();
     let again = Pipeline::from_canonical(&canonical).expect("a canonical form is read back");
     assert_eq!(again.canonical_json(), canonical, "there is one canonical form");

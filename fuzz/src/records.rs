@@ -43,6 +43,13 @@ static PICTURES: LazyLock<Reading> = LazyLock::new(|| {
     )
 });
 
+static VALUES: LazyLock<Reading> = LazyLock::new(|| {
+    program(
+        "source: { images: x }\n\
+         ops: [parse_csv: { field: image, columns: [i, f, text], keep: true, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }, batch: { size: 2, ragged: true }]",
+    )
+});
+
 static LINES: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { jsonl: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }\n\
@@ -94,9 +101,41 @@ pub fn example(bytes: &[u8]) {
 
 /// JPEGs, decoded, cropped and stacked.
 pub fn jpeg(bytes: &[u8]) {
+    content(&PICTURES, bytes);
+}
+
+/// PNGs, likewise; also with the checksums of their chunks put right, so that damage reaches the code
+/// behind them.
+pub fn png(bytes: &[u8]) {
+    content(&PICTURES, bytes);
+    let mut sealed = bytes.to_vec();
+    // Behind the signature: length, type, that many bytes, and the CRC of type and bytes.
+    let mut at = 8_usize;
+    while let Some(length) = sealed.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
+        let end = (at + 8).saturating_add(u32::from_be_bytes(*length) as usize);
+        let Some(crc) = sealed.get(at + 4..end).map(crc32fast::hash) else { break };
+        let Some(stored) = sealed.get_mut(end..end.saturating_add(4)) else { break };
+        stored.copy_from_slice(&crc.to_be_bytes());
+        at = end + 4;
+    }
+    content(&PICTURES, &sealed);
+}
+
+/// WebPs, likewise.
+pub fn webp(bytes: &[u8]) {
+    content(&PICTURES, bytes);
+}
+
+/// Lines of comma-separated values.
+pub fn csv(bytes: &[u8]) {
+    content(&VALUES, bytes);
+}
+
+/// Runs a file that is one record.
+fn content(reading: &Reading, bytes: &[u8]) {
     let record = [&7_i64.to_le_bytes()[..], bytes].concat();
     let index = images::index([bytes.len() as u64]).expect("an input is a small file");
-    run(&PICTURES.program, &index, record.into());
+    run(&reading.program, &index, record.into());
 }
 
 fn file(Reading { program, source }: &Reading, format: Format, bytes: &[u8]) {

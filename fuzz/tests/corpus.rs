@@ -73,6 +73,6 @@ macro_rules! tests {
 }
 
 tests!(
-    chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, jsonl, gzip, parquet,
-    message
+    chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, csv, jsonl,
+    gzip, parquet, message
 );

@@ -32,10 +32,11 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("cli", "*"),
     ("fuzz", "*"),
     ("tests", "*"),
+    ("user-operator", "pipeline executor"),
 ];
 
 /// Crates nothing may import, not even those that compose.
-const IMPORTED_BY_NONE: &[&str] = &["cli", "fuzz", "tests"];
+const IMPORTED_BY_NONE: &[&str] = &["cli", "fuzz", "tests", "user-operator"];
 
 /// Everything that may lie at the top; what a directory holds is its own affair.
 const TOP_LEVEL: &[&str] = &[

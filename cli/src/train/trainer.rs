@@ -165,8 +165,10 @@ impl Trainer {
         let Some(tensor) = frame.get(field).filter(|t| t.spec().dtype == DType::U8) else { return };
         let values = tensor.values();
         self.pixels.resize(values.len(), 0.0);
-        let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c])) as f32);
-        let shift: [f32; 3] = std::array::from_fn(|c| (-mean[c] / std[c]) as f32);
+        // One number of grey serves all three.
+        let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c % std.len()])) as f32);
+        let shift: [f32; 3] =
+            std::array::from_fn(|c| (-mean[c % mean.len()] / std[c % std.len()]) as f32);
         let (pixels, _) = values.as_chunks::<3>();
         let (normalised, _) = self.pixels.as_chunks_mut::<3>();
         for (pixel, out) in pixels.iter().zip(normalised) {

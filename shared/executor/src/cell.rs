@@ -171,6 +171,38 @@ impl Cell {
         self.place = Place::Held { level, range: 0..bytes };
     }
 
+    /// Where in the record the value is, if it is there.
+    pub(crate) fn start_in_record(&self) -> Option<usize> {
+        match &self.place {
+            Place::Record(range) => Some(range.start),
+            _ => None,
+        }
+    }
+
+    /// Makes a value that is a range of `text` one of its own; others stay as they are.
+    pub(crate) fn own(&mut self, text: &[u8]) -> Result<(), String> {
+        let Place::Record(range) = &self.place else { return Ok(()) };
+        let part = text.get(range.clone()).unwrap_or_default();
+        grow(&mut self.buffers[0], part.len())?;
+        self.buffers[0][..part.len()].copy_from_slice(part);
+        self.place = Place::Buffer { which: 0, bytes: part.len() };
+        Ok(())
+    }
+
+    /// Takes over what was found in bytes that start at `start` of the record.
+    pub(crate) fn adopt(&mut self, found: &mut Cell, start: usize) {
+        self.size = found.size;
+        self.place = match &found.place {
+            Place::Record(range) => Place::Record(start + range.start..start + range.end),
+            Place::Buffer { which, bytes } => {
+                std::mem::swap(&mut self.buffers[0], &mut found.buffers[*which]);
+                Place::Buffer { which: 0, bytes: *bytes }
+            }
+            // Nothing is held, nor delivered, before it is a field.
+            Place::Held { .. } | Place::Row => Place::Record(0..0),
+        };
+    }
+
     /// Makes the value the bytes that `fill` appends to an empty buffer.
     pub(crate) fn fill<E>(
         &mut self,

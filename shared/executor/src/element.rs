@@ -1,10 +1,11 @@
 //! One element on its way through the steps: changed, left out, or become several.
 
 use crate::{
+    cell::Cell,
     ops,
     random::DrawKey,
     run::{Fault, Run, Scratch, too_many},
-    step::{Action, Made, Step, View},
+    step::{Action, Extract, Made, Step, Tools, View},
 };
 use gristmill_pipeline::ops::MAX_ITEMS;
 use gristmill_types::RecordKey;
@@ -197,6 +198,11 @@ impl Run<'_> {
                 cell.narrow(0, bytes_in.min(*most_bytes));
                 done(bytes_in, cell.place.bytes())
             }
+            Action::Parse { input, outputs, kernel } => {
+                let bytes_in = cells[*input].value(element.record, &[]).len();
+                let parsed = parse(kernel.as_ref(), cells, tools, element.record, *input, outputs);
+                done(bytes_in, parsed.map_err(bad)?)
+            }
             Action::Wait(duration) => match ops::sleep(*duration, self.cancelled) {
                 true => done(0, 0),
                 false => Err(Fault::Cancelled),
@@ -204,4 +210,33 @@ impl Run<'_> {
             Action::Duplicate { .. } | Action::FlatMap { .. } | Action::Nothing => done(0, 0),
         }
     }
+}
+
+/// Finds the values of `outputs` in that of `input`; returns the bytes found.
+fn parse(
+    kernel: &dyn Extract,
+    cells: &mut [Cell],
+    tools: &mut Tools,
+    record: &[u8],
+    input: usize,
+    outputs: &[usize],
+) -> Result<usize, String> {
+    let text = cells[input].value(record, &[]);
+    let start = cells[input].start_in_record();
+    let mut all = std::mem::take(&mut tools.found);
+    all.resize_with(outputs.len().max(all.len()), Cell::default);
+    let found = &mut all[..outputs.len()];
+    let mut parsed = kernel.extract(text, found, tools);
+    if start.is_none() && parsed.is_ok() {
+        // The input's buffer may be given to one of the outputs.
+        let owned = found.iter_mut().try_for_each(|cell| cell.own(text));
+        parsed = parsed.and_then(|bytes| owned.map(|()| bytes));
+    }
+    if parsed.is_ok() {
+        for (output, found) in outputs.iter().zip(found) {
+            cells[*output].adopt(found, start.unwrap_or(0));
+        }
+    }
+    tools.found = all;
+    parsed
 }

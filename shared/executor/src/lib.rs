@@ -6,7 +6,9 @@
 //! is a function of pipeline, seed, epoch and records, and of nothing else: not of what ran before,
 //! nor where. Synchronous; no I/O, and no clock but to time the operators.
 
+mod assets;
 mod cell;
+mod compiler;
 mod element;
 mod error;
 mod metrics;
@@ -17,7 +19,10 @@ mod run;
 pub mod sources;
 mod staging;
 mod step;
+pub mod user;
 
+pub use assets::Assets;
+pub use compiler::Compiler;
 pub use error::ExecError;
 pub use metrics::OpMetrics;
 pub use program::Program;

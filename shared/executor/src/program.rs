@@ -1,7 +1,7 @@
 //! A pipeline compiled: everything that does not depend on the split is decided here.
 
 use crate::{
-    ExecError, Scratch, SplitInput, SplitOutput, ops,
+    Compiler, ExecError, Scratch, SplitInput, SplitOutput, ops,
     sources::Reader,
     step::{Action, Step},
 };
@@ -53,13 +53,13 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// Compiles a pipeline.
+    /// Compiles a pipeline whose operators need nothing beside it; a [`Compiler`] does others.
     ///
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
     /// cannot be stored.
     pub fn compile(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Self::compile_steps(pipeline, true)
+        Compiler::new().compile(pipeline)
     }
 
     /// As [`compile`](Self::compile), with every operator a step of its own: slower, equal in what it
@@ -68,10 +68,13 @@ impl Program {
     /// # Errors
     /// As [`compile`](Self::compile).
     pub fn compile_apart(pipeline: &Pipeline) -> Result<Program, ExecError> {
-        Self::compile_steps(pipeline, false)
+        Compiler::new().apart().compile(pipeline)
     }
 
-    fn compile_steps(pipeline: &Pipeline, fuse: bool) -> Result<Program, ExecError> {
+    pub(crate) fn compile_with(
+        pipeline: &Pipeline,
+        compiler: &Compiler<'_>,
+    ) -> Result<Program, ExecError> {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
         let mut steps = Vec::new();
@@ -86,7 +89,8 @@ impl Program {
                 continue;
             }
             let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
-            if let Some(before) = before.filter(|before| fuse && is_chained(before, &stage.op))
+            if let Some(before) =
+                before.filter(|before| compiler.fuse && is_chained(before, &stage.op))
                 && let Some((name, kernel)) = ops::fuse(before, &stage.op)
                 && let Some(Step { action: Action::Transform { input, .. }, .. }) = steps.pop()
             {
@@ -95,9 +99,9 @@ impl Program {
                 steps.push(Step { name, blame, stage: i, ordinal, size: None, action });
                 continue;
             }
-            let action = ops::compile(&stage.op, input, cell)?;
+            let action = ops::compile(&stage.op, input, cell, compiler)?;
             let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
-            let (name, ordinal) = (stage.op.name(), stage.ordinal);
+            let (name, ordinal) = (compiler.name(&stage.op), stage.ordinal);
             steps.push(Step { name, blame: name, stage: i, ordinal, size, action });
         }
         let schema = tensor_schema(pipeline)?;
@@ -197,8 +201,10 @@ fn is_chained(first: &Op, second: &Op) -> bool {
 fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
     let mut names: Vec<&str> = pipeline.source().features.keys().map(String::as_str).collect();
     for stage in pipeline.stages() {
-        if let Some(name) = stage.op.output().filter(|name| !names.contains(name)) {
-            names.push(name);
+        for name in stage.op.outputs() {
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
     }
     names
@@ -220,6 +226,10 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
                     field.copied = false;
                 }
                 settled[*input] = true;
+            }
+            Action::Parse { input, outputs, .. } => {
+                settled[*input] = true;
+                outputs.iter().for_each(|output| settled[*output] = true);
             }
             Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,

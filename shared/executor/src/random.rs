@@ -34,13 +34,18 @@ impl DrawKey {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014): a counter and a finaliser, ample for a few draws.
+/// The random numbers of one operator on one element. SplitMix64 (Steele, Lea and Flood 2014): a counter and a finaliser, ample for a few draws.
 #[derive(Clone, Debug)]
-pub(crate) struct Draw {
+pub struct Draw {
     state: u64,
 }
 
 impl Draw {
+    /// The same numbers for every element.
+    pub(crate) fn fixed() -> Self {
+        Draw { state: 0 }
+    }
+
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -50,17 +55,17 @@ impl Draw {
     }
 
     /// Uniform in `[0, 1)`, in steps of 2^-53.
-    pub(crate) fn unit(&mut self) -> f64 {
+    pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// Uniform in `[low, high)`; `low` if they are equal.
-    pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
     /// Uniform in `0..=most`. Its bias, `most` / 2^64, is beyond measuring.
-    pub(crate) fn up_to(&mut self, most: u32) -> u32 {
+    pub fn up_to(&mut self, most: u32) -> u32 {
         let scaled = u128::from(self.next()) * (u128::from(most) + 1);
         (scaled >> 64) as u32
     }

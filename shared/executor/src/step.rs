@@ -1,6 +1,10 @@
 //! What a compiled pipeline consists of, and how one element goes through it.
 
-use crate::{cell::Sink, random::Draw};
+use crate::{
+    cell::{Cell, Sink},
+    ops::LineReader,
+    random::Draw,
+};
 use fast_image_resize::Resizer;
 use gristmill_pipeline::ops::MAX_ITEMS;
 use std::time::Duration;
@@ -16,14 +20,19 @@ pub(crate) struct Tools {
     /// The same, of wider numbers.
     pub(crate) shorts: Vec<u16>,
     pub(crate) floats: Vec<f32>,
+    /// Where values end that stand one after the other in `pixels`.
+    pub(crate) ends: Vec<usize>,
+    pub(crate) csv: LineReader,
+    /// Values found in one, before they become fields.
+    pub(crate) found: Vec<Cell>,
 }
 
 /// A value being read: numbers little-endian, images row by row.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'a> {
-    pub(crate) bytes: &'a [u8],
+pub struct View<'a> {
+    pub bytes: &'a [u8],
     /// Height and width of an image.
-    pub(crate) size: [usize; 2],
+    pub size: [usize; 2],
 }
 
 /// What a transformation made.
@@ -62,6 +71,14 @@ pub(crate) trait Predicate: Send + Sync {
     fn keeps(&self, input: View<'_>, draw: &mut Draw) -> Result<bool, String>;
 }
 
+/// An operator that finds several values in one. What it finds where it is stands as
+/// [`Place::Record`](crate::cell::Place::Record) of `input`. Returns the bytes found; an error is the
+/// record's, as above.
+pub(crate) trait Extract: Send + Sync {
+    fn extract(&self, input: &[u8], found: &mut [Cell], tools: &mut Tools)
+    -> Result<usize, String>;
+}
+
 /// What a step does.
 pub(crate) enum Action {
     /// `to_row`: the output is final, and goes straight to where it is delivered.
@@ -92,6 +109,12 @@ pub(crate) enum Action {
     FlatMap {
         field: usize,
         item_bytes: usize,
+    },
+    /// Several values found in one, in the order of `outputs`.
+    Parse {
+        input: usize,
+        outputs: Vec<usize>,
+        kernel: Box<dyn Extract>,
     },
     Wait(Duration),
     /// The value is already what the operator asks for.

@@ -18,7 +18,7 @@ struct Identity<'a> {
 
 #[derive(Serialize)]
 struct OpIdentity<'a> {
-    op: &'static str,
+    op: &'a str,
     version: u32,
     params: &'a Op,
     /// Of random operators only: it keys what they draw.
@@ -27,7 +27,8 @@ struct OpIdentity<'a> {
 
 impl<'a> OpIdentity<'a> {
     fn new(stage: &'a Stage) -> Self {
-        let Declaration { name, version, randomness, .. } = *stage.op.declaration();
+        let Declaration { randomness, .. } = *stage.op.declaration();
+        let (name, version) = stage.op.identity();
         let ordinal = (randomness == Randomness::Random).then_some(stage.ordinal);
         OpIdentity { op: name, version, params: &stage.op, ordinal }
     }

@@ -35,16 +35,6 @@ impl Flow {
         })
     }
 
-    /// The field as an image: `[h, w, 3]` of one of `dtypes`.
-    pub(crate) fn image(
-        &self,
-        op: &str,
-        name: &str,
-        dtypes: &[DType],
-    ) -> Result<&FieldSchema, String> {
-        self.image_of(op, name, dtypes, &[3])
-    }
-
     /// The field as an image: `[h, w, c]` of one of `dtypes` and of one of `channels`.
     pub(crate) fn image_of(
         &self,

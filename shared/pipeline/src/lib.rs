@@ -5,6 +5,7 @@
 //! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
 //! results. Pure: no I/O, no clock, no randomness.
 
+mod asset;
 mod batching;
 mod deliver;
 mod error;
@@ -16,15 +17,18 @@ pub mod ops;
 pub mod passes;
 mod pipeline;
 mod schema;
+mod signature;
 mod source;
 mod table;
 
+pub use asset::{Asset, MAX_ASSET_BYTES};
 pub use batching::{Batching, Buckets, Padding};
 pub use deliver::Deliver;
 pub use error::PipelineError;
 pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
 pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
+pub use signature::{Signature, Signatures};
 pub use source::{Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source};
 
 /// Largest pipeline text, in bytes.

@@ -2,7 +2,7 @@
 //!
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
-use crate::{Batching, PipelineError, flow::Flow, ops, table::Table};
+use crate::{Asset, Batching, PipelineError, flow::Flow, ops, table::Table};
 use gristmill_types::DatasetOp;
 use serde::Serialize;
 
@@ -108,9 +108,14 @@ pub(crate) trait Operator: Sized {
     /// The field it reads; none if it leaves all fields alone.
     fn field(&self) -> Option<&str>;
 
-    /// The field it writes: the one it reads, unless it makes another.
+    /// The field it writes: the one it reads, unless it makes another. None if it writes several.
     fn output(&self) -> Option<&str> {
         self.field()
+    }
+
+    /// Every field it writes.
+    fn outputs(&self) -> Vec<&str> {
+        self.output().into_iter().collect()
     }
 
     /// How it makes batches of elements, if it does.
@@ -120,6 +125,16 @@ pub(crate) trait Operator: Sized {
 
     /// What it does to the sequence of records, if that is what it works on.
     fn dataset(&self) -> Option<DatasetOp> {
+        None
+    }
+
+    /// The file it needs beside the pipeline, if it does.
+    fn asset(&self) -> Option<&Asset> {
+        None
+    }
+
+    /// The same, to be replaced by another name of it.
+    fn asset_mut(&mut self) -> Option<&mut Asset> {
         None
     }
 }
@@ -132,10 +147,12 @@ macro_rules! operators {
         #[non_exhaustive]
         pub enum Op {
             $($name(ops::$name),)*
+            /// An operator of a user.
+            Custom(ops::Custom),
         }
 
         impl Op {
-            /// What every operator declares, in the order of the documentation.
+            /// What each of our operators declares, in the order of the documentation.
             pub const DECLARATIONS: &[Declaration] =
                 &[$(<ops::$name as Operator>::DECLARATION,)*];
 
@@ -143,6 +160,7 @@ macro_rules! operators {
             pub fn declaration(&self) -> &'static Declaration {
                 match self {
                     $(Op::$name(_) => const { &<ops::$name as Operator>::DECLARATION },)*
+                    Op::Custom(op) => op.declaration(),
                 }
             }
 
@@ -150,13 +168,24 @@ macro_rules! operators {
             pub fn field(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.field(),)*
+                    Op::Custom(op) => Some(&op.field),
                 }
             }
 
-            /// The field it writes: the one it reads, unless it makes another.
+            /// The field it writes: the one it reads, unless it makes another. None if it writes
+            /// several.
             pub fn output(&self) -> Option<&str> {
                 match self {
                     $(Op::$name(op) => op.output(),)*
+                    Op::Custom(op) => Some(op.target()),
+                }
+            }
+
+            /// Every field it writes.
+            pub fn outputs(&self) -> Vec<&str> {
+                match self {
+                    $(Op::$name(op) => op.outputs(),)*
+                    Op::Custom(op) => vec![op.target()],
                 }
             }
 
@@ -164,6 +193,22 @@ macro_rules! operators {
             pub fn batching(&self) -> Option<Batching> {
                 match self {
                     $(Op::$name(op) => op.batching(),)*
+                    Op::Custom(_) => None,
+                }
+            }
+
+            /// The file it needs beside the pipeline, if it does.
+            pub fn asset(&self) -> Option<&Asset> {
+                match self {
+                    $(Op::$name(op) => op.asset(),)*
+                    Op::Custom(_) => None,
+                }
+            }
+
+            pub(crate) fn asset_mut(&mut self) -> Option<&mut Asset> {
+                match self {
+                    $(Op::$name(op) => op.asset_mut(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
@@ -171,6 +216,7 @@ macro_rules! operators {
             pub fn dataset(&self) -> Option<DatasetOp> {
                 match self {
                     $(Op::$name(op) => op.dataset(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
@@ -188,6 +234,7 @@ macro_rules! operators {
             pub(crate) fn infer(&self, flow: &mut Flow) -> Result<(), String> {
                 match self {
                     $(Op::$name(op) => op.infer(flow),)*
+                    Op::Custom(op) => op.infer(flow),
                 }
             }
         }
@@ -228,6 +275,11 @@ operators!(
     OneHot,
     Length,
     Truncate,
+    PadSequence,
+    Tokenise,
+    ParseJson,
+    ParseCsv,
+    ParseExample,
     CopyField,
     DropFields,
     Filter,
@@ -244,6 +296,14 @@ impl Op {
     /// The name used in pipeline files.
     pub fn name(&self) -> &'static str {
         self.declaration().name
+    }
+
+    /// Name and version, as the canonical form has them.
+    pub fn identity(&self) -> (&str, u32) {
+        match self {
+            Op::Custom(op) => (&op.name, op.version),
+            other => (other.declaration().name, other.declaration().version),
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Batching, Cardinality, Declaration, Deliver, Op, PipelineError, Schema, Source, Stage,
+    Asset, Batching, Cardinality, Deliver, Op, PipelineError, Schema, Signatures, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
+    ops::Custom,
     table::{Table, nearest},
 };
 use gristmill_types::DatasetOp;
@@ -41,7 +42,7 @@ struct Canonical<'a> {
 
 #[derive(Serialize)]
 struct CanonicalOp<'a> {
-    op: &'static str,
+    op: &'a str,
     version: u32,
     ordinal: u32,
     keep_position: bool,
@@ -54,6 +55,14 @@ impl Pipeline {
     /// # Errors
     /// The first thing that is wrong, with its line, and what to do about it.
     pub fn parse(yaml: &str) -> Result<Pipeline, PipelineError> {
+        Self::parse_with(yaml, &Signatures::new())
+    }
+
+    /// As [`parse`](Self::parse), with operators of users.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(yaml: &str, signatures: &Signatures) -> Result<Pipeline, PipelineError> {
         let root = Node::parse(yaml)?;
         if root.value == Value::Null {
             return Err(PipelineError::general(
@@ -76,7 +85,7 @@ impl Pipeline {
         let ops = ops.ok_or_else(|| missing("ops"))?;
         let mut stages = Vec::new();
         for (ordinal, node) in (0..).zip(op_nodes(ops)?) {
-            stages.push(parse_stage(ordinal, node)?);
+            stages.push(parse_stage(ordinal, node, signatures)?);
         }
         let deliver_line = deliver.and_then(|node| node.line);
         let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
@@ -132,7 +141,7 @@ impl Pipeline {
     fn check(
         name: Option<String>,
         source: Source,
-        stages: Vec<Stage>,
+        mut stages: Vec<Stage>,
         ops_line: Option<u32>,
         deliver: Deliver,
         deliver_line: Option<u32>,
@@ -140,8 +149,9 @@ impl Pipeline {
         let mut flow = Flow::new(source.schema());
         let mut schemas = vec![flow.schema().clone()];
         let mut batching: Option<Batching> = None;
-        for stage in &stages {
-            let at = |message: String| PipelineError::at_line(stage.line, message);
+        for stage in &mut stages {
+            let line = stage.line;
+            let at = |message: String| PipelineError::at_line(line, message);
             if batching.is_some() {
                 let name = stage.op.name();
                 let message = match stage.op.batching() {
@@ -154,6 +164,9 @@ impl Pipeline {
             }
             stage.op.infer(&mut flow).map_err(at)?;
             flow.pass(stage.op.declaration());
+            if let Op::Custom(op) = &mut stage.op {
+                op.settle(&flow);
+            }
             schemas.push(flow.schema().clone());
             batching = stage.op.batching();
         }
@@ -171,7 +184,7 @@ impl Pipeline {
     pub fn canonical_json(&self) -> String {
         let ops = self.stages.iter().map(|stage| {
             let Stage { op, ordinal, keep_position, .. } = stage;
-            let Declaration { name, version, .. } = *op.declaration();
+            let (name, version) = op.identity();
             CanonicalOp {
                 op: name,
                 version,
@@ -330,7 +343,7 @@ fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
 }
 
 /// `- name`, or `- name: { parameters }`.
-fn parse_stage(ordinal: u32, node: &Node) -> Result<Stage, PipelineError> {
+fn parse_stage(ordinal: u32, node: &Node, signatures: &Signatures) -> Result<Stage, PipelineError> {
     let (name, params) = match &node.value {
         Value::Str(name) => (name, None),
         Value::Map(entries) => match entries.as_slice() {
@@ -354,7 +367,10 @@ fn parse_stage(ordinal: u32, node: &Node) -> Result<Stage, PipelineError> {
         Some(params) => Table::new(format!("`{}`", cut(name)), params)?,
         None => Table::empty(format!("`{}`", cut(name)), node.line),
     };
-    let op = Op::parse(name, &mut params).ok_or_else(|| unknown(name, node))??;
+    let op = match signatures.get(name) {
+        Some(signature) => Op::Custom(Custom::parse(signature, &mut params)?),
+        None => Op::parse(name, &mut params).ok_or_else(|| unknown(name, node, signatures))??,
+    };
     let keep_position = params.bool("keep_position", false)?;
     let assume_commutes = params.bool("assume_commutes", false)?;
     params.finish()?;
@@ -372,9 +388,20 @@ fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
     let keep_position = table.bool("keep_position", false)?;
     let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
     table.finish()?;
-    let op = Op::parse(&name, &mut params).ok_or_else(|| unknown(&name, node))??;
+    let op = match name.contains('.') {
+        true => Op::Custom(Custom::parse_canonical(&name, version, &mut params)?),
+        false => Op::parse(&name, &mut params)
+            .ok_or_else(|| unknown(&name, node, &Signatures::new()))??,
+    };
     params.finish()?;
-    let known = op.declaration().version;
+    if let Some(Asset::Path(path)) = op.asset() {
+        return Err(node.error(format!(
+            "op `{name}` names the file {} and not its content, which workers need; register the \
+             job with a release that stores it",
+            shown(path)
+        )));
+    }
+    let (_, known) = op.identity();
     if version != known {
         return Err(node.error(format!(
             "op `{name}` is needed in version {version}, this build has {known}; use the release \
@@ -388,9 +415,13 @@ fn cut(name: &str) -> &str {
     name.char_indices().nth(32).map_or(name, |(end, _)| &name[..end])
 }
 
-fn unknown(name: &str, node: &Node) -> PipelineError {
-    let known: Vec<&str> = Op::DECLARATIONS.iter().map(|declaration| declaration.name).collect();
+fn unknown(name: &str, node: &Node, signatures: &Signatures) -> PipelineError {
+    let ours = Op::DECLARATIONS.iter().map(|declaration| declaration.name);
+    let known: Vec<&str> = ours.chain(signatures.names()).collect();
     let advice = match nearest(name, &known) {
+        None if name.contains('.') => "its dot says that it is an operator of a user: run the \
+             `gristmill` and the workers that were built with it (docs/operators.md)"
+            .into(),
         Some(meant) => format!("did you mean `{meant}`?"),
         None => format!("docs/operators.md has the {} there are", known.len()),
     };

@@ -165,9 +165,9 @@ impl Source {
             _ => vec![table.text(format.name(), path)?],
         };
         let features = match (format, table.get("features")) {
-            (_, Some(node)) => features(format, node)?,
+            (_, Some(node)) => parse_features(format, node)?,
             (Format::Images, None) => image_features(),
-            (_, None) => features(format, table.require("features")?)?,
+            (_, None) => parse_features(format, table.require("features")?)?,
         };
         table.finish()?;
         Ok(Source { paths, format, features })
@@ -177,7 +177,7 @@ impl Source {
     pub(crate) fn parse_canonical(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new("`source`", node)?;
         let (format, node) = format_of(&mut table)?;
-        let features = features(format, node)?;
+        let features = parse_features(format, node)?;
         table.finish()?;
         Ok(Source { paths: Vec::new(), format, features })
     }
@@ -249,7 +249,11 @@ fn check_key(format: Format, feature: &Feature) -> Result<(), String> {
     }
 }
 
-fn features(format: Format, node: &Node) -> Result<BTreeMap<String, Feature>, PipelineError> {
+/// The `features` of a source, or of an operator that finds them in what a source yields.
+pub(crate) fn parse_features(
+    format: Format,
+    node: &Node,
+) -> Result<BTreeMap<String, Feature>, PipelineError> {
     let table = Table::new("`features`", node)?;
     let entries = table.entries()?;
     if entries.is_empty() || entries.len() > MAX_FEATURES {

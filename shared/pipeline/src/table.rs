@@ -13,6 +13,8 @@ pub(crate) struct Table<'a> {
     line: Option<u32>,
     entries: &'a [(Node, Node)],
     asked: Vec<&'static str>,
+    /// Whether keys that nobody asked for were taken as well.
+    open: bool,
 }
 
 impl<'a> Table<'a> {
@@ -27,12 +29,12 @@ impl<'a> Table<'a> {
                 return Err(node.error(format!("{what} must be a mapping of keys, not {found}")));
             }
         };
-        Ok(Table { what, line: node.line, entries, asked: Vec::new() })
+        Ok(Table { what, line: node.line, entries, asked: Vec::new(), open: false })
     }
 
     /// A mapping without keys, as a bare operator name has.
     pub(crate) fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
-        Table { what: what.into(), line, entries: &[], asked: Vec::new() }
+        Table { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
     }
 
     pub(crate) fn error(&self, message: impl Into<String>) -> PipelineError {
@@ -196,10 +198,21 @@ impl<'a> Table<'a> {
         self.entries.iter().map(named).collect()
     }
 
+    /// Every entry whose key is none of `but`, for parameters that others understand.
+    pub(crate) fn others(
+        &mut self,
+        but: &[&str],
+    ) -> Result<Vec<(String, &'a Node)>, PipelineError> {
+        self.open = true;
+        let all = self.entries()?.into_iter();
+        let others = all.filter(|(name, _, _)| !but.contains(&name.as_str()));
+        Ok(others.map(|(name, _, value)| (name, value)).collect())
+    }
+
     /// Refuses keys nobody asked for.
     pub(crate) fn finish(self) -> Result<(), PipelineError> {
         for (name, key, _) in self.entries()? {
-            if self.asked.contains(&name.as_str()) {
+            if self.open || self.asked.contains(&name.as_str()) {
                 continue;
             }
             let advice = match nearest(&name, &self.asked) {

@@ -8,6 +8,7 @@ use super::{
     warp::{Matrix, Warp},
 };
 use crate::{
+    Compiler,
     cell::Sink,
     random::{Draw, DrawKey},
     step::{Action, Made, Tools, View},
@@ -178,7 +179,8 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         }
         "scale" => (Op::Scale(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6)),
         "normalise" => {
-            let (mean, std) = (params.list("mean").unwrap(), params.list("std").unwrap());
+            let (mean, std) = (params.list::<3>("mean"), params.list::<3>("std"));
+            let (mean, std) = (mean.unwrap().to_vec(), std.unwrap().to_vec());
             (Op::Normalise(Normalise { field, mean, std }), within(1e-6))
         }
         "standardise" => (Op::Standardise(Standardise { field }), within(1e-4)),
@@ -204,7 +206,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
 /// Runs what draws nothing, or whose draws make no difference.
 fn run_operator(op: &Op, input: &Tensor) -> Tensor {
     let schema = Schema { fields: [("image".to_owned(), input.schema())].into() };
-    let action = super::compile(op, &schema, |_| Some(0)).unwrap();
+    let action = super::compile(op, &schema, |_| Some(0), &Compiler::new()).unwrap();
     let (mut tools, size) = (Tools::default(), input.size());
     let mut bytes = input.bytes.clone();
     match action {

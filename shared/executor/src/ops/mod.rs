@@ -19,6 +19,8 @@ mod layout;
 mod length;
 mod normalise;
 mod one_hot;
+mod pad_sequence;
+mod parse_csv;
 mod planes;
 #[cfg(test)]
 mod properties;
@@ -31,25 +33,32 @@ mod sleep;
 mod standardise;
 #[cfg(test)]
 mod timing;
+#[cfg(feature = "tokenise")]
+mod tokenise;
 mod tones;
 mod vertical_flip;
 mod warp;
 
+pub(crate) use parse_csv::LineReader;
 pub(crate) use sleep::sleep;
 
 use crate::{
-    ExecError,
-    step::{Action, InPlace, Transform},
+    Compiler, ExecError,
+    sources::{example, jsonl},
+    step::{Action, Extract, InPlace, Transform},
+    user::Operators,
 };
 use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
 use half::{bf16, f16};
 use std::time::Duration;
 
-/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field.
+/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field, and `provided` is
+/// what it may need beside them.
 pub(crate) fn compile(
     op: &Op,
     input: &Schema,
     cell: impl Fn(&str) -> Option<usize>,
+    provided: &Compiler<'_>,
 ) -> Result<Action, ExecError> {
     let (field, schema) = match op.field() {
         Some(name) => match (cell(name), input.field(name)) {
@@ -58,60 +67,110 @@ pub(crate) fn compile(
         },
         None => return without_field(op),
     };
-    let output = op.output().and_then(cell).unwrap_or(field);
+    let output = op.output().and_then(&cell).unwrap_or(field);
     let item_bytes = schema.item_bytes().map_or(1, |bytes| bytes.max(1) as usize);
-    let transform = |kernel: Box<dyn Transform>| Action::Transform {
-        input: field,
-        output,
-        kernel,
-        to_row: false,
-    };
-    let in_place = |kernel: Box<dyn InPlace>| Action::InPlace { field, kernel };
+    let cells = Cells { input: field, output };
+    if let Some(action) = of_image(op, schema, &cells) {
+        return Ok(action);
+    }
+    // Every field an operator writes has a cell.
+    let outputs = || op.outputs().into_iter().filter_map(&cell).collect();
+    let parse =
+        |kernel: Box<dyn Extract>| Action::Parse { input: field, outputs: outputs(), kernel };
     Ok(match op {
-        Op::Decode(op) => transform(Box::new(decode::DecodeImage::new(op))),
-        Op::Resize(op) => transform(Box::new(resize::ResizeImage::new(op.size, op.antialias))),
-        Op::RandomResizedCrop(op) => {
-            transform(Box::new(random_resized_crop::CropAndResize::new(op)))
-        }
-        Op::ResizeShorter(op) => transform(Box::new(resize_shorter::KeepAspect(op.clone()))),
-        Op::CenterCrop(op) => transform(Box::new(canvas::Canvas::centre(op, schema))),
-        Op::Crop(op) => transform(Box::new(canvas::Canvas::fixed(op, schema))),
-        Op::RandomCrop(op) => transform(Box::new(canvas::Canvas::random(op, schema))),
-        Op::Pad(op) => transform(Box::new(canvas::Canvas::padded(op, schema))),
-        Op::VerticalFlip(op) => in_place(Box::new(vertical_flip::UpsideDown { p: op.p })),
-        Op::Rotate(op) => {
-            transform(Box::new(warp::Warp::rotate(op, schema.dtype, channels(schema))))
-        }
-        Op::Shear(op) => transform(Box::new(warp::Warp::shear(op, schema.dtype, channels(schema)))),
-        Op::Solarize(op) => in_place(Box::new(tones::Tones::solarize(op, schema.dtype))),
-        Op::Posterize(op) => in_place(Box::new(tones::Tones::posterize(op))),
-        Op::RandomErasing(op) => in_place(Box::new(random_erasing::Erase::new(op, schema))),
-        Op::Clip(op) => in_place(Box::new(clip::Bounds::new(op, schema.dtype))),
-        Op::Standardise(_) => transform(Box::new(standardise::Standard { dtype: schema.dtype })),
-        Op::Layout(op) => transform(Box::new(layout::Transpose::new(op.to, schema))),
-        Op::OneHot(op) => transform(Box::new(one_hot::Classes::new(op, schema.dtype))),
-        Op::Flip(flip) => in_place(Box::new(flip::Mirror::new(flip, pixel_bytes(schema)))),
-        Op::ColorJitter(op) => in_place(Box::new(color_jitter::Jitter::new(op, schema))),
-        Op::Grayscale(op) if op.channels == 1 => {
-            transform(Box::new(grayscale::OneChannel { dtype: schema.dtype }))
-        }
-        Op::Grayscale(op) => in_place(Box::new(grayscale::Grey { p: op.p, dtype: schema.dtype })),
-        Op::GaussianBlur(op) => {
-            in_place(Box::new(gaussian_blur::Blur::new(op, schema.dtype, channels(schema))))
-        }
-        Op::Scale(op) => transform(Box::new(scale::ScaleBy::new(op, schema.dtype))),
-        Op::Normalise(op) => transform(Box::new(normalise::Affine::new(op, schema.dtype))),
+        Op::Clip(op) => cells.in_place(Box::new(clip::Bounds::new(op, schema.dtype))),
+        Op::OneHot(op) => cells.transform(Box::new(one_hot::Classes::new(op, schema.dtype))),
+        Op::Scale(op) => cells.transform(Box::new(scale::ScaleBy::new(op, schema.dtype))),
         Op::Cast(cast) if cast.dtype.dtype() == schema.dtype => Action::Nothing,
-        Op::Cast(cast) => transform(Box::new(cast::Convert::new(schema.dtype, cast.dtype))),
-        Op::Inflate(op) => transform(Box::new(inflate::Repeat::new(op))),
-        Op::Length(_) => transform(Box::new(length::CountItems { item_bytes })),
-        Op::CopyField(_) => transform(Box::new(copy_field::CopyValue)),
+        Op::Cast(cast) => cells.transform(Box::new(cast::Convert::new(schema.dtype, cast.dtype))),
+        Op::Inflate(op) => cells.transform(Box::new(inflate::Repeat::new(op))),
+        Op::Length(_) => cells.transform(Box::new(length::CountItems { item_bytes })),
+        Op::CopyField(_) => cells.transform(Box::new(copy_field::CopyValue)),
+        Op::PadSequence(op) => {
+            cells.transform(Box::new(pad_sequence::FillUp::new(op, schema, item_bytes)))
+        }
         Op::Truncate(op) => {
             Action::Shorten { field, most_bytes: (op.length as usize).saturating_mul(item_bytes) }
         }
+        #[cfg(feature = "tokenise")]
+        Op::Tokenise(op) => cells.transform(Box::new(tokenise::Tokens::new(op, provided.assets)?)),
+        #[cfg(not(feature = "tokenise"))]
+        Op::Tokenise(_) => return Err(cannot(op, "this build has no feature `tokenise`")),
+        Op::Custom(op) => {
+            let none = Operators::new();
+            cells.transform(provided.operators.unwrap_or(&none).compile(op, schema)?)
+        }
+        Op::ParseJson(op) => parse(Box::new(jsonl::Extractor::new(&op.features))),
+        Op::ParseCsv(op) => parse(Box::new(parse_csv::Columns::new(op))),
+        Op::ParseExample(op) => parse(Box::new(example::Extractor::new(&op.features))),
         Op::Filter(op) => Action::Filter { field, kernel: Box::new(filter::Test::new(op, schema)) },
         Op::FlatMap(_) => Action::FlatMap { field, item_bytes },
         other => return Err(cannot(other, "this build does not have it")),
+    })
+}
+
+/// The cells an operator reads and writes.
+struct Cells {
+    input: usize,
+    output: usize,
+}
+
+impl Cells {
+    fn transform(&self, kernel: Box<dyn Transform>) -> Action {
+        Action::Transform { input: self.input, output: self.output, kernel, to_row: false }
+    }
+
+    fn in_place(&self, kernel: Box<dyn InPlace>) -> Action {
+        Action::InPlace { field: self.input, kernel }
+    }
+}
+
+/// The action of an operator on images; none of others.
+fn of_image(op: &Op, schema: &FieldSchema, cells: &Cells) -> Option<Action> {
+    Some(match op {
+        Op::Decode(op) => cells.transform(Box::new(decode::DecodeImage::new(op))),
+        Op::Resize(op) => {
+            let channels = channels(schema);
+            cells.transform(Box::new(resize::ResizeImage::new(op.size, channels, op.antialias)))
+        }
+        Op::RandomResizedCrop(op) => {
+            cells.transform(Box::new(random_resized_crop::CropAndResize::new(op, channels(schema))))
+        }
+        Op::ResizeShorter(op) => {
+            let (op, channels) = (op.clone(), channels(schema));
+            cells.transform(Box::new(resize_shorter::KeepAspect { op, channels }))
+        }
+        Op::CenterCrop(op) => cells.transform(Box::new(canvas::Canvas::centre(op, schema))),
+        Op::Crop(op) => cells.transform(Box::new(canvas::Canvas::fixed(op, schema))),
+        Op::RandomCrop(op) => cells.transform(Box::new(canvas::Canvas::random(op, schema))),
+        Op::Pad(op) => cells.transform(Box::new(canvas::Canvas::padded(op, schema))),
+        Op::VerticalFlip(op) => cells.in_place(Box::new(vertical_flip::UpsideDown { p: op.p })),
+        Op::Rotate(op) => {
+            cells.transform(Box::new(warp::Warp::rotate(op, schema.dtype, channels(schema))))
+        }
+        Op::Shear(op) => {
+            cells.transform(Box::new(warp::Warp::shear(op, schema.dtype, channels(schema))))
+        }
+        Op::Solarize(op) => cells.in_place(Box::new(tones::Tones::solarize(op, schema.dtype))),
+        Op::Posterize(op) => cells.in_place(Box::new(tones::Tones::posterize(op))),
+        Op::RandomErasing(op) => cells.in_place(Box::new(random_erasing::Erase::new(op, schema))),
+        Op::Standardise(_) => {
+            cells.transform(Box::new(standardise::Standard { dtype: schema.dtype }))
+        }
+        Op::Layout(op) => cells.transform(Box::new(layout::Transpose::new(op.to, schema))),
+        Op::Flip(flip) => cells.in_place(Box::new(flip::Mirror::new(flip, pixel_bytes(schema)))),
+        Op::ColorJitter(op) => cells.in_place(Box::new(color_jitter::Jitter::new(op, schema))),
+        Op::Grayscale(op) if op.channels == 1 => {
+            cells.transform(Box::new(grayscale::OneChannel { dtype: schema.dtype }))
+        }
+        Op::Grayscale(op) => {
+            cells.in_place(Box::new(grayscale::Grey { p: op.p, dtype: schema.dtype }))
+        }
+        Op::GaussianBlur(op) => {
+            cells.in_place(Box::new(gaussian_blur::Blur::new(op, schema.dtype, channels(schema))))
+        }
+        Op::Normalise(op) => cells.transform(Box::new(normalise::Affine::new(op, schema.dtype))),
+        _ => return None,
     })
 }
 
@@ -129,8 +188,8 @@ fn without_field(op: &Op) -> Result<Action, ExecError> {
 /// Nobody else reads what is in between.
 pub(crate) fn fuse(first: &Op, second: &Op) -> Option<(&'static str, Box<dyn Transform>)> {
     match (first, second) {
-        (Op::Decode(_), Op::RandomResizedCrop(crop)) => {
-            let crop = random_resized_crop::CropAndResize::new(crop);
+        (Op::Decode(decode), Op::RandomResizedCrop(crop)) if decode.channels == 3 => {
+            let crop = random_resized_crop::CropAndResize::new(crop, 3);
             let fused = decode_crop::DecodeAndCrop::new(crop);
             Some(("decode+random_resized_crop", Box::new(fused)))
         }

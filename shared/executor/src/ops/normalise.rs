@@ -7,7 +7,7 @@ use crate::{
 };
 use gristmill_pipeline::{DType, ops::Normalise};
 
-/// u8 or f32 `[h, w, 3]` -> f32 `[h, w, 3]`: one multiplication and one addition per value.
+/// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
 #[derive(Debug)]
 pub(crate) struct Affine {
     /// Four pixels' worth, the least common multiple of a pixel and a vector register.
@@ -21,13 +21,14 @@ impl Affine {
         let affine = op.affine();
         let (mut factor, mut addend) = ([0.0; 12], [0.0; 12]);
         for i in 0..12 {
-            (factor[i], addend[i]) = affine[i % 3];
+            (factor[i], addend[i]) = affine[i % affine.len()];
         }
         Affine { factor, addend, input }
     }
 
-    fn one(&self, channel: usize, x: f32) -> [u8; 4] {
-        (x * self.factor[channel] + self.addend[channel]).to_le_bytes()
+    /// Value `i` of some whole pixels.
+    fn one(&self, i: usize, x: f32) -> [u8; 4] {
+        (x * self.factor[i % 12] + self.addend[i % 12]).to_le_bytes()
     }
 
     fn pixels(&self, input: &[u8], output: &mut [u8]) {
@@ -40,14 +41,14 @@ impl Affine {
             }
         }
         for ((i, x), to) in rest.iter().enumerate().zip(tail.as_chunks_mut::<4>().0) {
-            *to = self.one(i % 3, f32::from(*x));
+            *to = self.one(i, f32::from(*x));
         }
     }
 
     fn floats(&self, input: &[u8], output: &mut [u8]) {
         let inputs = input.as_chunks::<4>().0.iter().enumerate();
         for ((i, x), to) in inputs.zip(output.as_chunks_mut::<4>().0) {
-            *to = self.one(i % 3, f32::from_le_bytes(*x));
+            *to = self.one(i, f32::from_le_bytes(*x));
         }
     }
 }
@@ -79,8 +80,8 @@ mod tests {
     fn both_inputs_give_the_formula() {
         let op = Normalise {
             field: "image".into(),
-            mean: [0.485, 0.456, 0.406],
-            std: [0.229, 0.224, 0.225],
+            mean: vec![0.485, 0.456, 0.406],
+            std: vec![0.229, 0.224, 0.225],
         };
         let pixels: Vec<u8> = (0..=255).chain(0..17).collect();
         let floats: Vec<u8> = pixels.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();

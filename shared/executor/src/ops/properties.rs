@@ -1,6 +1,7 @@
 //! What holds of image operators whatever the image: the declared shape, no panic, and identities.
 
 use crate::{
+    Compiler,
     cell::Sink,
     ops,
     random::{Draw, DrawKey},
@@ -32,7 +33,7 @@ impl Alone {
         let stage = &pipeline.stages()[place];
         let schema = |i: usize| pipeline.schemas()[i].field("image").unwrap().clone();
         let input = Schema { fields: [("image".to_owned(), schema(place))].into() };
-        let action = ops::compile(&stage.op, &input, |_| Some(0)).unwrap();
+        let action = ops::compile(&stage.op, &input, |_| Some(0), &Compiler::new()).unwrap();
         Alone { action, output: schema(place + 1) }
     }
 
@@ -199,5 +200,34 @@ fn random_operators_draw_by_record() {
         let of = |record: u32| alone.run(&bytes, size, record).unwrap().0;
         assert_eq!(of(1), of(1), "{op}");
         assert!((2..9).any(|record| of(record) != of(1)), "{op}");
+    }
+}
+
+#[test]
+fn grey_is_as_three_equal_channels() {
+    let grey_of = |size: [usize; 2]| image(size, 5).into_iter().step_by(3).collect::<Vec<u8>>();
+    for op in [
+        "resize: { size: [7, 31] }",
+        "resize: { size: [40, 9], antialias: false }",
+        "resize_shorter: { size: 12 }",
+        "random_resized_crop: { size: [8, 13] }",
+        "normalise: { mean: MEAN, std: STD }",
+    ] {
+        let rgb =
+            Alone::new("", &op.replace("MEAN", "[0.5, 0.5, 0.5]").replace("STD", "[2, 2, 2]"));
+        let one = op.replace("MEAN", "0.5").replace("STD", "[2]");
+        let grey = Alone::new("  - grayscale: { channels: 1 }\n", &one);
+        assert_eq!(grey.output.shape[2], Some(1), "{op}");
+        for (record, size) in [[17, 23], [64, 5], [33, 33], [1, 9]].into_iter().enumerate() {
+            let bytes = grey_of(size);
+            let three: Vec<u8> = bytes.iter().flat_map(|x| [*x; 3]).collect();
+            let (one, made) = grey.run(&bytes, size, record as u32).unwrap();
+            let (all, of) = rgb.run(&three, size, record as u32).unwrap();
+            assert_eq!(made.size, of.size, "{op}");
+            let value_bytes = made.bytes / (made.size[0] * made.size[1]);
+            let pixels = all[..of.bytes].chunks(3 * value_bytes);
+            let first: Vec<u8> = pixels.flat_map(|pixel| pixel[..value_bytes].to_vec()).collect();
+            assert_eq!(one[..made.bytes], first, "{op} {size:?}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use gristmill_pipeline::ops::RandomResizedCrop;
 /// Tries before the centre is taken; torchvision's number.
 const TRIES: u32 = 10;
 
-/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`. The window is never copied: the resizer reads it
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`. The window is never copied: the resizer reads it
 /// where it lies.
 #[derive(Debug)]
 pub(crate) struct CropAndResize {
@@ -22,9 +22,9 @@ pub(crate) struct CropAndResize {
 }
 
 impl CropAndResize {
-    pub(crate) fn new(op: &RandomResizedCrop) -> Self {
+    pub(crate) fn new(op: &RandomResizedCrop, channels: usize) -> Self {
         CropAndResize {
-            resize: ResizeImage::new(op.size, op.antialias),
+            resize: ResizeImage::new(op.size, channels, op.antialias),
             scale: op.scale,
             ratio: op.ratio,
             // Not the platform's logarithm, whose last bit is the C library's affair.
@@ -88,7 +88,8 @@ mod tests {
 
     fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
         let (field, size) = ("image".into(), [8, 8]);
-        CropAndResize::new(&RandomResizedCrop { field, size, scale, ratio, antialias: true })
+        let op = RandomResizedCrop { field, size, scale, ratio, antialias: true };
+        CropAndResize::new(&op, 3)
     }
 
     fn draws() -> impl Iterator<Item = Draw> {

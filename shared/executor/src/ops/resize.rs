@@ -1,4 +1,4 @@
-//! `resize`: RGB to RGB of another size.
+//! `resize`: an image to one of another size.
 
 use crate::{
     cell::Sink,
@@ -6,9 +6,9 @@ use crate::{
     step::{Made, Tools, Transform, View},
 };
 use fast_image_resize::{
-    FilterType, ResizeAlg, ResizeOptions,
+    FilterType, PixelTrait, ResizeAlg, ResizeOptions,
     images::{TypedCroppedImage, TypedImage, TypedImageRef},
-    pixels::U8x3,
+    pixels::{U8, U8x3},
 };
 
 /// A rectangle of pixels inside an image.
@@ -20,20 +20,21 @@ pub(crate) struct Window {
     pub(crate) height: u32,
 }
 
-/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`, the whole image or a window of it.
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, the whole image or a window of it.
 #[derive(Debug)]
 pub(crate) struct ResizeImage {
     size: [u32; 2],
+    channels: usize,
     options: ResizeOptions,
 }
 
 impl ResizeImage {
-    pub(crate) fn new(size: [u32; 2], antialias: bool) -> Self {
+    pub(crate) fn new(size: [u32; 2], channels: usize, antialias: bool) -> Self {
         let algorithm = match antialias {
             true => ResizeAlg::Convolution(FilterType::Bilinear),
             false => ResizeAlg::Interpolation(FilterType::Bilinear),
         };
-        ResizeImage { size, options: ResizeOptions::new().resize_alg(algorithm) }
+        ResizeImage { size, channels, options: ResizeOptions::new().resize_alg(algorithm) }
     }
 
     /// Resizes `window` of the image as if it were all there is: nothing outside of it counts.
@@ -44,17 +45,30 @@ impl ResizeImage {
         output: Sink<'_>,
         tools: &mut Tools,
     ) -> Result<Made, String> {
+        // Typed, as the untyped call brings the resizer's code for every kind of pixel along.
+        match self.channels {
+            1 => self.resize_typed::<U8>(input, window, output, tools),
+            _ => self.resize_typed::<U8x3>(input, window, output, tools),
+        }
+    }
+
+    fn resize_typed<P: PixelTrait>(
+        &self,
+        input: View<'_>,
+        window: Window,
+        output: Sink<'_>,
+        tools: &mut Tools,
+    ) -> Result<Made, String> {
         let [height, width] = input.size.map(|side| side as u32);
         let [out_height, out_width] = self.size;
-        let bytes = out_height as usize * out_width as usize * 3;
-        // Typed, as the untyped call brings the resizer's code for every kind of pixel along.
-        let image = TypedImageRef::<U8x3>::from_buffer(width, height, input.bytes)
+        let bytes = out_height as usize * out_width as usize * size_of::<P>();
+        let image = TypedImageRef::<P>::from_buffer(width, height, input.bytes)
             .map_err(|error| format!("cannot resize: {error}"))?;
         let Window { left, top, width, height } = window;
         let image = TypedCroppedImage::from_ref(&image, left, top, width, height)
             .map_err(|error| format!("cannot crop: {error}"))?;
         let output = output.take(bytes)?;
-        TypedImage::<U8x3>::from_buffer(out_width, out_height, output)
+        TypedImage::<P>::from_buffer(out_width, out_height, output)
             .map_err(|error| error.to_string())
             .and_then(|mut output| {
                 let resized = tools.resizer.resize_typed(&image, &mut output, &self.options);

@@ -1,4 +1,4 @@
-//! `resize_shorter`: RGB to RGB of the same aspect ratio.
+//! `resize_shorter`: an image to one of the same aspect ratio.
 
 use super::resize::{ResizeImage, Window};
 use crate::{
@@ -8,9 +8,12 @@ use crate::{
 };
 use gristmill_pipeline::ops::ResizeShorter;
 
-/// u8 `[h, w, 3]` -> u8 `[h', w', 3]`.
+/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`.
 #[derive(Debug)]
-pub(crate) struct KeepAspect(pub(crate) ResizeShorter);
+pub(crate) struct KeepAspect {
+    pub(crate) op: ResizeShorter,
+    pub(crate) channels: usize,
+}
 
 impl Transform for KeepAspect {
     fn run(
@@ -21,8 +24,9 @@ impl Transform for KeepAspect {
         _: &mut Draw,
     ) -> Result<Made, String> {
         let [height, width] = input.size.map(|side| side as u32);
-        let size = self.0.output_size([height, width])?;
+        let size = self.op.output_size([height, width])?;
         let window = Window { left: 0, top: 0, width, height };
-        ResizeImage::new(size, self.0.antialias).resize(input, window, output, tools)
+        let resize = ResizeImage::new(size, self.channels, self.op.antialias);
+        resize.resize(input, window, output, tools)
     }
 }

@@ -18,6 +18,8 @@ use std::{
 
 mod elements;
 mod fused;
+mod parsing;
+mod sequences;
 
 const RESNET: &str = "
 source:
@@ -619,7 +621,7 @@ fn resizing_does_not_depend_on_vector_units() {
         }
         let mut tools = Tools { resizer, ..Tools::default() };
         use crate::step::Transform;
-        let kernel = crate::ops::resize::ResizeImage::new([side, side], antialias);
+        let kernel = crate::ops::resize::ResizeImage::new([side, side], 3, antialias);
         let mut out = Vec::new();
         let view = View { bytes: &pixels, size: [height.into(), width.into()] };
         let mut draw = DrawKey {

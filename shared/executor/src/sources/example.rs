@@ -6,7 +6,10 @@
 //! rest of a token pipeline. Of a key given twice the last counts.
 
 use super::held;
-use crate::cell::{Cell, Place};
+use crate::{
+    cell::{Cell, Place},
+    step::{Extract, Tools},
+};
 use gristmill_pipeline::{Feature, FeatureDType, MAX_VALUES};
 use std::{collections::BTreeMap, ops::Range};
 
@@ -135,6 +138,12 @@ impl Extractor {
             }
         }
         Ok(found)
+    }
+}
+
+impl Extract for Extractor {
+    fn extract(&self, input: &[u8], found: &mut [Cell], _: &mut Tools) -> Result<usize, String> {
+        Extractor::extract(self, input, found)
     }
 }
 

@@ -5,13 +5,14 @@ mod file_index;
 mod gzip;
 pub mod images;
 mod index_builder;
-mod jsonl;
+pub(crate) mod jsonl;
 mod lengths;
 mod parquet;
 mod tar;
 mod tfrecord;
 mod varint;
 mod webdataset;
+pub(crate) mod words;
 
 pub use file_index::{FileIndex, Records};
 pub use index_builder::IndexBuilder;

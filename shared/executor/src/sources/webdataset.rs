@@ -5,14 +5,15 @@
 //! they are, these are compared without regard to ASCII case.
 
 use super::{
-    FileIndex, Limits, held,
+    FileIndex, Limits,
     tar::{Member, Members},
+    words,
 };
 use crate::{
     ExecError,
     cell::{Cell, Place},
 };
-use gristmill_pipeline::{Feature, FeatureDType, Format, MAX_VALUES};
+use gristmill_pipeline::{Feature, FeatureDType, Format};
 use std::{collections::BTreeMap, ops::Range};
 
 /// The name of a record and the key of one of its parts: before and after the first dot of the last
@@ -184,40 +185,12 @@ impl Wanted {
         range: Range<usize>,
         cell: &mut Cell,
     ) -> Result<usize, String> {
-        let add: fn(&str, &mut Vec<u8>) -> Option<()> = match self.feature.dtype {
-            FeatureDType::Bytes => {
-                cell.place = Place::Record(range);
-                return Ok(content.len());
-            }
-            FeatureDType::I64 => |word, out| {
-                out.extend(word.parse::<i64>().ok()?.to_le_bytes());
-                Some(())
-            },
-            FeatureDType::F32 => |word, out| {
-                out.extend(word.parse::<f32>().ok()?.to_le_bytes());
-                Some(())
-            },
-        };
-        let bad = |what: String| format!("member `.{}` {what}", self.keys[rank]);
-        let text = str::from_utf8(content).map_err(|_| bad("is not text".into()))?;
-        let separator = |c: char| c.is_whitespace() || c == ',';
-        let words = text.split(separator).filter(|word| !word.is_empty());
-        let most = self.feature.values().unwrap_or(MAX_VALUES as usize);
-        cell.fill(|buffer| {
-            let mut count = 0;
-            for word in words {
-                count += 1;
-                if count > most {
-                    return Err(bad(format!("has more than {most} values")));
-                }
-                add(word, buffer).ok_or_else(|| {
-                    let word: String = word.chars().filter(|c| !c.is_control()).take(24).collect();
-                    bad(format!("holds `{word}`, which is no {}", self.feature.dtype.dtype()))
-                })?;
-            }
-            self.feature.check_values(count).map_err(bad)
-        })?;
-        Ok(held(cell))
+        if self.feature.dtype == FeatureDType::Bytes {
+            cell.place = Place::Record(range);
+            return Ok(content.len());
+        }
+        words::numbers(&self.feature, content, cell)
+            .map_err(|what| format!("member `.{}` {what}", self.keys[rank]))
     }
 }
 

@@ -8,6 +8,7 @@ mod clip;
 mod color_jitter;
 mod copy_field;
 mod crop;
+mod custom;
 mod decode;
 mod drop_fields;
 mod duplicate;
@@ -24,7 +25,12 @@ mod length;
 mod normalise;
 mod one_hot;
 mod pad;
+mod pad_sequence;
 mod padded_batch;
+mod parse_csv;
+mod parse_example;
+mod parse_json;
+mod parsing;
 mod posterize;
 mod random_crop;
 mod random_erasing;
@@ -41,6 +47,7 @@ mod sleep;
 mod solarize;
 mod standardise;
 mod take;
+mod tokenise;
 mod truncate;
 mod vertical_flip;
 
@@ -53,6 +60,7 @@ pub use clip::Clip;
 pub use color_jitter::ColorJitter;
 pub use copy_field::CopyField;
 pub use crop::Crop;
+pub use custom::Custom;
 pub use decode::Decode;
 pub use drop_fields::DropFields;
 pub use duplicate::Duplicate;
@@ -69,7 +77,11 @@ pub use length::Length;
 pub use normalise::Normalise;
 pub use one_hot::OneHot;
 pub use pad::Pad;
+pub use pad_sequence::PadSequence;
 pub use padded_batch::PaddedBatch;
+pub use parse_csv::ParseCsv;
+pub use parse_example::ParseExample;
+pub use parse_json::ParseJson;
 pub use posterize::Posterize;
 pub use random_crop::RandomCrop;
 pub use random_erasing::RandomErasing;
@@ -86,6 +98,7 @@ pub use sleep::{Sleep, SleepPer};
 pub use solarize::Solarize;
 pub use standardise::Standardise;
 pub use take::Take;
+pub use tokenise::{TokenDType, Tokenise};
 pub use truncate::Truncate;
 pub use vertical_flip::VerticalFlip;
 
@@ -170,6 +183,11 @@ fn number(
     range: RangeInclusive<f64>,
 ) -> Result<f64, PipelineError> {
     params.get(key).map_or(Ok(default), |node| params.number(key, node, range))
+}
+
+/// The value of `key`, if it is there and is not null, as the canonical form writes what is not there.
+fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Node> {
+    params.get(key).filter(|node| node.value != Value::Null)
 }
 
 /// `p`: the probability that a random operator changes its input; `default` unless given.

@@ -7,7 +7,7 @@ use crate::{
 };
 use serde::Serialize;
 
-/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`: a rectangle of random area and aspect ratio at a
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`: a rectangle of random area and aspect ratio at a
 /// random place, resized as `resize` does. Chosen as torchvision's `RandomResizedCrop`: ten tries,
 /// then the largest centred rectangle within the ratio bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,10 +38,10 @@ impl Operator for RandomResizedCrop {
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let range = flow.image("random_resized_crop", &self.field, &[DType::U8])?.range;
-        let [height, width] = self.size;
-        let output = FieldSchema::fixed(DType::U8, [height, width, 3]);
-        flow.write("random_resized_crop", &self.field, FieldSchema { range, ..output });
+        let input = flow.image_of("random_resized_crop", &self.field, &[DType::U8], &[1, 3])?;
+        let [height, width] = self.size.map(Some);
+        let output = FieldSchema { shape: vec![height, width, input.shape[2]], ..input.clone() };
+        flow.write("random_resized_crop", &self.field, output);
         Ok(())
     }
 

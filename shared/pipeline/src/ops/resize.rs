@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::Serialize;
 
-/// u8 `[h, w, 3]` -> u8 `[size[0], size[1], 3]`, bilinear. With `antialias` every source pixel
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` every source pixel
 /// under the (then wider) triangle counts, as in Pillow; without, the nearest four.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Resize {
@@ -26,10 +26,10 @@ impl Operator for Resize {
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let range = flow.image("resize", &self.field, &[DType::U8])?.range;
-        let [height, width] = self.size;
-        let output = FieldSchema::fixed(DType::U8, [height, width, 3]);
-        flow.write("resize", &self.field, FieldSchema { range, ..output });
+        let input = flow.image_of("resize", &self.field, &[DType::U8], &[1, 3])?;
+        let [height, width] = self.size.map(Some);
+        let output = FieldSchema { shape: vec![height, width, input.shape[2]], ..input.clone() };
+        flow.write("resize", &self.field, output);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::{
 };
 use serde::Serialize;
 
-/// u8 `[h, w, 3]` -> u8 `[h', w', 3]` whose shorter side is `size` and whose longer one is the integer
+/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]` whose shorter side is `size` and whose longer one is the integer
 /// below `size * longer / shorter`, resized as `resize` does. As torchvision's `Resize` with one number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ResizeShorter {
@@ -27,8 +27,8 @@ impl Operator for ResizeShorter {
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image("resize_shorter", &self.field, &[DType::U8])?;
-        let mut shape = vec![None, None, Some(3)];
+        let input = flow.image_of("resize_shorter", &self.field, &[DType::U8], &[1, 3])?;
+        let mut shape = vec![None, None, input.shape[2]];
         if let [Some(height), Some(width), _] = input.shape[..] {
             let size = self.output_size([height, width])?;
             (shape[0], shape[1]) = (Some(size[0]), Some(size[1]));

@@ -9,9 +9,9 @@ pub(super) fn remove(optimised: &mut Optimised) {
     while let Some((at, reason)) = find(optimised) {
         let mut stages = optimised.pipeline.stages().to_vec();
         let mut removed = vec![(stages.remove(at), reason)];
-        let made = removed[0].0.op.output().filter(|field| removed[0].0.op.field() != Some(field));
-        if let Some(made) = made.map(str::to_owned) {
-            forget(&mut stages, &made, &mut removed);
+        let op = removed[0].0.op.clone();
+        for made in op.outputs().into_iter().filter(|field| op.field() != Some(field)) {
+            forget(&mut stages, made, &mut removed);
         }
         // A pipeline that does not hold together without it needs it after all.
         let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
@@ -50,10 +50,12 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
         {
             return Some((i, reason));
         }
-        let writes = stage.op.output();
-        let unseen = writes.filter(|field| !seen.contains(field));
-        if let (Some(field), Cardinality::OneToOne) = (unseen, declared.cardinality) {
-            return Some((i, format!("nobody sees `{field}` after it")));
+        let writes = stage.op.outputs();
+        let unseen = !writes.is_empty() && writes.iter().all(|field| !seen.contains(field));
+        // What it takes away would be delivered without it.
+        let takes = stage.op.field().is_some_and(|field| output.field(field).is_none());
+        if unseen && !takes && declared.cardinality == Cardinality::OneToOne {
+            return Some((i, format!("nobody sees `{}` after it", writes.join("`, `"))));
         }
         // What is dropped is not seen before, unless read.
         seen.extend(stage.op.field());

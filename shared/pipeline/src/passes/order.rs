@@ -113,8 +113,9 @@ fn note(stage: &Stage, change: Change, reason: String) -> Note {
     Note { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
 }
 
-fn touches(stage: &Stage) -> [Option<&str>; 2] {
-    [stage.op.field(), stage.op.output()]
+/// The fields it reads or writes.
+fn touches(stage: &Stage) -> Vec<&str> {
+    stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
 /// The pipeline with two neighbours changed, if that means the same; else why not, where that is news.
@@ -128,7 +129,7 @@ fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Opti
     if other.keep_position {
         return Err(Some(format!("`{}` keeps its position", other.op.name())));
     }
-    let shared = touches(mover).iter().flatten().any(|field| touches(other).contains(&Some(field)));
+    let shared = touches(mover).iter().any(|field| touches(other).contains(field));
     // A drop names no field, yet takes some away.
     let apart = !shared && mover.op.field().is_some() && other.op.field().is_some();
     if !apart {

@@ -6,6 +6,8 @@ use gristmill_types::Fingerprint;
 use proptest::prelude::*;
 
 mod images;
+mod parsing;
+mod sequences;
 
 const RESNET: &str = "\
 name: resnet50
@@ -149,7 +151,7 @@ fn shapes_must_be_known_at_the_batch() {
     );
     assert_eq!(
         ops_error("  - resize: { size: 8 }\n"),
-        "line 7: `resize` needs an image (u8 [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
+        "line 7: `resize` needs an image (u8 [h, w, 1] or [h, w, 3]), but `image` is bytes in the source; put `decode` before it"
     );
     assert_eq!(
         ops_error("  - decode: { field: label }\n"),
@@ -552,4 +554,28 @@ fn sources_say_how_their_records_are_stored() {
     assert!(other.contains("has `image` (bytes) and `label` (i64), not `size` (i64)"), "{other}");
     let dtype = error("images: x, features: { image: { dtype: bytes }, label: { dtype: f32 } }");
     assert!(dtype.contains("not `label` (f32)"), "{dtype}");
+}
+
+#[test]
+fn operators_of_users_are_planned_without_them() {
+    let json = include_str!("../../../../fuzz/corpus/canonical/custom_good").trim();
+    let pipeline = Pipeline::from_canonical(json).unwrap();
+    assert_eq!(pipeline.canonical_json(), json);
+    assert_eq!(pipeline.output_schema().field("cut").unwrap().to_string(), "f32 [2, 3, 1]");
+    let declared = pipeline.stages()[0].op.declaration();
+    assert!(declared.pins_position && declared.randomness == crate::Randomness::Random);
+    assert_eq!(declared.effect, crate::Effect::Window);
+    for (from, to, why) in [
+        ("\"a.b\"", "\"a..b\"", "lower-case letters"),
+        ("\"a.b\"", "\"A.b\"", "lower-case letters"),
+        ("\"window\"", "\"select\"", "opaque"),
+        ("[2,3,1],\"range\"", "[2,3,-1],\"range\"", "whole number"),
+        ("\"into\":\"cut\"", "\"into\":\"__key__\"", "reserved"),
+        ("\"field\":\"image\"", "\"field\":\"picture\"", "the element has `image`"),
+        ("\"params\":{\"holes\"", "\"other\":{\"holes\"", "needs `params`"),
+    ] {
+        assert!(json.contains(from), "{from}");
+        let error = Pipeline::from_canonical(&json.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(why) && !error.contains('\n'), "{to}: {error}");
+    }
 }

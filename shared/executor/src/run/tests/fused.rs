@@ -60,3 +60,12 @@ fn a_window_decoded_alone_is_that_of_the_whole_image() {
     assert_eq!(apart.program.steps.len(), 4);
     assert!(rows(&apart.all()) == rows(&fused), "fused and apart differ");
 }
+
+#[test]
+fn grey_images_are_decoded_and_cropped_apart() {
+    let yaml = RESNET.replace("  - decode\n", "  - decode: { channels: 1 }\n");
+    let bench = Bench::new(&yaml, &image_records(4));
+    assert_eq!(bench.program.steps().next(), Some("decode"));
+    let frame = &frames(&bench.all())[0];
+    assert_eq!(frame.get("image").unwrap().shape(), [4, 24, 24, 1]);
+}

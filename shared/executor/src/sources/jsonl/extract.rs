@@ -6,7 +6,10 @@
 //! sonic-rs. Nesting deeper than 128 is refused by it.
 
 use super::{super::held, value::Value};
-use crate::cell::Cell;
+use crate::{
+    cell::Cell,
+    step::{Extract, Tools},
+};
 use gristmill_pipeline::Feature;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -85,12 +88,20 @@ impl Extractor {
             false => std::mem::take(&mut state.fault),
         })?;
         let State { cells, seen, .. } = state;
+        // Those beyond are of other fields.
+        let cells = &cells[..self.wanted.len().min(cells.len())];
         for (i, wanted) in self.wanted.iter().enumerate() {
             if seen[i / 64 % 4] & 1 << (i % 64) == 0 {
                 return Err(format!("key `{}` is missing", wanted.key));
             }
         }
         Ok(cells.iter().map(held).sum())
+    }
+}
+
+impl Extract for Extractor {
+    fn extract(&self, input: &[u8], found: &mut [Cell], _: &mut Tools) -> Result<usize, String> {
+        Extractor::extract(self, input, found)
     }
 }
 
@@ -143,7 +154,7 @@ impl Object<'_, '_, '_> {
     /// Something else than an object.
     fn other<E: Error>(self, what: &str) -> Result<(), E> {
         match self.is_root {
-            true => Err(self.state.fail(format!("the line is {what}, not a JSON object"))),
+            true => Err(self.state.fail(format!("it is {what}, not a JSON object"))),
             false => Ok(()),
         }
     }

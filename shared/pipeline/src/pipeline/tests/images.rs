@@ -130,11 +130,37 @@ fn what_cannot_be_is_refused_with_advice() {
         ("layout: { to: nhwc }", "[c, h, w]"),
         ("scale: { field: label }", "cast"),
         ("cast: { dtype: f64 }", "u8, u16, i32, i64, f16, bf16 or f32"),
-        ("grayscale: { channels: 1 }\n  - resize: { size: 8 }", "[h, w, 3]"),
+        (
+            "grayscale: { channels: 1 }\n  - normalise: { mean: [1, 1, 1], std: [1, 1, 1] }",
+            "[h, w, 3]",
+        ),
+        ("normalise: { mean: 0.5, std: 0.5 }", "[h, w, 1]"),
+        ("normalise: { mean: [0.5], std: [1, 1, 1] }", "as many numbers in `std`"),
+        ("normalise: { mean: [0.5, 0.5], std: [1, 1] }", "a list of 3 numbers"),
         ("layout: { to: nchw }\n  - center_crop: { size: 8 }", "[h, w, 1] or [h, w, 3]"),
     ] {
         let error = ops_error(&format!("{SMALL}  - {op}\n  - batch: {{ size: 2 }}\n"));
         assert!(error.contains(advice), "{op}: {error}");
         assert!(error.starts_with("line "), "{error}");
     }
+}
+
+#[test]
+fn grey_images_have_one_channel_to_the_end() {
+    for op in [
+        "resize: { size: [8, 9] }",
+        "random_resized_crop: { size: [8, 9] }",
+        "resize_shorter: { size: 8 }",
+        "normalise: { mean: 0.5, std: [0.25] }",
+    ] {
+        let grey = image_after(&format!(
+            "  - decode: {{ channels: 1 }}\n  - resize: {{ size: [8, 9] }}\n  - {op}\n"
+        ));
+        assert_eq!(grey.shape, [Some(8), Some(9), Some(1)], "{op}");
+    }
+    let grey = image_after(&format!(
+        "{SMALL}  - grayscale: {{ channels: 1 }}\n  - normalise: {{ mean: 0.5, std: 0.25 }}\n"
+    ));
+    let range = grey.range.unwrap();
+    assert_eq!((range.min, range.max), (-2.0, 2.0));
 }

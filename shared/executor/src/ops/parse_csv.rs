@@ -1,0 +1,121 @@
+//! `parse_csv`: the values of a comma-separated line.
+
+use crate::{
+    cell::Cell,
+    sources::words,
+    step::{Extract, Tools},
+};
+use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
+use gristmill_pipeline::{Feature, FeatureDType, ops::ParseCsv};
+
+/// A reader of lines, kept from one to the next: making its tables takes longer than most lines.
+#[derive(Debug, Default)]
+pub(crate) struct LineReader {
+    made: Option<(u8, Reader)>,
+}
+
+impl LineReader {
+    /// The reader at the start of a line.
+    fn of(&mut self, delimiter: u8) -> &mut Reader {
+        let make = || (delimiter, ReaderBuilder::new().delimiter(delimiter).build());
+        if self.made.as_ref().is_some_and(|(other, _)| *other != delimiter) {
+            self.made = None;
+        }
+        let (_, reader) = self.made.get_or_insert_with(make);
+        reader.reset();
+        reader
+    }
+}
+
+/// A line -> the features found in its columns; feature i goes to cell i.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    delimiter: u8,
+    columns: usize,
+    /// In the order of the field names: a feature and its column.
+    wanted: Vec<(Feature, usize)>,
+}
+
+impl Columns {
+    pub(crate) fn new(op: &ParseCsv) -> Self {
+        // The pipeline checked that it is ASCII, and that each key is one of the columns.
+        let delimiter = op.delimiter as u8;
+        let column = |feature: &Feature| op.columns.iter().position(|name| *name == feature.key);
+        let wanted = op.features.values();
+        let wanted = wanted.filter_map(|feature| Some((feature.clone(), column(feature)?)));
+        Columns { delimiter, columns: op.columns.len(), wanted: wanted.collect() }
+    }
+
+    /// Writes the values of `line` without their quotes one after the other to `pixels`, and to `ends`
+    /// where each ends.
+    fn split(&self, line: &[u8], tools: &mut Tools) -> Result<(), String> {
+        let Tools { pixels: values, ends, csv, .. } = tools;
+        let only_ends = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+        if only_ends(line) {
+            return Err("the line is blank".into());
+        }
+        let wrong = |found: usize| {
+            let (found, columns) = (found.min(self.columns + 1), self.columns);
+            let more = if found > columns { " or more" } else { "" };
+            Err(format!("the line has {found}{more} values, the pipeline reads {columns} columns"))
+        };
+        // One more than there are columns, so that a line with too many shows. Without its quotes a
+        // value is no longer than before; and there is room for the end of line, so that there
+        // always is some.
+        ends.clear();
+        ends.resize(self.columns + 1, 0);
+        let room = line.len() + 2;
+        let memory = values.try_reserve(room.saturating_sub(values.len()));
+        memory.map_err(|_| format!("there is no memory for {room} bytes"))?;
+        values.resize(room.max(values.len()), 0);
+        let reader = csv.of(self.delimiter);
+        let (result, read, written, found) = reader.read_record(line, values, ends);
+        match result {
+            ReadRecordResult::Record if found == self.columns => {
+                return match only_ends(&line[read..]) {
+                    true => Ok(()),
+                    false => Err("it is more than one line".into()),
+                };
+            }
+            ReadRecordResult::InputEmpty if found <= self.columns => {}
+            _ => return wrong(found),
+        }
+        // The last line need not end in one; but an end of line within quotes ends nothing.
+        let (result, _, _, more) =
+            reader.read_record(b"\n", &mut values[written..], &mut ends[found..]);
+        match result {
+            ReadRecordResult::Record if found + more == self.columns => Ok(()),
+            ReadRecordResult::Record | ReadRecordResult::OutputEndsFull => wrong(found + more),
+            _ => Err("a quote does not end".into()),
+        }
+    }
+}
+
+impl Extract for Columns {
+    fn extract(
+        &self,
+        input: &[u8],
+        found: &mut [Cell],
+        tools: &mut Tools,
+    ) -> Result<usize, String> {
+        self.split(input, tools)?;
+        let Tools { pixels: values, ends, .. } = tools;
+        let mut bytes = 0;
+        for ((feature, column), cell) in self.wanted.iter().zip(found) {
+            let start = column.checked_sub(1).map_or(0, |before| ends[before]);
+            let value = &values[start..ends[*column]];
+            bytes += match feature.dtype {
+                FeatureDType::Bytes => {
+                    cell.fill(|buffer| {
+                        buffer.extend_from_slice(value);
+                        Ok::<_, String>(())
+                    })?;
+                    value.len()
+                }
+                _ => words::numbers(feature, value, cell)
+                    .map_err(|what| format!("column `{}` {what}", feature.key))?,
+            };
+        }
+        Ok(bytes)
+    }
+}

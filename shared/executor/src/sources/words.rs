@@ -1,0 +1,48 @@
+//! Numbers written as decimal text, apart by white space or commas.
+
+use super::held;
+use crate::cell::Cell;
+use gristmill_pipeline::{Feature, FeatureDType, MAX_VALUES};
+
+/// Reads the numbers of a feature into `cell`; returns their bytes.
+///
+/// # Errors
+/// What is wrong, to be put behind the name of what holds them.
+pub(crate) fn numbers(feature: &Feature, text: &[u8], cell: &mut Cell) -> Result<usize, String> {
+    let text = str::from_utf8(text).map_err(|_| "is not text".to_owned())?;
+    let separator = |c: char| c.is_whitespace() || c == ',';
+    let words = text.split(separator).filter(|word| !word.is_empty());
+    let most = feature.values().unwrap_or(MAX_VALUES as usize);
+    cell.fill(|buffer| {
+        let mut count = 0;
+        for word in words {
+            count += 1;
+            if count > most {
+                return Err(format!("has more than {most} values"));
+            }
+            add(feature.dtype, word, buffer).ok_or_else(|| {
+                let word: String = word.chars().filter(|c| !c.is_control()).take(24).collect();
+                format!("holds `{word}`, which is no {}", feature.dtype.dtype())
+            })?;
+        }
+        feature.check_values(count)
+    })?;
+    Ok(held(cell))
+}
+
+/// Appends the number that `word` is.
+fn add(dtype: FeatureDType, word: &str, out: &mut Vec<u8>) -> Option<()> {
+    match dtype {
+        FeatureDType::I64 => out.extend(word.parse::<i64>().ok()?.to_le_bytes()),
+        FeatureDType::F32 => {
+            let number = word.parse::<f32>().ok()?;
+            // `inf` may be meant; digits that are beyond f32 are not.
+            if number.is_infinite() && word.bytes().any(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            out.extend(number.to_le_bytes());
+        }
+        FeatureDType::Bytes => return None,
+    }
+    Some(())
+}
