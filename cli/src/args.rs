@@ -1,6 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
 use gristmill_types::{ErrorPolicy, JobName, Sharding, Visitation};
 use std::{path::PathBuf, time::Duration};
 
@@ -77,9 +78,15 @@ pub struct TrainArgs {
     /// Records of a batch [default: the pipeline's]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub batch_size: Option<u32>,
-    /// Workers to hold while there is work
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
-    pub workers: u32,
+    /// Workers to hold while there is work; `auto` has as many as training needs
+    #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
+    pub workers: Workers,
+    /// Most workers of `--workers auto` [default: 16 on this machine, 1000 on AWS]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_workers: Option<u32>,
+    /// Most dollars an hour that `--workers auto` may spend on workers
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
+    pub budget_usd_per_hour: Option<f64>,
     /// Workers inside the trainer's process, without an object in between
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub local_workers: u32,
@@ -131,6 +138,39 @@ pub struct TrainArgs {
     /// Take batches and do nothing with them, so that only gristmill is measured
     #[arg(skip)]
     pub drain: bool,
+}
+
+/// How many workers a job has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workers {
+    Fixed(u32),
+    /// As many as the policy decides from what the trainer reports.
+    Auto,
+}
+
+/// Most workers of a job on this machine unless told otherwise: each is a process.
+const LOCAL_MAX_WORKERS: u32 = 16;
+/// The same on AWS: what an account may run at a time unless it asked for more.
+const AWS_MAX_WORKERS: u32 = 1000;
+
+impl TrainArgs {
+    /// Workers, or the most of them.
+    pub fn most_workers(&self) -> u32 {
+        match self.workers {
+            Workers::Fixed(workers) => workers,
+            Workers::Auto => self.max_workers.unwrap_or(match self.backend {
+                Backend::Local => LOCAL_MAX_WORKERS,
+                Backend::Aws => AWS_MAX_WORKERS,
+            }),
+        }
+    }
+
+    /// Workers that the budget pays for, at the price of the stack's worker.
+    pub fn budget_workers(&self) -> Option<u32> {
+        let budget = self.budget_usd_per_hour?;
+        let usd_per_second = FunctionShape::default().usd_per_second(&Prices::default()).0;
+        Some((budget / (usd_per_second * HOUR_S)) as u32)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -359,6 +399,19 @@ pub struct PlanArgs {
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+fn parse_workers(text: &str) -> Result<Workers, String> {
+    if text == "auto" {
+        return Ok(Workers::Auto);
+    }
+    let workers = text.parse().ok().filter(|workers| *workers <= 1_000).map(Workers::Fixed);
+    workers.ok_or_else(|| "give a whole number from 0 to 1000, or auto".to_owned())
+}
+
+fn parse_budget(text: &str) -> Result<f64, String> {
+    let budget = text.parse().ok().filter(|budget: &f64| budget.is_finite() && *budget > 0.0);
+    budget.ok_or_else(|| "give dollars, such as 0.50".to_owned())
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -5,7 +5,7 @@ mod pipelines;
 mod tokens;
 
 use crate::{
-    args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs},
+    args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs, Workers},
     dataset::DatasetSpec,
     failure::Failure,
     train::{self, Report},
@@ -172,7 +172,9 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         epochs,
         step_time: Duration::ZERO,
         batch_size: None,
-        workers,
+        workers: Workers::Fixed(workers),
+        max_workers: None,
+        budget_usd_per_hour: None,
         local_workers: 0,
         data: None,
         seed: 0,

@@ -67,7 +67,9 @@ pub async fn register(
         // Only work done here ties the job to this machine's processor.
         numerics: if args.local_workers > 0 { NUMERICS.to_owned() } else { String::new() },
         split_batches: args.split_batches,
-        workers: args.workers,
+        workers: args.most_workers(),
+        autoscale: args.workers == Workers::Auto,
+        budget_workers: args.budget_workers(),
         local_workers: args.local_workers,
         max_skipped: u64::MAX,
         visitation: args.visitation,

@@ -58,6 +58,9 @@ struct Args {
     /// Remote workers to hold while there is work
     #[arg(long, default_value_t = 2)]
     workers: u32,
+    /// Let the service decide how many remote workers training needs, at most --workers
+    #[arg(long)]
+    autoscale: bool,
     /// Workers inside this process
     #[arg(long, default_value_t = 0)]
     local_workers: u32,
@@ -242,6 +245,8 @@ async fn registration(
             numerics: if args.local_workers > 0 { NUMERICS.to_owned() } else { String::new() },
             split_batches: None,
             workers: args.workers,
+            autoscale: args.autoscale,
+            budget_workers: None,
             local_workers: args.local_workers,
             max_skipped: u64::MAX,
             visitation: args.visitation,

@@ -42,6 +42,7 @@ impl Poller {
                         last_ack_ms = now_ms;
                     }
                     last_answer_ms = self.clock.now_ms();
+                    self.progress.polled(&polled);
                     wait = self.next_wait(wait, &polled);
                     self.ledger.merge(polled);
                 }
@@ -70,6 +71,7 @@ impl Poller {
             from: self.ledger.known_until(),
             ack,
             metrics: self.progress.metrics(),
+            report: self.progress.report(),
         });
         match self.coordinator.call(&call).await? {
             Reply::Polled(polled) => Ok(polled),

@@ -1,7 +1,7 @@
 //! How far the trainer is, and what it felt on the way: what the poller reports.
 
 use crate::ledger::Place;
-use gristmill_protocol::{Ack, TrainerMetrics};
+use gristmill_protocol::{Ack, Polled, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds};
 use gristmill_types::{Epoch, Nonce};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,6 +15,12 @@ use tokio::sync::{Notify, watch};
 
 /// Batches over which the reported means are taken (Cachew 4.3 averages over the last 100).
 const METRIC_BATCHES: usize = 100;
+/// Batches of the first report.
+const FIRST_REPORT_BATCHES: u64 = 10;
+/// A report covers no longer than this, if it has batches enough to mean anything: large batches take
+/// seconds each.
+const REPORT_AT_LEAST: Duration = Duration::from_secs(5);
+const FEWEST_BATCHES: u64 = 5;
 
 #[derive(Debug)]
 struct Inner {
@@ -33,6 +39,25 @@ struct Inner {
     recent: VecDeque<(Duration, Duration)>,
     batches: u64,
     queue_batches: u32,
+    report: Gathering,
+}
+
+/// What the next report will be made of.
+#[derive(Debug, Default)]
+struct Gathering {
+    /// Batches handed over since the last report, the time from each to the next, and the waiting
+    /// part of it.
+    batches: u64,
+    time: Duration,
+    waited: Duration,
+    polls: u32,
+    full_polls: u32,
+    queue_batches: u64,
+    workers: u64,
+    ahead_batches: u64,
+    /// What splits that became ready cost, and the batches they hold.
+    cost: WorkerSeconds,
+    ready_batches: f64,
 }
 
 /// Shared by the trainer's side (which advances it) and the poller (which reports it).
@@ -62,6 +87,7 @@ impl Progress {
             recent: VecDeque::new(),
             batches: 0,
             queue_batches: 0,
+            report: Gathering::default(),
         };
         Self {
             inner: Mutex::new(inner),
@@ -107,6 +133,10 @@ impl Progress {
         inner.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
         inner.recent.truncate(METRIC_BATCHES - 1);
         inner.recent.push_front((since_last, waited));
+        let report = &mut inner.report;
+        report.batches += 1;
+        report.time += since_last;
+        report.waited += waited.min(since_last);
     }
 
     /// Every split before `place` is taken in: it is in this host's memory, or with the trainer.
@@ -184,6 +214,63 @@ impl Progress {
         linear(inner.delivered).saturating_sub(reported)
     }
 
+    /// Takes in what a poll said of workers, for the next report.
+    pub fn polled(&self, polled: &Polled) {
+        let Some(plan) = polled.job.plan else { return };
+        let batch_size = f64::from(plan.batch_size.max(1));
+        let mut inner = self.lock();
+        let fetched = u64::from(inner.queue_batches);
+        let report = &mut inner.report;
+        report.polls += 1;
+        report.full_polls += u32::from(polled.window_full);
+        report.workers += u64::from(polled.active_workers);
+        let per_split = u64::from(plan.split_records / plan.batch_size.max(1));
+        report.ahead_batches = u64::from(polled.ahead) * per_split;
+        let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.batches)).sum();
+        report.queue_batches += fetched + ready;
+        for entry in polled.ready.iter().filter(|entry| entry.kind == ReadyKind::Object) {
+            report.cost.source_s += f64::from(entry.cost.source_ms) / 1e3;
+            report.cost.compute_s += f64::from(entry.cost.compute_ms) / 1e3;
+            report.cost.put_s += f64::from(entry.cost.put_ms) / 1e3;
+            report.ready_batches += f64::from(entry.rows) / batch_size;
+        }
+    }
+
+    /// The report on the batches since the last one, when there are enough of them: it goes out with
+    /// one poll. The first comes soon, as a rough number of workers is better than any number.
+    pub fn report(&self) -> Option<TrainingReport> {
+        let mut inner = self.lock();
+        let first = inner.batches == inner.report.batches;
+        let enough = match first {
+            true => FIRST_REPORT_BATCHES,
+            false => METRIC_BATCHES as u64,
+        };
+        let long = inner.report.time >= REPORT_AT_LEAST && inner.report.batches >= FEWEST_BATCHES;
+        if inner.report.batches < enough && !long || inner.report.polls == 0 {
+            return None;
+        }
+        let batches = inner.batches;
+        let Gathering { time, waited, polls, cost, ready_batches, .. } = inner.report;
+        let gathered = std::mem::take(&mut inner.report);
+        let (n, polls) = (gathered.batches as f64, f64::from(polls));
+        let per_batch = |seconds: f64| seconds / ready_batches;
+        let worker = (ready_batches > 0.0).then(|| WorkerSeconds {
+            source_s: per_batch(cost.source_s),
+            compute_s: per_batch(cost.compute_s),
+            put_s: per_batch(cost.put_s),
+        });
+        Some(TrainingReport {
+            batches,
+            step_s: time.saturating_sub(waited).as_secs_f64() / n,
+            stall_s: waited.as_secs_f64() / n,
+            queue_batches: gathered.queue_batches as f64 / polls,
+            ahead_batches: gathered.ahead_batches,
+            window_full: f64::from(gathered.full_polls) / polls,
+            workers: gathered.workers as f64 / polls,
+            worker,
+        })
+    }
+
     /// What the trainer felt lately.
     pub fn metrics(&self) -> TrainerMetrics {
         let inner = self.lock();
@@ -254,6 +341,50 @@ mod tests {
         assert_eq!(progress.ack().unwrap().durable, (0, 3), "an older word is ignored");
         progress.durable((1, 0));
         assert_eq!(progress.ack().unwrap().durable_position, (1, 0));
+    }
+
+    fn polled(ready_batches: u32) -> Polled {
+        let view = serde_json::json!({
+            "job": { "job": "j", "spec": { "pipeline": "", "seed": 0, "epochs": 1, "on_error": "fail",
+                "numerics": "", "split_batches": null, "workers": 4, "local_workers": 0,
+                "max_skipped": 0 },
+                "dataset_version": "0".repeat(64), "n_files": 1, "state": "running",
+                "plan": { "records": 640, "batch_size": 8, "drop_last": false, "split_records": 32,
+                    "n_splits": 20, "r": 1, "window_splits": 8, "window_bytes": 1 } },
+            "generation": 0, "active_workers": 3, "claimable": 0, "window_full": true, "ahead": 2,
+            "indexed_files": 1, "scale": { "target": 0, "next_worker": 0, "outstanding": [], "log": [] },
+            "ready": [{ "epoch": 0, "position": 0, "bundle": 0, "attempt": 1, "nonce": "0".repeat(16),
+                "kind": "object", "object_bytes": 1, "crc32c": 0, "rows": 8 * ready_batches,
+                "batches": ready_batches, "remainder_rows": 0, "skipped": 0,
+                "cost": { "source_ms": 40, "compute_ms": 400, "put_ms": 0 } }],
+        });
+        serde_json::from_value(view).unwrap()
+    }
+
+    #[test]
+    fn a_report_covers_the_batches_since_the_last_one() {
+        let progress = begun();
+        for _ in 0..9 {
+            progress.handed_over(TIMES, 2);
+        }
+        progress.polled(&polled(4));
+        assert_eq!(progress.report(), None, "too few");
+        progress.handed_over(TIMES, 2);
+        let report = progress.report().unwrap();
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert_eq!((report.batches, report.ahead_batches), (10, 8));
+        assert!(close(report.step_s, 0.04) && close(report.stall_s, 0.01), "{report:?}");
+        assert!(close(report.queue_batches, 6.0) && close(report.workers, 3.0), "{report:?}");
+        let worker = report.worker.unwrap();
+        assert!(close(worker.source_s, 0.01) && close(worker.compute_s, 0.1), "{worker:?}");
+        assert_eq!(progress.report(), None, "it goes out once");
+        for _ in 0..99 {
+            progress.handed_over(TIMES, 0);
+        }
+        progress.polled(&polled(4));
+        assert_eq!(progress.report(), None);
+        progress.handed_over(TIMES, 0);
+        assert_eq!(progress.report().unwrap().batches, 110);
     }
 
     #[test]

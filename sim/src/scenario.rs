@@ -122,6 +122,8 @@ impl Scenario {
             numerics: String::new(),
             split_batches: Some(self.split_batches),
             workers: self.workers,
+            autoscale: false,
+            budget_workers: None,
             local_workers: self.local_workers,
             max_skipped: if self.killer { u64::MAX } else { 0 },
             visitation: self.visitation,

@@ -3,6 +3,7 @@
 use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
+    progress::Seen,
     scan::Scan,
     store::{busy, invalid},
 };
@@ -57,7 +58,8 @@ impl Coordinator {
         };
         let item = self.store.update_from(&name, read, decide).await??;
         let reply = join(&item, register)?;
-        self.kick(job, &item, n_files, 0, 0).await;
+        let seen = Seen { claimable: n_files, active_workers: 0, batches: 0 };
+        self.kick(job, &item, seen, None).await;
         Ok(reply)
     }
 

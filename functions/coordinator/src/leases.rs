@@ -4,6 +4,7 @@ use crate::{
     Coordinator,
     coordinator::{no_job, refuse},
     items::{ItemName, JobItem},
+    progress::wanted,
     scan::{Scan, ScannedBundle},
     store::invalid,
 };
@@ -44,6 +45,9 @@ impl Coordinator {
         {
             return Ok(leased(&item, bundle, held));
         }
+        if item.spec.autoscale && !claim.local && self.is_surplus(claim, &item, &scan).await? {
+            return Ok(idle(IdleReason::Surplus));
+        }
         for candidate in scan.candidates(now_ms) {
             let Some(after) = self.claim_one(claim, &item, candidate, now_ms).await? else {
                 continue;
@@ -62,6 +66,20 @@ impl Coordinator {
             }
         }
         Ok(idle(why_idle(&scan, &item)))
+    }
+
+    /// Whether the job has workers enough without this one, which holds no lease. Of several that ask
+    /// at a time each leaves only if those that work are enough by themselves.
+    async fn is_surplus(
+        &self,
+        claim: &Claim,
+        item: &JobItem,
+        scan: &Scan,
+    ) -> Result<bool, Refusal> {
+        let books = self.store.read::<ScaleState>(&ItemName::Scale(&claim.job)).await?;
+        let books = books.item.unwrap_or_default();
+        let others = scan.other_workers(self.clock.now_ms(), &claim.invocation);
+        Ok(books.target > 0 && others >= wanted(item, &books))
     }
 
     /// The first worker decides the job's numerics class, if its trainer did not; the error says why

@@ -10,7 +10,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_protocol::{
-    Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, VERSION,
+    Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, TrainingReport, VERSION,
 };
 use gristmill_splits::{
     self as splits, Consumer, Cursor, Place,
@@ -20,6 +20,26 @@ use gristmill_types::{JobName, Visitation};
 
 /// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
 const QUIET_MS: u64 = 20_000;
+
+/// What the scaler is told of a job.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    /// Positions that may be claimed.
+    pub claimable: u32,
+    pub active_workers: u32,
+    /// Batches delivered so far.
+    pub batches: u64,
+}
+
+/// How many workers a job is to have while there is work.
+pub(crate) fn wanted(item: &JobItem, scale: &ScaleState) -> u32 {
+    match item.spec.autoscale {
+        false => item.spec.workers,
+        // Before anything is decided the scaler knows how many to begin with.
+        true if scale.target == 0 => item.spec.workers,
+        true => scale.target.min(item.spec.workers),
+    }
+}
 
 impl Coordinator {
     /// Answers a trainer's poll.
@@ -49,13 +69,21 @@ impl Coordinator {
         }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-        self.kick_if_needed(job, &item, &scale, &scan, poll.metrics.batches).await;
+        match poll.report.filter(|_| item.spec.autoscale && !item.state.is_ended()) {
+            Some(report) => {
+                let seen = Seen { claimable, active_workers: active, batches: report.batches };
+                self.kick(job, &item, seen, Some(report)).await;
+            }
+            None => self.kick_if_needed(job, &item, &scale, &scan, poll.metrics.batches).await,
+        }
         Ok(Reply::Polled(Polled {
             job: item.view(job),
             generation: consumer.generation,
             ready: if item.plan.is_some() { scan.ready(poll.from) } else { Vec::new() },
             active_workers: active,
             claimable,
+            window_full: scan.window_full(now_ms),
+            ahead: scan.positions_ahead(),
             indexed_files,
             scale,
         }))
@@ -131,8 +159,8 @@ impl Coordinator {
     ) {
         let now_ms = self.clock.now_ms();
         if !item.state.is_ended() && self.needs_workers(item, scale, scan, now_ms) {
-            let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-            self.kick(job, item, claimable, active, batches).await;
+            let (claimable, active_workers) = (scan.claimable(now_ms), scan.active_workers(now_ms));
+            self.kick(job, item, Seen { claimable, active_workers, batches }, None).await;
         }
     }
 
@@ -141,7 +169,7 @@ impl Coordinator {
             return false;
         }
         let outstanding = scale.outstanding.len() as u32;
-        if outstanding < item.spec.workers {
+        if outstanding < wanted(item, scale) {
             return scan.head_waits(now_ms) || scan.wants_workers(outstanding > 0);
         }
         let lost = |&(_, sent_ms): &(u32, u64)| now_ms.saturating_sub(sent_ms) > QUIET_MS;
@@ -153,9 +181,8 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        claimable: u32,
-        active_workers: u32,
-        batches: u64,
+        seen: Seen,
+        report: Option<TrainingReport>,
     ) {
         if item.spec.workers == 0 || item.state.is_ended() {
             return;
@@ -164,10 +191,13 @@ impl Coordinator {
             v: VERSION,
             ns: self.settings.ns.clone(),
             job: job.clone(),
-            claimable,
-            active_workers,
+            claimable: seen.claimable,
+            active_workers: seen.active_workers,
             wanted: item.spec.workers,
-            batches,
+            autoscale: item.spec.autoscale,
+            budget_workers: item.spec.budget_workers,
+            report,
+            batches: seen.batches,
             at_ms: self.clock.now_ms(),
         };
         let payload = match serde_json::to_vec(&event) {

@@ -5,13 +5,13 @@ use crate::{
     items::{INDEX_EPOCH, ItemName, JobItem},
     store::{Versioned, decode},
 };
-use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal};
+use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
 use gristmill_splits::{
-    Bundle, BundleState, Consumer, EntryKind, Place,
+    self as splits, Bundle, BundleState, Consumer, EntryKind, Place,
     order::Ramp,
     window::{Ahead, Window},
 };
-use gristmill_types::{Attempt, BundleIndex, Epoch, JobName, Nonce, Position};
+use gristmill_types::{Attempt, BundleIndex, Epoch, InvocationId, JobName, Nonce, Position};
 use std::{collections::BTreeSet, ops::Range};
 
 /// Bundles read at once: one batch read of the table.
@@ -76,6 +76,8 @@ pub(crate) struct Scan {
     pub ahead: Ahead,
     /// None while indexing: every file may be indexed at once.
     window: Option<Window>,
+    /// The run goes on beyond the bundles that were read.
+    goes_on: bool,
 }
 
 impl Scan {
@@ -104,10 +106,34 @@ impl Scan {
 
     /// Distinct workers with an unexpired lease.
     pub fn active_workers(&self, now_ms: u64) -> u32 {
+        self.invocations(now_ms).len() as u32
+    }
+
+    /// The same but for `invocation`.
+    pub fn other_workers(&self, now_ms: u64, invocation: &InvocationId) -> u32 {
+        self.invocations(now_ms).iter().filter(|other| **other != invocation).count() as u32
+    }
+
+    fn invocations(&self, now_ms: u64) -> BTreeSet<&InvocationId> {
         let leased =
             |bundle: &&Bundle| bundle.state == BundleState::Leased && bundle.until_ms > now_ms;
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
-        items.filter(leased).map(|bundle| &bundle.invocation).collect::<BTreeSet<_>>().len() as u32
+        items.filter(leased).map(|bundle| &bundle.invocation).collect()
+    }
+
+    /// Whether work is kept back until the trainer has taken some of what is ready.
+    pub fn window_full(&self, now_ms: u64) -> bool {
+        let kept_back = |b: &ScannedBundle| b.is_claimable(now_ms) && !self.admits(b);
+        self.claimable(now_ms) == 0 && (self.goes_on || self.bundles.iter().any(kept_back))
+    }
+
+    /// Positions that are leased or ready, and not delivered.
+    pub fn positions_ahead(&self) -> u32 {
+        let leased = self.bundles.iter().filter_map(|bundle| {
+            let item = bundle.item.as_ref()?;
+            (item.state == BundleState::Leased).then(|| bundle.open())
+        });
+        leased.sum::<u32>().saturating_add(u32::try_from(self.ahead.ready).unwrap_or(u32::MAX))
     }
 
     /// Whether workers are to be held: drained at the top of the window, woken below half.
@@ -145,6 +171,7 @@ impl Scan {
         let mut ready = Vec::new();
         for bundle in &self.bundles {
             let Some(item) = &bundle.item else { continue };
+            let cost = share(item);
             for (position, entry) in bundle.positions.clone().zip(&item.entries) {
                 let Some(entry) = entry.filter(|_| (bundle.epoch, position) >= from) else {
                     continue;
@@ -166,6 +193,7 @@ impl Scan {
                     batches: entry.batches,
                     remainder_rows: entry.remainder,
                     skipped: entry.skipped,
+                    cost,
                 });
             }
         }
@@ -178,6 +206,17 @@ impl Scan {
             let leased = |item: &Bundle| item.state == BundleState::Leased && item.owner == nonce;
             bundle.item.as_ref().is_some_and(leased)
         })
+    }
+}
+
+/// What one committed split of a bundle has cost, as far as that is told apart.
+fn share(bundle: &Bundle) -> WorkerCost {
+    let committed = bundle.entries.iter().flatten().count().max(1) as u32;
+    let splits::Metrics { source_ms, compute_ms, put_ms } = bundle.metrics;
+    WorkerCost {
+        source_ms: source_ms / committed,
+        compute_ms: compute_ms / committed,
+        put_ms: put_ms / committed,
     }
 }
 
@@ -219,7 +258,8 @@ impl Coordinator {
                 }
             }
         }
-        Ok(Scan { bundles, ahead, window: Some(window) })
+        let run = u64::from(item.spec.epochs) * u64::from(n);
+        Ok(Scan { bundles, ahead, window: Some(window), goes_on: end < run })
     }
 
     async fn scan_index(&self, job: &JobName, item: &JobItem) -> Result<Scan, Refusal> {
@@ -228,7 +268,7 @@ impl Coordinator {
             (0..ramp.bundles()).map(|index| (INDEX_EPOCH, index)).take(MAX_INDEX_BUNDLES).collect();
         let bundles = self.read_bundles(job, &ramp, &names).await?;
         let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };
-        Ok(Scan { bundles, ahead, window: None })
+        Ok(Scan { bundles, ahead, window: None, goes_on: false })
     }
 
     /// The named bundles, in pages.

@@ -131,6 +131,8 @@ impl World {
             numerics: String::new(),
             split_batches: Some(1),
             workers: 2,
+            autoscale: false,
+            budget_workers: None,
             local_workers: 0,
             visitation: Visitation::default(),
             sharding: Sharding::default(),

@@ -1,16 +1,23 @@
 //! One look at one job: load its books, decide, write them, act on them.
 
-use gristmill_policy::scaling::{Observation, top_up};
+use gristmill_policy::scaling::{
+    Observation, Reason, Report, Settings, State, WorkerTimes, decide, top_up,
+};
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
-use gristmill_protocol::{ScaleDecision, ScaleState, ScalerEvent, VERSION, WorkerEvent, keys};
+use gristmill_protocol::{
+    ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds,
+    keys,
+};
 use serde::Serialize;
 use std::sync::Arc;
 
 /// A worker that was invoked this long ago and holds no lease is presumed gone: its event was lost,
 /// or it died and nobody reported it. Above a cold start; one too many is harmless, it leaves at once.
 const PRESUMED_GONE_MS: u64 = 20_000;
+/// Workers of a job of which nothing is known yet: two give a first batch and a first measurement soon.
+const START_WORKERS: u32 = 2;
 /// Decisions kept in the item, which costs a write unit per KB.
 const MAX_LOG: usize = 12;
 /// Tries at the compare-and-set before the event is left to the next kick.
@@ -70,9 +77,11 @@ impl Scaler {
         let mut item = self.table.read(std::slice::from_ref(&key)).await?.pop().flatten();
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
+            let before = state.clone();
             let workers = plan(&mut state, event);
             let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
-            if workers.is_empty() {
+            if workers.is_empty() && state.policy == before.policy && state.target == before.target
+            {
                 return Ok(Scaled { outstanding, ..Scaled::default() });
             }
             let function =
@@ -82,12 +91,25 @@ impl Scaler {
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
                     let (invoked, throttled) = self.invoke(event, &function, &workers).await?;
+                    if throttled > 0 && event.autoscale {
+                        self.note_throttled(&key, throttled).await?;
+                    }
                     return Ok(Scaled { invoked, throttled, outstanding });
                 }
                 WriteOutcome::Conflict(current) => item = current,
             }
         }
         Ok(Scaled::default())
+    }
+
+    /// Notes for the next decision that the platform refused workers. Best effort: another writer's word
+    /// stands, and the next refusal is noted too.
+    async fn note_throttled(&self, key: &ItemKey, throttled: u32) -> Result<(), ScaleError> {
+        let item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
+        let (version, mut state) = decode(item.as_ref())?;
+        state.throttled = state.throttled.saturating_add(throttled);
+        self.table.write(key, version, serde_json::to_vec(&state)?.into(), None).await?;
+        Ok(())
     }
 
     /// Starts workers until the platform takes no more; returns how many it took, and how many not.
@@ -128,25 +150,83 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     if event.active_workers == 0 {
         state.outstanding.retain(fresh);
     }
+    settle_target(state, event);
     let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
     let observation = Observation { claimable: event.claimable, outstanding };
-    let decision = top_up(&observation, event.wanted);
-    let workers: Vec<u32> = (0..decision.invoke).map(|i| state.next_worker + i).collect();
+    let top_up = top_up(&observation, state.target);
+    let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return workers;
     }
-    state.target = event.wanted;
-    state.next_worker += decision.invoke;
+    state.next_worker += top_up.invoke;
     state.outstanding.extend(workers.iter().map(|&worker| (worker, event.at_ms)));
-    let workers_now = outstanding + decision.invoke;
-    state.log.push(ScaleDecision {
-        batch: event.batches,
-        workers: workers_now,
-        reason: decision.reason,
+    // Where the policy decides, what it decided is the news.
+    if !event.autoscale {
+        log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
+    }
+    workers
+}
+
+/// How many workers the job is to have: as many as it says, or as the policy makes of its reports.
+fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
+    if !event.autoscale {
+        state.target = event.wanted;
+        return;
+    }
+    let settings = Settings {
+        start: START_WORKERS,
+        max_workers: event.wanted,
+        // One dollar an hour each: the budget then is a number of workers.
+        budget_usd_per_hour: event.budget_workers.map(f64::from),
+        usd_per_worker_hour: 1.0,
+        ..Settings::default()
+    };
+    // What another version remembered, and this one cannot read, is measured anew.
+    let remembered = state.policy.as_deref().and_then(|json| serde_json::from_str(json).ok());
+    let before: State = remembered.unwrap_or_else(|| State::begin(&settings));
+    if state.target == 0 {
+        state.target = before.target;
+        let reason = Reason::Start { workers: before.target };
+        log(state, event.batches, before.target, reason.to_string());
+    }
+    let Some(report) = &event.report else { return };
+    let (after, decision) = decide(&report_of(report, state, event), &before, &settings);
+    state.throttled = 0;
+    state.policy = serde_json::to_string(&after).ok();
+    if decision.target != state.target {
+        state.target = decision.target;
+        log(state, event.batches, decision.target, decision.reason.to_string());
+    }
+}
+
+fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -> Report {
+    let worker = report.worker.map(|WorkerSeconds { source_s, compute_s, put_s }| {
+        // Objects are stored while the next split is computed.
+        let put_s = (put_s - source_s - compute_s).max(0.0);
+        WorkerTimes { source_s, compute_s, put_s }
     });
+    Report {
+        batches: report.batches,
+        clients: 1,
+        step_s: report.step_s,
+        stall_s: report.stall_s,
+        queue_batches: report.queue_batches,
+        ahead_batches: report.ahead_batches,
+        claimable: event.claimable,
+        window_full: report.window_full,
+        workers: report.workers,
+        outstanding: u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX),
+        throttled: state.throttled,
+        worker,
+        mode: 0,
+        at_s: event.at_ms as f64 / 1e3,
+    }
+}
+
+fn log(state: &mut ScaleState, batch: u64, workers: u32, reason: String) {
+    state.log.push(ScaleDecision { batch, workers, reason });
     let excess = state.log.len().saturating_sub(MAX_LOG);
     state.log.drain(..excess);
-    workers
 }
 
 #[cfg(test)]
@@ -171,7 +251,19 @@ mod tests {
 
     fn event(claimable: u32, active_workers: u32, at_ms: u64) -> ScalerEvent {
         let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
-        ScalerEvent { v: VERSION, ns, job, claimable, active_workers, wanted: 3, batches: 0, at_ms }
+        ScalerEvent {
+            v: VERSION,
+            ns,
+            job,
+            claimable,
+            active_workers,
+            wanted: 3,
+            autoscale: false,
+            budget_workers: None,
+            report: None,
+            batches: 0,
+            at_ms,
+        }
     }
 
     fn scaler() -> (Scaler, Arc<Recorder>) {
@@ -247,6 +339,43 @@ mod tests {
         let functions = recorder.1.lock().unwrap().clone();
         assert_eq!(functions[..6], ["worker"; 6]);
         assert_eq!(functions[6..], ["worker:2"; 3]);
+    }
+
+    /// A trainer that takes 50 ms for what a worker takes 400 ms for.
+    fn report(batches: u64) -> TrainingReport {
+        let worker = WorkerSeconds { source_s: 0.0, compute_s: 0.4, put_s: 0.2 };
+        TrainingReport {
+            batches,
+            step_s: 0.05,
+            stall_s: 0.15,
+            workers: 2.0,
+            worker: Some(worker),
+            ..TrainingReport::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_policy_decides_from_reports_within_its_limits() {
+        let (scaler, recorder) = scaler();
+        let auto = ScalerEvent { autoscale: true, wanted: 40, ..event(100, 0, 1_000) };
+        assert_eq!(scaler.handle(&auto).await.unwrap().outstanding, 2, "to begin with");
+        let reported = ScalerEvent { report: Some(report(100)), active_workers: 2, ..auto.clone() };
+        let outstanding = scaler.handle(&reported).await.unwrap().outstanding;
+        assert!((7..=9).contains(&outstanding), "{outstanding}");
+        assert_eq!(scaler.handle(&reported).await.unwrap(), scaled(0, outstanding), "repeated");
+        assert_eq!(recorder.0.lock().unwrap().len(), outstanding as usize);
+        let item = scaler.table.read(&[ItemKey {
+            pk: keys::job_partition(&auto.ns, &auto.job),
+            sk: keys::SCALE.into(),
+        }]);
+        let (_, state) = decode(item.await.unwrap()[0].as_ref()).unwrap();
+        assert_eq!(state.target, outstanding);
+        assert!(state.log.last().unwrap().reason.starts_with("estimate: "), "{:?}", state.log);
+
+        let budget = ScalerEvent { job: "k".parse().unwrap(), budget_workers: Some(4), ..auto };
+        scaler.handle(&budget).await.unwrap();
+        let reported = ScalerEvent { report: Some(report(100)), active_workers: 2, ..budget };
+        assert_eq!(scaler.handle(&reported).await.unwrap().outstanding, 4);
     }
 
     #[tokio::test]

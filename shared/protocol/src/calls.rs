@@ -192,6 +192,8 @@ pub enum IdleReason {
     WindowFull,
     /// Everything that may be claimed is.
     AllClaimed,
+    /// Others are enough: the job wants fewer workers than it has.
+    Surplus,
     /// The job is done, stopped or failed.
     JobEnded,
 }
@@ -241,6 +243,7 @@ pub struct Flush {
 
 /// What a bundle has cost its worker since the last flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub struct WorkerCost {
     pub source_ms: u32,
     pub compute_ms: u32,
@@ -287,6 +290,9 @@ pub struct Poll {
     /// Present now and then: progress worth a write.
     pub ack: Option<Ack>,
     pub metrics: TrainerMetrics,
+    /// Present about every hundred batches: what the scaler decides by.
+    #[serde(default)]
+    pub report: Option<TrainingReport>,
 }
 
 /// How far a consumer is. Fenced by generation, monotone.
@@ -317,6 +323,36 @@ pub struct TrainerMetrics {
     pub queue_batches: u32,
 }
 
+/// How training and its workers did over about a hundred batches.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainingReport {
+    /// Batches delivered so far in the run, over all epochs: orders the reports.
+    pub batches: u64,
+    /// Mean time the trainer itself took for a batch.
+    pub step_s: f64,
+    /// Mean time it waited for one.
+    pub stall_s: f64,
+    /// Batches fetched or ready, and not taken; mean over the polls.
+    pub queue_batches: f64,
+    /// Batches handed out to workers or ready, and not delivered, at the latest poll.
+    pub ahead_batches: u64,
+    /// Part of the polls at which nothing was handed out because the window was full, 0 to 1.
+    pub window_full: f64,
+    /// Workers that held a lease, mean over the polls.
+    pub workers: f64,
+    /// What one worker spent on a batch, of the splits that became ready meanwhile.
+    pub worker: Option<WorkerSeconds>,
+}
+
+/// Seconds of one worker for one batch, by what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorkerSeconds {
+    pub source_s: f64,
+    pub compute_s: f64,
+    pub put_s: f64,
+}
+
 /// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyEntry {
@@ -332,6 +368,9 @@ pub struct ReadyEntry {
     pub batches: u32,
     pub remainder_rows: u32,
     pub skipped: u32,
+    /// Its share of what its bundle cost so far.
+    #[serde(default)]
+    pub cost: WorkerCost,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -354,6 +393,12 @@ pub struct Polled {
     pub active_workers: u32,
     /// Positions that may be claimed now: work waits for workers.
     pub claimable: u32,
+    /// Nothing more is handed out until the trainer has taken some of what is ready.
+    #[serde(default)]
+    pub window_full: bool,
+    /// Positions handed out or ready, and not delivered.
+    #[serde(default)]
+    pub ahead: u32,
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::ScaleState,

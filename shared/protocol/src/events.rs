@@ -1,5 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's books.
 
+use crate::TrainingReport;
 use gristmill_types::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
@@ -24,8 +25,17 @@ pub struct ScalerEvent {
     pub claimable: u32,
     /// Distinct workers that hold a lease.
     pub active_workers: u32,
-    /// Remote workers the job wants.
+    /// Remote workers the job wants, or the most of them.
     pub wanted: u32,
+    /// Whether the scaler decides how many.
+    #[serde(default)]
+    pub autoscale: bool,
+    /// Workers that the job's budget pays for, where it has one.
+    #[serde(default)]
+    pub budget_workers: Option<u32>,
+    /// What the trainer reported, if this is about it.
+    #[serde(default)]
+    pub report: Option<TrainingReport>,
     /// Batches delivered to the trainer so far: the timeline's x axis.
     pub batches: u64,
     /// When the observation was made.
@@ -35,7 +45,14 @@ pub struct ScalerEvent {
 /// The scaler's item: which invocations are outstanding, and what was decided last.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ScaleState {
+    /// Workers to hold while there is work; 0 before anything was decided.
     pub target: u32,
+    /// What the scaling policy remembers between two reports, as JSON of its own.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// Invocations that the platform refused since the report before.
+    #[serde(default)]
+    pub throttled: u32,
     /// The worker function, version included, that the job began with and keeps: workers of two
     /// versions might give different bytes.
     #[serde(default)]
@@ -57,7 +74,7 @@ pub struct ScaleState {
 pub struct ScaleDecision {
     /// Batches delivered when it was made.
     pub batch: u64,
-    /// Workers outstanding after it.
+    /// Workers to hold after it.
     pub workers: u32,
     pub reason: String,
 }

@@ -85,8 +85,15 @@ pub struct JobSpec {
     pub numerics: String,
     /// Batches per split; chosen from object size and dataset size when absent.
     pub split_batches: Option<u32>,
-    /// Remote workers the scaler holds while there is work; 0 leaves all work to local workers.
+    /// Remote workers the scaler holds while there is work, or the most of them if it decides how
+    /// many; 0 leaves all work to local workers.
     pub workers: u32,
+    /// The scaler decides how many workers there are, from what the trainer reports.
+    #[serde(default)]
+    pub autoscale: bool,
+    /// Workers that the job's budget pays for, where it has one.
+    #[serde(default)]
+    pub budget_workers: Option<u32>,
     /// Workers that run inside the trainer's host; they widen the window.
     pub local_workers: u32,
     /// Most skipped records before the job fails after all.

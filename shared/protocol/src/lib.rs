@@ -13,7 +13,7 @@ mod pack;
 pub use calls::{
     Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus, Lease, Leave, Mark, Poll,
     Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind, Release, Reply, Request, TrainerMetrics,
-    Work, WorkerCost,
+    TrainingReport, Work, WorkerCost, WorkerSeconds,
 };
 pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
