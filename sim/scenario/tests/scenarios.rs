@@ -7,7 +7,8 @@ use gristmill_scenario::{
     Args, Outcome, Scenario, check, measure, plots, policy, run, shipped, simulate, sweep,
 };
 
-const PLAIN: &str = "name = \"plain\"\n[trainer]\nstep = \"100ms\"\n[worker]\ncompute = \"800ms\"\n";
+const PLAIN: &str =
+    "name = \"plain\"\n[trainer]\nstep = \"100ms\"\n[worker]\ncompute = \"800ms\"\n";
 
 fn scenario(more: &str) -> Scenario {
     Scenario::parse(&format!("{PLAIN}{more}"), "test.toml").unwrap()
@@ -20,12 +21,21 @@ fn error(text: &str) -> String {
 #[test]
 fn mistakes_are_one_line_with_their_place() {
     for (more, says) in [
-        ("[data]\nsplit_batchs = 8", "test.toml:7: unknown key `split_batchs` in `data`; did you mean `split_batches`?"),
+        (
+            "[data]\nsplit_batchs = 8",
+            "test.toml:7: unknown key `split_batchs` in `data`; did you mean `split_batches`?",
+        ),
         ("[limit]\n", "test.toml:6: unknown key `limit`; did you mean `limits`?"),
         ("[limits]\nsource = \"71MB\"", "test.toml:7: `limits.source`: `71MB` is not a rate"),
-        ("[data]\nsplit_batches = 0", "test.toml:7: `data.split_batches` must be from 1 to 10000, not 0"),
+        (
+            "[data]\nsplit_batches = 0",
+            "test.toml:7: `data.split_batches` must be from 1 to 10000, not 0",
+        ),
         ("[data]\nwindow_batches = 9", "must hold two leases and a batch for each client: 16"),
-        ("[[change]]\nat_batch = 9\nstepp = \"1s\"", "unknown key `stepp` in `change`; did you mean `step`?"),
+        (
+            "[[change]]\nat_batch = 9\nstepp = \"1s\"",
+            "unknown key `stepp` in `change`; did you mean `step`?",
+        ),
         ("[[change]]\nat_batch = 90000", "before the end (40000)"),
         ("[report]\nnoise = { value = 0.1, guessed = \"x\" }", "unknown key `guessed`"),
         ("[paper]\nsource = \"a figure\"", "stands beside a paper's figure: tag it"),
@@ -136,7 +146,11 @@ fn the_command_prints_tables_and_json() {
     let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
     assert_eq!(value["holds"], true);
     assert_eq!(value["scenarios"][0]["phases"][0]["optimum"], 16);
-    for (wrong, says) in [(vec!["nowhere.toml"], "nowhere.toml"), (vec!["plain", "--policy", "best"], "`best`"), (vec![], "--all")] {
+    for (wrong, says) in [
+        (vec!["nowhere.toml"], "nowhere.toml"),
+        (vec!["plain", "--policy", "best"], "`best`"),
+        (vec![], "--all"),
+    ] {
         let said = run(&args(&wrong), &mut Vec::new()).unwrap_err().to_string();
         assert!(said.contains(says), "{said}");
     }
