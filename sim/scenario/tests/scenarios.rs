@@ -68,6 +68,8 @@ fn batch_time_s(more: &str, workers: u32) -> f64 {
 fn batch_time_is_what_arithmetic_says() {
     // Two calls of 10 ms for each split of 8 batches.
     let per_batch_s = 0.8 + 0.02 / 8.0;
+    // The last: an epoch of two splits takes 6.4 s to make and 1.5 s until its last batch is taken, and
+    // then somebody must look and invoke.
     for (more, workers, expected_s) in [
         ("", 1, per_batch_s),
         ("", 4, per_batch_s / 4.0),
@@ -75,7 +77,7 @@ fn batch_time_is_what_arithmetic_says() {
         ("[data]\nbatch = \"71MB\"\n", 4, (per_batch_s + 1.0) / 4.0),
         ("[data]\nsource_batch = \"10MB\"\n[limits]\nsource = \"50MB/s\"\n", 12, 0.2),
         ("[limits]\nputs_per_s = 0.5\n", 12, 0.25),
-        ("[data]\nepoch_splits = 2\nepoch_barrier = true\n", 12, 0.45),
+        ("[data]\nepoch_splits = 2\nepoch_barrier = true\n", 12, 0.5),
     ] {
         let measured_s = batch_time_s(more, workers);
         let off = (measured_s / expected_s - 1.0).abs();
@@ -91,8 +93,8 @@ fn batch_time_is_what_arithmetic_says() {
 fn the_sweep_finds_the_knee() {
     assert_eq!(sweep(&scenario(""), 0).optimum, 8);
     let limited = "[data]\nsource_batch = \"10MB\"\n[limits]\nsource = \"50MB/s\"\n";
-    // A batch takes 0.94 s, the source lets through five a second.
-    assert!((4..=5).contains(&sweep(&scenario(limited), 0).optimum));
+    // A batch takes 0.94 s, the source lets through five a second; who meets another there waits.
+    assert!((5..=6).contains(&sweep(&scenario(limited), 0).optimum));
     assert_eq!(sweep(&scenario("[policy]\nmax_workers = 3\n"), 0).optimum, 3);
 }
 
