@@ -34,6 +34,11 @@ pub enum Command {
     Explain(ExplainArgs),
     /// Say how many workers a job needs, how long it takes and what it costs, before running it
     Plan(PlanArgs),
+    /// Run the policies in modelled worlds, and see whether they choose right
+    #[command(
+        after_help = "Exit code: 0 all bars hold, 1 one does not, 2 bad input. docs/scenarios.md says how to write a scenario.\n\nExamples:\n  gristmill simulate --all\n  gristmill simulate my.toml --sweep --svg plots"
+    )]
+    Simulate(gristmill_scenario::Args),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)

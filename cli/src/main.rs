@@ -57,8 +57,18 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Doctor(args) => doctor::run(args).await,
         Command::Explain(args) => explain::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate(&args),
         Command::Bench(args) => bench::run(args).await,
         Command::Function { .. } => Ok(()),
+    }
+}
+
+fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
+    use gristmill_scenario::Outcome;
+    match gristmill_scenario::run(args, &mut std::io::stdout()).map_err(Failure::usage)? {
+        Outcome::Held => Ok(()),
+        // The table names those that do not hold.
+        Outcome::Failed => Err(Failure { code: 1, message: String::new() }),
     }
 }
 

@@ -55,6 +55,7 @@ struct Gathering {
     queue_batches: u64,
     workers: u64,
     ahead_batches: u64,
+    lease_batches: u32,
     /// What splits that became ready cost, and the batches they hold.
     cost: WorkerSeconds,
     ready_batches: f64,
@@ -226,6 +227,7 @@ impl Progress {
         report.workers += u64::from(polled.active_workers);
         let per_split = u64::from(plan.split_records / plan.batch_size.max(1));
         report.ahead_batches = u64::from(polled.ahead) * per_split;
+        report.lease_batches = u32::try_from(per_split).unwrap_or(u32::MAX).saturating_mul(plan.r);
         let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.batches)).sum();
         report.queue_batches += fetched + ready;
         for entry in polled.ready.iter().filter(|entry| entry.kind == ReadyKind::Object) {
@@ -265,6 +267,7 @@ impl Progress {
             stall_s: waited.as_secs_f64() / n,
             queue_batches: gathered.queue_batches as f64 / polls,
             ahead_batches: gathered.ahead_batches,
+            lease_batches: gathered.lease_batches,
             window_full: f64::from(gathered.full_polls) / polls,
             workers: gathered.workers as f64 / polls,
             worker,

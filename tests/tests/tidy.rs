@@ -29,6 +29,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("fetcher", "types protocol pipeline splits format ports aws executor runner"),
     ("local", "*"),
     ("sim", "*"),
+    ("scenario", "types policy"),
     ("cli", "*"),
     ("fuzz", "*"),
     ("tests", "*"),

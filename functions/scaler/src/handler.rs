@@ -212,6 +212,7 @@ fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -
         stall_s: report.stall_s,
         queue_batches: report.queue_batches,
         ahead_batches: report.ahead_batches,
+        lease_batches: report.lease_batches,
         claimable: event.claimable,
         window_full: report.window_full,
         workers: report.workers,

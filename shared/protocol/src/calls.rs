@@ -337,6 +337,8 @@ pub struct TrainingReport {
     pub queue_batches: f64,
     /// Batches handed out to workers or ready, and not delivered, at the latest poll.
     pub ahead_batches: u64,
+    /// Batches of one lease.
+    pub lease_batches: u32,
     /// Part of the polls at which nothing was handed out because the window was full, 0 to 1.
     pub window_full: f64,
     /// Workers that held a lease, mean over the polls.

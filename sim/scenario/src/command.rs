@@ -215,16 +215,6 @@ fn show_run(scenario: &Scenario, run: &Run, sweeps: &[crate::Sweep]) -> String {
                 tick.reason
             );
             last = if tick.has_converged { tick.target } else { 0 };
-        } else if std::env::var("V").is_ok() {
-            text += &format!(
-                "   {} f={:.3} q={:.1} w={:.1} t={} {}\n",
-                tick.batches,
-                tick.stall_s / tick.batch_time_s,
-                tick.queue_batches,
-                tick.workers,
-                tick.target,
-                tick.reason
-            );
         }
     }
     for sweep in sweeps {

@@ -72,7 +72,11 @@ pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
     let generation = lease * u64::from(workers);
     let warm_up = (2 * generation + 200).max(world.window_batches.min(10 * generation));
     // Where the window is tight workers come and go: several rounds of that.
-    let measured = MEASURED_BATCHES.max(6 * generation).max(world.window_batches.min(20_000));
+    // A generation of splits arrives as a wave: near the knee a share of one would show.
+    let load = f64::from(workers) / world.need();
+    let generations = if (0.8..1.25).contains(&load) { 16 } else { 4 };
+    let measured =
+        MEASURED_BATCHES.max(generations * generation).max(world.window_batches.min(20_000));
     let batches = warm_up + measured + generation + world.window_batches.min(4 * generation);
     let still = Scenario {
         phases: vec![PhaseWorld { from_batch: 0, world }],

@@ -48,7 +48,7 @@ const REPORTS_CONTENTION: u32 = 10;
 const REPORTS_HELD_BACK: u32 = 20;
 /// Share of a worker's time spent waiting for the others, above which it is waiting for them.
 const WAITING: f64 = 0.04;
-const RENEW: [(u32, f64); 3] = [(3, 0.08), (6, 0.06), (12, 0.04)];
+const RENEW: [(u32, f64); 3] = [(3, 0.06), (5, 0.06), (12, 0.04)];
 /// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
 /// capacity measured.
 const CHANGED: f64 = 0.2;
@@ -520,7 +520,7 @@ fn search(state: &mut State, report: &Report, settings: &Settings, capacity: &Ca
     state.tries += 1;
     state.plateau = state.plateau.map(|best| best.max(capacity.covered - capacity.error).min(1.0));
     // In doubt for fewer workers.
-    let is_good = capacity.covered >= goal - capacity.error.min(0.01);
+    let is_good = capacity.covered >= goal - capacity.error.min(0.015);
     let slot = if is_good { &mut state.high } else { &mut state.low };
     *slot = Some(here);
     let high = state.high.unwrap_or(here);

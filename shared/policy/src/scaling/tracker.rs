@@ -20,6 +20,8 @@ const MEMORY: u32 = 60;
 pub(super) struct Tracker {
     pub mean: f64,
     pub samples: u32,
+    /// The sample before.
+    previous: f64,
     /// Mean absolute deviation of the logarithm, over all samples so far.
     spread: f64,
     spread_samples: u32,
@@ -33,15 +35,14 @@ pub(super) struct Tracker {
 struct Excursion {
     /// The cumulative sum; 0 at rest.
     sum: f64,
-    /// Mean and number of the samples since it left 0.
-    mean: f64,
+    /// Number of the samples since it left 0.
     samples: u32,
     /// The tracker's mean before it left 0.
     before: f64,
 }
 
 impl Excursion {
-    fn add(&mut self, sample: f64, excess: f64, mean: f64, wide: f64) -> bool {
+    fn add(&mut self, excess: f64, mean: f64, wide: f64) -> bool {
         self.sum += excess - ALLOWANCE * wide;
         if self.sum <= 0.0 {
             *self = Self::default();
@@ -51,7 +52,6 @@ impl Excursion {
             self.before = mean;
         }
         self.samples += 1;
-        self.mean += (sample - self.mean) / f64::from(self.samples);
         self.sum > THRESHOLD * wide && self.samples >= 2
     }
 }
@@ -69,23 +69,25 @@ impl Tracker {
         *self = Self { spread, spread_samples, ..Self::default() };
     }
 
-    /// Takes a positive sample in. Where it shows a change the mean starts anew from the samples since
-    /// then, and the mean before is returned.
+    /// Takes a positive sample in. Where it shows a change the mean starts anew from the latest two,
+    /// and the mean before is returned.
     pub fn add(&mut self, sample: f64) -> Option<f64> {
         if self.samples > 0 && self.mean > 0.0 {
             let moved = (sample / self.mean).ln();
             // What varies by more than 10 % needs as much more to be certain.
             let wide = (self.sigma() / 0.1).max(1.0);
-            let rose = self.above.add(sample, moved, self.mean, wide);
-            let fell = self.below.add(sample, -moved, self.mean, wide);
+            let rose = self.above.add(moved, self.mean, wide);
+            let fell = self.below.add(-moved, self.mean, wide);
             if rose || fell {
-                let Excursion { mean, samples, before, .. } =
-                    if rose { self.above } else { self.below };
+                let before = if rose { self.above.before } else { self.below.before };
+                // Earlier ones may be of before the change.
+                let (mean, samples) = ((self.previous + sample) / 2.0, 2);
                 let Self { spread, spread_samples, .. } = *self;
                 *self = Self { mean, samples, spread, spread_samples, ..Self::default() };
                 return Some(before);
             }
             // A change is not spread: no sample counts for more than half.
+            self.previous = sample;
             self.spread_samples = (self.spread_samples + 1).min(MEMORY);
             self.spread += (moved.abs().min(0.5) - self.spread) / f64::from(self.spread_samples);
         }
