@@ -55,6 +55,8 @@ impl Node {
             },
             // Refused by us, where the message can say whose value it is.
             non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
+            // YAML 1.2: `y`, `n`, `on` and `off` are text, and fields may be called so.
+            strict_booleans: true,
             with_snippet: false,
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax(&error))

@@ -11,8 +11,8 @@ use gristmill_pipeline::ops::{TokenDType, Tokenise};
 use std::panic::catch_unwind;
 use tokenizers::{ModelWrapper, Tokenizer, TruncationParams};
 
-/// Longest text, in bytes: encoding takes about 150 bytes of memory for each.
-const MAX_TEXT_BYTES: usize = 4 << 20;
+/// Longest text, in bytes: encoding takes about 150 bytes of memory for each, and workers are small.
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// UTF-8 -> numbers.
 pub(crate) struct Tokens {

@@ -42,7 +42,7 @@ impl TokenDType {
 /// bytes (UTF-8) -> `dtype` `[n]`: the numbers of its tokens, as Hugging Face's `tokenizers` makes them with
 /// that `tokenizer.json`; exactly those of its Python package 0.23. The file's own truncation and padding
 /// are left aside: `max_length` and `pad_sequence` or `padded_batch` do that. A file with BPE dropout is
-/// refused, for it draws anew each time; text that is not UTF-8 or has more than 4 MiB is an error of its
+/// refused, for it draws anew each time; text that is not UTF-8 or has more than 1 MiB is an error of its
 /// record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tokenise {

@@ -38,6 +38,14 @@ fn features_take_the_place_of_their_bytes() {
 }
 
 #[test]
+fn y_and_n_are_names() {
+    let csv = "  - parse_csv: { field: line, columns: [x, y, on], features: { y: { dtype: f32 }, n: { key: on, dtype: i64 } } }\n";
+    assert_eq!(fields(&parsed(csv)), ["id: i64", "n: i64", "y: f32"]);
+    let keep = csv.replace("columns", "keep: yes, columns");
+    assert!(error(&with(&keep)).contains("`keep` must be true or false, not `yes`"));
+}
+
+#[test]
 fn what_cannot_be_parsed_is_refused() {
     let csv = |more: &str| format!("  - parse_csv: {{ field: line, {more} }}\n");
     let json = |more: &str| format!("  - parse_json: {{ field: {more} }}\n");
