@@ -153,7 +153,7 @@ async fn whole(
 ) -> Result<Report, Failure> {
     let args = train_args(epochs, workers);
     let source = Source::Local { root: dir.to_owned(), patterns: vec!["train-*".to_owned()] };
-    train::measured(&args, "bench", pipeline, source).await
+    train::measured(&args, "bench", &pipeline.clone().into(), source).await
 }
 
 /// Table writes for each split of a study in which splits cost nothing.
@@ -163,7 +163,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     let pipeline = Pipeline::parse(SLEEP).map_err(Failure::failed)?;
     let args = TrainArgs { split_batches: Some(1), ..train_args(1, 8) };
     let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
-    let report = train::measured(&args, "bench", &pipeline, source).await?;
+    let report = train::measured(&args, "bench", &pipeline.into(), source).await?;
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
 }
 

@@ -1,7 +1,8 @@
 //! `gristmill explain`: what becomes of a pipeline before it runs, and why.
 
 use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, sample};
-use gristmill_executor::Program;
+use gristmill_executor::Compiler;
+use gristmill_fetcher::Authored;
 use gristmill_pipeline::{
     Pipeline,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
@@ -10,14 +11,14 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
-    let pipeline = read_pipeline(&args.pipeline)?;
+    let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
     let data = args.data.as_deref();
     let (measured, sampled) = match data {
-        Some(data) => sample::measure(&pipeline, data, args.sample)?,
+        Some(data) => sample::measure((&pipeline, &assets), data, args.sample)?,
         None => (Measured::new(), 0),
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-    let program = Program::compile(&after).map_err(Failure::usage)?;
+    let program = Compiler::new().assets(&assets).compile(&after).map_err(Failure::usage)?;
     let steps: Vec<&str> = program.steps().collect();
     notes.sort_by_key(|note| note.pass != "dead_ops");
     if args.json {

@@ -1,19 +1,24 @@
 //! From a pipeline and a dataset to a registered job.
 
-use crate::{args::TrainArgs, attach::Stack, failure::Failure};
-use gristmill_fetcher::{Fetcher, NUMERICS, Source, list_dataset, mount_name};
+use crate::{
+    args::{TrainArgs, Workers},
+    attach::Stack,
+    failure::Failure,
+};
+use gristmill_fetcher::{Authored, Fetcher, NUMERICS, Source, list_dataset, mount_name};
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
 use gristmill_types::JobName;
 use std::path::Path;
 
-/// Reads and checks a pipeline file.
-pub fn read_pipeline(path: &Path) -> Result<Pipeline, Failure> {
+/// Reads and checks a pipeline file, and the files that it names.
+pub fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
     let named =
         |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
     let text = std::fs::read(path).map_err(|error| named(&error))?;
     let text = std::str::from_utf8(&text).map_err(|_| named(&"it is not text"))?;
-    Pipeline::parse(text).map_err(|error| named(&error))
+    let base = path.parent().unwrap_or(Path::new("."));
+    Authored::parse(text, base).map_err(|error| named(&error))
 }
 
 /// Lists the dataset at `source`, offering a directory of this machine to the local service first.
@@ -49,9 +54,11 @@ pub async fn register(
     stack: &Stack,
     args: &TrainArgs,
     prefix: &str,
-    pipeline: &Pipeline,
+    authored: &Authored,
     dataset: Dataset,
 ) -> Result<JobView, Failure> {
+    let stored = authored.store(&*stack.ports.objects, &stack.ns, &stack.bucket).await;
+    stored.map_err(Failure::failed)?;
     let job: JobName = match &args.job {
         Some(job) => job.clone(),
         None => {
@@ -60,7 +67,7 @@ pub async fn register(
         }
     };
     let spec = JobSpec {
-        pipeline: pipeline.canonical_json(),
+        pipeline: authored.pipeline.canonical_json(),
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,

@@ -2,6 +2,7 @@
 //! is run but a few hundred records.
 
 use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
+use gristmill_fetcher::Authored;
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_policy::{
     cost::{FunctionShape, Prices},
@@ -11,7 +12,7 @@ use serde_json::json;
 use std::{num::NonZero, path::Path, thread::available_parallelism};
 
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let mut pipeline = read_pipeline(&args.pipeline)?;
+    let Authored { mut pipeline, assets } = read_pipeline(&args.pipeline)?;
     if let Some(size) = args.batch_size {
         pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
     }
@@ -20,7 +21,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         Some(data) => data.clone(),
         None => beside(&args.pipeline, pipeline.source_paths()),
     };
-    let (mut measured, found) = sample::profile(&pipeline, &data, args.sample)?;
+    let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample)?;
     measured.function_slowdown = args.function_slowdown;
     let records = args.records.unwrap_or(found);
     let job = Job {

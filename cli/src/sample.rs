@@ -3,7 +3,7 @@
 use crate::{bench::thread_cpu, failure::Failure};
 use bytes::Bytes;
 use gristmill_executor::{
-    OpMetrics, Part, Program, SplitInput, SplitOutput,
+    Assets, Compiler, OpMetrics, Part, Program, SplitInput, SplitOutput,
     sources::{FileIndex, IndexBuilder},
 };
 use gristmill_pipeline::{Cardinality, Op, Pipeline, Stage, passes::Measured};
@@ -53,8 +53,13 @@ fn run(program: &Program, pipeline: &Pipeline, file: &Path, most: u32) -> Result
 }
 
 /// What operators did to the first `most` elements of the dataset, and how many those were.
-pub fn measure(pipeline: &Pipeline, data: &str, most: u32) -> Result<(Measured, u32), Failure> {
-    let program = Program::compile_apart(pipeline).map_err(Failure::usage)?;
+pub fn measure(
+    (pipeline, assets): (&Pipeline, &dyn Assets),
+    data: &str,
+    most: u32,
+) -> Result<(Measured, u32), Failure> {
+    let program =
+        Compiler::new().assets(assets).apart().compile(pipeline).map_err(Failure::usage)?;
     let Sample { output, n_records, .. } = run(&program, pipeline, &first_file(data)?, most)?;
     let mut measured = Measured::new();
     for metric in &output.metrics {
@@ -75,11 +80,11 @@ pub fn measure(pipeline: &Pipeline, data: &str, most: u32) -> Result<(Measured, 
 /// What the first `most` records cost, operator by operator as they run, and the records of all files,
 /// as far as their bytes tell.
 pub fn profile(
-    pipeline: &Pipeline,
+    (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &str,
     most: u32,
 ) -> Result<(plan::Measured, u64), Failure> {
-    let program = Program::compile(pipeline).map_err(Failure::usage)?;
+    let program = Compiler::new().assets(assets).compile(pipeline).map_err(Failure::usage)?;
     let files = files(data)?;
     let first = files.first().ok_or_else(|| Failure::usage(format!("{data} names no file")))?;
     // Once to warm up: what is measured is the steady state.

@@ -12,13 +12,13 @@ pub use progress::{make_dataset, make_dataset_in};
 pub use report::Report;
 
 use crate::{
-    args::{DemoArgs, RunArgs, TrainArgs},
+    args::{DemoArgs, RunArgs, TrainArgs, Workers},
     attach::Stack,
     dataset::DatasetSpec,
     failure::Failure,
     job, skipped,
 };
-use gristmill_fetcher::{Fetcher, FetcherConfig, Source};
+use gristmill_fetcher::{Authored, Fetcher, FetcherConfig, Source};
 use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
@@ -33,7 +33,7 @@ pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
 pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let pipeline = match &args.pipeline {
         Some(path) => job::read_pipeline(path)?,
-        None => Pipeline::parse(RESNET).map_err(Failure::failed)?,
+        None => Pipeline::parse(RESNET).map_err(Failure::failed)?.into(),
     };
     let source = match (&args.train.data, &args.pipeline) {
         (Some(data), _) => parse_source(data, Path::new("."))?,
@@ -48,7 +48,7 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
         Some(data) => parse_source(data, Path::new("."))?,
         None => {
             let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            Source::parse_all(pipeline.source_paths(), base).map_err(Failure::usage)?
+            Source::parse_all(pipeline.pipeline.source_paths(), base).map_err(Failure::usage)?
         }
     };
     train(&args.train, "run", pipeline, source).await
@@ -67,12 +67,13 @@ async fn generated(args: &DemoArgs) -> Result<Source, Failure> {
 async fn train(
     args: &TrainArgs,
     prefix: &str,
-    pipeline: Pipeline,
+    authored: Authored,
     source: Source,
 ) -> Result<(), Failure> {
-    if args.workers == 0 && args.local_workers == 0 {
+    if args.workers == Workers::Fixed(0) && args.local_workers == 0 {
         return Err(Failure::usage("nobody would work: give --workers or --local-workers"));
     }
+    let Authored { pipeline, assets } = authored;
     let pipeline = match args.batch_size {
         Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
         None => pipeline,
@@ -81,7 +82,7 @@ async fn train(
     if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
         eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
     }
-    let report = measured(args, prefix, &pipeline, source).await?;
+    let report = measured(args, prefix, &Authored { pipeline, assets }, source).await?;
     report.print(args.json);
     report.verdict()
 }
@@ -90,7 +91,7 @@ async fn train(
 pub async fn measured(
     args: &TrainArgs,
     prefix: &str,
-    pipeline: &Pipeline,
+    authored: &Authored,
     source: Source,
 ) -> Result<Report, Failure> {
     let started = Instant::now();
@@ -98,7 +99,7 @@ pub async fn measured(
     let stack = Stack::open(args).await?;
     let known_as = source.clone();
     let outcome = tokio::select! {
-        outcome = train_on(&stack, args, prefix, pipeline, source, sink, started) => {
+        outcome = train_on(&stack, args, prefix, authored, source, sink, started) => {
             outcome.map_err(|Failure { code, message }| Failure {
                 code,
                 message: known_as.in_words(&message),
@@ -114,14 +115,15 @@ async fn train_on(
     stack: &Stack,
     args: &TrainArgs,
     prefix: &str,
-    pipeline: &Pipeline,
+    authored: &Authored,
     source: Source,
     sink: Option<sink::Sink>,
     started: Instant,
 ) -> Result<Report, Failure> {
     let before = Usage::now(stack).await;
+    let pipeline = &authored.pipeline;
     let dataset = job::dataset(stack, pipeline, source.clone()).await?;
-    let view = job::register(stack, args, prefix, pipeline, dataset).await?;
+    let view = job::register(stack, args, prefix, authored, dataset).await?;
     let config = FetcherConfig {
         local_workers: args.local_workers,
         prefetch_bytes: args.prefetch_mib << 20,

@@ -5,6 +5,7 @@
 //! runs behind these three.
 
 mod assembler;
+mod authored;
 mod dataset;
 mod downloader;
 mod error;
@@ -20,6 +21,7 @@ pub mod server;
 mod service_file;
 
 pub use assembler::Batch;
+pub use authored::Authored;
 pub use dataset::{ListError, Source, list_dataset, mount_name};
 pub use error::FetchError;
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};

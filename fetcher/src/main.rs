@@ -5,7 +5,8 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_fetcher::{
-    Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset, mount_name,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, NUMERICS, ServiceFile, Source, list_dataset,
+    mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
 use gristmill_pipeline::{
@@ -207,14 +208,16 @@ async fn registration(
 ) -> anyhow::Result<Register> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
-    let mut pipeline =
-        Pipeline::parse(&text).map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let base = path.parent().unwrap_or(std::path::Path::new("."));
+    let authored = Authored::parse(&text, base)
+        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    authored.store(&*ports.objects, &place.ns, &place.bucket).await?;
+    let mut pipeline = authored.pipeline;
     if let Some(batch_size) = args.batch_size {
         pipeline =
             pipeline.with_batch_size(batch_size).map_err(|error| Usage(error.to_string()))?;
     }
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
-    let base = path.parent().unwrap_or(std::path::Path::new("."));
     let data = match &args.data {
         Some(data) => Source::parse(data, std::path::Path::new("."))?,
         None => Source::parse_all(pipeline.source_paths(), base)?,

@@ -77,6 +77,11 @@ pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
     format!("{}/index/{pack}.pack.json", root(ns))
 }
 
+/// A file that an operator needs, by the hash of its content. Jobs that come later may need it too.
+pub fn asset(ns: &Namespace, content: Fingerprint) -> String {
+    format!("{}/index/{content}.asset", root(ns))
+}
+
 /// The files of a dataset version as listed.
 pub fn listing(ns: &Namespace, version: Fingerprint) -> String {
     format!("{}/datasets/{version}/listing.json", root(ns))

@@ -2,15 +2,18 @@
 
 use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
 use bytes::Bytes;
-use gristmill_executor::{Program, Scratch};
+use gristmill_executor::{Compiler, Program, Scratch};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
 use gristmill_splits::SplitPlan;
-use gristmill_types::{DatasetOp, Epoch, InvocationId, JobName, Namespace, Nonce, Position};
+use gristmill_types::{
+    DatasetOp, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+};
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -78,8 +81,10 @@ impl JobContext {
         let view = describe(runner, job).await?;
         let pipeline = Pipeline::from_canonical(&view.spec.pipeline)
             .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
-        let program = Program::compile(&pipeline)
-            .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+        let assets = assets(runner, &pipeline).await?;
+        let program = Compiler::new().assets(&assets).compile(&pipeline);
+        let program =
+            program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
         Ok(Self {
             view: Arc::new(view),
             program: Arc::new(program),
@@ -155,6 +160,20 @@ impl JobContext {
         };
         self.dataset.get_or_try_init(open).await
     }
+}
+
+/// The files that the pipeline's operators need.
+async fn assets(
+    runner: &Runner,
+    pipeline: &Pipeline,
+) -> Result<BTreeMap<Fingerprint, Bytes>, RunError> {
+    let RunnerConfig { ns, bucket, .. } = &runner.config;
+    let mut assets = BTreeMap::new();
+    for hash in pipeline.assets() {
+        let path = ObjectPath::new(bucket, keys::asset(ns, hash));
+        assets.insert(hash, runner.objects.get(&path).await?);
+    }
+    Ok(assets)
 }
 
 async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {

@@ -1,0 +1,68 @@
+//! A pipeline as its author wrote it, and the files that its operators need beside it: read where the
+//! pipeline's file is, stored where workers find them, by their content.
+
+use bytes::Bytes;
+use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Pipeline, PipelineError};
+use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_protocol::keys;
+use gristmill_types::{Fingerprint, Namespace};
+use std::{collections::BTreeMap, fs, io::Read, path::Path};
+
+/// A pipeline whose operators name files by their content.
+#[derive(Debug, Clone)]
+pub struct Authored {
+    pub pipeline: Pipeline,
+    /// Those contents.
+    pub assets: BTreeMap<Fingerprint, Bytes>,
+}
+
+impl From<Pipeline> for Authored {
+    fn from(pipeline: Pipeline) -> Self {
+        Self { pipeline, assets: BTreeMap::new() }
+    }
+}
+
+impl Authored {
+    /// Reads and checks the text of a pipeline file, and the files that it names, from `base`.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its line.
+    pub fn parse(yaml: &str, base: &Path) -> Result<Self, PipelineError> {
+        let mut assets = BTreeMap::new();
+        let pipeline = Pipeline::parse(yaml)?.with_assets(&mut |path| {
+            let content = read(&base.join(path))?;
+            let hash = Asset::hash(&content);
+            assets.insert(hash, content);
+            Ok(hash)
+        })?;
+        Ok(Self { pipeline, assets })
+    }
+
+    /// Stores the files in `bucket`, unless they are there.
+    ///
+    /// # Errors
+    /// If the object store does not take them.
+    pub async fn store(
+        &self,
+        objects: &dyn Objects,
+        ns: &Namespace,
+        bucket: &str,
+    ) -> Result<(), ObjectError> {
+        for (hash, content) in &self.assets {
+            // Whoever wins the race stored the same bytes: the name is made of them.
+            let path = ObjectPath::new(bucket, keys::asset(ns, *hash));
+            objects.put_if_absent(&path, content.clone(), "asset").await?;
+        }
+        Ok(())
+    }
+}
+
+fn read(path: &Path) -> Result<Bytes, String> {
+    let file = fs::File::open(path).map_err(|error| error.to_string())?;
+    let mut content = Vec::new();
+    file.take(MAX_ASSET_BYTES + 1).read_to_end(&mut content).map_err(|error| error.to_string())?;
+    match content.len() as u64 <= MAX_ASSET_BYTES {
+        true => Ok(Bytes::from(content)),
+        false => Err(format!("it has more than {MAX_ASSET_BYTES} bytes")),
+    }
+}
