@@ -257,7 +257,8 @@ impl World {
 
     async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
         let metrics = TrainerMetrics::default();
-        let poll = Poll { job: self.job.clone(), from: (0, position), ack, metrics };
+        let job = self.job.clone();
+        let poll = Poll { job, from: (0, position), ack, metrics, report: None };
         match self.call(Call::Poll(poll)).await {
             Reply::Polled(polled) => polled,
             other => panic!("{other:?}"),
