@@ -2,6 +2,7 @@
 //! is run but a few hundred records.
 
 use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
+use gristmill_coordinator::split_batches;
 use gristmill_fetcher::Authored;
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_policy::{
@@ -24,12 +25,16 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample)?;
     measured.function_slowdown = args.function_slowdown;
     let records = args.records.unwrap_or(found);
+    let record_bytes = pipeline.bytes_per_record(measured.source_bytes_per_record() as u64);
+    let split_batches = split_batches(records, record_bytes, pipeline.batch_size());
+    let split_records = split_batches.saturating_mul(u64::from(pipeline.batch_size()));
     let job = Job {
         records,
         batch_size: pipeline.batch_size(),
         epochs: args.epochs,
         step_s: args.step_time.as_secs_f64(),
         spare_cores: args.spare_cores,
+        split_records: u32::try_from(split_records).ok(),
         shape: FunctionShape { memory_mb: args.memory_mb, ..FunctionShape::default() },
         prices: prices(args)?,
         ..Job::default()
@@ -44,15 +49,12 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         println!("{}", json!({ "plan": plan, "local": here, "profile": measured }));
         return Ok(());
     }
-    print!("{plan}");
+    println!("{plan}");
     println!(
         "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
         args.local_workers, here.seconds, here.first_seconds
     );
-    println!(
-        "profiled {:.0} of {records} records of {data}; prices of {}; not proven on AWS",
-        measured.records, plan.prices
-    );
+    println!("profiled {:.0} of {records} records of {data}", measured.records);
     Ok(())
 }
 

@@ -25,13 +25,15 @@ struct Sample {
     n_records: u32,
     /// Their bytes where they are stored.
     stored_bytes: u64,
+    /// Records of the file, and its bytes.
+    file: (u32, u64),
     /// Of this thread, for all of them.
     cpu: Duration,
 }
 
 /// Runs the first `most` records of the dataset; bad ones are left out.
-fn run(program: &Program, pipeline: &Pipeline, file: &Path, most: u32) -> Result<Sample, Failure> {
-    let (bytes, index) = read(pipeline, file)?;
+fn run(program: &Program, pipeline: &Pipeline, path: &Path, most: u32) -> Result<Sample, Failure> {
+    let (bytes, index) = read(pipeline, path)?;
     let n_records = index.len().min(most);
     // Bytes of records that are there.
     let end = index.byte_range(0, n_records).map_or(0, |range| range.end as usize);
@@ -42,14 +44,15 @@ fn run(program: &Program, pipeline: &Pipeline, file: &Path, most: u32) -> Result
     let before = thread_cpu();
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let cpu = thread_cpu().saturating_sub(before);
-    let output = output.map_err(|error| Failure::failed(format!("{}: {error}", file.display())))?;
+    let output = output.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
     if output.rows == 0 {
         let why = output.skipped.first().map_or(String::new(), |record| {
             format!(": {} ({}): {}", record.key, record.op, record.reason)
         });
-        return Err(Failure::failed(format!("{}: no element came through{why}", file.display())));
+        return Err(Failure::failed(format!("{}: no element came through{why}", path.display())));
     }
-    Ok(Sample { output, n_records, stored_bytes: end as u64, cpu })
+    let file = (index.len(), bytes.len() as u64);
+    Ok(Sample { output, n_records, stored_bytes: end as u64, file, cpu })
 }
 
 /// What operators did to the first `most` elements of the dataset, and how many those were.
@@ -122,7 +125,8 @@ pub fn profile(
         ..plan::Measured::default()
     };
     let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |about| about.len()));
-    let per_record = measured.source_bytes / measured.records.max(1.0);
+    let (file_records, file_bytes) = sample.file;
+    let per_record = file_bytes as f64 / f64::from(file_records.max(1));
     let records = sizes.sum::<u64>() as f64 / per_record.max(1.0);
     Ok((measured, records.round() as u64))
 }

@@ -9,10 +9,7 @@ use gristmill_fetcher::{
     mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
-use gristmill_pipeline::{
-    Pipeline,
-    passes::{Measured, optimise},
-};
+use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, Visitation};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};

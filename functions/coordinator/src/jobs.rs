@@ -154,9 +154,7 @@ impl Coordinator {
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
-        let by_bytes = self.settings.object_bytes / record_bytes.saturating_mul(batch).max(1);
-        let by_spread = records / (batch * self.settings.min_splits);
-        let chosen = by_bytes.min(by_spread).max(1);
+        let chosen = self.settings.split_batches(records, record_bytes, batch_size);
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
         let split_records = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;

@@ -21,5 +21,5 @@ mod upkeep;
 
 pub use coordinator::Coordinator;
 pub use handler::{handle, serve};
-pub use settings::Settings;
+pub use settings::{Settings, split_batches};
 pub use upkeep::Upkeep;

@@ -30,6 +30,29 @@ pub struct Settings {
     pub limits: Limits,
 }
 
+/// What is planned for unless settings say otherwise.
+const OBJECT_BYTES: u64 = 64 << 20;
+const MIN_SPLITS: u64 = 64;
+
+/// Batches of a split, where the user does not say: objects of about the planned size, but enough
+/// splits to fan out on a small dataset.
+pub fn split_batches(records: u64, record_bytes: u64, batch_size: u32) -> u64 {
+    batches_for(OBJECT_BYTES, MIN_SPLITS, records, record_bytes, batch_size)
+}
+
+fn batches_for(
+    object_bytes: u64,
+    min_splits: u64,
+    records: u64,
+    record_bytes: u64,
+    batch_size: u32,
+) -> u64 {
+    let batch = u64::from(batch_size.max(1));
+    let by_bytes = object_bytes / record_bytes.saturating_mul(batch).max(1);
+    let by_spread = records / batch.saturating_mul(min_splits).max(1);
+    by_bytes.min(by_spread).max(1)
+}
+
 impl Settings {
     /// The defaults for one stack.
     pub fn new(ns: Namespace, bucket: String, scaler_function: String) -> Self {
@@ -37,8 +60,8 @@ impl Settings {
             ns,
             bucket,
             scaler_function,
-            object_bytes: 64 << 20,
-            min_splits: 64,
+            object_bytes: OBJECT_BYTES,
+            min_splits: MIN_SPLITS,
             window_bytes: 2 << 30,
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
@@ -51,6 +74,11 @@ impl Settings {
         let retention =
             days.map_or(self.retention, |days| Duration::from_secs(u64::from(days.get()) * 86_400));
         Self { retention, ..self }
+    }
+
+    /// As [`split_batches`], by these settings.
+    pub(crate) fn split_batches(&self, records: u64, record_bytes: u64, batch_size: u32) -> u64 {
+        batches_for(self.object_bytes, self.min_splits, records, record_bytes, batch_size)
     }
 
     /// The limits of a job with this error policy.
