@@ -365,11 +365,9 @@ mod tests {
         assert!((7..=9).contains(&outstanding), "{outstanding}");
         assert_eq!(scaler.handle(&reported).await.unwrap(), scaled(0, outstanding), "repeated");
         assert_eq!(recorder.0.lock().unwrap().len(), outstanding as usize);
-        let item = scaler.table.read(&[ItemKey {
-            pk: keys::job_partition(&auto.ns, &auto.job),
-            sk: keys::SCALE.into(),
-        }]);
-        let (_, state) = decode(item.await.unwrap()[0].as_ref()).unwrap();
+        let key = ItemKey { pk: keys::job_partition(&auto.ns, &auto.job), sk: keys::SCALE.into() };
+        let item = scaler.table.read(&[key]).await.unwrap();
+        let (_, state) = decode(item[0].as_ref()).unwrap();
         assert_eq!(state.target, outstanding);
         assert!(state.log.last().unwrap().reason.starts_with("estimate: "), "{:?}", state.log);
 
