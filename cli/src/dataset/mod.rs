@@ -163,6 +163,11 @@ pub fn ensure(
             return Ok(());
         }
         if let Some(lock) = lock_partial(&partial)? {
+            // Another maker may have finished between the look and the lock.
+            if is_complete(dir, spec)? {
+                return fs::remove_dir(&partial)
+                    .with_context(|| format!("cannot remove `{}`", partial.display()));
+            }
             break lock;
         }
     };
