@@ -130,7 +130,10 @@ impl Program {
         if *frame.schema() != self.schema {
             return Err(FormatError::invalid("the frame is not of this pipeline"));
         }
-        let views: Vec<TensorView<'_>> = frame.tensors().collect();
+        // A frame that was read may number its tensors otherwise.
+        let views = self.schema.tensors().iter().map(|spec| frame.get(&spec.name));
+        let views: Option<Vec<TensorView<'_>>> = views.collect();
+        let views = views.ok_or_else(|| FormatError::invalid("the frame lacks a tensor"))?;
         let longest = |field: usize| {
             let view = &views[self.delivered[field].tensor];
             let rows = (0..frame.rows()).filter_map(|row| view.row(row));

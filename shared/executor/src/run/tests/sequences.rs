@@ -58,3 +58,21 @@ fn what_is_longer_is_cut_or_refused() {
     let output = Bench::new(&pad(", truncate: true"), &records(4)).all();
     assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2, 1, 2]);
 }
+
+/// What a trainer's side makes of rows that were left over is what a worker makes of the same rows.
+#[test]
+fn rows_left_over_are_padded_as_a_batch_is() {
+    let yaml = |size: u32| format!("{SOURCE}  - padded_batch: {{ size: {size} }}\n");
+    let chunk = |output: &SplitOutput| {
+        Chunk::open(Bytes::from(output.object.clone()), &Limits::default()).unwrap()
+    };
+    let left_over = Bench::new(&yaml(9), &records(5));
+    let whole = Bench::new(&yaml(5), &records(5));
+    let remainder = chunk(&left_over.all());
+    assert!(left_over.program.pads() && remainder.remainder().is_some());
+    let frame = remainder.tensors(remainder.remainder().unwrap()).unwrap();
+    let padded =
+        left_over.program.pad(&frame, &Limits::default(), ::bytes::BytesMut::with_capacity);
+    let batch = chunk(&whole.all()).frame(0).unwrap();
+    assert_eq!(padded.unwrap(), batch, "the same bytes");
+}
