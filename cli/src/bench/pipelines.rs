@@ -145,7 +145,10 @@ fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
 async fn data(args: &BenchPipelinesArgs, studies: &[Study]) -> Result<PathBuf, Failure> {
     let dir = match &args.data {
         Some(dir) => dir.clone(),
-        None => crate::dataset::cache_dir().map_err(Failure::failed)?.join("bench"),
+        // Data of another size is other data.
+        None => crate::dataset::cache_dir()
+            .map_err(Failure::failed)?
+            .join(format!("bench-{}-{}", args.images, args.sequences)),
     };
     std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
     if studies.iter().any(|study| study.files.0 == IMAGES.0) {
