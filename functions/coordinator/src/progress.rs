@@ -82,7 +82,7 @@ impl Coordinator {
             ready: if item.plan.is_some() { scan.ready(poll.from) } else { Vec::new() },
             active_workers: active,
             claimable,
-            window_full: scan.window_full(now_ms),
+            window_full: scan.window_full(now_ms, claimable),
             ahead: scan.positions_ahead(),
             indexed_files,
             scale,

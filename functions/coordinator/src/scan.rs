@@ -122,9 +122,10 @@ impl Scan {
     }
 
     /// Whether work is kept back until the trainer has taken some of what is ready.
-    pub fn window_full(&self, now_ms: u64) -> bool {
+    /// `claimable` is what [`claimable`](Self::claimable) says at that time.
+    pub fn window_full(&self, now_ms: u64, claimable: u32) -> bool {
         let kept_back = |b: &ScannedBundle| b.is_claimable(now_ms) && !self.admits(b);
-        self.claimable(now_ms) == 0 && (self.goes_on || self.bundles.iter().any(kept_back))
+        claimable == 0 && (self.goes_on || self.bundles.iter().any(kept_back))
     }
 
     /// Positions that are leased or ready, and not delivered.

@@ -103,8 +103,7 @@ pub use truncate::Truncate;
 pub use vertical_flip::VerticalFlip;
 
 use crate::{
-    Cardinality, DType, Declaration, Effect, FieldSchema, PipelineError, Randomness, Scope,
-    ValueRange,
+    DType, Declaration, Effect, FieldSchema, PipelineError, Scope, ValueRange,
     node::{Node, Value},
     table::Table,
 };
@@ -115,15 +114,7 @@ pub const MAX_SIDE: u32 = 16_384;
 
 /// The declaration most operators share: one element in, one out, movable, deterministic.
 const fn element_wise(name: &'static str, version: u32) -> Declaration {
-    Declaration {
-        name,
-        version,
-        randomness: Randomness::Deterministic,
-        cardinality: Cardinality::OneToOne,
-        pins_position: false,
-        scope: Scope::Element,
-        effect: Effect::Opaque,
-    }
+    Declaration::of_user(name, version)
 }
 
 /// As [`element_wise`], of known effect.
