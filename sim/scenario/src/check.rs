@@ -1,6 +1,6 @@
 //! Holds a policy against the swept optimum over many seeds, and beside plain Cachew.
 
-use crate::{Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweep};
+use crate::{Run, Scenario, Sweep, World, run::FOLLOWED_REPORTS, simulate, sweeps};
 use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
 use serde::Serialize;
 
@@ -13,8 +13,10 @@ const CHOSEN_SHARE: f64 = 0.03;
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhaseVerdict {
     pub phase: usize,
-    /// The fewest workers within the tolerance of the best batch time, from the sweep.
+    /// The fewest workers within the tolerance of the best batch time, from the sweep; and the first and last
+    /// that its error would allow.
     pub optimum: u32,
+    pub optima: (u32, u32),
     pub best_batch_time_s: f64,
     /// Median of the seeds' counts at the end of the phase.
     pub chosen: u32,
@@ -51,23 +53,29 @@ impl Verdict {
     }
 }
 
-/// Runs the production policy under `seeds` seeds and compares.
-pub fn check(scenario: &Scenario, seeds: u32) -> Verdict {
-    let sweeps: Vec<Sweep> =
-        (0..scenario.phases.len()).map(|phase| sweep(scenario, phase)).collect();
+/// Runs the production policy under `seeds` seeds, beginning with `first`, and compares.
+pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
+    let sweeps = sweeps(scenario);
     let runs: Vec<Run> = (0..u64::from(seeds))
         .map(|seed| {
-            simulate(scenario, seed, Policy::Ours(Box::new(State::begin(&scenario.settings))))
+            let state = State::begin(&scenario.settings);
+            simulate(scenario, first.wrapping_add(seed), Policy::Ours(Box::new(state)))
         })
         .collect();
-    let phases: Vec<PhaseVerdict> = sweeps.iter().map(|sweep| judge(sweep, &runs)).collect();
+    compare(scenario, &sweeps, &runs)
+}
+
+/// Holds runs of the production policy against what sweeps of each phase say.
+pub fn compare(scenario: &Scenario, sweeps: &[Sweep], runs: &[Run]) -> Verdict {
+    let phases: Vec<PhaseVerdict> =
+        sweeps.iter().map(|sweep| judge(scenario, sweep, runs)).collect();
     let decisions = median(runs.iter().map(|run| run.decisions(0).0));
     let reports =
         median(runs.iter().map(|run| run.reports_to_convergence(0).unwrap_or(run.ticks.len())));
     let mut verdict = Verdict {
         name: scenario.name.clone(),
         paper: scenario.paper.as_ref().and_then(|paper| paper.workers),
-        seeds,
+        seeds: runs.len() as u32,
         phases,
         decisions,
         reports,
@@ -83,22 +91,45 @@ pub fn is_near(chosen: u32, optimum: u32, share: f64) -> bool {
     f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
 }
 
-fn judge(sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
+/// Whether a count is as good as one of the optima.
+fn is_near_any(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
+    is_near(chosen, chosen.clamp(first, last), share)
+}
+
+/// Seconds after a change before anybody can know of it. A trainer's step shows at once; what a split costs
+/// now shows when one that was begun after the change is done.
+fn unseen_s(before: &World, after: &World) -> f64 {
+    let same_workers = World { step_s: before.step_s, ..after.clone() } == *before;
+    if same_workers {
+        return 0.0;
+    }
+    let split_s = |world: &World| world.worker_batch_s() * f64::from(world.split_batches);
+    split_s(before).max(split_s(after))
+}
+
+fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
     let phase = sweep.phase;
     let share = |holds: &dyn Fn(&Run) -> bool| {
         100.0 * runs.iter().filter(|run| holds(run)).count() as f64 / runs.len().max(1) as f64
     };
+    let unseen_s = match phase {
+        0 => 0.0,
+        _ => unseen_s(&scenario.phases[phase - 1].world, &scenario.phases[phase].world),
+    };
     let followed = |run: &Run| {
+        let begun_s = run.phase(phase).next().map_or(0.0, |tick| tick.at_s);
+        let unseen = run.phase(phase).take_while(|tick| tick.at_s < begun_s + unseen_s).count();
         run.phase(phase)
-            .take(FOLLOWED_REPORTS)
-            .any(|tick| is_near(tick.target, sweep.optimum, FOLLOWED_SHARE))
+            .take(unseen + FOLLOWED_REPORTS)
+            .any(|tick| is_near_any(tick.target, sweep.optima, FOLLOWED_SHARE))
     };
     PhaseVerdict {
         phase,
         optimum: sweep.optimum,
+        optima: sweep.optima,
         best_batch_time_s: sweep.best_batch_time_s,
         chosen: median(runs.iter().map(|run| run.chosen(phase))),
-        within: share(&|run| is_near(run.chosen(phase), sweep.optimum, CHOSEN_SHARE)),
+        within: share(&|run| is_near_any(run.chosen(phase), sweep.optima, CHOSEN_SHARE)),
         reversals: runs.iter().map(|run| run.reversals(phase)).sum(),
         followed: (phase > 0).then(|| share(&followed)),
     }

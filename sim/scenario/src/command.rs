@@ -1,8 +1,8 @@
 //! The `simulate` command: arguments, and what it prints.
 
 use crate::{
-    Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate, sweep,
-    table,
+    Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate,
+    sweeps, table,
 };
 use gristmill_policy::scaling::{Cachew, Hpa, Policy, State, TfData};
 use std::{
@@ -21,13 +21,16 @@ pub struct Args {
     /// Check every scenario that is built in.
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
-    /// Check this many scenarios drawn at random, beginning with number `--seed`.
+    /// Check this many scenarios drawn at random, beginning with number `--first`.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all"])]
     pub random: Option<u64>,
+    /// The first scenario drawn at random.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "random")]
+    pub first: u64,
     /// Check under this many seeds: whether the bars hold.
     #[arg(long, value_name = "N")]
     pub seeds: Option<u32>,
-    /// The seed of a single run.
+    /// The seed of a single run, and the first of many.
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// ours, cachew, hpa, tfdata or fixed:N.
@@ -72,7 +75,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
             Some(all.map(|(name, text)| (format!("{name}.toml"), (*text).to_owned())).collect())
         }
         (_, Some(count)) => {
-            let numbers = args.seed..args.seed.saturating_add(count);
+            let numbers = args.first..args.first.saturating_add(count);
             Some(numbers.map(|n| (format!("random-{n}.toml"), random_scenario(n))).collect())
         }
         _ => None::<Vec<(String, String)>>,
@@ -81,7 +84,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
         if let Some(directory) = &args.write {
             write_all(directory, &texts)?;
         }
-        let verdicts = check_all(&texts, args.seeds.unwrap_or(SEEDS).max(1))?;
+        let verdicts = check_all(&texts, args.seed, args.seeds.unwrap_or(SEEDS).max(1))?;
         say(out, &show_verdicts(&verdicts, args.json))?;
         return Ok(outcome(&verdicts));
     }
@@ -95,13 +98,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     };
     let scenario = load(name)?;
     if let Some(seeds) = args.seeds {
-        let verdicts = [check(&scenario, seeds.max(1))];
+        let verdicts = [check(&scenario, args.seed, seeds.max(1))];
         say(out, &show_verdicts(&verdicts, args.json))?;
         return Ok(outcome(&verdicts));
     }
     let run = simulate(&scenario, args.seed, policy(&args.policy, &scenario)?);
     let sweeps: Vec<_> = match args.sweep {
-        true => (0..scenario.phases.len()).map(|phase| sweep(&scenario, phase)).collect(),
+        true => sweeps(&scenario),
         false => Vec::new(),
     };
     if let Some(directory) = &args.svg {
@@ -176,7 +179,11 @@ pub fn policy(name: &str, scenario: &Scenario) -> Result<Policy, ScenarioError> 
 }
 
 /// Checks all, two or more at a time as the machine allows, in the order given.
-fn check_all(texts: &[(String, String)], seeds: u32) -> Result<Vec<Verdict>, ScenarioError> {
+fn check_all(
+    texts: &[(String, String)],
+    first: u64,
+    seeds: u32,
+) -> Result<Vec<Verdict>, ScenarioError> {
     let scenarios: Vec<Scenario> =
         texts.iter().map(|(name, text)| Scenario::parse(text, name)).collect::<Result<_, _>>()?;
     let threads = thread::available_parallelism().map_or(1, |count| count.get());
@@ -187,7 +194,7 @@ fn check_all(texts: &[(String, String)], seeds: u32) -> Result<Vec<Verdict>, Sce
             loop {
                 let index = next.fetch_add(1, Ordering::Relaxed);
                 let Some(scenario) = scenarios.get(index) else { return done };
-                done.push((index, check(scenario, seeds)));
+                done.push((index, check(scenario, first, seeds)));
             }
         };
         let threads: Vec<_> =

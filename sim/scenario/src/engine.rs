@@ -56,7 +56,8 @@ impl Ord for Event {
 #[derive(Debug, Clone, Copy, Default)]
 struct Worker {
     born_s: f64,
-    slowness: f64,
+    /// Which speed its environment has.
+    kind: usize,
     split: u64,
     /// Splits of its lease still to do after this one.
     lease_left: u32,
@@ -202,11 +203,11 @@ impl<'s> Engine<'s> {
         if slot as usize == self.workers.len() {
             self.workers.push(Worker::default());
         }
-        let (slowness, is_cold) = self.platform.take_environment(&self.world);
+        let (kind, is_cold) = self.platform.take_environment(&self.world);
         let cold_s = if is_cold { self.world.cold_start_s } else { 0.0 };
         let turn = self.workers[slot as usize].turn + 1;
         self.workers[slot as usize] =
-            Worker { born_s: self.now_s, slowness, turn, ..Worker::default() };
+            Worker { born_s: self.now_s, kind, turn, ..Worker::default() };
         self.schedule(self.now_s + self.world.invoke_delay_s + cold_s, What::Ready, slot);
     }
 
@@ -271,7 +272,8 @@ impl<'s> Engine<'s> {
             * self.world.worker_batch_s();
         // It leaves before the platform ends it, but for its first lease.
         let too_old = age_s > 0.0 && age_s + lease_s > self.world.lifetime_s && age_s > lease_s;
-        let superfluous = self.platform.outstanding > self.target;
+        let kind = self.workers[slot as usize].kind;
+        let superfluous = self.platform.is_superfluous(kind, self.target);
         let lease = if too_old || superfluous { None } else { self.splits.claim(&self.world) };
         let Some((split, splits)) = lease else {
             self.end(slot, true);
@@ -302,7 +304,7 @@ impl<'s> Engine<'s> {
         let others = f64::from(self.platform.at_work.saturating_sub(1));
         let worker = &mut self.workers[slot as usize];
         let compute_s = world.compute_s * batches / world.vcpus
-            * worker.slowness
+            * world.speeds.get(worker.kind).copied().unwrap_or(1.0)
             * self.work_noise.factor(world.worker_noise)
             * (1.0 + world.interference * others);
         worker.turn += 1;
@@ -321,8 +323,8 @@ impl<'s> Engine<'s> {
 
     fn end(&mut self, slot: u32, stays_warm: bool) {
         self.workers[slot as usize].turn += 1;
-        let slowness = self.workers[slot as usize].slowness;
-        self.platform.ended(slowness, stays_warm);
+        let kind = self.workers[slot as usize].kind;
+        self.platform.ended(kind, stays_warm);
         self.idle_slots.push(slot);
     }
 

@@ -23,9 +23,10 @@ mod splits;
 mod sweep;
 mod table;
 mod trainer;
+mod unimodal;
 mod world;
 
-pub use check::{PhaseVerdict, Verdict, check, is_near};
+pub use check::{PhaseVerdict, Verdict, check, compare, is_near};
 pub use command::{Args, Outcome, policy, run};
 pub use error::ScenarioError;
 pub use plots::plots;
@@ -34,7 +35,7 @@ pub use read::{Origin, Provenance};
 pub use run::{Cost, Run, Tick};
 pub use scenario::{Paper, PhaseWorld, Prices, Scenario};
 pub use shipped::shipped;
-pub use sweep::{Measured, Sweep, measure, sweep};
+pub use sweep::{Measured, Sweep, measure, sweep, sweeps};
 pub use table::table;
 pub use world::World;
 

@@ -2,6 +2,13 @@
 
 use crate::World;
 
+/// Environments of one speed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Kind {
+    running: u32,
+    warm: u32,
+}
+
 /// Books of the invocations of one job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Platform {
@@ -9,10 +16,9 @@ pub(crate) struct Platform {
     pub outstanding: u32,
     /// Holding a lease.
     pub at_work: u32,
-    /// Slowness of each environment that is up and idle.
-    warm: Vec<f64>,
-    /// Environments made so far.
-    made: usize,
+    /// Of each kind of environment, those at an invocation, and those that are up and idle.
+    kinds: Vec<Kind>,
+    warm: u32,
     /// Environments that may be added now, and since when that is counted.
     tokens: f64,
     counted_s: Option<f64>,
@@ -29,7 +35,7 @@ impl Platform {
         self.counted_s = Some(now_s);
         let room = world.grantable().saturating_sub(self.outstanding);
         // Only environments that are not there yet need one.
-        let warm = self.warm.len() as u32;
+        let warm = self.warm;
         let startable = warm.saturating_add(self.tokens as u32);
         let granted = wanted.min(room).min(startable);
         self.tokens -= f64::from(granted.saturating_sub(warm));
@@ -37,23 +43,64 @@ impl Platform {
         granted
     }
 
-    /// An environment for one invocation: its slowness, and whether it starts cold. Kinds of machines
-    /// take turns, so that a scenario means the same mix under every seed.
-    pub fn take_environment(&mut self, world: &World) -> (f64, bool) {
-        if let Some(slowness) = self.warm.pop() {
-            return (slowness, false);
+    /// An environment for one invocation: its kind, and whether it starts cold. All kinds are equally many, so that a
+    /// count means the same mix however it was reached: without that no count would be the right one.
+    pub fn take_environment(&mut self, world: &World) -> (usize, bool) {
+        self.kinds.resize(world.speeds.len().max(1), Kind::default());
+        let fewest = |kind: &usize| self.kinds[*kind].running;
+        let kind = (0..self.kinds.len()).min_by_key(fewest).unwrap_or(0);
+        let taken = &mut self.kinds[kind];
+        taken.running += 1;
+        let is_cold = taken.warm == 0;
+        if !is_cold {
+            taken.warm -= 1;
+            self.warm -= 1;
         }
-        self.made += 1;
-        let kinds = world.speeds.len().max(1);
-        let slowness = world.speeds.get((self.made - 1) % kinds).copied().unwrap_or(1.0);
-        (slowness, true)
+        (kind, is_cold)
+    }
+
+    /// Whether a worker of this kind is one too many: there are more than the target, and more of its kind
+    /// than their share of it.
+    pub fn is_superfluous(&self, kind: usize, target: u32) -> bool {
+        let share = f64::from(target) / self.kinds.len().max(1) as f64;
+        self.outstanding > target && f64::from(self.kinds[kind].running) > share
     }
 
     /// An invocation ended; its environment stays unless it died.
-    pub fn ended(&mut self, slowness: f64, stays_warm: bool) {
+    pub fn ended(&mut self, kind: usize, stays_warm: bool) {
         self.outstanding -= 1;
+        self.kinds[kind].running -= 1;
         if stays_warm {
-            self.warm.push(slowness);
+            self.kinds[kind].warm += 1;
+            self.warm += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::Scenario;
+
+    #[test]
+    fn a_mix_of_machines_keeps_its_shares() {
+        let text =
+            "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\nslowness = [1.0, 2.0]\n";
+        let world = Scenario::parse(text, "w.toml").unwrap().phases[0].world.clone();
+        let mut platform = Platform::default();
+        assert_eq!(platform.grant(10, 0.0, &world), 10);
+        let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&world).0).collect();
+        assert_eq!(kinds.iter().sum::<usize>(), 5, "half of each");
+        // Whoever asks first: of four that are left two are of each kind.
+        for kind in [0, 0, 0, 0, 0, 1, 1, 1, 1, 1] {
+            if platform.is_superfluous(kind, 4) {
+                platform.ended(kind, true);
+            }
+        }
+        assert_eq!(platform.kinds.iter().map(|kind| kind.running).collect::<Vec<_>>(), [2, 2]);
+        platform.grant(1, 1.0, &world);
+        assert!(!platform.take_environment(&world).1, "one that is up");
     }
 }

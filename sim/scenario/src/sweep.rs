@@ -1,6 +1,10 @@
-//! The true optimum of a scenario, by trying: every count held fixed, each in a run of its own.
+//! The true optimum of a scenario, by trying: every count held fixed, in runs of its own.
+//!
+//! A mean batch time is the slope of time over batches, so that it does not matter in which moment of a
+//! wave of splits a measurement ends. Every count is tried under one seed, those that decide under
+//! several; what noise is left is removed by what is known of the curve: it falls, and then may rise.
 
-use crate::{Scenario, engine::Engine, scenario::PhaseWorld};
+use crate::{Scenario, World, engine::Engine, scenario::PhaseWorld, unimodal::unimodal};
 use gristmill_policy::scaling::{Policy, Settings};
 use serde::Serialize;
 
@@ -19,84 +23,261 @@ pub struct Sweep {
     pub best_batch_time_s: f64,
     /// The fewest workers whose batch time is within the tolerance of the best.
     pub optimum: u32,
+    /// The first and last count that the sweep's own error would allow to be it.
+    pub optima: (u32, u32),
 }
 
 /// Seed of all sweeps: counts are compared under the same draws.
 const SEED: u64 = 0x5eed;
-/// Up to here every count is tried; beyond, every 2 %, and every count again around the optimum.
+/// Seeds for counts that decide: the halved error is compared with what policies are allowed, 3 %.
+const SEEDS: u64 = 4;
+/// Up to here every count is tried; beyond, every 3 %, and every 0.5 % around the optimum.
 const EVERY: u32 = 48;
-const SPARSE: f64 = 1.02;
+const SPARSE: f64 = 1.03;
+const DENSE: f64 = 0.005;
+/// How far around the optimum that is, as a share: more than the noise of one run.
+const AROUND: f64 = 0.04;
 /// Batches measured at least: 10 % of noise become 0.2 %.
 const MEASURED_BATCHES: u64 = 2_500;
+/// Waves of splits measured at least, and where the count is about right: splits of 10 % noise that begin
+/// together take 25 waves to spread out. Waves of many batches are fewer, so that a scenario of thousands of
+/// workers takes seconds: its curve is smooth there.
+const WAVES: u64 = 4;
+const WAVES_DECIDING: u64 = 32;
+const WAVES_LONG: u64 = 6;
+const DECIDING_BATCHES: u64 = 100_000;
+/// Gain of half as many workers again below which yet more are not tried: what an endless number would
+/// gain is three times that.
+const GAIN_LEAST: f64 = 0.003;
+/// The sweep's error, in logarithm, is taken to be at least and at most this.
+const ERROR_LEAST: f64 = 0.002;
+const ERROR_MOST: f64 = 0.01;
+
+/// A count under several seeds: its place in the sum of logarithms.
+#[derive(Debug, Clone, Copy)]
+struct Tried {
+    workers: u32,
+    logs: f64,
+    squares: f64,
+    seeds: f64,
+}
+
+impl Tried {
+    fn new(workers: u32) -> Self {
+        Self { workers, logs: 0.0, squares: 0.0, seeds: 0.0 }
+    }
+
+    fn add(&mut self, batch_time_s: f64) {
+        let log = batch_time_s.max(1e-12).ln();
+        self.logs += log;
+        self.squares += log * log;
+        self.seeds += 1.0;
+    }
+
+    fn log(&self) -> f64 {
+        self.logs / self.seeds.max(1.0)
+    }
+
+    /// Variance of one seed; none with one seed alone.
+    fn variance(&self) -> Option<f64> {
+        let mean = self.log();
+        (self.seeds > 1.5).then(|| {
+            (self.squares / self.seeds - mean * mean).max(0.0) * self.seeds / (self.seeds - 1.0)
+        })
+    }
+}
+
+/// Tries the counts of every phase.
+pub fn sweeps(scenario: &Scenario) -> Vec<Sweep> {
+    (0..scenario.phases.len()).map(|phase| sweep(scenario, phase)).collect()
+}
 
 /// Tries the counts of a phase.
 pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     let world = &scenario.phases[phase].world;
-    let most = scenario.most_workers(world);
-    // Beyond twice what the times ask for nothing gets better, unless workers slow each other or die.
-    let useful = if world.interference > 0.0 || world.mean_life_s.is_finite() {
-        most
-    } else {
-        most.min((2.0 * world.need()) as u32 + 32)
+    let try_count = |tried: &mut Tried, waves: u64| {
+        let seed = SEED + tried.seeds as u64;
+        let hold = Hold { workers: tried.workers, seed, waves };
+        tried.add(hold.batch_time_s(scenario, world));
     };
-    let mut counts: Vec<Measured> = Vec::new();
+    let useful = useful(scenario, world);
+    let mut tried: Vec<Tried> = grid(useful).into_iter().map(Tried::new).collect();
+    tried.iter_mut().for_each(|tried| try_count(tried, WAVES));
+    let tolerance = scenario.settings.tolerance.ln_1p();
+    // Twice: the first look at all may have been off by more than what is looked at again.
+    for _ in 0..2 {
+        let curve = fit(&tried);
+        let about = tried[first_below(&curve, best(&curve) + tolerance)].workers;
+        let reach = (AROUND * f64::from(about)).ceil().max(2.0) as u32;
+        let dense = ((DENSE * f64::from(about)) as usize).max(1);
+        let around = about.saturating_sub(reach).max(1)..=(about + reach).min(useful);
+        for workers in around.step_by(dense) {
+            if let Err(at) = tried.binary_search_by_key(&workers, |tried| tried.workers) {
+                tried.insert(at, Tried::new(workers));
+            }
+        }
+        let best = best(&curve);
+        let is_best: Vec<u32> = (tried.iter().filter(|tried| tried.seeds > 0.0).zip(&curve))
+            .filter(|(_, log)| **log <= best + 1e-9)
+            .map(|(tried, _)| tried.workers)
+            .take(4)
+            .collect();
+        for tried in &mut tried {
+            let decides =
+                tried.workers.abs_diff(about) <= reach || is_best.contains(&tried.workers);
+            if !decides || tried.seeds > 1.0 {
+                continue;
+            }
+            // What was measured shortly is measured again with the others.
+            *tried = Tried::new(tried.workers);
+            let wave = u64::from(tried.workers * world.split_batches * world.lease_splits);
+            let waves = (DECIDING_BATCHES / wave).clamp(WAVES_LONG, WAVES_DECIDING);
+            let seeds = if waves == WAVES_LONG { SEEDS / 2 } else { SEEDS };
+            (0..seeds).for_each(|_| try_count(tried, waves));
+        }
+    }
+    conclude(phase, &tried, tolerance)
+}
+
+fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
+    let curve = fit(tried);
+    let enough = best(&curve) + tolerance;
+    let variances: Vec<f64> = tried.iter().filter_map(Tried::variance).collect();
+    let variance = variances.iter().sum::<f64>() / variances.len().max(1) as f64;
+    let error = (variance / SEEDS as f64).sqrt().clamp(ERROR_LEAST, ERROR_MOST);
+    let count = |log: f64| tried[first_below(&curve, log)].workers;
+    let counts = tried.iter().zip(&curve);
+    Sweep {
+        phase,
+        best_batch_time_s: best(&curve).exp(),
+        optimum: count(enough),
+        // The error of the best, and of what is compared with it.
+        optima: (count(enough + error), count(enough - error)),
+        counts: counts
+            .map(|(tried, log)| Measured { workers: tried.workers, batch_time_s: log.exp() })
+            .collect(),
+    }
+}
+
+fn fit(tried: &[Tried]) -> Vec<f64> {
+    let measured: Vec<(f64, f64)> = tried
+        .iter()
+        .filter(|tried| tried.seeds > 0.0)
+        // Those that were measured for longer, and more often.
+        .map(|tried| (tried.log(), if tried.seeds > 1.0 { 4.0 * tried.seeds } else { 1.0 }))
+        .collect();
+    unimodal(&measured)
+}
+
+fn best(curve: &[f64]) -> f64 {
+    curve.iter().copied().fold(f64::INFINITY, f64::min)
+}
+
+fn first_below(curve: &[f64], enough: f64) -> usize {
+    curve.iter().position(|log| *log <= enough + 1e-12).unwrap_or(curve.len() - 1)
+}
+
+/// Every count, then every 2 %, up to `most`.
+fn grid(most: u32) -> Vec<u32> {
+    let mut counts = Vec::new();
     let mut workers = 1;
-    while workers <= useful {
-        counts.push(measure(scenario, phase, workers));
+    while workers <= most {
+        counts.push(workers);
         let next =
             if workers < EVERY { workers + 1 } else { (f64::from(workers) * SPARSE) as u32 + 1 };
-        workers = if workers < useful { next.min(useful) } else { next };
+        workers = if workers < most { next.min(most) } else { next };
     }
-    let tolerance = 1.0 + scenario.settings.tolerance;
-    let best =
-        |counts: &[Measured]| counts.iter().map(|at| at.batch_time_s).fold(f64::INFINITY, f64::min);
-    let first = |counts: &[Measured]| {
-        let enough = best(counts) * tolerance;
-        counts.iter().position(|at| at.batch_time_s <= enough).unwrap_or(0)
-    };
-    let at = first(&counts);
-    let below = if at == 0 { 0 } else { counts[at - 1].workers };
-    for workers in below + 1..counts[at].workers {
-        counts.push(measure(scenario, phase, workers));
+    counts
+}
+
+/// The count beyond which nothing gets better: twice what the times ask for, unless workers slow each other.
+fn useful(scenario: &Scenario, world: &World) -> u32 {
+    let most = scenario.most_workers(world);
+    let mut useful = ((2.0 * world.need()) as u32 + 32).min(most);
+    if world.interference == 0.0 {
+        return useful;
     }
-    counts.sort_by_key(|at| at.workers);
-    let optimum = counts[first(&counts)].workers;
-    Sweep { phase, best_batch_time_s: best(&counts), optimum, counts }
+    let time_s = |workers| Hold { workers, seed: SEED, waves: WAVES }.batch_time_s(scenario, world);
+    let mut here_s = time_s(useful);
+    while useful < most {
+        let more = (useful + useful / 2).min(most);
+        let more_s = time_s(more);
+        if more_s > here_s * (1.0 - GAIN_LEAST) {
+            break;
+        }
+        (useful, here_s) = (more, more_s);
+    }
+    useful
 }
 
 /// Mean batch time of a fixed count once everything measured was made by it.
 pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
-    let mut world = scenario.phases[phase].world.clone();
-    world.report_noise = 0.0;
-    let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
-    let generation = lease * u64::from(workers);
-    let warm_up = (2 * generation + 200).max(world.window_batches.min(10 * generation));
-    // Where the window is tight workers come and go: several rounds of that.
-    // A generation of splits arrives as a wave: near the knee a share of one would show.
-    let load = f64::from(workers) / world.need();
-    let generations = if (0.8..1.25).contains(&load) { 16 } else { 4 };
-    let measured =
-        MEASURED_BATCHES.max(generations * generation).max(world.window_batches.min(20_000));
-    let batches = warm_up + measured + generation + world.window_batches.min(4 * generation);
-    let still = Scenario {
-        phases: vec![PhaseWorld { from_batch: 0, world }],
-        settings: Settings {
-            max_workers: u32::MAX,
-            concurrency: u32::MAX,
-            budget_usd_per_hour: None,
-            ..scenario.settings
-        },
-        batches,
-        ..scenario.clone()
-    };
-    let (mut time_s, mut reports, mut from) = (0.0, 0.0, 0);
-    Engine::new(&still, 0, SEED, Policy::Fixed(workers)).run(|tick| {
-        if from >= warm_up {
-            time_s += tick.batch_time_s;
-            reports += 1.0;
-        }
-        from = tick.batches;
-        from >= warm_up + measured
-    });
-    Measured { workers, batch_time_s: time_s / f64::max(reports, 1.0) }
+    let hold = Hold { workers, seed: SEED, waves: WAVES };
+    let batch_time_s = hold.batch_time_s(scenario, &scenario.phases[phase].world);
+    Measured { workers, batch_time_s }
+}
+
+/// A count to hold, and how it is measured.
+#[derive(Debug, Clone, Copy)]
+struct Hold {
+    workers: u32,
+    seed: u64,
+    waves: u64,
+}
+
+impl Hold {
+    fn batch_time_s(&self, scenario: &Scenario, world: &World) -> f64 {
+        let world = World { report_noise: 0.0, ..world.clone() };
+        let clients = f64::from(world.clients);
+        let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
+        let wave = lease * u64::from(self.workers);
+        let warm_up = (2 * wave + 200).max(world.window_batches.min(10 * wave));
+        let measured =
+            MEASURED_BATCHES.max(self.waves * wave).max(world.window_batches.min(20_000));
+        let batches = warm_up + measured + wave + world.window_batches.min(4 * wave);
+        let still = Scenario {
+            phases: vec![PhaseWorld { from_batch: 0, world }],
+            settings: Settings {
+                max_workers: u32::MAX,
+                concurrency: u32::MAX,
+                budget_usd_per_hour: None,
+                ..scenario.settings
+            },
+            batches,
+            ..scenario.clone()
+        };
+        let mut line = Line::default();
+        Engine::new(&still, 0, self.seed, Policy::Fixed(self.workers)).run(|tick| {
+            if tick.batches >= warm_up {
+                line.add(tick.batches as f64 / clients, tick.at_s);
+            }
+            tick.batches >= warm_up + measured
+        });
+        line.slope()
+    }
+}
+
+/// Least squares, by Welford's updates.
+#[derive(Debug, Default)]
+struct Line {
+    count: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+}
+
+impl Line {
+    fn add(&mut self, x: f64, y: f64) {
+        self.count += 1.0;
+        let dx = x - self.x;
+        self.x += dx / self.count;
+        self.y += (y - self.y) / self.count;
+        self.xx += dx * (x - self.x);
+        self.xy += dx * (y - self.y);
+    }
+
+    fn slope(&self) -> f64 {
+        if self.xx > 0.0 { self.xy / self.xx } else { f64::INFINITY }
+    }
 }

@@ -112,12 +112,12 @@ fn concurrency_and_deaths_are_accounted_for() {
 
 #[test]
 fn the_bars_hold_here_and_fail_where_they_must() {
-    let verdict = check(&scenario(""), 10);
+    let verdict = check(&scenario(""), 0, 10);
     assert!(verdict.holds(), "{:?}", verdict.failures);
     assert_eq!((verdict.phases[0].optimum, verdict.cachew), (8, Some((9, 8))));
     // Nobody can follow what changes five reports before the end.
     let late = "[[change]]\nat_batch = 39900\nstep = \"10ms\"\n";
-    let verdict = check(&scenario(late), 5);
+    let verdict = check(&scenario(late), 0, 5);
     assert!(!verdict.holds() && verdict.failures[0].starts_with("phase 1"));
 }
 

@@ -1,8 +1,9 @@
 //! Settled reports of one count, summed up: what share of the demand its workers cover.
 //!
-//! Capacity over demand is (1 - f)(1 + x): f the share of its time the trainer waited, x the batches
-//! the queue grew by for each one delivered. x is the slope of a regression line, whose residuals say how
-//! far to trust it: splits arrive in bursts, and all workers of a count at first together.
+//! Capacity over demand is (1 - f)(1 + x): f the share of its time the trainer waited, x the batches that
+//! more were handed out for each one delivered: what workers hold stays the same, so it is what the
+//! queue grew by, and it is counted exactly. x is the slope of a regression line, whose residuals say how far to
+//! trust it: splits arrive in bursts, and all workers of a count at first together.
 //!
 //! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
 //! with the weight its error allows, unless they contradict each other: then what was measured counts.
@@ -12,9 +13,10 @@ use serde::{Deserialize, Serialize};
 
 /// What times may miss: claims, flushes, deaths, as a share of the demand.
 const UNSEEN: f64 = 0.01;
-/// Error of the slope of a queue that moves up and down by a generation of splits, for each generation
-/// within the block.
+/// Error of the slope through a count that moves up and down by a wave of splits, for each wave within the
+/// block; and of several waves, for that to the power of 1.5: a saw tooth alone would fall with the square.
 const WAVE: f64 = 0.25;
+const WAVES: f64 = 0.4;
 /// Where the queue is empty the slope's residuals are too; below this share of the demand nothing is
 /// told apart by it.
 const SLOPE_FLOOR: f64 = 0.003;
@@ -31,7 +33,7 @@ pub(super) struct Block {
     stall_s: f64,
     workers: f64,
     full: f64,
-    queue: Line,
+    ahead: Line,
     work_s: f64,
     shared_s: f64,
     work_reports: u32,
@@ -40,7 +42,6 @@ pub(super) struct Block {
 /// What the estimate by times needs beside the block.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    pub workers: f64,
     pub clients: f64,
     /// Batches all workers make in one lease each.
     pub generation: f64,
@@ -52,17 +53,17 @@ pub(super) struct Times {
 /// Running regression of y on x by Welford's updates.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Line {
-    count: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
+pub(super) struct Line {
+    pub count: f64,
+    pub x: f64,
+    pub y: f64,
+    pub xx: f64,
     xy: f64,
     yy: f64,
 }
 
 impl Line {
-    fn add(&mut self, x: f64, y: f64) {
+    pub fn add(&mut self, x: f64, y: f64) {
         self.count += 1.0;
         let dx = x - self.x;
         self.x += dx / self.count;
@@ -74,7 +75,7 @@ impl Line {
     }
 
     /// Slope and its standard error; none below three points.
-    fn slope(&self) -> Option<(f64, f64)> {
+    pub fn slope(&self) -> Option<(f64, f64)> {
         if self.count < 3.0 || self.xx <= 0.0 {
             return None;
         }
@@ -114,7 +115,8 @@ impl Block {
         self.stall_s += report.stall_s;
         self.workers += report.workers;
         self.full += report.window_full;
-        self.queue.add(report.batches as f64, report.queue_batches);
+        // Counted where the queue's length is measured; what is at work is the same all the time.
+        self.ahead.add(report.batches as f64, report.ahead_batches as f64);
         if let Some(work_s) = report.worker_batch_s() {
             self.work_s += work_s;
             self.shared_s += report.worker_times().map_or(0.0, |times| times.shared_s());
@@ -134,7 +136,7 @@ impl Block {
 
     /// None before there are three reports.
     pub fn capacity(&self, times: &Times) -> Option<Capacity> {
-        let (slope, slope_error) = self.queue.slope()?;
+        let (slope, slope_error) = self.ahead.slope()?;
         let reports = f64::from(self.reports);
         let stall = self.stall_s / (self.step_s + self.stall_s);
         if !stall.is_finite() {
@@ -142,10 +144,12 @@ impl Block {
         }
         // Stall and step are measured apart, each with its own error.
         let noise = times.step_sigma * std::f64::consts::SQRT_2 / reports.sqrt();
-        let stall_error = stall * (1.0 - stall) * noise;
+        let waves = self.batches() as f64 / times.generation.max(1.0);
+        let wave = (WAVE / waves).min(WAVES / waves.powf(1.5));
+        // The trainer eats and waits once a wave; the last one may have been cut anywhere.
+        let stall_error = stall * (1.0 - stall) * noise.hypot(wave);
         // A queue cannot grow by more than is made, nor shrink by more than is taken.
         let growth = slope.clamp(-1.0, 10.0);
-        let wave = WAVE * times.generation / self.batches().max(1) as f64;
         let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
         let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
         let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
@@ -184,7 +188,8 @@ impl Block {
     fn by_times(&self, times: &Times) -> Option<(f64, f64)> {
         let work_s = self.worker_batch_s()?;
         let step_s = self.step_s / f64::from(self.reports);
-        let covered = times.workers * step_s / (work_s * times.clients);
+        // Those at work: others wait for the window, or died.
+        let covered = self.workers / f64::from(self.reports) * step_s / (work_s * times.clients);
         let step_error = times.step_sigma / f64::from(self.reports).sqrt();
         let work_error = times.work_sigma / f64::from(self.work_reports).sqrt();
         let error = covered * step_error.hypot(work_error).hypot(UNSEEN);

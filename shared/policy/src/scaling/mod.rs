@@ -20,11 +20,18 @@
 pub mod baselines;
 mod block;
 mod capacity;
+mod contention;
 mod decide;
 mod decision;
+mod estimate;
+mod load;
+
+mod refine;
 mod report;
 mod settings;
 mod state;
+mod target;
+mod thresholds;
 mod throttle;
 mod top_up;
 mod tracker;

@@ -1,6 +1,12 @@
 //! What the policy remembers of a job between two reports: a few hundred bytes, kept in an item.
 
-use super::{Settings, block::Block, capacity::Point, throttle::Throttle, tracker::Tracker};
+use super::{
+    Settings,
+    block::{Block, Line},
+    capacity::Point,
+    throttle::Throttle,
+    tracker::Tracker,
+};
 use serde::{Deserialize, Serialize};
 
 /// How far the search for the count has come.
@@ -15,6 +21,14 @@ pub enum Phase {
     /// The count is good, and looked at now and then.
     Converged,
 }
+
+/// Standard errors from which on workers are said to slow each other: less than the 4 of other changes, as what is
+/// measured at the new count corrects it.
+const CROWD_CERTAIN: f64 = 3.0;
+/// Reports it takes to tell.
+const CROWD_REPORTS: f64 = 8.0;
+/// The numbers of workers it is told by must differ by this share of their mean (standard deviation).
+const CROWD_SPREAD: f64 = 0.1;
 
 /// Unknown fields are ignored and missing ones begin empty, so that two versions can share an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -46,8 +60,11 @@ pub struct State {
     pub(super) alone_shared_s: Option<f64>,
     /// Workers that would cover the demand exactly if they did not meet; 0 unknown.
     pub(super) need: f64,
-    /// The step `need` was computed with, seconds.
+    /// The step `need` was computed with, seconds, and the count it was measured at.
     pub(super) need_step_s: f64,
+    pub(super) need_at: f64,
+    /// A worker's computing time over the workers at work: whether they slow each other.
+    pub(super) crowd: Line,
     /// Reports since `need` was estimated from times alone; counts until it is measured.
     pub(super) estimated: Option<u32>,
     /// The estimate follows a change of load, whose count was known before.
@@ -81,10 +98,42 @@ impl State {
         self.need = 0.0;
         self.need_step_s = 0.0;
         self.estimated = None;
-        self.is_following = false;
-        self.alone_shared_s = None;
+        self.fresh.restart();
+        self.crowd = Line::default();
         self.forget_search();
         self.phase = Phase::Starting;
+    }
+
+    /// Takes a measured count in: how many would cover the demand exactly.
+    pub(super) fn learn(&mut self, here: &Point) {
+        self.need = here.ray(1.0);
+        self.need_at = here.workers;
+        self.need_step_s = self.step.mean;
+        self.estimated = None;
+    }
+
+    /// Workers that do what `workers` would at the speed they have when `at` of them work.
+    pub(super) fn crowded(&self, workers: f64, at: f64) -> f64 {
+        let slowing = self.slowing();
+        let alone = workers / (1.0 + slowing * at);
+        // Beyond four times as many every further one mostly slows the others.
+        let crowded = alone / (1.0 - slowing * alone).max(0.25);
+        if workers > at { crowded.max(workers) } else { crowded.min(workers) }
+    }
+
+    /// Share by which each further worker slows the others, where that is certain.
+    fn slowing(&self) -> f64 {
+        let Some((slope, error)) = self.crowd.slope() else { return 0.0 };
+        let alone_s = self.crowd.y - slope * self.crowd.x;
+        if self.crowd.count < CROWD_REPORTS {
+            return 0.0;
+        }
+        let spread = (self.crowd.xx / self.crowd.count).sqrt();
+        if spread < CROWD_SPREAD * self.crowd.x || slope < CROWD_CERTAIN * error || alone_s <= 0.0 {
+            return 0.0;
+        }
+        // More than a half of their time would be beyond what a straight line says.
+        (slope / alone_s).min(1.0 / self.crowd.x)
     }
 
     /// Forgets which counts were tried.
@@ -95,5 +144,39 @@ impl State {
         self.tries = 0;
         self.direction = 0;
         self.has_converged = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reports in which a worker computes for `alone_s`, and each further one slows it by a share.
+    fn crowd(alone_s: f64, slowing: f64, counts: &[f64]) -> State {
+        let mut state = State::default();
+        for (i, workers) in counts.iter().cycle().take(24).enumerate() {
+            let noise = if i % 2 == 0 { 1.02 } else { 0.98 };
+            state.crowd.add(*workers, alone_s * (1.0 + slowing * workers) * noise);
+        }
+        state
+    }
+
+    #[test]
+    fn workers_that_slow_each_other_need_more_than_in_proportion() {
+        let state = crowd(2.0, 0.004, &[20.0, 100.0, 60.0]);
+        // At 100 they take 1.4 times as long as alone: 142.9 without that, and 333 with it.
+        let doubled = state.crowded(200.0, 100.0);
+        assert!((300.0..370.0).contains(&doubled), "{doubled}");
+        let halved = state.crowded(50.0, 100.0);
+        assert!((40.0..43.0).contains(&halved), "{halved}");
+    }
+
+    #[test]
+    fn what_is_not_certain_is_not_said() {
+        for state in [crowd(2.0, 0.0, &[20.0, 100.0, 60.0]), crowd(2.0, 0.1, &[20.0, 20.1])] {
+            assert_eq!(state.crowded(200.0, 100.0), 200.0);
+            assert_eq!(state.crowded(50.0, 100.0), 50.0);
+        }
+        assert_eq!(State::default().crowded(3.0, 1.0), 3.0);
     }
 }

@@ -1,0 +1,203 @@
+//! The search for the fewest workers that make as much as can be made, where that is less than the trainer
+//! wants: what they share, the window or the trainer's own host is the limit.
+//!
+//! A count that is enough and one that is too few enclose the answer. Below the knee what is covered grows
+//! with the count, so one count that is too few says where the knee is; where none is known yet, the
+//! workers' own times do.
+
+use super::{
+    Phase, Reason, Report, Settings, State,
+    block::Capacity,
+    capacity::{Point, whole},
+    refine::{converge, judge},
+    target::move_refined,
+    thresholds::{
+        ALONE, BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_FULL, GAIN_NONE, LOAD_CHANGE,
+        REPORTS_GOOD, REPORTS_MOST, STEP_CONTENDED, WAITING,
+    },
+};
+
+/// Reports before a trainer that waits behind a full window is taken to do so for good: its batch time is
+/// what all fewer workers are compared with.
+const REPORTS_HELD_BACK: u32 = 20;
+/// Standard error of what is covered at best, as a share of the demand: a third of the tolerance.
+const PLATEAU_ERROR: f64 = 0.01;
+/// Gain that more workers should have brought, in standard errors, to say that they brought none.
+const GAIN_CLEAR: f64 = 3.0;
+/// A trainer that waits less than this behind a full window does not wait.
+const STALL_SLIGHT: f64 = 0.02;
+/// Share of the count that must be idle before fewer are tried.
+const IDLE: f64 = 0.03;
+/// By how much counts must differ for the gain of the greater one to tell.
+const GAIN_APART: f64 = 1.2;
+
+/// The window is full, or what lies behind it is the limit: the workers busy on average are the count.
+pub(super) fn held_back(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let waits = capacity.stall > STALL_SLIGHT;
+    // Workers come and go in waves here: an average needs several.
+    let fewest = if waits { REPORTS_HELD_BACK } else { REPORTS_GOOD };
+    let is_vague = waits && capacity.error > PLATEAU_ERROR && reports < REPORTS_MOST;
+    if reports < fewest || is_vague {
+        return Reason::Measuring { reports, workers };
+    }
+    if state.plateau.is_some() {
+        return search(state, report, settings, capacity);
+    }
+    let count = f64::from(workers);
+    let busy = busy(capacity, count);
+    let enough = whole(busy * settings.goal());
+    let is_less = enough < workers && count - busy > IDLE * count;
+    if !is_less {
+        return converge(state, capacity);
+    }
+    let here = Point { workers: count, covered: 1.0 - capacity.stall };
+    let covered = if waits { here.covered } else { count / busy };
+    if waits {
+        // Fewer may do: the next count tells.
+        state.plateau = Some(covered);
+        state.high = Some(here);
+        state.low = None;
+        state.tries = 0;
+        state.estimated = None;
+    } else {
+        state.learn(&Point { workers: count, covered });
+    }
+    let reason = Reason::Surplus { covered, from: workers, workers: enough };
+    move_refined(state, report, settings, enough, reason)
+}
+
+/// Workers of this count that had work.
+fn busy(capacity: &Capacity, count: f64) -> f64 {
+    if capacity.full > BACKPRESSURE {
+        capacity.workers.clamp(1.0, count)
+    } else {
+        (count * (1.0 - capacity.stall) / capacity.covered).clamp(1.0, count)
+    }
+}
+
+/// Share of a worker's time spent waiting for the others at what they share.
+pub(super) fn waiting(state: &State) -> f64 {
+    match (state.alone_shared_s, state.block.shared_s()) {
+        (Some(alone_s), Some((shared_s, total_s))) if shared_s > ALONE * alone_s => {
+            ((shared_s - alone_s) / total_s).clamp(0.0, 1.0)
+        }
+        _ => 0.0,
+    }
+}
+
+/// The share of the demand to aim for where workers meet.
+fn plateau_goal(state: &State, settings: &Settings) -> f64 {
+    match state.plateau {
+        Some(covered) if covered < 1.0 => covered / (1.0 + settings.tolerance()),
+        _ => settings.goal(),
+    }
+}
+
+/// Looks for the fewest workers that cover the plateau.
+pub(super) fn search(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let here = Point { workers: f64::from(workers), covered: capacity.covered.min(1.0) };
+    let goal = plateau_goal(state, settings);
+    let distance = (capacity.covered - goal).abs();
+    if reports < REPORTS_GOOD || (distance < CERTAIN * capacity.error && reports < REPORTS_MOST) {
+        return Reason::Measuring { reports, workers };
+    }
+    if state.phase == Phase::Converged {
+        let is_same = LOAD_CHANGE.contains(&(capacity.covered / goal));
+        if is_same || distance < CERTAIN_CONVERGED * capacity.error {
+            return converge(state, capacity);
+        }
+        // Neither step nor worker changed, and yet: begin anew from here.
+        state.forget_search();
+        state.learn(&here);
+        return judge(state, report, settings, capacity);
+    }
+    state.tries += 1;
+    state.plateau = state.plateau.map(|best| best.max(capacity.covered - capacity.error).min(1.0));
+    // In doubt for fewer workers.
+    let is_good = capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
+    if let Some(low) = state.low.filter(|low| !is_good && adds_nothing(low, &here, capacity.error))
+    {
+        // What was taken for the best cannot be had: it is what both cover.
+        state.plateau = Some(low.covered.max(here.covered));
+        state.high = Some(low);
+        state.low = None;
+        let wanted = whole(low.workers);
+        let reason = Reason::Contention { from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    let slot = if is_good { &mut state.high } else { &mut state.low };
+    *slot = Some(here);
+    let high = state.high.unwrap_or(here);
+    // Fewer workers were worse by what they were fewer: not a plateau at all.
+    let no_plateau =
+        |low: &Point| high.workers > GAIN_APART * low.workers && low.gain(&high) > GAIN_FULL;
+    if let Some(low) = state.low.filter(|low| !is_good && no_plateau(low)) {
+        state.forget_search();
+        state.learn(&low);
+        let wanted = whole(low.ray(settings.goal()).min(high.workers * STEP_CONTENDED));
+        let reason = Reason::Stalled { covered: low.covered, from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    let wanted = next_count(state, settings, capacity, &high);
+    if wanted == workers && is_good {
+        return converge(state, capacity);
+    }
+    let reason = Reason::Contention { from: workers, workers: wanted };
+    move_refined(state, report, settings, wanted, reason)
+}
+
+/// Whether more workers should have covered more, and surely do not.
+fn adds_nothing(fewer: &Point, more: &Point, error: f64) -> bool {
+    let expected = fewer.covered * (more.workers / fewer.workers - 1.0);
+    expected > GAIN_CLEAR * error && more.covered - fewer.covered < GAIN_NONE * expected
+}
+
+/// The next count to try, or the answer: between the most that are too few and the fewest that are enough.
+fn next_count(state: &State, settings: &Settings, capacity: &Capacity, high: &Point) -> u32 {
+    let goal = plateau_goal(state, settings);
+    let most = whole(high.workers);
+    let Some(low) = state.low else {
+        return below(state, settings, capacity).clamp(1, most);
+    };
+    if high.workers - low.workers <= (settings.tolerance() * high.workers).max(1.0) {
+        return most;
+    }
+    // A knee is where the ray says; where capacity bends slowly, it is nearer the chord.
+    let wanted = match state.tries {
+        0..=2 => low.ray(goal),
+        _ => (low.ray(goal) + low.chord(high, goal)) / 2.0,
+    };
+    whole(wanted.max(low.workers + 1.0)).min(most)
+}
+
+/// The count to try below one that is enough, where none is known that is not.
+pub(super) fn below(state: &State, settings: &Settings, capacity: &Capacity) -> u32 {
+    let count = f64::from(state.target);
+    let waits = waiting(state);
+    let knee = if capacity.full > BACKPRESSURE {
+        busy(capacity, count)
+    } else if waits > WAITING {
+        count * (1.0 - waits)
+    } else if state.alone_shared_s.is_some() && waits > 0.0 {
+        // It waits for nobody and still covers the best there is.
+        return state.target;
+    } else {
+        // Between computing all the time and never waiting.
+        let share = state.block.shared_s().map_or(0.0, |(shared_s, total_s)| shared_s / total_s);
+        count * (1.0 - (share / 2.0).max(0.07))
+    };
+    // With room to be sure that it is too few, unless it is not.
+    whole(knee * settings.goal())
+}

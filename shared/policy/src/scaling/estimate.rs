@@ -1,0 +1,124 @@
+//! The first target, from the times of one worker and of the trainer; and its renewals until it is measured.
+
+use super::{
+    Phase, Reason, Report, Settings, State, capacity::whole, load::rescale, target::move_to,
+    thresholds::ALONE,
+};
+
+/// Reports after an estimate at which it is renewed by the times measured meanwhile, and the share by which
+/// it must differ: for jobs whose splits take longer than that to arrive.
+const RENEW: [(u32, f64); 3] = [(3, 0.06), (5, 0.06), (12, 0.04)];
+/// The same after a change of load, where splits of before the change arrive for long: a quarter
+/// longer each time.
+const RENEW_FOLLOWING: [u32; 14] = [3, 5, 8, 11, 14, 18, 22, 27, 33, 40, 50, 62, 78, 98];
+/// Reports of fresh times that count then: the earlier ones are of before.
+const FRESH_MOST: u32 = 4;
+/// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
+const FRESH_FEWEST: u32 = 2;
+
+/// A worker's batch takes this much longer than its times say where claims and flushes matter: three
+/// standard deviations of the quotient of two single reports.
+const UNSEEN: f64 = 1.6;
+
+/// While there is only an estimate, follows what a worker takes by itself: what it waits for others
+/// at what they share does not count.
+pub(super) fn track_fresh(state: &mut State, report: &Report) {
+    let is_wanted = state.estimated.is_some() || state.is_following;
+    if let (true, Some(times)) = (is_wanted, report.worker_times()) {
+        let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
+        if state.is_following {
+            state.fresh.samples = state.fresh.samples.min(FRESH_MOST - 1);
+        }
+        state.fresh.add(times.compute_s + times.shared_s().min(ALONE * alone_s));
+    }
+}
+
+/// Seconds of a worker for a batch by the rate at which they came; none where the window was full.
+fn between_batches_s(report: &Report) -> Option<f64> {
+    let rounds = report.batches as f64;
+    // The window was not full, and all that was made has been taken, but for what is at work.
+    let waiting = report.ahead_batches as f64 - report.workers * f64::from(report.lease_batches);
+    let is_exact =
+        report.window_full < 0.05 && waiting < 0.1 * rounds && report.stall_s > report.step_s;
+    is_exact.then(|| report.workers * report.batch_time_s() / f64::from(report.clients.max(1)))
+}
+
+/// The first target: what a worker takes over what the trainer takes. After a change of mode it does not
+/// wait until all of before the change has arrived.
+pub(super) fn starting(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    settled: bool,
+) -> Reason {
+    let workers = state.target;
+    let is_fresh = state.is_following && state.fresh.samples >= FRESH_FEWEST;
+    if !settled && !is_fresh {
+        return Reason::Settling { workers };
+    }
+    let at_work = report.workers.clamp(1.0, f64::from(workers).max(1.0));
+    let clients = f64::from(report.clients.max(1));
+    let worker_batch_s = match (is_fresh, state.work.samples) {
+        (true, _) => state.fresh.mean,
+        (_, 0) => at_work * report.batch_time_s() / clients,
+        // What it does beside its splits shows in the rate at which batches came alone.
+        _ => match between_batches_s(report) {
+            Some(between_s) if between_s > UNSEEN * state.work.mean => between_s,
+            _ => state.work.mean,
+        },
+    };
+    if !is_fresh {
+        state.alone_shared_s = report.worker_times().map(|times| times.shared_s());
+        state.is_following = false;
+    }
+    state.need = worker_batch_s * clients / state.step.mean;
+    state.need_at = at_work;
+    state.need_step_s = state.step.mean;
+    // By its own times where there are some: what follows is compared with these.
+    state.need_work_s = if is_fresh { worker_batch_s } else { state.work.mean };
+    state.fresh.restart();
+    if !is_fresh && state.work.samples > 0 {
+        state.fresh.add(state.work.mean);
+    }
+    state.estimated = Some(0);
+    state.phase = Phase::Scaling;
+    let wanted = whole(state.need * settings.goal());
+    let reason = Reason::Estimate { worker_batch_s, step_s: state.step.mean, workers: wanted };
+    move_to(state, report, settings, wanted, reason)
+}
+
+/// Renews an estimate nothing has been measured against yet, from the times averaged meanwhile.
+pub(super) fn renew(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    settled: bool,
+) -> Option<Reason> {
+    let age = state.estimated? + 1;
+    state.estimated = Some(age);
+    let least = match RENEW.into_iter().find(|(due, _)| *due == age) {
+        Some((_, least)) => least,
+        None if state.is_following && !settled && RENEW_FOLLOWING.contains(&age) => RENEW[0].1,
+        None => return None,
+    };
+    if state.plateau.is_some() {
+        return None;
+    }
+    rescale(state, state.step.mean / state.need_step_s.max(1e-12));
+    if state.need_work_s > 0.0 && state.fresh.samples >= 2 {
+        state.need *= state.fresh.mean / state.need_work_s;
+        state.need_work_s = state.fresh.mean;
+        state.need_at = report.workers.max(1.0);
+    }
+    let wanted = whole(state.crowded(state.need * settings.goal(), state.need_at));
+    let difference = f64::from(wanted.abs_diff(state.target));
+    // Of a few workers one more or less is told better by what they cover.
+    let fewest = if state.is_following { 1.0 } else { 3.0 };
+    if difference < fewest || difference < least * f64::from(state.target) {
+        return None;
+    }
+    let step_s = state.step.mean;
+    let worker_batch_s = state.need * step_s / f64::from(report.clients.max(1));
+    let reason = Reason::Estimate { worker_batch_s, step_s, workers: wanted };
+    Some(move_to(state, report, settings, wanted, reason))
+}

@@ -1,0 +1,86 @@
+//! Changes of load: another step, or workers of another speed.
+
+use super::{
+    Phase, Reason, Report, Settings, State,
+    block::{Block, Line},
+    capacity::whole,
+    target::move_to,
+};
+
+/// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
+/// capacity measured.
+const CHANGED: f64 = 0.2;
+/// A best that covers less than this is a limit of its own; more may be deaths or a window for moments.
+const PLATEAU_LOW: f64 = 0.9;
+
+/// Follows a change of the trainer's step or of the workers' speed at once, by proportion.
+pub(super) fn load_changed(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    step_before: Option<f64>,
+    work_before: Option<f64>,
+) -> Option<Reason> {
+    let differs = |before: &f64, after: f64| (after / before).ln().abs() > CHANGED;
+    let step_before = step_before.filter(|before| differs(before, state.step.mean));
+    let work_before = work_before.filter(|before| differs(before, state.work.mean));
+    if step_before.is_none() && work_before.is_none() {
+        return None;
+    }
+    let workers = state.target;
+    if let Some(before_s) = work_before {
+        state.need *= state.work.mean / before_s;
+        state.need_work_s = state.work.mean;
+        state.crowd = Line::default();
+        state.forget_search();
+    }
+    let mut reason = Reason::WorkerChanged {
+        before_s: work_before.unwrap_or_default(),
+        after_s: state.work.mean,
+        workers,
+    };
+    if let Some(before_s) = step_before {
+        let after_s = state.step.mean;
+        rescale(state, after_s / state.need_step_s.max(1e-12));
+        reason = Reason::StepChanged { before_s, after_s, workers };
+    }
+    state.phase = Phase::Scaling;
+    state.direction = 0;
+    state.has_converged = false;
+    state.block = Block::default();
+    state.throttle = Default::default();
+    let wanted = wanted(state, settings);
+    if state.plateau.is_none() {
+        state.estimated = Some(0);
+        state.is_following = true;
+        state.fresh.restart();
+        // Splits of before the change are still among the first samples: begin without them.
+        if work_before.is_none() {
+            state.need_work_s = 0.0;
+        }
+    }
+    Some(move_to(state, report, settings, wanted, reason))
+}
+
+/// What was learnt, restated for a step that is `ratio` times as long.
+pub(super) fn rescale(state: &mut State, ratio: f64) {
+    state.need /= ratio;
+    state.need_step_s *= ratio;
+    for point in [&mut state.low, &mut state.high].into_iter().flatten() {
+        point.covered *= ratio;
+    }
+    // One that hardly held anybody back says nothing of what a faster trainer would meet.
+    let plateau = state.plateau.filter(|covered| *covered < PLATEAU_LOW);
+    state.plateau = plateau.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
+    if state.plateau.is_none() {
+        state.forget_search();
+    }
+}
+
+/// The count the search has come to.
+fn wanted(state: &State, settings: &Settings) -> u32 {
+    match (state.plateau, state.high) {
+        (Some(_), Some(high)) => whole(high.workers),
+        _ => whole(state.crowded(state.need * settings.goal(), state.need_at)),
+    }
+}

@@ -1,0 +1,225 @@
+//! Judges a count by what was measured at it.
+
+use super::{
+    Phase, Reason, Report, Settings, State,
+    block::{Block, Capacity, Times},
+    capacity::{Point, whole},
+    contention::{below, held_back, search, waiting},
+    target::{move_refined, move_to},
+    thresholds::{
+        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_FULL, GAIN_NONE, REPORTS_GOOD, REPORTS_MOST,
+        STEP_CONTENDED, WAITING,
+    },
+};
+
+/// Reports at one count before it is judged.
+const REPORTS_FEWEST: u32 = 3;
+/// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
+const DOUBT: f64 = 0.01;
+const DOUBT_WORKERS: f64 = 0.25;
+/// Share of the target at work below which a report says nothing about the target.
+const SHORT_HANDED: f64 = 0.7;
+/// Reports to wait for missing workers: longer than a cold start, after that they will not come.
+const SHORT_HANDED_REPORTS: u32 = 5;
+/// Reports of a converged count that are judged together.
+const REPORTS_REMEMBERED: u32 = 200;
+/// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
+const POLISH: f64 = 0.012;
+/// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
+/// none is moved for this.
+const CORRECTION: f64 = 0.02;
+/// Reports before workers are said to meet: what follows is a search.
+const REPORTS_CONTENTION: u32 = 10;
+
+/// Adds a report to what was measured at this count, and judges the count once that is enough.
+pub(super) fn refine(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    from_batch: u64,
+) -> Reason {
+    let workers = state.target;
+    let short = report.workers < SHORT_HANDED * f64::from(workers) && report.window_full < 0.05;
+    if short && state.short_handed < SHORT_HANDED_REPORTS {
+        state.short_handed += 1;
+        return Reason::Settling { workers };
+    }
+    if !short {
+        state.short_handed = 0;
+    }
+    // From a full window on other things are measured than before it was.
+    if report.window_full > BACKPRESSURE && state.block.is_never_full() {
+        state.block = Block::default();
+    }
+    state.block.add(report, from_batch);
+    let reports = state.block.reports;
+    // Splits of one generation of workers arrive together: less than a generation is no average.
+    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let due = match state.has_converged {
+        true => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
+        false => reports >= REPORTS_FEWEST,
+    };
+    let times = Times {
+        clients: f64::from(report.clients.max(1)),
+        generation,
+        step_sigma: state.step.sigma(),
+        work_sigma: state.work.sigma(),
+    };
+    let due = due && state.block.batches() as f64 >= generation;
+    let capacity = state.block.capacity(&times).filter(|_| due);
+    let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
+    if capacity.full > BACKPRESSURE || capacity.downstream {
+        return held_back(state, report, settings, &capacity);
+    }
+    judge(state, report, settings, &capacity)
+}
+
+/// Compares what a count covers with what it should.
+pub(super) fn judge(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let count = f64::from(workers);
+    let here = Point { workers: count, covered: capacity.covered };
+    let certain = if state.has_converged { CERTAIN_CONVERGED } else { CERTAIN };
+    if state.plateau.is_some() {
+        return search(state, report, settings, capacity);
+    }
+    let doubt = certain * capacity.error;
+    // The fewest that may do, and the fewest that surely do.
+    let fewest = whole(here.ray(1.0) / (1.0 + settings.tolerance()));
+    let at_best = Point { covered: capacity.covered + doubt, ..here };
+    let at_worst = Point { covered: (capacity.covered - doubt).max(1e-6), ..here };
+    if workers < whole(at_best.ray(1.0) / (1.0 + settings.tolerance())) {
+        return too_few(state, report, settings, &here, capacity);
+    }
+    if workers > whole(at_worst.ray(1.0)) && capacity.covered > 1.0 {
+        state.learn(&here);
+        let wanted = whole(state.crowded(here.ray(settings.goal()), count));
+        let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    if state.has_converged {
+        let wanted = whole(state.crowded(here.ray(settings.goal()), count));
+        let off = f64::from(wanted.abs_diff(workers)) / count;
+        if count < 50.0 || off < CORRECTION || off < doubt {
+            return converge(state, capacity);
+        }
+        return move_refined(
+            state,
+            report,
+            settings,
+            wanted,
+            correction(capacity, workers, wanted),
+        );
+    }
+    let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
+    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_MOST) {
+        return Reason::Measuring { reports, workers };
+    }
+    let wanted = whole(state.crowded(here.ray(settings.goal()), count));
+    let off = f64::from(wanted.abs_diff(workers)) / count;
+    let looks_right =
+        workers >= fewest && workers <= whole(here.ray(1.0)) && (off < POLISH || count < 30.0);
+    let settled = converge(state, capacity);
+    if looks_right || state.direction != 0 {
+        return settled;
+    }
+    // The last correction: too small to be certain of while there was more to come.
+    move_to(state, report, settings, wanted, correction(capacity, workers, wanted))
+}
+
+/// A small move that measurement asks for, in words.
+fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
+    let covered = capacity.covered;
+    match workers > from {
+        true => Reason::Stalled { covered, from, workers },
+        false => Reason::Surplus { covered, from, workers },
+    }
+}
+
+/// More workers are needed, unless they stand in each other's way.
+fn too_few(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    here: &Point,
+    capacity: &Capacity,
+) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let goal = settings.goal();
+    let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
+    let before = state.low.unwrap_or(alone);
+    let gain = if here.workers > before.workers { before.gain(here) } else { 1.0 };
+    state.estimated = None;
+    let (most, limit) = settings.cap();
+    let granted = state.throttle.granted.unwrap_or(u32::MAX);
+    // Of those that are allowed the fewest that the tolerance allows, as of those that are needed.
+    let enough = whole(f64::from(most) * goal);
+    let at_limit = workers >= granted.min(enough);
+    let waits = waiting(state) > WAITING;
+    let is_contended = gain < GAIN_FULL || waits;
+    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let is_long = reports >= REPORTS_CONTENTION && state.block.batches() as f64 > 2.0 * generation;
+    if is_contended && !is_long {
+        return Reason::Measuring { reports, workers };
+    }
+    let waits = waits && gain < GAIN_FULL;
+    if waits || (state.low.is_some() && gain < GAIN_NONE) {
+        let high = if waits { *here } else { before };
+        state.plateau = Some(high.covered.max(here.covered));
+        state.high = Some(high);
+        state.low = None;
+        state.tries = 0;
+        let wanted = below(state, settings, capacity).min(whole(high.workers));
+        let reason = Reason::Contention { from: workers, workers: wanted };
+        return move_refined(state, report, settings, wanted, reason);
+    }
+    if at_limit {
+        state.learn(here);
+        if workers > enough {
+            let reason = Reason::Limited { limit, wanted: whole(here.ray(goal)), workers: enough };
+            return move_to(state, report, settings, enough, reason);
+        }
+        state.phase = Phase::Converged;
+        state.has_converged = true;
+        if reports >= REPORTS_REMEMBERED {
+            state.block = Block::default();
+        }
+        let wanted = whole(here.ray(goal));
+        return match state.throttle.granted {
+            Some(granted) if granted < most => Reason::Throttled { granted },
+            _ => Reason::Limited { limit, wanted, workers },
+        };
+    }
+    let wanted = if gain < GAIN_FULL {
+        let curve = before.hyperbola(here, goal).unwrap_or(f64::INFINITY);
+        curve.min(here.workers * STEP_CONTENDED).max(here.workers + 1.0)
+    } else {
+        state.learn(here);
+        state.crowded(here.ray(goal), here.workers)
+    };
+    state.low = Some(*here);
+    let wanted = whole(wanted);
+    let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
+    move_refined(state, report, settings, wanted, reason)
+}
+
+/// The count is good: it is looked at again now and then.
+pub(super) fn converge(state: &mut State, capacity: &Capacity) -> Reason {
+    let workers = state.target;
+    if state.plateau.is_none() && capacity.full <= BACKPRESSURE {
+        state.learn(&Point { workers: f64::from(workers), covered: capacity.covered });
+    }
+    state.estimated = None;
+    state.phase = Phase::Converged;
+    // The longer it is measured the smaller an error shows; but not for ever, things drift.
+    if !state.has_converged || state.block.reports >= REPORTS_REMEMBERED {
+        state.block = Block::default();
+    }
+    state.has_converged = true;
+    Reason::Converged { covered: capacity.covered, workers }
+}
