@@ -1,0 +1,179 @@
+//! Whether more workers would help, in one line that names the numbers.
+
+use crate::attribution::SourceGrowth;
+use crate::number::{amount, percent};
+use crate::units::{Percent, Seconds, Workers};
+use crate::{Waits, WorkerShares};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A shorter wait, in percent of the epoch, is within what two runs of one job differ by.
+const STALL_MIN_PERCENT: f64 = 3.0;
+/// In a shorter epoch a cold start and a few polls are all there is.
+const EPOCH_MIN_S: f64 = 2.0;
+/// Below this part of the workers' time, reading hides behind their other work, and is not the limit.
+const SOURCE_SHARE_MIN: f64 = 1.0 / 3.0;
+/// Reading from a source that is exhausted takes a worker as many times longer as there are more
+/// workers. Half of that growth is beyond noise, and leaves little to gain.
+const SOURCE_GROWTH_MIN: f64 = 0.5;
+/// Beyond so many times the workers the estimate is a guess, and is not made.
+const WORKERS_FACTOR_MAX: f64 = 20.0;
+
+/// What would shorten the trainer's wait. Percents are of the epoch's time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "advice")]
+pub enum Advice {
+    /// The trainer hardly waited.
+    NoStall { percent: f64 },
+    /// The epoch was over too soon.
+    TooShort { epoch_s: f64 },
+    /// The wait was for the first batch; it comes once, whatever the number of workers.
+    FirstBatch { first_batch_s: f64, total_s: f64 },
+    /// More workers would help. `wanted`: about how many.
+    MoreWorkers { percent: f64, workers: Option<f64>, wanted: Option<u32> },
+    /// They would, but there may be no more.
+    AtMaximum { percent: f64, max_workers: u32, wanted: Option<u32> },
+    /// They would not: they share a source that gives no more.
+    Source { percent: f64, growth: SourceGrowth },
+    /// They would not: batches wait for the trainer's network.
+    Network { percent: f64, fetch_s: f64 },
+    /// They would not: batches wait for the trainer's processor.
+    Decoding { percent: f64, decode_s: f64 },
+    /// Most of the wait belongs to nothing that was measured.
+    Unexplained { percent: f64, other_s: f64 },
+}
+
+/// What to do about `waits`, whose values are amounts and whose total is at least their sum.
+pub(crate) fn advise(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Advice {
+    let of_epoch = |seconds| percent(seconds, epoch_s);
+    if of_epoch(waits.total_s) < STALL_MIN_PERCENT {
+        return Advice::NoStall { percent: of_epoch(waits.total_s) };
+    }
+    if epoch_s < EPOCH_MIN_S {
+        return Advice::TooShort { epoch_s };
+    }
+    let first_batch_s = amount(waits.first_batch_s.unwrap_or(0.0)).min(waits.total_s);
+    if of_epoch(waits.total_s - first_batch_s) < STALL_MIN_PERCENT {
+        return Advice::FirstBatch { first_batch_s, total_s: waits.total_s };
+    }
+    let for_workers_s = waits.unclaimed_s + waits.working_s;
+    let other_s = waits.total_s - for_workers_s - waits.fetch_s - waits.decode_s;
+    let most = for_workers_s.max(waits.fetch_s).max(waits.decode_s);
+    if other_s > most {
+        Advice::Unexplained { percent: of_epoch(other_s), other_s }
+    } else if for_workers_s >= most {
+        about_workers(for_workers_s, shares, epoch_s)
+    } else if waits.fetch_s >= most {
+        Advice::Network { percent: of_epoch(waits.fetch_s), fetch_s: waits.fetch_s }
+    } else {
+        Advice::Decoding { percent: of_epoch(waits.decode_s), decode_s: waits.decode_s }
+    }
+}
+
+fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
+    let percent = percent(wait_s, epoch_s);
+    if let Some(growth) = shares.source_growth.filter(|growth| exhausted(growth, shares)) {
+        return Advice::Source { percent, growth };
+    }
+    let workers = shares.workers.map(amount).filter(|workers| *workers > 0.0);
+    // What takes the whole epoch now would take what is left of it without the wait.
+    let factor = epoch_s / (epoch_s - wait_s);
+    let factor = Some(factor).filter(|factor| (1.0..=WORKERS_FACTOR_MAX).contains(factor));
+    let wanted = workers.zip(factor).map(|(workers, factor)| (workers * factor).ceil() as u32);
+    match shares.max_workers {
+        // A mean is a little below the count that was held.
+        Some(max_workers) if workers.is_some_and(|at| at > f64::from(max_workers) - 0.5) => {
+            let wanted = wanted.filter(|wanted| *wanted > max_workers);
+            Advice::AtMaximum { percent, max_workers, wanted }
+        }
+        max_workers => {
+            let most = max_workers.unwrap_or(u32::MAX);
+            Advice::MoreWorkers { percent, workers, wanted: wanted.map(|wanted| wanted.min(most)) }
+        }
+    }
+}
+
+fn exhausted(growth: &SourceGrowth, shares: &WorkerShares) -> bool {
+    let source_s = amount(shares.source_s);
+    let ops_s: f64 = shares.ops.iter().map(|op| amount(op.seconds)).sum();
+    let share = percent(source_s, source_s + ops_s + amount(shares.put_s)) / 100.0;
+    let more_workers = growth.to_workers / growth.from_workers - 1.0;
+    let longer = growth.to_s / growth.from_s - 1.0;
+    let known = more_workers.is_finite() && longer.is_finite() && more_workers > 0.0;
+    known && share >= SOURCE_SHARE_MIN && longer >= SOURCE_GROWTH_MIN * more_workers
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Advice::NoStall { percent } => {
+                write!(f, "the trainer hardly waited: {} of the epoch", Percent(percent))
+            }
+            Advice::TooShort { epoch_s } => {
+                write!(f, "too short to say: the epoch took {}", Seconds(epoch_s))
+            }
+            Advice::FirstBatch { first_batch_s, total_s } => write!(
+                f,
+                "the wait was for the first batch, {} of {}: it comes once an epoch",
+                Seconds(first_batch_s),
+                Seconds(total_s)
+            ),
+            Advice::MoreWorkers { percent, workers, wanted } => {
+                write!(
+                    f,
+                    "more workers would help: the trainer waited for them {} of the epoch",
+                    Percent(percent)
+                )?;
+                match (workers, wanted) {
+                    (Some(workers), Some(wanted)) => write!(
+                        f,
+                        "; about {wanted} instead of {} should do",
+                        (workers * 10.0).round() / 10.0
+                    ),
+                    _ => Ok(()),
+                }
+            }
+            Advice::AtMaximum { percent, max_workers, wanted } => {
+                write!(
+                    f,
+                    "more workers would help, and there may be no more: the trainer waited for \
+                     them {} of the epoch; raise --max-workers from {max_workers}",
+                    Percent(percent)
+                )?;
+                wanted.map_or(Ok(()), |wanted| write!(f, " to about {wanted}"))
+            }
+            Advice::Source { growth, .. } => write!(
+                f,
+                "more workers would not help, the source is the limit: reading a batch took {} \
+                 with {} and {} with {}",
+                Seconds(growth.from_s),
+                Workers(growth.from_workers),
+                Seconds(growth.to_s),
+                Workers(growth.to_workers)
+            ),
+            Advice::Network { percent, fetch_s } => write!(
+                f,
+                "more workers would not help, the trainer's network is the limit: {} ({} of the \
+                 epoch) for batches on their way; send fewer bytes (cast later, a smaller dtype) \
+                 or use local workers",
+                Seconds(fetch_s),
+                Percent(percent)
+            ),
+            Advice::Decoding { percent, decode_s } => write!(
+                f,
+                "more workers would not help, the trainer's processor is the limit: {} ({} of the \
+                 epoch) for batches being joined and decoded; do less in `deliver`, or use a \
+                 smaller dtype",
+                Seconds(decode_s),
+                Percent(percent)
+            ),
+            Advice::Unexplained { percent, other_s } => write!(
+                f,
+                "most of the wait, {} ({} of the epoch), was for nothing that was measured: \
+                 between polls, or with the trainer's host busy",
+                Seconds(other_s),
+                Percent(percent)
+            ),
+        }
+    }
+}

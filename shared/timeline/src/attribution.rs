@@ -1,0 +1,187 @@
+//! Where a trainer's wait went: measured by what the awaited batch's split was doing, and, while a
+//! worker had it, shared out as workers spent their time.
+
+use crate::Advice;
+use crate::advice::advise;
+use crate::number::{self, amount, percent};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+
+#[cfg(test)]
+mod tests;
+
+/// Seconds that a trainer waited in an epoch, by what the split of the awaited batch was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Waits {
+    /// All of it; may exceed the sum of what follows, as a state is known from polls only.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub total_s: f64,
+    /// No worker had it: it queued, or workers were still starting.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub unclaimed_s: f64,
+    /// Leased, not committed.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub working_s: f64,
+    /// Committed, its object on its way.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub fetch_s: f64,
+    /// Its object there: the batch was being joined, decoded, and prepared for delivery.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub decode_s: f64,
+    /// Part of `total_s`, whatever the state, that went by before the epoch's first batch.
+    pub first_batch_s: Option<f64>,
+}
+
+/// What the workers of an epoch spent their time on, in worker seconds, and how many there were.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkerShares {
+    /// Reading the dataset, or the cache.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub source_s: f64,
+    pub ops: Vec<OpSeconds>,
+    /// Writing finished splits.
+    #[serde(deserialize_with = "number::or_nan")]
+    pub put_s: f64,
+    /// Workers that were held while there was work: the mean of the targets.
+    pub workers: Option<f64>,
+    /// Workers that the job may have.
+    pub max_workers: Option<u32>,
+    /// If the worker count changed: what that did to reading.
+    pub source_growth: Option<SourceGrowth>,
+}
+
+/// Worker seconds of one operator.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpSeconds {
+    pub name: String,
+    #[serde(deserialize_with = "number::or_nan")]
+    pub seconds: f64,
+}
+
+/// Worker seconds of reading for one batch, with fewer workers and with more.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct SourceGrowth {
+    pub from_workers: f64,
+    pub from_s: f64,
+    pub to_workers: f64,
+    pub to_s: f64,
+}
+
+/// What a trainer waited for.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// A worker that takes the split.
+    Queue,
+    /// A worker reading.
+    Source,
+    /// A worker in an operator.
+    Op(String),
+    /// A worker writing.
+    Put,
+    /// A worker, and it is not known at what.
+    Work,
+    /// The object, on its way.
+    Fetch,
+    /// Joining, decoding and preparing the batch on the trainer's host.
+    Decode,
+    /// None of these.
+    Other,
+}
+
+/// One cause's part of the wait.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    pub cause: Cause,
+    pub seconds: f64,
+    /// Of the epoch's time.
+    pub percent: f64,
+}
+
+/// The wait of one epoch, explained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stalls {
+    /// All of the wait.
+    pub total_s: f64,
+    /// Of the epoch's time.
+    pub percent: f64,
+    /// They sum to `total_s`, the largest first; none is empty.
+    pub parts: Vec<Part>,
+    pub advice: Advice,
+}
+
+/// Explains the wait of an epoch of `epoch_s` seconds. What is negative or no number counts as 0;
+/// parts that exceed the total raise it, and a wait that exceeds the epoch lengthens that.
+pub fn attribute(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Stalls {
+    let known = Waits {
+        total_s: amount(waits.total_s),
+        unclaimed_s: amount(waits.unclaimed_s),
+        working_s: amount(waits.working_s),
+        fetch_s: amount(waits.fetch_s),
+        decode_s: amount(waits.decode_s),
+        first_batch_s: waits.first_batch_s,
+    };
+    let measured_s = known.unclaimed_s + known.working_s + known.fetch_s + known.decode_s;
+    let total_s = known.total_s.max(measured_s);
+    let epoch_s = amount(epoch_s).max(total_s);
+
+    let mut seconds: BTreeMap<Cause, f64> = BTreeMap::from([
+        (Cause::Queue, known.unclaimed_s),
+        (Cause::Fetch, known.fetch_s),
+        (Cause::Decode, known.decode_s),
+        (Cause::Other, total_s - measured_s),
+    ]);
+    for (cause, part) in working(shares) {
+        *seconds.entry(cause).or_default() += known.working_s * part;
+    }
+    let part = |(cause, seconds)| Part { cause, seconds, percent: percent(seconds, epoch_s) };
+    let mut parts: Vec<Part> =
+        seconds.into_iter().filter(|(_, seconds)| *seconds > 0.0).map(part).collect();
+    parts.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let advice = advise(&Waits { total_s, ..known }, shares, epoch_s);
+    Stalls { total_s, percent: percent(total_s, epoch_s), parts, advice }
+}
+
+/// What a worker is at while it has a split: parts of 1.
+fn working(shares: &WorkerShares) -> Vec<(Cause, f64)> {
+    let mut all =
+        vec![(Cause::Source, amount(shares.source_s)), (Cause::Put, amount(shares.put_s))];
+    all.extend(shares.ops.iter().map(|op| (Cause::Op(op.name.clone()), amount(op.seconds))));
+    let sum: f64 = all.iter().map(|(_, seconds)| seconds).sum();
+    if sum <= 0.0 {
+        return vec![(Cause::Work, 1.0)];
+    }
+    all.into_iter().map(|(cause, seconds)| (cause, seconds / sum)).collect()
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Queue => "queue",
+            Cause::Source => "source read",
+            Cause::Op(name) => return write!(f, "op {name}"),
+            Cause::Put => "object put",
+            Cause::Work => "workers",
+            Cause::Fetch => "fetch",
+            Cause::Decode => "decode",
+            Cause::Other => "other",
+        })
+    }
+}
+
+impl fmt::Display for Stalls {
+    /// One line for a terminal: "waited 12.3 s (8.1 %): op decode 9.10 s, queue 3.20 s".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use crate::units::{Percent, Seconds};
+        write!(f, "waited {} ({})", Seconds(self.total_s), Percent(self.percent))?;
+        for (index, part) in self.parts.iter().enumerate() {
+            let before = if index == 0 { ": " } else { ", " };
+            write!(f, "{before}{} {}", part.cause, Seconds(part.seconds))?;
+        }
+        Ok(())
+    }
+}

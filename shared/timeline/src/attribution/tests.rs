@@ -1,0 +1,190 @@
+//! A table of epochs with the advice each deserves, and what holds for all.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Unclaimed, working, fetch and decode seconds.
+fn waits(parts: [f64; 4]) -> Waits {
+    let [unclaimed_s, working_s, fetch_s, decode_s] = parts;
+    let total_s = parts.iter().sum();
+    Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s: None }
+}
+
+fn shares(workers: f64, max_workers: u32) -> WorkerShares {
+    let op = |name: &str, seconds| OpSeconds { name: name.to_owned(), seconds };
+    WorkerShares {
+        source_s: 40.0,
+        ops: vec![op("decode", 100.0), op("flip", 10.0), op("decode", 20.0)],
+        put_s: 30.0,
+        workers: Some(workers),
+        max_workers: Some(max_workers),
+        source_growth: None,
+    }
+}
+
+fn says(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> String {
+    attribute(waits, shares, epoch_s).advice.to_string()
+}
+
+#[test]
+fn work_is_shared_out_as_workers_spent_their_time() {
+    let stalls =
+        attribute(&Waits { total_s: 30.0, ..waits([4.0, 20.0, 3.0, 1.0]) }, &shares(4.0, 8), 100.0);
+    let parts: Vec<(String, f64)> =
+        stalls.parts.iter().map(|part| (part.cause.to_string(), part.seconds)).collect();
+    // 20 s of work, of which 40, 120, 10 and 30 of 200.
+    let wanted = [
+        ("op decode", 12.0),
+        ("queue", 4.0),
+        ("source read", 4.0),
+        ("object put", 3.0),
+        ("fetch", 3.0),
+        ("other", 2.0),
+        ("op flip", 1.0),
+        ("decode", 1.0),
+    ];
+    assert_eq!(parts, wanted.map(|(cause, seconds)| (cause.to_owned(), seconds)));
+    assert_eq!((stalls.total_s, stalls.percent), (30.0, 30.0));
+    assert_eq!(stalls.parts[0].percent, 12.0);
+    assert!(
+        stalls.to_string().starts_with("waited 30.0 s (30 %): op decode 12.0 s, queue 4.00 s,")
+    );
+}
+
+#[test]
+fn work_of_unknown_workers_stays_whole() {
+    let stalls = attribute(&waits([0.0, 5.0, 0.0, 0.0]), &WorkerShares::default(), 50.0);
+    assert_eq!(stalls.parts, [Part { cause: Cause::Work, seconds: 5.0, percent: 10.0 }]);
+}
+
+#[test]
+fn advice_names_what_would_help() {
+    let held = shares(4.0, 8);
+    let first = Waits { first_batch_s: Some(7.5), ..waits([6.0, 3.0, 0.0, 0.0]) };
+    let table = [
+        (waits([1.0, 1.0, 0.5, 0.0]), &held, "the trainer hardly waited: 2.5 % of the epoch"),
+        (
+            first,
+            &held,
+            "the wait was for the first batch, 7.50 s of 9.00 s: it comes once an epoch",
+        ),
+        (
+            waits([10.0, 10.0, 5.0, 5.0]),
+            &held,
+            "more workers would help: the trainer waited for them 20 % of the epoch; about 5 instead \
+             of 4 should do",
+        ),
+        (
+            // Five times the workers, were there no maximum.
+            waits([40.0, 40.0, 0.0, 0.0]),
+            &held,
+            "more workers would help: the trainer waited for them 80 % of the epoch; about 8 instead \
+             of 4 should do",
+        ),
+        (
+            waits([30.0, 20.0, 0.0, 0.0]),
+            &shares(7.8, 8),
+            "more workers would help, and there may be no more: the trainer waited for them 50 % of \
+             the epoch; raise --max-workers from 8 to about 16",
+        ),
+        (
+            waits([2.0, 2.0, 30.0, 1.0]),
+            &held,
+            "more workers would not help, the trainer's network is the limit: 30.0 s (30 % of the \
+             epoch) for batches on their way; send fewer bytes (cast later, a smaller dtype) or use \
+             local workers",
+        ),
+        (
+            waits([2.0, 2.0, 3.0, 12.0]),
+            &held,
+            "more workers would not help, the trainer's processor is the limit: 12.0 s (12 % of the \
+             epoch) for batches being joined and decoded; do less in `deliver`, or use a smaller dtype",
+        ),
+        (
+            Waits { total_s: 20.0, ..waits([2.0, 2.0, 3.0, 1.0]) },
+            &held,
+            "most of the wait, 12.0 s (12 % of the epoch), was for nothing that was measured: \
+             between polls, or with the trainer's host busy",
+        ),
+    ];
+    for (waits, shares, wanted) in table {
+        assert_eq!(says(&waits, shares, 100.0), wanted);
+    }
+    assert_eq!(
+        says(&waits([0.5, 0.5, 0.0, 0.0]), &held, 1.9),
+        "too short to say: the epoch took 1.90 s"
+    );
+    assert_eq!(
+        says(&waits([99.0, 0.0, 0.0, 0.0]), &WorkerShares::default(), 100.0),
+        "more workers would help: the trainer waited for them 99 % of the epoch"
+    );
+}
+
+#[test]
+fn an_exhausted_source_is_told_from_a_slow_one() {
+    let grown = |to_s, source_s| WorkerShares {
+        source_s,
+        source_growth: Some(SourceGrowth { from_workers: 4.0, from_s: 0.2, to_workers: 8.0, to_s }),
+        ..shares(6.0, 64)
+    };
+    let limit = "more workers would not help, the source is the limit: reading a batch took 200 ms \
+                 with 4 workers and 400 ms with 8 workers";
+    let waits = waits([5.0, 15.0, 0.0, 0.0]);
+    assert_eq!(says(&waits, &grown(0.4, 200.0), 100.0), limit);
+    // It took no longer with more workers; or it is a small part of what they do.
+    for shares in [grown(0.22, 200.0), grown(0.4, 20.0)] {
+        assert!(matches!(attribute(&waits, &shares, 100.0).advice, Advice::MoreWorkers { .. }));
+    }
+}
+
+#[test]
+fn stalls_are_read_back_from_json() {
+    for parts in [[0.0; 4], [30.0, 20.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0]] {
+        let stalls = attribute(&waits(parts), &shares(8.0, 8), 64.0);
+        let text = serde_json::to_string(&stalls).unwrap();
+        assert_eq!(serde_json::from_str::<Stalls>(&text).unwrap(), stalls, "{text}");
+    }
+}
+
+/// Seconds as they should be, and as they should not.
+fn any_seconds() -> impl Strategy<Value = f64> {
+    prop_oneof![8 => 0.0..1e4_f64, 1 => any::<f64>()]
+}
+
+proptest! {
+    #[test]
+    fn parts_sum_to_the_total_and_are_never_negative(
+        measured in [any_seconds(), any_seconds(), any_seconds(), any_seconds(), any_seconds()],
+        epoch_s in any_seconds(),
+        worked in proptest::collection::vec(any_seconds(), 0..5),
+        counts in (proptest::option::of(any::<f64>()), proptest::option::of(any::<u32>())),
+        growth in proptest::option::of([any_seconds(), any_seconds(), any_seconds(), any_seconds()]),
+        first_batch_s in proptest::option::of(any_seconds()),
+    ) {
+        let [total_s, unclaimed_s, working_s, fetch_s, decode_s] = measured;
+        let waits = Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
+        let op = |(index, seconds): (usize, &f64)| OpSeconds { name: format!("op{index}"), seconds: *seconds };
+        let shares = WorkerShares {
+            source_s: worked.first().copied().unwrap_or(0.0),
+            ops: worked.iter().enumerate().skip(1).map(op).collect(),
+            workers: counts.0,
+            max_workers: counts.1,
+            source_growth: growth.map(|[from_workers, from_s, to_workers, to_s]| {
+                SourceGrowth { from_workers, from_s, to_workers, to_s }
+            }),
+            ..WorkerShares::default()
+        };
+        let stalls = attribute(&waits, &shares, epoch_s);
+        let sum: f64 = stalls.parts.iter().map(|part| part.seconds).sum();
+        prop_assert!((sum - stalls.total_s).abs() <= 1e-9 * stalls.total_s, "{sum} of {}", stalls.total_s);
+        prop_assert!(stalls.parts.iter().all(|part| part.seconds > 0.0 && part.percent >= 0.0));
+        prop_assert!(stalls.parts.is_sorted_by(|a, b| a.seconds >= b.seconds));
+        prop_assert!((0.0..=100.0).contains(&stalls.percent));
+        if total_s.is_finite() && total_s < 1e12 {
+            prop_assert!(stalls.total_s >= total_s);
+        }
+        let line = stalls.advice.to_string();
+        let odd = line.contains("NaN") || line.contains("inf ") || line.contains('\n');
+        prop_assert!(!line.is_empty() && !odd, "{line}");
+    }
+}

@@ -1,0 +1,195 @@
+//! The page: one HTML file that needs nothing else, and asks no network for anything.
+//!
+//! Every text goes through the template, which escapes it. Style and script are named by their hashes
+//! in the page's own content security policy, so that nothing else would run even if it got in.
+
+mod axis;
+mod bands;
+mod bars;
+mod causes;
+mod chart;
+mod panels;
+mod scene;
+mod spread;
+mod tables;
+mod words;
+
+#[cfg(test)]
+mod tests;
+
+use crate::Timeline;
+use crate::number::percent;
+use crate::units::{Count, Dollars, Percent, Seconds, Workers};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use scene::Scene;
+use words::shown;
+
+const STYLE: &str = include_str!("page/page.css");
+const SCRIPT: &str = include_str!("page/page.js");
+/// The two files, as content security policies name them; a test says what they should be.
+const STYLE_SHA256: &str = "MqWxwMme0aa8nCWxwGB0mEx84Pl0L05r1QGNgZoBT8Q=";
+const SCRIPT_SHA256: &str = "VmvtrR3lUvhVfW/2jfOQEhet8Vvh2Kbbp44KZDmZqYk=";
+
+/// The page of a run. What the timeline lacks is left out.
+pub fn render(timeline: &Timeline) -> String {
+    let scene = Scene::of(timeline);
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{STYLE_SHA256}'; script-src 'sha256-{SCRIPT_SHA256}'; \
+         base-uri 'none'; form-action 'none'"
+    );
+    let title = match timeline.job.name.as_str() {
+        "" => "A run".to_owned(),
+        name => shown(name),
+    };
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(policy);
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { (title) " \u{2013} gristmill" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    (head(&scene, &title))
+                    (over_time(&scene))
+                    (by_epoch(&scene))
+                    (tables::decisions(&scene))
+                    (tables::cost(&scene))
+                }
+                script { (PreEscaped(SCRIPT)) }
+            }
+        }
+    };
+    page.into_string()
+}
+
+fn head(scene: &Scene<'_>, title: &str) -> Markup {
+    let job = &scene.timeline.job;
+    let text = |name, value: &str| (!value.is_empty()).then(|| (name, shown(value)));
+    let facts = [
+        text("pipeline", &job.pipeline),
+        text("dataset", &job.dataset),
+        job.batch_size.map(|size| ("batch", format!("{} records", Count(size.into())))),
+        job.batches_per_epoch.map(|batches| ("epoch", format!("{} batches", Count(batches)))),
+        job.seed.map(|seed| ("seed", seed.to_string())),
+        job.started.as_deref().and_then(|started| text("began", started)),
+    ];
+    html! {
+        header {
+            h1 { (title) }
+            dl class="facts" {
+                @for (name, value) in facts.into_iter().flatten() { div { dt { (name) } dd { (value) } } }
+                @if !job.ops.is_empty() {
+                    div class="ops" { dt { "operators" } dd { ol { (ops(&job.ops)) } } }
+                }
+            }
+            (tiles(scene))
+        }
+    }
+}
+
+/// A pipeline with more operators than this is cut.
+const OPS_MAX: usize = 60;
+
+fn ops(ops: &[String]) -> Markup {
+    html! {
+        @for op in ops.iter().take(OPS_MAX) { li { (shown(op)) } }
+        @if ops.len() > OPS_MAX { li { (ops.len() - OPS_MAX) " more" } }
+    }
+}
+
+/// What one wants to know first.
+fn tiles(scene: &Scene<'_>) -> Markup {
+    let run_s = scene.end_s;
+    let batches = scene.batches();
+    let peak = scene.samples.iter().filter_map(|sample| sample.workers).reduce(f64::max);
+    let target = scene.samples.iter().filter_map(|sample| sample.target).max();
+    let epochs = scene.epochs.len();
+    let known = !scene.samples.is_empty() || epochs > 0 || scene.timeline.seconds.is_some();
+    let tile = |name: &str, value: String, more: String| {
+        html! { div { dt { (name) } dd { (value) } dd class="note" { (more) } } }
+    };
+    html! {
+        @if known {
+            dl class="tiles" {
+                (tile("the run took", Seconds(run_s).to_string(), match epochs {
+                    0 => String::new(),
+                    1 => "one epoch".to_owned(),
+                    _ => format!("{epochs} epochs"),
+                }))
+                @if batches > 0 {
+                    (tile("batches", Count(batches).to_string(),
+                        format!("{:.*} a second", decimals(batches as f64 / run_s), batches as f64 / run_s)))
+                }
+                @if let Some((waited_s, of_s)) = scene.waited() {
+                    (tile("the trainer waited", Percent(percent(waited_s, of_s)).to_string(),
+                        format!("{} for data", Seconds(waited_s))))
+                }
+                @if let Some(peak) = peak {
+                    (tile("most workers at work", format!("{}", (peak * 10.0).round() / 10.0),
+                        target.map_or(String::new(), |target| {
+                            format!("at most {} wanted", Workers(target.into()))
+                        })))
+                }
+                @if let Some(cost) = &scene.timeline.cost {
+                    (tile("cost", Dollars(cost.total_usd()).to_string(), match batches {
+                        0 => String::new(),
+                        _ => format!("{} for 1,000 batches",
+                            Dollars(cost.total_usd() * 1e3 / batches as f64)),
+                    }))
+                }
+            }
+        } @else {
+            p class="note" { "Nothing of this run was recorded." }
+        }
+    }
+}
+
+fn decimals(value: f64) -> usize {
+    if value >= 10.0 { 0 } else { 2 }
+}
+
+fn over_time(scene: &Scene<'_>) -> Markup {
+    let (bands, panels) = (bands::bands(scene), panels::panels(scene));
+    html! {
+        @if !bands.is_empty() || !panels.is_empty() {
+            section class="over-time" {
+                h2 {
+                    "Over time " span class="unit" {
+                        "in " (axis::time(scene.end_s, 10).unit) " since the start"
+                    }
+                    output data-time="" {}
+                }
+                @if scene.samples.len() as f64 > chart::WIDTHS[0].1 / chart::BUCKET_PX {
+                    p class="note" {
+                        "Where samples lie closer than the screen can show, lines are means, with a shade \
+                         from the lowest to the highest."
+                    }
+                }
+                (bands::strip(scene, &bands))
+                @for panel in &panels { (chart::figure(scene, panel, &bands)) }
+                script type="application/json" id="readings" {
+                    (PreEscaped(chart::readings(scene, &panels)))
+                }
+            }
+        }
+    }
+}
+
+fn by_epoch(scene: &Scene<'_>) -> Markup {
+    let figures = bars::figures(scene, &causes::Causes::of(scene));
+    html! {
+        @if !scene.epochs.is_empty() {
+            section {
+                h2 { "By epoch" }
+                @if !figures.is_empty() { div class="beside" { @for figure in &figures { (figure) } } }
+                (tables::advice(scene))
+                (tables::of_epochs(scene))
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Modes of the epochs: a strip above the charts, a tint behind them, and the reasons in words.
+
+use super::axis::Px;
+use super::chart::{Frame, WIDTHS};
+use super::scene::{Scene, Span};
+use super::words::{epochs, shown, width_px};
+use maud::{Markup, html};
+
+/// Epochs that follow each other in one mode.
+pub(super) struct Band {
+    first: u32,
+    last: u32,
+    word: &'static str,
+    mode: String,
+    /// (first epoch, last epoch, why), as far as one was given.
+    reasons: Vec<(u32, u32, String)>,
+    from_s: f64,
+    to_s: f64,
+}
+
+const MODES_PX: f64 = 24.0;
+/// Below the modes, the epochs by number.
+const STRIP_PX: f64 = 42.0;
+/// Narrower epochs are not set apart from each other.
+const EPOCH_MIN_PX: f64 = 5.0;
+/// Between two numbers of epochs.
+const NUMBER_APART_PX: f64 = 8.0;
+/// Narrower bands cannot be seen.
+const BAND_MIN_PX: f64 = 0.5;
+
+/// The epochs by mode.
+pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
+    let mut bands: Vec<Band> = Vec::new();
+    for Span { epoch, from_s, to_s } in &scene.epochs {
+        let number = epoch.epoch;
+        let mode = shown(&epoch.mode.to_string());
+        match bands.last_mut() {
+            Some(band) if band.mode == mode => {
+                band.last = number;
+                band.to_s = *to_s;
+            }
+            _ => bands.push(Band {
+                first: number,
+                last: number,
+                word: epoch.mode.word(),
+                mode,
+                reasons: Vec::new(),
+                from_s: *from_s,
+                to_s: *to_s,
+            }),
+        }
+        let Some(band) = bands.last_mut().filter(|_| !epoch.reason.is_empty()) else { continue };
+        let reason = shown(&epoch.reason);
+        match band.reasons.last_mut() {
+            Some((_, last, before)) if *before == reason => *last = number,
+            _ => band.reasons.push((number, number, reason)),
+        }
+    }
+    bands
+}
+
+/// The strip, with a label in every band that has room for one.
+pub(super) fn strip(scene: &Scene<'_>, bands: &[Band]) -> Markup {
+    html! {
+        @if !bands.is_empty() {
+            figure class="chart strip" {
+                figcaption { h3 { "Epochs and their modes" } }
+                @for (class, width) in WIDTHS {
+                    @let frame = Frame::new(width, scene.end_s);
+                    svg class={ (class) " plot" } viewBox={ "0 0 " (Px(width)) " " (Px(STRIP_PX)) }
+                        role="img" aria-label="epochs and their modes over time"
+                        data-left=(Px(frame.left)) data-right=(Px(frame.right)) {
+                        text class="tick" x=(Px(frame.left - 6.0)) y="16" text-anchor="end" { "mode" }
+                        text class="tick" x=(Px(frame.left - 6.0)) y="38" text-anchor="end" { "epoch" }
+                        @for band in bands { (in_strip(&frame, band)) }
+                        (numbers(scene, &frame))
+                        line class="cross" x1="0" x2="0" y1="0" y2=(Px(STRIP_PX)) visibility="hidden" {}
+                    }
+                }
+                (reasons(bands))
+            }
+        }
+    }
+}
+
+fn in_strip(frame: &Frame, band: &Band) -> Markup {
+    let (from, to) = (frame.x(band.from_s), frame.x(band.to_s));
+    let labels = [band.mode.as_str(), band.word];
+    let label = labels.into_iter().find(|label| width_px(label) <= to - from - 6.0);
+    html! {
+        @if to - from >= BAND_MIN_PX {
+            rect class={ "m-" (band.word) } x=(Px(from)) y="0" width=(Px(to - from))
+                height=(Px(MODES_PX)) {
+                title {
+                    (epochs(band.first, band.last)) ": " (band.mode)
+                    @if let Some((_, _, reason)) = band.reasons.first() { "; " (reason) }
+                }
+            }
+        }
+        @if to - from >= EPOCH_MIN_PX {
+            line class="apart" x1=(Px(from)) x2=(Px(from)) y1="0" y2=(Px(MODES_PX)) {}
+        }
+        @if let Some(label) = label {
+            text class="band" x=(Px((from + to) / 2.0)) y="16" text-anchor="middle" { (label) }
+        }
+    }
+}
+
+/// Where each epoch is, and its number if that has room. Epochs that lie close are numbered here and
+/// there, without lines between them.
+fn numbers(scene: &Scene<'_>, frame: &Frame) -> Markup {
+    let widest = scene.epochs.iter().map(|span| width_px(&span.epoch.epoch.to_string()));
+    let slot = (frame.right - frame.left) / scene.epochs.len().max(1) as f64;
+    let apart = slot >= widest.fold(0.0, f64::max) + NUMBER_APART_PX;
+    let mut free_px = frame.left;
+    let mut places = Vec::new();
+    for span in &scene.epochs {
+        let (from, to) = (frame.x(span.from_s), frame.x(span.to_s));
+        let number = span.epoch.epoch.to_string();
+        let (middle, half) = ((from + to) / 2.0, width_px(&number) / 2.0);
+        let inside = !apart || to - from >= 2.0 * half + NUMBER_APART_PX / 2.0;
+        let room = inside && middle - half >= free_px && middle + half <= frame.width;
+        if room {
+            free_px = middle + half + NUMBER_APART_PX;
+        }
+        let line = apart && to - from >= EPOCH_MIN_PX;
+        places.push((line.then_some(from), room.then_some((middle, number))));
+    }
+    html! {
+        @for (from, number) in places {
+            @if let Some(from) = from {
+                line class="tick" x1=(Px(from)) x2=(Px(from)) y1=(Px(MODES_PX + 2.0)) y2=(Px(STRIP_PX)) {}
+            }
+            @if let Some((middle, number)) = number {
+                text class="tick" x=(Px(middle)) y="38" text-anchor="middle" { (number) }
+            }
+        }
+    }
+}
+
+/// The modes' colours behind a chart.
+pub(super) fn tint(frame: &Frame, bands: &[Band], top: f64, bottom: f64) -> Markup {
+    html! {
+        @for band in bands {
+            @let (from, to) = (frame.x(band.from_s), frame.x(band.to_s));
+            @if to - from >= BAND_MIN_PX {
+            rect class={ "tint m-" (band.word) } x=(Px(from)) y=(Px(top)) width=(Px(to - from))
+                height=(Px(bottom - top)) {}
+            }
+        }
+    }
+}
+
+/// More bands than that are read by nobody, and more reasons of one band differ in their numbers only.
+const BANDS_MAX: usize = 30;
+const REASONS_MAX: usize = 4;
+
+fn reasons(bands: &[Band]) -> Markup {
+    html! {
+        ul class="modes" {
+            @for band in bands.iter().take(BANDS_MAX) {
+                li {
+                    span class={ "swatch area m-" (band.word) } {}
+                    b { (epochs(band.first, band.last)) ": " (band.mode) }
+                    @match band.reasons.as_slice() {
+                        [] => {},
+                        // One reason is the whole band's, whichever epochs repeat it.
+                        [(_, _, reason)] => { " \u{2013} " (reason) },
+                        several => {
+                            @for (first, last, reason) in several.iter().take(REASONS_MAX) {
+                                br; span class="note" { (epochs(*first, *last)) ": " } (reason)
+                            }
+                            @if several.len() > REASONS_MAX {
+                                br; span class="note" {
+                                    (several.len() - REASONS_MAX) " more reasons are left out."
+                                }
+                            }
+                        },
+                    }
+                }
+            }
+            @if bands.len() > BANDS_MAX {
+                li class="note" { (bands.len() - BANDS_MAX) " more changes of mode are left out." }
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! A panel as SVG, at one width. Pages are read on telephones and on desks: every chart is drawn once
+//! for each of [`WIDTHS`], and the style sheet shows the one that fits, with text of the same size.
+
+use super::axis::{self, Axis, Px};
+use super::bands::{Band, tint};
+use super::panels::{Look, Panel};
+use super::scene::Scene;
+use super::spread::{Spread, ranges};
+use super::words::{shown, width_px};
+use crate::units::{Count, Seconds, Workers};
+use maud::{Markup, html};
+use std::fmt::Write;
+use std::ops::Range;
+
+/// (class, pixels): a narrow page, one of middling width, a wide one. The style sheet knows the classes.
+pub(super) const WIDTHS: [(&str, f64); 3] =
+    [("narrow", 360.0), ("middle", 700.0), ("wide", 1_080.0)];
+
+/// What the charts over time have in common: the same moments lie above each other.
+pub(super) struct Frame {
+    pub width: f64,
+    pub left: f64,
+    pub right: f64,
+    pub end_s: f64,
+    pub time: Axis,
+}
+
+/// Holds labels of seven digits at 12 px.
+const LEFT_PX: f64 = 52.0;
+const RIGHT_PX: f64 = 10.0;
+/// Room for the numbers of decisions, or for half of the highest label.
+const TOP_PX: f64 = 18.0;
+const PLOT_PX: f64 = 150.0;
+const BELOW_PX: f64 = 22.0;
+/// A label of the time axis with its neighbour's distance.
+const TIME_LABEL_PX: f64 = 56.0;
+/// Finer steps in time than this many pixels cannot be told apart.
+pub(super) const BUCKET_PX: f64 = 3.0;
+/// Marks closer than this cover each other.
+const MARK_PX: f64 = 7.0;
+/// Width of a digit at 12 px.
+const DIGIT_PX: f64 = 7.7;
+
+impl Frame {
+    pub fn new(width: f64, end_s: f64) -> Frame {
+        let (left, right) = (LEFT_PX, width - RIGHT_PX);
+        let intervals = ((right - left) / TIME_LABEL_PX).floor().clamp(2.0, 12.0) as usize;
+        Frame { width, left, right, end_s, time: axis::time(end_s, intervals) }
+    }
+
+    pub fn x(&self, t_s: f64) -> f64 {
+        self.left + (t_s / self.end_s).clamp(0.0, 1.0) * (self.right - self.left)
+    }
+}
+
+/// One panel: heading, legend, the drawing at each width.
+pub(super) fn figure(scene: &Scene<'_>, panel: &Panel, bands: &[Band]) -> Markup {
+    html! {
+        figure class="chart" {
+            figcaption {
+                h3 {
+                    (panel.title)
+                    @if !panel.axis.unit.is_empty() { " " span class="unit" { "in " (panel.axis.unit) } }
+                }
+                ul class="legend" {
+                    @for series in &panel.series {
+                        li {
+                            span class={ "swatch " (look(series.look)) " s-" (series.key) } {}
+                            (series.name)
+                            output data-series=(series.key) {}
+                        }
+                    }
+                    @if panel.marked && !scene.decisions.is_empty() {
+                        li { span class="swatch mark" {} "decision, numbered as in the table" }
+                    }
+                }
+            }
+            @for (class, width) in WIDTHS {
+                (drawing(scene, panel, bands, class, &Frame::new(width, scene.end_s)))
+            }
+            @if let Some((above, highest)) = panel.above {
+                p class="note" {
+                    (Count(above as u64)) " of " (Count(panel.times.len() as u64))
+                    " samples lie above the axis, the highest at " (Seconds(highest)) "."
+                }
+            }
+        }
+    }
+}
+
+fn look(look: Look) -> &'static str {
+    match look {
+        Look::Line | Look::Steps => "line",
+        Look::Area | Look::Stacked => "area",
+    }
+}
+
+fn drawing(scene: &Scene<'_>, panel: &Panel, bands: &[Band], class: &str, frame: &Frame) -> Markup {
+    let (top, bottom) = (TOP_PX, TOP_PX + PLOT_PX);
+    let y = |of: f64| bottom - (of / panel.axis.end).clamp(0.0, 1.0) * PLOT_PX;
+    let buckets = ((frame.right - frame.left) / BUCKET_PX) as usize;
+    let ranges = ranges(&panel.times, frame.end_s, buckets);
+    let many = ranges.len() < panel.times.len();
+    let spreads: Vec<_> =
+        (0..panel.series.len()).map(|series| panel.spreads(series, &ranges)).collect();
+    let x = |t_s: f64| frame.x(t_s);
+    html! {
+        svg class={ (class) " plot" } viewBox={ "0 0 " (Px(frame.width)) " " (Px(bottom + BELOW_PX)) }
+            role="img" aria-label={ (panel.title) " over time" }
+            data-left=(Px(frame.left)) data-right=(Px(frame.right)) {
+            (tint(frame, bands, top, bottom))
+            (grid(frame, &panel.axis, top, bottom, &y))
+            @for (index, series) in panel.series.iter().enumerate() {
+                @let spreads_here = &spreads[index];
+                @if many && series.look != Look::Stacked {
+                    path class={ "range s-" (series.key) }
+                        d=(between(spreads_here, |of| of.high, |of| of.low, x, y)) {}
+                }
+                @match series.look {
+                    Look::Area => path class={ "area s-" (series.key) }
+                        d=(between(spreads_here, |of| of.mean, |_| 0.0, x, y)) {},
+                    Look::Stacked => path class={ "area s-" (series.key) }
+                        d=(above(spreads_here, &spreads[index - 1], x, y)) {},
+                    Look::Line => path class={ "line s-" (series.key) }
+                        d=(line(spreads_here.iter().map(|(t_s, of)| (x(*t_s), y(of.mean))), false)) {},
+                    Look::Steps => path class={ "line s-" (series.key) }
+                        d=(line(spreads_here.iter().map(|(t_s, of)| (x(*t_s), y(of.last))), true)) {},
+                }
+            }
+            @if panel.marked { (marks(scene, frame, top, bottom, &y)) }
+            line class="cross" x1="0" x2="0" y1=(Px(top)) y2=(Px(bottom)) visibility="hidden" {}
+        }
+    }
+}
+
+fn grid(frame: &Frame, value: &Axis, top: f64, bottom: f64, y: &dyn Fn(f64) -> f64) -> Markup {
+    html! {
+        @for (at, label) in &value.ticks {
+            @let at = y(*at);
+            line class="grid" x1=(Px(frame.left)) x2=(Px(frame.right)) y1=(Px(at)) y2=(Px(at)) {}
+            text class="tick" x=(Px(frame.left - 6.0)) y=(Px(at + 4.0)) text-anchor="end" { (label) }
+        }
+        @for (at, label) in &frame.time.ticks {
+            @let at = frame.x(*at);
+            line class="tick" x1=(Px(at)) x2=(Px(at)) y1=(Px(bottom)) y2=(Px(bottom + 4.0)) {}
+            // The last label, the one with the unit, stays on the page.
+            text class="tick" x=(Px(at.min(frame.width - width_px(label) / 2.0))) y=(Px(bottom + 16.0))
+                text-anchor="middle" { (label) }
+        }
+        line class="axis" x1=(Px(frame.left)) x2=(Px(frame.left)) y1=(Px(top)) y2=(Px(bottom)) {}
+        line class="axis" x1=(Px(frame.left)) x2=(Px(frame.right)) y1=(Px(bottom)) y2=(Px(bottom)) {}
+    }
+}
+
+/// A path through points in pixels.
+fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
+    let mut path = String::new();
+    let (mut count, mut before) = (0, f64::NAN);
+    for (x, y) in points {
+        let (to_x, to_y) = (Px(x), Px(y));
+        let _ = match (count, steps) {
+            (0, _) => write!(path, "M{to_x} {to_y}"),
+            // A level that goes on needs no corner.
+            (_, true) if y == before => write!(path, "H{to_x}"),
+            (_, true) => write!(path, "H{to_x}V{to_y}"),
+            (_, false) => write!(path, "L{to_x} {to_y}"),
+        };
+        (count, before) = (count + 1, y);
+    }
+    if count == 1 {
+        // A point has no length, and would not be seen.
+        path.push_str("h2");
+    }
+    path
+}
+
+/// The space between two values of each spread.
+fn between(
+    spreads: &[(f64, Spread)],
+    upper: impl Fn(&Spread) -> f64,
+    lower: impl Fn(&Spread) -> f64,
+    x: impl Fn(f64) -> f64,
+    y: impl Fn(f64) -> f64,
+) -> String {
+    let over = spreads.iter().map(|(t_s, of)| (x(*t_s), y(upper(of))));
+    let under = spreads.iter().rev().map(|(t_s, of)| (x(*t_s), y(lower(of))));
+    closed(over, under)
+}
+
+/// The space between the means of two series; where the lower has none, from the axis.
+fn above(
+    spreads: &[(f64, Spread)],
+    lower: &[(f64, Spread)],
+    x: impl Fn(f64) -> f64,
+    y: impl Fn(f64) -> f64,
+) -> String {
+    let over = spreads.iter().map(|(t_s, of)| (x(*t_s), y(of.mean)));
+    let mut below = lower.iter().rev().peekable();
+    let under = spreads.iter().rev().map(|(t_s, _)| {
+        while below.next_if(|(other_s, _)| other_s > t_s).is_some() {}
+        let base = below.peek().filter(|(other_s, _)| other_s == t_s);
+        (x(*t_s), y(base.map_or(0.0, |(_, of)| of.mean)))
+    });
+    closed(over, under)
+}
+
+fn closed(
+    over: impl Iterator<Item = (f64, f64)>,
+    under: impl Iterator<Item = (f64, f64)>,
+) -> String {
+    let mut path = line(over, false);
+    for (x, y) in under {
+        let _ = write!(path, "L{} {}", Px(x), Px(y));
+    }
+    if !path.is_empty() {
+        path.push('Z');
+    }
+    path
+}
+
+/// Where the worker count changed: numbered as in the table, as far as the numbers have room.
+fn marks(
+    scene: &Scene<'_>,
+    frame: &Frame,
+    top: f64,
+    bottom: f64,
+    y: &dyn Fn(f64) -> f64,
+) -> Markup {
+    html! {
+        @for (index, x, number) in marked(scene, frame) {
+            @let (t_s, decision) = scene.decisions[index];
+            line class="mark" x1=(Px(x)) x2=(Px(x)) y1=(Px(top)) y2=(Px(bottom)) {}
+            circle class="mark" cx=(Px(x)) cy=(Px(y(f64::from(decision.workers)))) r="3" {
+                title {
+                    "decision " (index + 1) " at " (Seconds(t_s)) ": "
+                    (Workers(decision.workers.into())) "; " (shown(&decision.reason))
+                }
+            }
+            @if let Some(number) = number {
+                text class="number" x=(Px(x.max(frame.left + DIGIT_PX / 2.0))) y=(Px(top - 6.0)) text-anchor="middle" { (number) }
+            }
+        }
+    }
+}
+
+/// Decisions that have room for a mark: index, where, and the number if that has room too.
+fn marked(scene: &Scene<'_>, frame: &Frame) -> Vec<(usize, f64, Option<String>)> {
+    let (mut mark_px, mut number_px) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
+    let mut order: Vec<(usize, f64)> =
+        scene.decisions.iter().map(|(t_s, _)| frame.x(*t_s)).enumerate().collect();
+    order.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut marks = Vec::new();
+    for (index, x) in order {
+        if x < mark_px + MARK_PX {
+            continue;
+        }
+        mark_px = x;
+        let number = (index + 1).to_string();
+        let half = number.len() as f64 * DIGIT_PX / 2.0;
+        let room = x - half >= number_px;
+        if room {
+            number_px = x + half + 4.0;
+        }
+        marks.push((index, x, room.then_some(number)));
+    }
+    marks
+}
+
+/// What the pointer reads off: times and values as JSON, numbers alone.
+pub(super) fn readings(scene: &Scene<'_>, panels: &[Panel]) -> String {
+    /// As many moments as a wide screen has places to point at.
+    const BUCKETS: usize = 500;
+    let mut text = String::new();
+    let _ = write!(text, "{{\"end\":{},\"panels\":[", scene.end_s);
+    for (number, panel) in panels.iter().enumerate() {
+        let ranges = ranges(&panel.times, scene.end_s, BUCKETS);
+        let times = ranges.iter().map(|range| digits(Some(panel.middle_s(range))));
+        let comma = if number == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{{\"t\":[{}],\"series\":{{", list(times));
+        for (number, series) in panel.series.iter().enumerate() {
+            let comma = if number == 0 { "" } else { "," };
+            let (unit, scale) = (panel.axis.unit, panel.axis.scale);
+            let mean = |range: &Range<usize>| {
+                let spread = Spread::of(series.values[range.clone()].iter().copied().flatten());
+                spread.map(|spread| spread.mean * scale)
+            };
+            let values = ranges.iter().map(|range| digits(mean(range)));
+            let _ = write!(
+                text,
+                "{comma}\"{}\":{{\"unit\":\"{unit}\",\"v\":[{}]}}",
+                series.key,
+                list(values)
+            );
+        }
+        text.push_str("}}");
+    }
+    text.push_str("]}");
+    text
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    items.collect::<Vec<_>>().join(",")
+}
+
+/// Four digits; null for what is missing.
+fn digits(value: Option<f64>) -> String {
+    let Some(value) = value.filter(|value| value.is_finite()) else { return "null".to_owned() };
+    if value == 0.0 {
+        return "0".to_owned();
+    }
+    let decimals = (3.0 - value.abs().log10().floor()).clamp(0.0, 12.0) as usize;
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}

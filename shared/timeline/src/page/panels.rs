@@ -1,0 +1,219 @@
+//! What is drawn over time: which quantities share a panel, and how each looks.
+
+use super::axis::{self, Axis, Quantity};
+use super::scene::Scene;
+use super::spread::Spread;
+use crate::Sample;
+use std::ops::Range;
+
+/// One chart over time.
+pub(super) struct Panel {
+    pub title: &'static str,
+    pub quantity: Quantity,
+    pub times: Vec<f64>,
+    pub series: Vec<Series>,
+    /// Changes of the worker count are marked in it.
+    pub marked: bool,
+    /// Axis of the values.
+    pub axis: Axis,
+    /// How many samples lie above the axis, and the highest of them.
+    pub above: Option<(usize, f64)>,
+}
+
+/// One quantity over the panel's times.
+pub(super) struct Series {
+    /// Short and unique on the page: class for its colour, key for what is read off.
+    pub key: &'static str,
+    pub name: &'static str,
+    pub look: Look,
+    pub values: Vec<Option<f64>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    Line,
+    /// A line that holds its value until the next.
+    Steps,
+    /// The space below the line.
+    Area,
+    /// Space on top of the area before it.
+    Stacked,
+}
+
+/// The panels for which there is anything to draw.
+pub(super) fn panels(scene: &Scene<'_>) -> Vec<Panel> {
+    let mut all = vec![batch_time(scene), workers(scene), queue(scene), cost(scene)];
+    all.retain(|panel| !panel.series.is_empty());
+    all.iter_mut().for_each(Panel::scale);
+    all
+}
+
+fn batch_time(scene: &Scene<'_>) -> Panel {
+    // Either part can be told from the other.
+    let other = |of: &Sample, part: Option<f64>| Some((of.batch_time_s? - part?).max(0.0));
+    let step = |of: &Sample| of.step_s.or_else(|| other(of, of.stall_s));
+    let stall = |of: &Sample| of.stall_s.or_else(|| other(of, of.step_s));
+    let series = vec![
+        sampled(scene, "step", "trainer's step", Look::Area, step),
+        sampled(scene, "stall", "waited for data", Look::Stacked, stall),
+        sampled(scene, "batch", "batch time", Look::Line, |of| of.batch_time_s),
+    ];
+    panel("Batch time", Quantity::Seconds, scene, series)
+}
+
+fn workers(scene: &Scene<'_>) -> Panel {
+    let count = |of: Option<u32>| of.map(f64::from);
+    let series = vec![
+        sampled(scene, "outstanding", "invoked, not ended", Look::Steps, |of| {
+            count(of.outstanding)
+        }),
+        sampled(scene, "working", "at work", Look::Line, |of| of.workers),
+        sampled(scene, "target", "target", Look::Steps, |of| count(of.target)),
+    ];
+    let panel = panel("Workers", Quantity::Count(""), scene, series);
+    Panel { marked: true, ..panel }
+}
+
+fn queue(scene: &Scene<'_>) -> Panel {
+    let ready = sampled(scene, "queue", "ready, not taken", Look::Area, |of| of.queue_batches);
+    panel("Queue", Quantity::Count("batches"), scene, vec![ready])
+}
+
+fn cost(scene: &Scene<'_>) -> Panel {
+    let points = scene.cost_so_far();
+    let (times, values) = points.iter().map(|(t_s, usd)| (*t_s, Some(*usd))).unzip();
+    let so_far = Series { key: "cost", name: "cost so far", look: Look::Area, values };
+    let panel = panel("Cost so far", Quantity::Dollars, scene, vec![so_far]);
+    Panel { times, ..panel }
+}
+
+fn sampled(
+    scene: &Scene<'_>,
+    key: &'static str,
+    name: &'static str,
+    look: Look,
+    of: impl Fn(&Sample) -> Option<f64>,
+) -> Series {
+    Series { key, name, look, values: scene.samples.iter().map(of).collect() }
+}
+
+fn panel(
+    title: &'static str,
+    quantity: Quantity,
+    scene: &Scene<'_>,
+    mut series: Vec<Series>,
+) -> Panel {
+    series.retain(|series| series.values.iter().any(Option::is_some));
+    // Nothing below: it stands on the axis.
+    if let Some(first) = series.first_mut().filter(|first| first.look == Look::Stacked) {
+        first.look = Look::Area;
+    }
+    let times = scene.samples.iter().map(|sample| sample.t_s).collect();
+    let axis = axis::values(quantity, 1.0, AXIS_INTERVALS);
+    Panel { title, quantity, times, series, marked: false, axis, above: None }
+}
+
+impl Panel {
+    /// What is drawn at `index`: the value, with what it stands on.
+    fn top(&self, series: usize, index: usize) -> Option<f64> {
+        let of = &self.series[series];
+        let value = of.values[index]?;
+        match of.look {
+            Look::Stacked => Some(value + self.top(series - 1, index).unwrap_or(0.0)),
+            _ => Some(value),
+        }
+    }
+
+    /// What a series does over each of the ranges in which it has values, with their middle in time.
+    pub fn spreads(&self, series: usize, ranges: &[Range<usize>]) -> Vec<(f64, Spread)> {
+        let spread = |range: &Range<usize>| {
+            let spread = Spread::of(range.clone().filter_map(|at| self.top(series, at)))?;
+            Some((self.middle_s(range), spread))
+        };
+        ranges.iter().filter_map(spread).collect()
+    }
+
+    pub fn middle_s(&self, range: &Range<usize>) -> f64 {
+        (self.times[range.start] + self.times[range.end - 1]) / 2.0
+    }
+
+    /// Finds the axis that fits. A start that took a hundred times as long must not flatten all that
+    /// follows.
+    fn scale(&mut self) {
+        let mut tops: Vec<f64> = (0..self.times.len())
+            .filter_map(|at| {
+                let tops = (0..self.series.len()).filter_map(|series| self.top(series, at));
+                tops.reduce(f64::max)
+            })
+            .collect();
+        let highest = tops.iter().copied().fold(0.0, f64::max);
+        let most = match usual(&mut tops) * ROOM_ABOVE {
+            usual if self.quantity == Quantity::Seconds && highest > CUT_FROM * usual => usual,
+            _ => highest,
+        };
+        self.axis = axis::values(self.quantity, most, AXIS_INTERVALS);
+        let above = tops.iter().filter(|top| **top > self.axis.end).count();
+        self.above = (above > 0).then_some((above, highest));
+    }
+}
+
+/// Intervals of an axis of values: more lines than five distract.
+const AXIS_INTERVALS: usize = 4;
+/// An axis that leaves values out ends so far above the usual ones.
+const ROOM_ABOVE: f64 = 1.15;
+/// Below so many times the usual, everything is shown.
+const CUT_FROM: f64 = 2.5;
+
+/// What 98 of 100 values do not exceed; infinite if that is 0, as nothing is usual then.
+fn usual(values: &mut [f64]) -> f64 {
+    let at = values.len() * 98 / 100;
+    if at >= values.len() {
+        return f64::INFINITY;
+    }
+    let (_, usual, _) = values.select_nth_unstable_by(at, f64::total_cmp);
+    if *usual > 0.0 { *usual } else { f64::INFINITY }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Timeline;
+
+    fn timeline(samples: Vec<Sample>) -> Timeline {
+        Timeline { samples, ..Timeline::default() }
+    }
+
+    #[test]
+    fn nothing_measured_is_nothing_drawn() {
+        let timeline = timeline(vec![Sample { t_s: 1.0, ..Sample::default() }]);
+        assert!(panels(&Scene::of(&timeline)).is_empty());
+    }
+
+    #[test]
+    fn a_stall_stands_on_the_step() {
+        let sample = |t_s, batch_time_s, stall_s| Sample {
+            t_s,
+            batch_time_s: Some(batch_time_s),
+            stall_s: Some(stall_s),
+            ..Sample::default()
+        };
+        let timeline = timeline(vec![sample(1.0, 0.5, 0.125)]);
+        let panels = panels(&Scene::of(&timeline));
+        let keys: Vec<_> = panels[0].series.iter().map(|series| series.key).collect();
+        assert_eq!(keys, ["step", "stall", "batch"]);
+        assert_eq!((panels[0].top(0, 0), panels[0].top(1, 0)), (Some(0.375), Some(0.5)));
+    }
+
+    #[test]
+    fn a_slow_start_does_not_flatten_the_rest() {
+        let sample = |index: u32| Sample {
+            t_s: f64::from(index),
+            batch_time_s: Some(if index == 0 { 60.0 } else { 0.1 }),
+            ..Sample::default()
+        };
+        let timeline = timeline((0..100).map(sample).collect());
+        let panel = &panels(&Scene::of(&timeline))[0];
+        assert!(panel.axis.end <= 0.2);
+        assert_eq!(panel.above, Some((1, 60.0)));
+    }
+}

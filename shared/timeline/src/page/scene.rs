@@ -1,0 +1,172 @@
+//! A timeline made ready for drawing: in order, with every moment known and nothing that is not a
+//! number.
+
+use crate::number::amount;
+use crate::{Decision, Epoch, Sample, Timeline};
+
+/// A timeline with the gaps filled that can be filled.
+pub(super) struct Scene<'a> {
+    pub timeline: &'a Timeline,
+    /// Length of the time axis, above 0.
+    pub end_s: f64,
+    /// Finite times, ascending.
+    pub samples: Vec<Sample>,
+    pub epochs: Vec<Span<'a>>,
+    /// In the order of the timeline, with the time of each.
+    pub decisions: Vec<(f64, &'a Decision)>,
+}
+
+/// An epoch on the time axis.
+pub(super) struct Span<'a> {
+    pub epoch: &'a Epoch,
+    pub from_s: f64,
+    pub to_s: f64,
+}
+
+impl Scene<'_> {
+    pub fn of(timeline: &Timeline) -> Scene<'_> {
+        let mut samples: Vec<Sample> = timeline.samples.iter().copied().map(finite).collect();
+        samples.retain(|sample| sample.t_s.is_finite() && sample.t_s >= 0.0);
+        samples.sort_by(|a, b| a.t_s.total_cmp(&b.t_s));
+        let epochs = spans(&timeline.epochs);
+        let decisions: Vec<(f64, &Decision)> = timeline
+            .decisions
+            .iter()
+            .map(|decision| (decided_s(decision, &samples), decision))
+            .collect();
+        let last_sample = samples.last().map(|sample| sample.t_s);
+        let seen_s = last_sample
+            .into_iter()
+            .chain(epochs.iter().map(|span| span.to_s))
+            .chain(decisions.iter().map(|(t_s, _)| *t_s))
+            .chain(timeline.seconds)
+            .map(amount)
+            .fold(0.0, f64::max);
+        // Nothing happens in a microsecond.
+        let end_s = if seen_s > 1e-6 { seen_s } else { 1.0 };
+        Scene { timeline, end_s, samples, epochs, decisions }
+    }
+
+    /// Batches delivered.
+    pub fn batches(&self) -> u64 {
+        let by_epochs = self.epochs.iter().map(|span| span.epoch.batches).sum();
+        self.samples.last().map_or(0, |sample| sample.batches).max(by_epochs)
+    }
+
+    /// Seconds that the trainer waited, and of how many.
+    pub fn waited(&self) -> Option<(f64, f64)> {
+        let by_epoch = self.epochs.iter().filter_map(|span| {
+            Some((amount(span.epoch.stalls.as_ref()?.total_s), span.to_s - span.from_s))
+        });
+        let sum = |sum: (f64, f64), next: (f64, f64)| (sum.0 + next.0, sum.1 + next.1);
+        let (waited_s, of_s) = by_epoch.fold((0.0, 0.0), sum);
+        if of_s > 0.0 {
+            return Some((waited_s, of_s));
+        }
+        let mut before = 0;
+        let by_sample = self.samples.iter().filter_map(|sample| {
+            let batches = sample.batches.saturating_sub(before) as f64;
+            before = sample.batches;
+            Some((sample.stall_s? * batches, sample.batch_time_s? * batches))
+        });
+        let (waited_s, of_s) = by_sample.fold((0.0, 0.0), sum);
+        (of_s > 0.0).then_some((waited_s, of_s))
+    }
+
+    /// Dollars so far, for each sample: as sampled, else the epochs' cost spread over their time.
+    pub fn cost_so_far(&self) -> Vec<(f64, f64)> {
+        let sampled: Vec<(f64, f64)> = self
+            .samples
+            .iter()
+            .filter_map(|sample| Some((sample.t_s, amount(sample.cost_usd?))))
+            .collect();
+        if !sampled.is_empty() {
+            return sampled;
+        }
+        let mut so_far = 0.0;
+        let mut points = Vec::new();
+        for span in &self.epochs {
+            let Some(usd) = span.epoch.cost_usd else { continue };
+            points.push((span.from_s, so_far));
+            so_far += amount(usd);
+            points.push((span.to_s, so_far));
+        }
+        points
+    }
+}
+
+fn finite(sample: Sample) -> Sample {
+    let kept = |value: Option<f64>| value.filter(|value| value.is_finite()).map(amount);
+    Sample {
+        batch_time_s: kept(sample.batch_time_s),
+        stall_s: kept(sample.stall_s),
+        step_s: kept(sample.step_s),
+        workers: kept(sample.workers),
+        queue_batches: kept(sample.queue_batches),
+        cost_usd: kept(sample.cost_usd),
+        ..sample
+    }
+}
+
+fn spans(epochs: &[Epoch]) -> Vec<Span<'_>> {
+    let mut spans: Vec<Span<'_>> = Vec::with_capacity(epochs.len());
+    for epoch in epochs {
+        let before = spans.last().map_or(0.0, |span| span.to_s);
+        let from_s = epoch.start_s.filter(|start| start.is_finite()).map_or(before, amount);
+        spans.push(Span { epoch, from_s, to_s: from_s + amount(epoch.seconds) });
+    }
+    spans
+}
+
+fn decided_s(decision: &Decision, samples: &[Sample]) -> f64 {
+    let at = |t_s: f64| t_s.is_finite().then(|| amount(t_s));
+    decision.t_s.and_then(at).unwrap_or_else(|| {
+        let after = samples.partition_point(|sample| sample.batches < decision.batch);
+        samples.get(after).or(samples.last()).map_or(0.0, |sample| sample.t_s)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(t_s: f64, batches: u64) -> Sample {
+        Sample { t_s, batches, ..Sample::default() }
+    }
+
+    #[test]
+    fn what_is_missing_is_found_elsewhere() {
+        let epoch = |seconds, cost_usd| Epoch { seconds, cost_usd, ..Epoch::default() };
+        let decided = |t_s, batch| Decision { t_s, batch, ..Decision::default() };
+        let timeline = Timeline {
+            samples: vec![sample(4.0, 40), sample(f64::NAN, 7), sample(2.0, 20)],
+            epochs: vec![epoch(3.0, Some(0.5)), epoch(f64::NAN, None), epoch(5.0, Some(1.0))],
+            decisions: vec![decided(None, 30), decided(Some(1.5), 90), decided(None, 99)],
+            ..Timeline::default()
+        };
+        let scene = Scene::of(&timeline);
+        assert_eq!(scene.end_s, 8.0);
+        assert_eq!(scene.samples, [sample(2.0, 20), sample(4.0, 40)]);
+        let spans: Vec<_> = scene.epochs.iter().map(|span| (span.from_s, span.to_s)).collect();
+        assert_eq!(spans, [(0.0, 3.0), (3.0, 3.0), (3.0, 8.0)]);
+        let times: Vec<_> = scene.decisions.iter().map(|(t_s, _)| *t_s).collect();
+        assert_eq!(times, [4.0, 1.5, 4.0]);
+        assert_eq!(scene.cost_so_far(), [(0.0, 0.0), (3.0, 0.5), (3.0, 0.5), (8.0, 1.5)]);
+        assert_eq!(scene.waited(), None);
+        assert_eq!(Scene::of(&Timeline::default()).end_s, 1.0);
+    }
+
+    #[test]
+    fn the_wait_is_that_of_the_batches() {
+        let felt = |t_s, batches, batch_time_s, stall_s| Sample {
+            batch_time_s: Some(batch_time_s),
+            stall_s: Some(stall_s),
+            ..sample(t_s, batches)
+        };
+        let timeline = Timeline {
+            samples: vec![felt(1.0, 10, 0.2, 0.1), felt(2.0, 40, 0.1, 0.0)],
+            ..Timeline::default()
+        };
+        assert_eq!(Scene::of(&timeline).waited(), Some((1.0, 5.0)));
+    }
+}

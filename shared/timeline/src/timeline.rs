@@ -1,0 +1,190 @@
+//! The record of a run. Every part may be missing, and fields that are not known are passed over, so
+//! that a page can be made of what another version, or half a run, has left behind.
+//!
+//! Times (`_s`) are seconds; `t_s` counts from the start of the run. What is not finite counts as
+//! missing.
+
+use crate::number;
+use crate::{Mode, Stalls, WorkerShares};
+use serde::{Deserialize, Serialize};
+
+/// One run of a job, as its trainer's host saw it.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timeline {
+    pub job: Job,
+    /// The whole run. None: as long as its samples, decisions and epochs say.
+    pub seconds: Option<f64>,
+    pub samples: Vec<Sample>,
+    pub decisions: Vec<Decision>,
+    pub epochs: Vec<Epoch>,
+    pub cost: Option<Cost>,
+}
+
+/// What was run.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Job {
+    pub name: String,
+    pub pipeline: String,
+    /// Operators in the order in which they ran.
+    pub ops: Vec<String>,
+    pub dataset: String,
+    pub seed: Option<u64>,
+    /// Records of a batch.
+    pub batch_size: Option<u32>,
+    pub batches_per_epoch: Option<u64>,
+    /// When it began, in words: this crate knows no clock.
+    pub started: Option<String>,
+}
+
+/// What was felt and seen about one moment, means since the sample before. One sample a second, a
+/// poll or a batch: as is at hand.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sample {
+    #[serde(deserialize_with = "number::or_nan")]
+    pub t_s: f64,
+    /// Batches delivered since the start of the run.
+    pub batches: u64,
+    /// From one batch to the next, as the trainer saw it: step and stall.
+    pub batch_time_s: Option<f64>,
+    /// Wait for a batch, of `batch_time_s`.
+    pub stall_s: Option<f64>,
+    /// The trainer's own time for a batch, of `batch_time_s`.
+    pub step_s: Option<f64>,
+    /// Workers that held a lease.
+    pub workers: Option<f64>,
+    /// Workers that were to be held.
+    pub target: Option<u32>,
+    /// Workers invoked and not known to have ended.
+    pub outstanding: Option<u32>,
+    /// Batches fetched or ready, and not taken.
+    pub queue_batches: Option<f64>,
+    /// Dollars since the start of the run. Missing everywhere: from the epochs' cost.
+    pub cost_usd: Option<f64>,
+}
+
+/// One change of the worker count, and why.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Decision {
+    /// None: when the samples say that `batch` was delivered.
+    pub t_s: Option<f64>,
+    /// Batches delivered when it was made.
+    pub batch: u64,
+    /// Workers to hold from then on.
+    pub workers: u32,
+    pub reason: String,
+}
+
+/// One epoch.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Epoch {
+    pub epoch: u32,
+    pub mode: Mode,
+    /// Why this mode, with the numbers that were predicted.
+    pub reason: String,
+    /// Of the run, when it began. None: when the epoch before it ended.
+    pub start_s: Option<f64>,
+    #[serde(deserialize_with = "number::or_nan")]
+    pub seconds: f64,
+    pub batches: u64,
+    pub rows: u64,
+    /// Records left out because they could not be read.
+    pub skipped: u64,
+    /// From the epoch's beginning to its first batch.
+    pub first_batch_s: Option<f64>,
+    pub workers: WorkerShares,
+    pub cost_usd: Option<f64>,
+    /// What [`attribute`](crate::attribute) says of it.
+    pub stalls: Option<Stalls>,
+}
+
+/// Dollars of the run. What is None was not counted, and is not shown.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cost {
+    /// Workers' time.
+    pub compute_usd: Option<f64>,
+    /// Invocations, puts, gets, and units of the table.
+    pub requests_usd: Option<f64>,
+    /// Objects for as long as they are kept.
+    pub storage_usd: Option<f64>,
+    /// Bytes that leave a region or a network.
+    pub transfer_usd: Option<f64>,
+    /// Calls of coordinator and scaler.
+    pub control_usd: Option<f64>,
+    /// The trainer's own time, if its price was given.
+    pub accelerator_usd: Option<f64>,
+    /// What the prices are of: "list prices of us-east-1, had this run been on AWS".
+    pub basis: String,
+}
+
+impl Cost {
+    /// What was counted: (name, dollars), in the order of the fields.
+    pub fn items(&self) -> Vec<(&'static str, f64)> {
+        let all = [
+            ("workers", self.compute_usd),
+            ("requests", self.requests_usd),
+            ("storage", self.storage_usd),
+            ("transfer", self.transfer_usd),
+            ("coordinator and scaler", self.control_usd),
+            ("accelerator", self.accelerator_usd),
+        ];
+        let counted = all.into_iter().filter_map(|(name, usd)| Some((name, usd?)));
+        counted.map(|(name, usd)| (name, number::amount(usd))).collect()
+    }
+
+    /// Dollars of all that was counted.
+    pub fn total_usd(&self) -> f64 {
+        self.items().iter().map(|(_, usd)| usd).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeline_may_lack_anything() {
+        let empty: Timeline = serde_json::from_str("{}").unwrap();
+        assert_eq!(empty, Timeline::default());
+        let half = r#"{"epochs": [{"epoch": 1, "mode": "get at point 0", "seconds": null}],
+            "samples": [{"t_s": 1.5, "of_next_year": [1]}], "cost": {"compute_usd": 0.5}}"#;
+        let half: Timeline = serde_json::from_str(half).unwrap();
+        assert_eq!(half.epochs[0].mode, Mode::Get { point: 0 });
+        assert!(half.epochs[0].seconds.is_nan());
+        assert_eq!(half.samples[0], Sample { t_s: 1.5, ..Sample::default() });
+        assert_eq!(half.cost.unwrap().total_usd(), 0.5);
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut timeline = Timeline::default();
+        timeline.samples.push(Sample { t_s: f64::NAN, stall_s: Some(f64::INFINITY), ..sample() });
+        timeline.samples.push(sample());
+        let text = serde_json::to_string(&timeline).unwrap();
+        let back: Timeline = serde_json::from_str(&text).unwrap();
+        assert!(back.samples[0].t_s.is_nan());
+        assert_eq!(back.samples[0].stall_s, None);
+        assert_eq!(back.samples[1], sample());
+    }
+
+    fn sample() -> Sample {
+        Sample { t_s: 2.0, batches: 7, target: Some(3), ..Sample::default() }
+    }
+
+    #[test]
+    fn the_total_is_the_sum_of_what_was_counted() {
+        let cost = Cost {
+            compute_usd: Some(1.0),
+            transfer_usd: Some(0.25),
+            storage_usd: Some(f64::NAN),
+            ..Cost::default()
+        };
+        assert_eq!(cost.items(), [("workers", 1.0), ("storage", 0.0), ("transfer", 0.25)]);
+        assert_eq!(cost.total_usd(), 1.25);
+    }
+}
