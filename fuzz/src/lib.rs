@@ -8,6 +8,8 @@
 
 #[path = "../../shared/format/tests/support/read_everything.rs"]
 mod read_everything;
+
+mod cache;
 mod records;
 
 use gristmill_executor::{
@@ -36,6 +38,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("jsonl", records::jsonl),
     ("gzip", records::gzip),
     ("parquet", records::parquet),
+    ("cache", cache::cache),
     ("message", message),
 ];
 

@@ -74,5 +74,5 @@ macro_rules! tests {
 
 tests!(
     chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, csv, jsonl,
-    gzip, parquet, message
+    gzip, parquet, cache, message
 );

@@ -44,10 +44,11 @@ impl Run<'_> {
                 Action::FlatMap { field, item_bytes } => {
                     return self.flat_map(i, field, item_bytes, element, at);
                 }
+                Action::Point(_) if self.is_captured(i) => return self.put(i, element),
                 _ => {}
             }
             let Done { bytes_in, bytes_out, kept } =
-                self.act(step, element).map_err(|fault| match fault {
+                self.act(i, step, element).map_err(|fault| match fault {
                     Fault::Record { reason, .. } => Fault::Record { op: step.blame, reason },
                     other => other,
                 })?;
@@ -140,11 +141,12 @@ impl Run<'_> {
     }
 
     /// Does what a step does to one element.
-    fn act(&mut self, step: &Step, element: Element<'_>) -> Result<Done, Fault> {
+    fn act(&mut self, i: usize, step: &Step, element: Element<'_>) -> Result<Done, Fault> {
+        let epoch = self.drawn_epoch(i);
         let Scratch { cells, tools, writer, .. } = &mut *self.scratch;
         let bad = |reason| Fault::Record { op: "", reason };
         let Element { key: record, copy, .. } = element;
-        let (seed, epoch, repeat) = (self.input.seed, self.input.epoch, self.copy);
+        let (seed, repeat) = (self.terms.seed, self.copy);
         let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
         let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
         match &step.action {
@@ -207,6 +209,10 @@ impl Run<'_> {
                 true => done(0, 0),
                 false => Err(Fault::Cancelled),
             },
+            Action::Point(point) => {
+                let bytes = self.program.points[*point].element_bytes(cells);
+                done(bytes, bytes)
+            }
             Action::Duplicate { .. } | Action::FlatMap { .. } | Action::Nothing => done(0, 0),
         }
     }

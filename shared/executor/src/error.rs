@@ -24,6 +24,11 @@ pub enum ExecError {
     #[error("{0}")]
     Pipeline(String),
 
+    /// A split cannot be put into the cache, or what was read of it is not what was put there: run
+    /// it without.
+    #[error("{point}: {reason}")]
+    Cache { point: String, reason: String },
+
     /// The result does not fit a chunk object: refuse the job, or make its splits smaller.
     #[error(transparent)]
     Output(#[from] FormatError),

@@ -4,9 +4,12 @@
 //! over the records of a split with scratch buffers that are reused from element to element and
 //! from split to split. Rows are computed in place in the batch they are delivered in. The output
 //! is a function of pipeline, seed, epoch and records, and of nothing else: not of what ran before,
-//! nor where. Synchronous; no I/O, and no clock but to time the operators.
+//! nor where. [`Program::resume_split`] makes the same object of what a run put aside at a place to
+//! cache. Synchronous; no I/O, and no clock but to time the operators.
 
 mod assets;
+mod cache_point;
+mod capture;
 mod cell;
 mod compiler;
 mod element;
@@ -15,8 +18,10 @@ mod metrics;
 mod ops;
 mod program;
 mod random;
+mod resume;
 mod run;
 pub mod sources;
+mod split;
 mod staging;
 mod step;
 pub mod user;
@@ -26,14 +31,27 @@ pub use compiler::Compiler;
 pub use error::ExecError;
 pub use metrics::OpMetrics;
 pub use program::Program;
-pub use run::{Part, Pick, Scratch, SplitInput, SplitOutput};
+pub use resume::ResumeInput;
+pub use run::Scratch;
+pub use split::{Part, Pick, SplitInput, SplitOutput};
 
-/// The numerics class of this build: workers of one class give equal bytes. It names what the bytes
-/// of a pipeline depend on beside its operators' versions: architecture, decoder and resizer.
+/// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and
+/// tokenises. Our own kernels are covered by those versions.
+macro_rules! class_of {
+    ($architecture:literal) => {
+        concat!(
+            $architecture,
+            "/libjpeg-turbo-rs-0.9/fast_image_resize-6.1/png-0.18/image-webp-0.2/tokenizers-0.23"
+        )
+    };
+}
+
+/// The numerics class of this build: workers of one class give equal bytes. It begins with the
+/// architecture.
 pub const NUMERICS: &str = if cfg!(target_arch = "x86_64") {
-    "x86_64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+    class_of!("x86_64")
 } else if cfg!(target_arch = "aarch64") {
-    "aarch64/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+    class_of!("aarch64")
 } else {
-    "other/libjpeg-turbo-rs-0.9/fast_image_resize-6.1"
+    class_of!("other")
 };

@@ -1,7 +1,9 @@
 //! A pipeline compiled: everything that does not depend on the split is decided here.
 
 use crate::{
-    Compiler, ExecError, Scratch, SplitInput, SplitOutput, ops,
+    Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput,
+    cache_point::{self, Point},
+    ops,
     sources::Reader,
     step::{Action, Step},
 };
@@ -19,6 +21,8 @@ pub struct Program {
     /// Fields an element has on its way, delivered or not.
     pub(crate) cells: usize,
     pub(crate) delivered: Vec<Delivered>,
+    /// The places to cache before the batch.
+    pub(crate) points: Vec<Point>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
     /// Elements that one record can become, as far as they are numbered.
@@ -78,14 +82,22 @@ impl Program {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
         let mut steps = Vec::new();
-        let mut batch_op = ("batch", 0);
+        let (mut batch_op, mut points) = (("batch", 0), 0);
+        let whole = |i: u32| i as usize > pipeline.batch_stage();
         for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
             if stage.op.batching().is_some() {
                 batch_op = (stage.op.name(), i);
                 continue;
             }
-            // Resolved before records are read.
-            if stage.op.dataset().is_some() {
+            // Resolved before records are read; and what is cached of whole batches is the object itself.
+            if stage.op.dataset().is_some() || whole(i) {
+                continue;
+            }
+            if stage.op.cache_point().is_some() {
+                let (name, ordinal, action) =
+                    (stage.op.name(), stage.ordinal, Action::Point(points));
+                steps.push(Step { name, blame: name, stage: i, ordinal, size: None, action });
+                points += 1;
                 continue;
             }
             let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
@@ -124,6 +136,7 @@ impl Program {
         if batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
         }
+        let points = cache_point::compile(pipeline, &names, &steps, &delivered)?;
         let fixed = (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged);
         let row_bytes = fixed.filter_map(|i| schema.item_bytes(i)).sum();
         let width = steps.iter().try_fold(1_u32, |n, step| n.checked_mul(step.action.width()));
@@ -137,6 +150,7 @@ impl Program {
             batching,
             cells: names.len(),
             delivered,
+            points,
             key_tensor: tensor(KEY_FIELD)?,
             copy_tensor: tensor(COPY_FIELD)?,
             width,
@@ -170,10 +184,38 @@ impl Program {
         crate::run::run(self, scratch, input, cancelled)
     }
 
+    /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) put aside at a
+    /// place to cache: makes what it makes of the records themselves, and lists the same records as
+    /// left out. Payloads of those are not there any more: `quarantined` is empty. `cancelled` is
+    /// asked before each element.
+    ///
+    /// # Errors
+    /// [`ExecError::Cache`] if `input.object` is damaged or of another pipeline; else as
+    /// [`run_split`](Self::run_split).
+    pub fn resume_split(
+        &self,
+        scratch: &mut Scratch,
+        input: &ResumeInput,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<SplitOutput, ExecError> {
+        crate::resume::resume(self, scratch, input, cancelled)
+    }
+
     /// The tensors of every frame this program writes; where sequences are padded, those of the
     /// remainder frame, which has them as they are.
     pub fn schema(&self) -> &Schema {
         &self.schema
+    }
+
+    /// The place to cache with this index among those of the pipeline.
+    pub(crate) fn point(&self, point: u32) -> Result<&Point, ExecError> {
+        self.points.get(point as usize).ok_or_else(|| {
+            let inner = self.points.len();
+            ExecError::Pipeline(format!(
+                "there is no `autocache` {point} to stop or begin at: the pipeline has {inner} before \
+                 its batch"
+            ))
+        })
     }
 
     /// The tensor that cell `cell` is delivered in.
@@ -233,7 +275,7 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
             }
             Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,
-            Action::InPlace { .. } | Action::Wait(_) | Action::Nothing => {}
+            Action::InPlace { .. } | Action::Wait(_) | Action::Point(_) | Action::Nothing => {}
         }
     }
 }
@@ -249,26 +291,28 @@ fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
 fn tensor_schema(pipeline: &Pipeline) -> Result<Schema, ExecError> {
     let mut tensors = Vec::new();
     for (name, field) in &pipeline.output_schema().fields {
-        let known = |dims: &[Option<u32>]| -> Option<Vec<usize>> {
-            dims.iter().map(|dim| dim.map(|dim| dim as usize)).collect()
-        };
-        let spec = match (dtype(field), field.shape.as_slice()) {
-            (dtype, [None, item @ ..]) => {
-                known(item).map(|item| TensorSpec::ragged(name, dtype, item))
-            }
-            (dtype, _) if field.dtype.size_bytes().is_none() => {
-                Some(TensorSpec::ragged(name, dtype, []))
-            }
-            (dtype, shape) => known(shape).map(|shape| TensorSpec::fixed(name, dtype, shape)),
-        };
-        tensors.push(spec.ok_or_else(|| {
+        tensors.push(tensor_spec(name, field).ok_or_else(|| {
             ExecError::Pipeline(format!("`{name}` is {field}, which cannot be stored"))
         })?);
     }
     Ok(Schema::new(tensors)?)
 }
 
-fn dtype(field: &FieldSchema) -> DType {
+/// The tensor of a field's values, one a row; none if they differ in more than their first dimension.
+pub(crate) fn tensor_spec(name: &str, field: &FieldSchema) -> Option<TensorSpec> {
+    let known = |dims: &[Option<u32>]| -> Option<Vec<usize>> {
+        dims.iter().map(|dim| dim.map(|dim| dim as usize)).collect()
+    };
+    match (dtype(field), field.shape.as_slice()) {
+        (dtype, [None, item @ ..]) => known(item).map(|item| TensorSpec::ragged(name, dtype, item)),
+        (dtype, _) if field.dtype.size_bytes().is_none() => {
+            Some(TensorSpec::ragged(name, dtype, []))
+        }
+        (dtype, shape) => known(shape).map(|shape| TensorSpec::fixed(name, dtype, shape)),
+    }
+}
+
+pub(crate) fn dtype(field: &FieldSchema) -> DType {
     use gristmill_pipeline::DType as Field;
     match field.dtype {
         Field::Bytes | Field::U8 => DType::U8,

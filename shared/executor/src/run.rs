@@ -2,10 +2,11 @@
 
 use crate::{
     ExecError, OpMetrics, Program,
+    capture::Capture,
     cell::{Cell, Place},
     element::Element,
     program::Delivered,
-    sources::FileIndex,
+    split::{Part, Pick, SplitInput, SplitOutput},
     staging::{Refused, Staging},
     step::Tools,
 };
@@ -24,108 +25,6 @@ mod tests;
 /// What errors and metrics call reading and parsing a record.
 const SOURCE: &str = "source";
 
-/// One split to run.
-#[derive(Clone, Debug)]
-pub struct SplitInput<'a> {
-    pub epoch: Epoch,
-    pub seed: u64,
-    pub on_error: ErrorPolicy,
-    /// What was read for it.
-    pub parts: Vec<Part<'a>>,
-    /// Which time the epoch has these records, from 0: each draws anew.
-    pub copy: u32,
-    /// The records to run, one after the other; if not given, all there are.
-    pub picks: Option<Vec<Pick>>,
-}
-
-/// Neighbours in a file.
-#[derive(Clone, Debug)]
-pub struct Part<'a> {
-    pub first: RecordKey,
-    pub n_records: u32,
-    /// The bytes of these records, framing included: [`FileIndex::byte_range`] of the file.
-    pub data: Bytes,
-    /// The index of the file they are in.
-    pub index: &'a FileIndex,
-}
-
-/// One record of what was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pick {
-    pub part: u32,
-    /// From 0 in its part.
-    pub record: u32,
-    /// Which time the epoch has it.
-    pub copy: u32,
-}
-
-impl<'a> SplitInput<'a> {
-    /// All records of one part, once, for epoch 0 of seed 0; a bad one is an error.
-    pub fn whole(part: Part<'a>) -> Self {
-        let on_error = ErrorPolicy::Fail;
-        SplitInput { epoch: 0, seed: 0, on_error, parts: vec![part], copy: 0, picks: None }
-    }
-
-    /// How many records are run.
-    fn n_records(&self) -> u32 {
-        match &self.picks {
-            Some(picks) => picks.len() as u32,
-            None => self.parts.iter().map(|part| part.n_records).sum(),
-        }
-    }
-}
-
-impl Part<'_> {
-    /// Checks that its bytes are those of its records.
-    fn check(&self) -> Result<(), ExecError> {
-        let Part { first, n_records, index, data } = self;
-        let expected = index.byte_range(first.record, *n_records).ok_or_else(|| {
-            let records = index.len();
-            ExecError::Source(format!(
-                "{first} and {n_records} on are not in the index of a file of {records} records"
-            ))
-        })?;
-        let data_bytes = data.len() as u64;
-        if data_bytes == expected.end - expected.start {
-            return Ok(());
-        }
-        Err(ExecError::Source(format!(
-            "bytes {}..{} of the file were read as {data_bytes} bytes",
-            expected.start, expected.end
-        )))
-    }
-
-    /// Its records in order: number and bytes.
-    fn records(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
-        let mut start = 0;
-        let sizes = self.index.sizes(self.first.record, self.n_records);
-        (0..self.n_records).zip(sizes).map(move |(i, stored_bytes)| {
-            let end = start + stored_bytes as usize;
-            (i, std::mem::replace(&mut start, end)..end)
-        })
-    }
-}
-
-/// What a split became.
-#[derive(Clone, Debug)]
-pub struct SplitOutput {
-    /// The chunk object: full batches, then at most one remainder frame. Without any row it is an
-    /// object without frames.
-    pub object: Vec<u8>,
-    /// Rows in all, those of the remainder included.
-    pub rows: u32,
-    /// Full batches.
-    pub batches: u32,
-    /// Rows of the remainder frame; 0 if there is none.
-    pub remainder_rows: u32,
-    /// Records left out, in order.
-    pub skipped: Vec<SkippedRecord>,
-    /// Payloads of the records left out, under [`ErrorPolicy::Quarantine`].
-    pub quarantined: Vec<(RecordKey, Bytes)>,
-    /// The source, then every operator in the order of the pipeline.
-    pub metrics: Vec<OpMetrics>,
-}
-
 /// What one thread works with: buffers that grow to what the largest element needs, and stay.
 pub struct Scratch {
     pub(crate) cells: Vec<Cell>,
@@ -134,6 +33,8 @@ pub struct Scratch {
     pub(crate) places: Vec<(Place, [usize; 2])>,
     pub(crate) tools: Tools,
     pub(crate) writer: ChunkWriter,
+    /// Of what is put aside.
+    pub(crate) cache: ChunkWriter,
     staging: Staging,
 }
 
@@ -152,6 +53,7 @@ impl Scratch {
             staging: Staging::default(),
             // What batches of pixels lose to zstd is not worth its time.
             writer: ChunkWriter::new(Codec::Stored),
+            cache: ChunkWriter::new(Codec::Stored),
         }
     }
 
@@ -184,30 +86,36 @@ pub(crate) fn run(
     input: &SplitInput<'_>,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<SplitOutput, ExecError> {
-    scratch.writer.reset();
-    scratch.staging.reset();
-    if scratch.cells.len() != program.cells {
-        return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
-    }
     input.parts.iter().try_for_each(Part::check)?;
-    let outcome = Run::new(program, scratch, input, cancelled).split();
-    if outcome.is_err() {
-        scratch.writer.reset();
-    }
-    outcome
+    let point = input.put.map(|point| program.point(point)).transpose()?;
+    let left = input.n_records();
+    let SplitInput { epoch, seed, on_error, .. } = *input;
+    let mut run = Run::new(program, scratch, Terms { epoch, seed, on_error }, left, cancelled)?;
+    run.capture = point.map(|point| Capture::new(program, point, left));
+    run.split(input)
+}
+
+/// What holds for all records of a split.
+#[derive(Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) epoch: Epoch,
+    pub(crate) seed: u64,
+    pub(crate) on_error: ErrorPolicy,
 }
 
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
     pub(crate) scratch: &'a mut Scratch,
-    pub(crate) input: &'a SplitInput<'a>,
+    pub(crate) terms: Terms,
     pub(crate) cancelled: &'a dyn Fn() -> bool,
     /// The source, the steps, the batch.
     pub(crate) metrics: Vec<OpMetrics>,
     skipped: Vec<SkippedRecord>,
     quarantined: Vec<(RecordKey, Bytes)>,
-    /// Records not yet begun.
-    left: u32,
+    /// What is put aside, if anything is.
+    pub(crate) capture: Option<Capture<'a>>,
+    /// Records, or elements of a cache, not yet begun.
+    pub(crate) left: u32,
     /// Which time the epoch has the record at hand.
     pub(crate) copy: u32,
     /// Whether a frame is open, and its rows so far. Not of staged batches.
@@ -215,44 +123,58 @@ pub(crate) struct Run<'a> {
     pub(crate) row: usize,
     batches: u32,
     /// The end of the last thing timed and so the start of the next.
-    lap: Instant,
+    pub(crate) lap: Instant,
 }
 
 impl<'a> Run<'a> {
-    fn new(
+    pub(crate) fn new(
         program: &'a Program,
         scratch: &'a mut Scratch,
-        input: &'a SplitInput<'a>,
+        terms: Terms,
+        left: u32,
         cancelled: &'a dyn Fn() -> bool,
-    ) -> Self {
+    ) -> Result<Self, ExecError> {
+        // Of what did not end well before.
+        scratch.writer.reset();
+        scratch.cache.reset();
+        scratch.staging.reset();
+        if scratch.cells.len() != program.cells {
+            return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
+        }
         let mut metrics = vec![OpMetrics::new(SOURCE, None)];
         for step in &program.steps {
             metrics.push(OpMetrics::new(step.name, Some(step.stage)));
         }
         let (batch, stage) = program.batch_op;
         metrics.push(OpMetrics::new(batch, Some(stage)));
-        Run {
+        Ok(Run {
             program,
             scratch,
-            input,
+            terms,
             cancelled,
             metrics,
             skipped: Vec::new(),
             quarantined: Vec::new(),
-            left: input.n_records(),
-            copy: input.copy,
+            capture: None,
+            left,
+            copy: 0,
             open: false,
             row: 0,
             batches: 0,
             lap: Instant::now(),
-        }
+        })
     }
 
-    fn split(mut self) -> Result<SplitOutput, ExecError> {
-        let input = self.input;
-        let rows = (self.left as usize).saturating_mul(self.program.width.min(64) as usize);
+    /// Room for the rows of all that is left, each of which can become `width`.
+    pub(crate) fn reserve(&mut self, width: u32) {
+        let rows = (self.left as usize).saturating_mul(width.min(64) as usize);
         // Headers and footer take a little more; growing once for a small split is no harm.
         self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
+    }
+
+    fn split(mut self, input: &SplitInput<'_>) -> Result<SplitOutput, ExecError> {
+        self.reserve(self.program.width);
+        self.copy = input.copy;
         let Some(picks) = &input.picks else {
             for part in &input.parts {
                 for (i, bytes) in part.records() {
@@ -289,13 +211,15 @@ impl<'a> Run<'a> {
             Ok(()) => {}
             Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
             Err(Fault::Fatal(error)) => return Err(error),
-            Err(Fault::Record { op, reason }) => self.bad_record(key, op, reason, stored)?,
+            Err(Fault::Record { op, reason }) => {
+                self.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, Some(stored))?;
+            }
         }
         self.left -= 1;
         Ok(())
     }
 
-    fn finish(mut self) -> Result<SplitOutput, ExecError> {
+    pub(crate) fn finish(mut self) -> Result<SplitOutput, ExecError> {
         self.lap = Instant::now();
         let mut remainder_rows = self.row as u32;
         match (self.open, self.row) {
@@ -309,11 +233,21 @@ impl<'a> Run<'a> {
                 self.count_batches(u64::from(batches) + u64::from(rows > 0), 0);
             }
         }
+        let cached = self.capture.take().map(|capture| self.end_capture(capture)).transpose()?;
         let Run { program, scratch, skipped, quarantined, metrics, batches, .. } = self;
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
         let rows = batched.saturating_add(remainder_rows);
-        Ok(SplitOutput { object, rows, batches, remainder_rows, skipped, quarantined, metrics })
+        Ok(SplitOutput {
+            object,
+            rows,
+            batches,
+            remainder_rows,
+            skipped,
+            quarantined,
+            metrics,
+            cached,
+        })
     }
 
     /// Opens a frame for the rows to come, if there is none.
@@ -346,45 +280,56 @@ impl<'a> Run<'a> {
     }
 
     /// Applies the job's policy to a record that failed. Its half-written row is written again; what
-    /// it had already become stays.
-    fn bad_record(
+    /// it had already become stays. `stored` is not known of a record that comes from a cache.
+    pub(crate) fn bad_record(
         &mut self,
-        key: RecordKey,
-        op: &'static str,
-        reason: String,
-        stored: &[u8],
+        record: SkippedRecord,
+        stored: Option<&[u8]>,
     ) -> Result<(), ExecError> {
         if self.open {
             self.scratch.writer.truncate_ragged(self.row)?;
         }
-        let record = SkippedRecord { key, op: op.to_owned(), reason };
-        match self.input.on_error {
+        match self.terms.on_error {
             ErrorPolicy::Fail => return Err(ExecError::Record(record)),
             ErrorPolicy::Skip => {}
             ErrorPolicy::Quarantine => {
                 // A copy: a slice would keep the whole split's bytes alive.
-                let raw = self.program.reader.raw(stored);
-                self.quarantined.push((key, Bytes::copy_from_slice(raw)));
+                let raw = stored.map(|stored| self.program.reader.raw(stored));
+                let raw = raw.map(|raw| (record.key, Bytes::copy_from_slice(raw)));
+                self.quarantined.extend(raw);
             }
         }
         self.skipped.push(record);
         Ok(())
     }
 
-    /// One record into the rows of what it becomes. A panic on the way is that record's error.
+    /// One record into the rows of what it becomes.
     fn record(&mut self, key: RecordKey, stored: &[u8]) -> Result<(), Fault> {
         self.begin_frame()?;
-        let mut at = SOURCE;
-        // What a panic leaves half-written is written anew by the next element.
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let read = self.program.reader.read(stored, &mut self.scratch.cells);
+        let outcome = self.guarded(|run, at| {
+            let read = run.program.reader.read(stored, &mut run.scratch.cells);
             let (record, kept_bytes) =
                 read.map_err(|reason| Fault::Record { op: SOURCE, reason })?;
-            let active_ns = self.lap();
-            self.metrics[0].add(active_ns, 1, stored.len(), kept_bytes);
-            self.scratch.places.clear();
-            self.steps(0, Element { key, record, copy: 0, level: 0 }, &mut at)
-        }));
+            let active_ns = run.lap();
+            run.metrics[0].add(active_ns, 1, stored.len(), kept_bytes);
+            run.scratch.places.clear();
+            run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
+        });
+        match &mut self.capture {
+            Some(capture) => capture.end_record(key, outcome),
+            None => outcome,
+        }
+    }
+
+    /// Does `work` on one record; a panic on the way is that record's error, put down to the operator
+    /// that `work` says it is at.
+    pub(crate) fn guarded(
+        &mut self,
+        work: impl FnOnce(&mut Self, &mut &'static str) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let mut at = SOURCE;
+        // What a panic leaves half-written is written anew by the next element.
+        let outcome = catch_unwind(AssertUnwindSafe(|| work(self, &mut at)));
         outcome.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -117,6 +117,8 @@ pub(crate) enum Action {
         kernel: Box<dyn Extract>,
     },
     Wait(Duration),
+    /// A place to cache: index in [`Program::points`](crate::Program).
+    Point(usize),
     /// The value is already what the operator asks for.
     Nothing,
 }

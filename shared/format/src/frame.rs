@@ -183,6 +183,14 @@ impl<'a> TensorView<'a> {
         self.values().get(self.row_bytes(row, end))
     }
 
+    /// Where the values of one row are in the frame's bytes, `None` past the last.
+    pub fn row_range(&self, row: usize) -> Option<std::ops::Range<usize>> {
+        let end = row.checked_add(1).filter(|end| *end <= self.frame.rows())?;
+        let start = self.frame.layout.values(self.tensor)?.start;
+        let within = self.row_bytes(row, end);
+        Some(start + within.start..start + within.end)
+    }
+
     /// Bytes, within the values, of rows `from..to`; both must be at most the number of rows.
     pub(crate) fn row_bytes(&self, from: usize, to: usize) -> std::ops::Range<usize> {
         let item_bytes = self.frame.schema().item_bytes(self.tensor).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! Names for results: equal fingerprints mean equal bytes.
 
-use crate::{Declaration, Op, Pipeline, Randomness, Source, Stage};
+use crate::{Declaration, DescribedOp, DescribedPrefix, Op, Pipeline, Randomness, Source, Stage};
 use gristmill_types::{Epoch, Fingerprint};
 use serde::Serialize;
 
@@ -34,11 +34,16 @@ impl<'a> OpIdentity<'a> {
     }
 }
 
+/// Operators as they take part: places to cache change no result, and do not.
+fn identities(stages: &[Stage]) -> impl Iterator<Item = OpIdentity<'_>> {
+    stages.iter().filter(|stage| stage.op.cache_point().is_none()).map(OpIdentity::new)
+}
+
 impl Pipeline {
     /// What this pipeline is over `dataset` in numerics class `numerics`, whatever seed and epoch.
     /// Neither its name, nor where the data lies, nor what trainers do last is part of it.
     pub fn fingerprint(&self, dataset: &Fingerprint, numerics: &str) -> Fingerprint {
-        self.identify(self.stages().len(), dataset, numerics, None)
+        self.prefix_fingerprint(self.stages().len(), dataset, numerics, None)
     }
 
     /// What each prefix yields, by the number of its operators: entry 0 is the source alone, the
@@ -53,12 +58,13 @@ impl Pipeline {
         let random = |stage: &Stage| stage.op.declaration().randomness == Randomness::Random;
         let prefix = |ops: usize| {
             let drawn = self.stages()[..ops].iter().any(random).then_some((seed, epoch));
-            self.identify(ops, dataset, numerics, drawn)
+            self.prefix_fingerprint(ops, dataset, numerics, drawn)
         };
         (0..=self.stages().len()).map(prefix).collect()
     }
 
-    fn identify(
+    /// What the first `ops` operators make.
+    pub(crate) fn prefix_fingerprint(
         &self,
         ops: usize,
         dataset: &Fingerprint,
@@ -70,9 +76,25 @@ impl Pipeline {
             numerics,
             dataset: *dataset,
             source: self.source(),
-            ops: self.stages()[..ops].iter().map(OpIdentity::new).collect(),
+            ops: identities(&self.stages()[..ops]).collect(),
             drawn,
         };
         Fingerprint::of("gristmill pipeline v1", crate::pipeline::to_json(&identity).as_bytes())
+    }
+    /// What takes part in it; nothing drawn.
+    pub(crate) fn describe(&self, ops: usize) -> DescribedPrefix {
+        // Plain data without maps of other keys than text always has a JSON form.
+        let params = |op: &Op| serde_json::to_value(op).unwrap_or_default();
+        let described = identities(&self.stages()[..ops]).map(|identity| DescribedOp {
+            op: identity.op.to_owned(),
+            version: identity.version,
+            params: params(identity.params),
+            ordinal: identity.ordinal,
+        });
+        DescribedPrefix {
+            source: serde_json::to_value(self.source()).unwrap_or_default(),
+            ops: described.collect(),
+            drawn: None,
+        }
     }
 }

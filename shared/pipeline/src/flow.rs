@@ -1,6 +1,6 @@
 //! The schema as it flows through the operators while a pipeline is checked.
 
-use crate::{Cardinality, DType, Declaration, FieldSchema, Schema, Scope};
+use crate::{Cardinality, DType, Declaration, FieldSchema, Randomness, Schema, Scope};
 use std::collections::BTreeMap;
 
 /// The schema so far, and who wrote each field: what a refusal needs to say.
@@ -12,6 +12,10 @@ pub(crate) struct Flow {
     recounted: Option<&'static str>,
     /// The first operator on the sequence of records.
     resequenced: Option<&'static str>,
+    /// The first operator that draws at random, and whether it works on the sequence of records.
+    random: Option<(&'static str, bool)>,
+    /// Whether elements may have been cached before.
+    cached: bool,
 }
 
 impl Flow {
@@ -105,8 +109,32 @@ impl Flow {
         }
     }
 
-    /// Notes what an operator did to the number and the order of elements.
+    /// The first operator that draws at random, and whether it works on the sequence of records.
+    pub(crate) fn random(&self) -> Option<(&'static str, bool)> {
+        self.random
+    }
+
+    /// Notes that elements may be cached here.
+    pub(crate) fn pass_cache_point(&mut self) {
+        self.cached = true;
+    }
+
+    /// Refuses an operator on the sequence of records after a place to cache.
+    pub(crate) fn comes_before_caches(&self, op: &str) -> Result<(), String> {
+        match self.cached {
+            false => Ok(()),
+            true => Err(format!(
+                "`{op}` comes after `autocache`, but decides which records are read, before anything is \
+                 cached: put it before"
+            )),
+        }
+    }
+
+    /// Notes what an operator did to the number and the order of elements, and whether it drew.
     pub(crate) fn pass(&mut self, declared: &Declaration) {
+        if declared.randomness == Randomness::Random {
+            self.random.get_or_insert((declared.name, declared.scope == Scope::Global));
+        }
         if declared.scope == Scope::Global {
             self.resequenced.get_or_insert(declared.name);
         } else if declared.cardinality != Cardinality::OneToOne {

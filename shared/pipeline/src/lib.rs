@@ -7,6 +7,7 @@
 
 mod asset;
 mod batching;
+mod cache_point;
 mod deliver;
 mod error;
 mod fingerprint;
@@ -23,6 +24,7 @@ mod table;
 
 pub use asset::{Asset, MAX_ASSET_BYTES};
 pub use batching::{Batching, Buckets, Padding};
+pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use deliver::Deliver;
 pub use error::PipelineError;
 pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};

@@ -288,11 +288,20 @@ operators!(
     Batch,
     PaddedBatch,
     BucketBySequenceLength,
+    Autocache,
     Sleep,
     Inflate,
 );
 
 impl Op {
+    /// The place to cache that it is, if it is one.
+    pub fn cache_point(&self) -> Option<&ops::Autocache> {
+        match self {
+            Op::Autocache(op) => Some(op),
+            _ => None,
+        }
+    }
+
     /// The name used in pipeline files.
     pub fn name(&self) -> &'static str {
         self.declaration().name
@@ -312,7 +321,8 @@ impl Op {
 pub struct Stage {
     pub op: Op,
     /// Place in the graph as its author wrote it, from 0: keys the randomness of the operator, so
-    /// that moving it does not change what it draws.
+    /// that moving it does not change what it draws. Places to cache do not count: theirs go down
+    /// from [`MAX_OPS`](crate::pipeline::MAX_OPS), so that adding one changes no draw.
     pub ordinal: u32,
     /// The author forbids moving it.
     pub keep_position: bool,

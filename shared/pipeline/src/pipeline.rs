@@ -16,8 +16,8 @@ mod tests;
 
 /// Version of the canonical form.
 const CANONICAL_VERSION: u32 = 1;
-/// Most operators of a pipeline.
-const MAX_OPS: usize = 1024;
+/// Most operators of a pipeline, places to cache among them.
+pub(crate) const MAX_OPS: usize = 1024;
 
 /// A pipeline that can run: its schema is known on every edge, and it ends in one batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,9 +84,10 @@ impl Pipeline {
         let source = Source::parse(source.ok_or_else(|| missing("source"))?)?;
         let ops = ops.ok_or_else(|| missing("ops"))?;
         let mut stages = Vec::new();
-        for (ordinal, node) in (0..).zip(op_nodes(ops)?) {
-            stages.push(parse_stage(ordinal, node, signatures)?);
+        for node in op_nodes(ops)? {
+            stages.push(parse_stage(node, signatures)?);
         }
+        number(&mut stages)?;
         let deliver_line = deliver.and_then(|node| node.line);
         let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
         let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
@@ -152,15 +153,22 @@ impl Pipeline {
         for stage in &mut stages {
             let line = stage.line;
             let at = |message: String| PipelineError::at_line(line, message);
-            if batching.is_some() {
+            // The last place to cache is that of what is delivered.
+            if batching.is_some() && stage.op.cache_point().is_none() {
                 let name = stage.op.name();
                 let message = match stage.op.batching() {
                     Some(_) => format!("`{name}` comes after a batch; keep one of them"),
                     None => {
-                        format!("`{name}` comes after `batch`; move it before, `batch` is last")
+                        format!(
+                            "`{name}` comes after `batch`; move it before: after `batch` only \
+                             `autocache` may come"
+                        )
                     }
                 };
                 return Err(at(message));
+            }
+            if stage.op.dataset().is_some() {
+                flow.comes_before_caches(stage.op.name()).map_err(at)?;
             }
             stage.op.infer(&mut flow).map_err(at)?;
             flow.pass(stage.op.declaration());
@@ -168,7 +176,7 @@ impl Pipeline {
                 op.settle(&flow);
             }
             schemas.push(flow.schema().clone());
-            batching = stage.op.batching();
+            batching = batching.or(stage.op.batching());
         }
         let Some(batching) = batching else {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
@@ -222,9 +230,16 @@ impl Pipeline {
         &self.source.paths
     }
 
-    /// The operators in the order they run; the last one is the batch.
+    /// The operators in the order they run; the last one is the batch, or the place to cache after it.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
+    }
+
+    /// Index of the batch among the operators.
+    pub fn batch_stage(&self) -> usize {
+        let batch = self.stages.iter().rposition(|stage| stage.op.batching().is_some());
+        // Every pipeline that was checked has one.
+        batch.unwrap_or(self.stages.len())
     }
 
     /// What trainers do with delivered batches.
@@ -343,7 +358,7 @@ fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
 }
 
 /// `- name`, or `- name: { parameters }`.
-fn parse_stage(ordinal: u32, node: &Node, signatures: &Signatures) -> Result<Stage, PipelineError> {
+fn parse_stage(node: &Node, signatures: &Signatures) -> Result<Stage, PipelineError> {
     let (name, params) = match &node.value {
         Value::Str(name) => (name, None),
         Value::Map(entries) => match entries.as_slice() {
@@ -374,7 +389,30 @@ fn parse_stage(ordinal: u32, node: &Node, signatures: &Signatures) -> Result<Sta
     let keep_position = params.bool("keep_position", false)?;
     let assume_commutes = params.bool("assume_commutes", false)?;
     params.finish()?;
-    Ok(Stage { op, ordinal, keep_position, assume_commutes, line: node.line })
+    Ok(Stage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
+}
+
+/// Gives operators their ordinals: from 0, places to cache from [`MAX_OPS`] down, so that one more of
+/// these changes nobody's draws.
+fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
+    let (mut next, mut next_point) = (0_u32, MAX_OPS as u32);
+    let mut after_point = false;
+    for stage in stages {
+        let is_point = stage.op.cache_point().is_some();
+        if is_point && after_point {
+            let message = "`autocache` comes after `autocache`; keep one of them";
+            return Err(PipelineError::at_line(stage.line, message));
+        }
+        after_point = is_point;
+        if is_point {
+            stage.ordinal = next_point;
+            next_point -= 1;
+        } else {
+            stage.ordinal = next;
+            next += 1;
+        }
+    }
+    Ok(())
 }
 
 fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     random::DrawKey,
     sources::{
+        FileIndex,
         example::tests::{bytes, example, floats, ints},
         tests::{framed, index},
     },
@@ -16,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+mod caching;
 mod elements;
 mod fused;
 mod parsing;

@@ -1,5 +1,6 @@
 //! The operators' parameters, one file each. The executor gives them effect.
 
+mod autocache;
 mod batch;
 mod bucket_by_sequence_length;
 mod cast;
@@ -51,6 +52,7 @@ mod tokenise;
 mod truncate;
 mod vertical_flip;
 
+pub use autocache::Autocache;
 pub use batch::Batch;
 pub(crate) use batch::MAX_BATCH_SIZE;
 pub use bucket_by_sequence_length::BucketBySequenceLength;

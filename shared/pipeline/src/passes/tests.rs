@@ -155,3 +155,55 @@ fn draws_stay_with_their_operator() {
     let frozen = Pipeline::from_canonical(&ordered.canonical_json()).unwrap();
     assert_eq!(frozen.canonical_json(), ordered.canonical_json());
 }
+
+#[test]
+fn nothing_crosses_a_place_to_cache() {
+    let size = "decode: { typical_size: [375, 500] }";
+    let (order, notes) = optimised(&format!(
+        "- {size}\n- vertical_flip: {{ p: 1 }}\n- autocache: {{ reuse_random: true }}\n- resize: {{ size: 224 }}\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["decode", "vertical_flip", "autocache", "resize", "batch"]);
+    assert!(notes.is_empty(), "{notes:?}");
+    // A filter goes up as far as the point; what inflates goes down as far as it.
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- autocache\n- flip\n- filter: {{ field: label, min: 1 }}\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["decode", "resize", "autocache", "filter", "flip", "batch"]);
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- normalise: {{ mean: [0, 0, 0], std: [1, 1, 1] }}\n- pad: {{ padding: 1 }}\n- autocache\n- layout: {{ to: chw }}\n- batch: {{ size: 4 }}\n- autocache"
+    ));
+    let points: Vec<usize> = (0..order.len()).filter(|i| order[*i] == "autocache").collect();
+    assert_eq!(points, [4, 7], "{order:?}");
+    // Operators on the dataset come first, also before a point.
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- take: {{ count: 4 }}\n- autocache\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["take", "decode", "resize", "autocache", "batch"]);
+}
+
+#[test]
+fn dead_operators_go_and_places_to_cache_stay() {
+    let (order, notes) = optimised(
+        "- decode
+         - autocache
+         - flip: { p: 0 }
+         - autocache: { reuse_random: true }
+         - drop: { fields: [label] }
+         - resize: { size: 8 }
+         - autocache: { reuse_random: true }
+         - batch: { size: 4 }",
+    );
+    let expected = ["decode", "autocache", "autocache", "drop", "resize", "autocache", "batch"];
+    assert_eq!(order, expected);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let (order, _) = optimised(
+        "- decode
+         - resize: { size: 8 }
+         - copy: { field: image, into: seen }
+         - copy: { field: image, into: unseen }
+         - autocache
+         - drop: { fields: [unseen] }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "copy", "autocache", "batch"]);
+}

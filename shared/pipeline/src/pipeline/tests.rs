@@ -5,6 +5,7 @@ use crate::{DType, FeatureDType, FieldSchema, Format, ValueRange};
 use gristmill_types::Fingerprint;
 use proptest::prelude::*;
 
+mod caching;
 mod images;
 mod parsing;
 mod sequences;
@@ -172,7 +173,7 @@ fn batch_comes_once_and_last() {
     let after = format!("{good}  - batch: {{ size: 2 }}\n  - flip\n");
     assert_eq!(
         ops_error(&after),
-        "line 10: `flip` comes after `batch`; move it before, `batch` is last"
+        "line 10: `flip` comes after `batch`; move it before: after `batch` only `autocache` may come"
     );
 }
 
@@ -448,6 +449,7 @@ fn any_ops() -> impl Strategy<Value = String> {
         )),
     ];
     let pixels = prop_oneof![
+        Just("autocache: { reuse_random: true }\n  - flip".to_owned()),
         number(0.0, 1.0).prop_map(|p| format!("flip: {{ p: {p:?} }}")),
         (0.0..100.0).prop_map(|ms| format!("sleep: {{ ms: {ms:?}, keep_position: true }}")),
         Just("cast: { dtype: u8 }".to_owned()),

@@ -1,0 +1,62 @@
+//! Cache objects: splits resumed from what somebody says was put aside.
+
+use crate::{one_line, read_everything::reseal};
+use bytes::Bytes;
+use gristmill_executor::{ExecError, Program, ResumeInput};
+use gristmill_format::{Chunk, Limits};
+use gristmill_pipeline::Pipeline;
+use gristmill_types::ErrorPolicy;
+use std::sync::LazyLock;
+
+fn program(yaml: &str) -> Program {
+    let pipeline = Pipeline::parse(yaml).expect("a target's pipeline is valid");
+    Program::compile(&pipeline).expect("a target's pipeline compiles")
+}
+
+/// Images of any size, whose sizes stand beside them; some of them are read by two operators.
+static IMAGES: LazyLock<Program> = LazyLock::new(|| {
+    program(
+        "source: { tfrecord: x, features: { image: { dtype: bytes } } }\n\
+         ops: [decode, autocache, flip, random_resized_crop: { size: 8 }, batch: { size: 2 }]",
+    )
+});
+
+/// Byte strings that are parsed and numbers of any count.
+static LINES: LazyLock<Program> = LazyLock::new(|| {
+    program(
+        "source: { tfrecord: x, features: { line: { dtype: bytes }, any: { dtype: i64, shape: [-1] }, two: { dtype: f32, shape: [2] } } }\n\
+         ops: [autocache, parse_json: { field: line, features: { i: { dtype: i64 } } }, truncate: { field: any, length: 4 }, flat_map: { field: two }, duplicate, padded_batch: { size: 3 }]",
+    )
+});
+
+/// Cache objects, also with their checksums put right, so that damage reaches the code behind them.
+pub fn cache(bytes: &[u8]) {
+    let mut sealed = bytes.to_vec();
+    // Where there is no trailer, there is nothing to put right.
+    let _ = reseal(&mut sealed);
+    for bytes in [bytes, &sealed] {
+        for program in [&*IMAGES, &*LINES] {
+            resume(program, bytes);
+        }
+    }
+}
+
+fn resume(program: &Program, bytes: &[u8]) {
+    let (object, on_error) = (Bytes::copy_from_slice(bytes), ErrorPolicy::Skip);
+    let input = ResumeInput { point: 0, object, epoch: 3, seed: 1, on_error };
+    let output = match program.resume_split(&mut program.scratch(), &input, &|| false) {
+        Ok(output) => output,
+        Err(error @ ExecError::Cache { .. }) => return one_line(&error.to_string()),
+        Err(error) => panic!("it is the object's fault: {error}"),
+    };
+    for skipped in &output.skipped {
+        assert!(!skipped.reason.contains(char::is_control), "{:?}", skipped.reason);
+        // Caught, but still a mistake of ours.
+        let panicked = skipped.reason.starts_with("the operator panicked");
+        assert!(!panicked, "{}: {}", skipped.op, skipped.reason);
+    }
+    let chunk = Chunk::open(Bytes::from(output.object), &Limits::default());
+    let chunk = chunk.expect("what was written can be read");
+    let rows: u64 = chunk.frames().iter().map(|frame| u64::from(frame.rows)).sum();
+    assert_eq!(rows, u64::from(output.rows));
+}

@@ -1,0 +1,217 @@
+//! Putting elements aside at a place to cache, on their way through the steps.
+//!
+//! What is put aside must not depend on what comes after: an element that fails later is kept, and so
+//! are those that its record still becomes before the place, though none of them goes on.
+
+use crate::{
+    ExecError, Program,
+    cache_point::{Point, PointField, REUSED_EPOCH, Refused},
+    cell::Place,
+    element::Element,
+    run::{Fault, Run, Scratch},
+};
+use gristmill_format::{ChunkWriter, FormatError, FrameKind};
+use gristmill_types::{Epoch, RecordKey, SkippedRecord};
+
+/// Frames end when they have this many bytes: whoever reads one back checks it and uses it while a
+/// processor's cache still has it, and values of differing length, which are collected beside the
+/// object, take no more room than this. A larger element is a frame of its own.
+const FRAME_BYTES: usize = 2 << 20;
+
+/// Elements of one split on their way into the cache.
+pub(crate) struct Capture<'a> {
+    point: &'a Point,
+    /// Rows to plan frames for: elements that are expected to come.
+    expected: usize,
+    /// Place in the split of the record at hand.
+    record: u32,
+    frame: OpenFrame,
+    /// Why the record at hand failed after the place.
+    failed: Option<Fault>,
+    /// Records refused before the place, with their place in the split.
+    refused: Vec<(u32, SkippedRecord)>,
+}
+
+/// The frame being filled; of 0 planned rows if there is none.
+#[derive(Clone, Copy, Default)]
+struct OpenFrame {
+    planned: usize,
+    rows: usize,
+    bytes: usize,
+}
+
+impl<'a> Capture<'a> {
+    /// Of `records` records that run through `program` and past `point`.
+    pub(crate) fn new(program: &Program, point: &'a Point, records: u32) -> Self {
+        let before = program.steps[..point.step].iter();
+        let width = before.fold(1_u32, |n, step| n.saturating_mul(step.action.width()));
+        // Lists of 65,536 items can be, but few have more than this many.
+        let expected = (records as usize).saturating_mul(width.min(64) as usize);
+        let (frame, failed, refused) = (OpenFrame::default(), None, Vec::new());
+        Capture { point, expected, record: 0, frame, failed, refused }
+    }
+
+    /// Ends a record: `outcome` is what became of it before the place. Returns what became of it in all.
+    pub(crate) fn end_record(
+        &mut self,
+        key: RecordKey,
+        outcome: Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        if let Err(Fault::Record { op, reason }) = &outcome {
+            let record = SkippedRecord { key, op: (*op).to_owned(), reason: reason.clone() };
+            self.refused.push((self.record, record));
+        }
+        self.record += 1;
+        // What came first in time counts, as it does where nothing is put aside.
+        match (self.failed.take(), outcome) {
+            (Some(failed), Ok(()) | Err(Fault::Record { .. })) => Err(failed),
+            (_, outcome) => outcome,
+        }
+    }
+
+    fn fault(&self, error: FormatError) -> Fault {
+        Fault::Fatal(self.point.error(error))
+    }
+}
+
+impl Run<'_> {
+    /// Whether elements are put aside at step `i`.
+    pub(crate) fn is_captured(&self, i: usize) -> bool {
+        self.capture.as_ref().is_some_and(|capture| capture.point.step == i)
+    }
+
+    /// The epoch as which step `i` draws.
+    pub(crate) fn drawn_epoch(&self, i: usize) -> Epoch {
+        match &self.capture {
+            Some(capture) if i < capture.point.step => REUSED_EPOCH,
+            _ => self.terms.epoch,
+        }
+    }
+
+    /// Puts an element aside at step `i`, and takes it on.
+    pub(crate) fn put(&mut self, i: usize, element: Element<'_>) -> Result<(), Fault> {
+        let bytes = self.store(element)?;
+        let active_ns = self.lap();
+        self.metrics[i + 1].add(active_ns, 1, bytes, bytes);
+        if self.capture.as_ref().is_some_and(|capture| capture.failed.is_some()) {
+            return Ok(());
+        }
+        match self.guarded(|run, at| run.steps(i + 1, element, at)) {
+            Err(fault @ Fault::Record { .. }) => {
+                if let Some(capture) = &mut self.capture {
+                    capture.failed = Some(fault);
+                }
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    /// Copies what is needed of an element into the cache's frame. Returns its bytes.
+    fn store(&mut self, element: Element<'_>) -> Result<usize, Fault> {
+        let (copy, row) = (self.copy, self.row);
+        let Some(capture) = &mut self.capture else { return Ok(0) };
+        let Scratch { cells, writer, cache, .. } = &mut *self.scratch;
+        let point = capture.point;
+        begin(capture, cache).map_err(|error| capture.fault(error))?;
+        let at = capture.frame.rows;
+        for field in &point.fields {
+            let cell = &cells[field.cell];
+            let value = match (&cell.place, field.row) {
+                (Place::Row, Some(tensor)) => writer.row_mut(tensor, row)?,
+                _ => cell.value(element.record, &[]),
+            };
+            store_field(field, cache, at, value).map_err(|error| capture.fault(error))?;
+            if let (Some(size), Some(sizes)) = (field.size, point.sizes) {
+                let row = cache.row_mut(sizes, at).map_err(|error| capture.fault(error))?;
+                for (slot, side) in row[size * 8..].as_chunks_mut::<4>().0.iter_mut().zip(cell.size)
+                {
+                    // Sides are at most what images can have, far below this.
+                    *slot = u32::try_from(side).unwrap_or(u32::MAX).to_le_bytes();
+                }
+            }
+        }
+        let origin = point.origin;
+        let numbers =
+            [(origin.copy, element.copy), (origin.record, capture.record), (origin.repeat, copy)];
+        let mut number = |tensor, bytes: &[u8]| -> Result<(), FormatError> {
+            cache.row_mut(tensor, at)?.copy_from_slice(bytes);
+            Ok(())
+        };
+        number(origin.key, &element.key.packed().to_le_bytes())?;
+        for (tensor, value) in numbers {
+            number(tensor, &value.to_le_bytes())?;
+        }
+        let bytes = point.element_bytes(cells);
+        capture.frame.rows += 1;
+        capture.frame.bytes += bytes;
+        if capture.frame.rows == capture.frame.planned || capture.frame.bytes >= FRAME_BYTES {
+            end(capture, cache).map_err(|error| capture.fault(error))?;
+        }
+        Ok(bytes)
+    }
+
+    /// Ends what is put aside: the cache object.
+    pub(crate) fn end_capture(&mut self, mut capture: Capture<'_>) -> Result<Vec<u8>, ExecError> {
+        let object = end_object(&mut capture, &mut self.scratch.cache);
+        let object = object.map_err(|error| capture.point.error(error))?;
+        let active_ns = self.lap();
+        self.metrics[capture.point.step + 1].add(active_ns, 0, 0, 0);
+        Ok(object)
+    }
+}
+
+fn store_field(
+    field: &PointField,
+    cache: &mut ChunkWriter,
+    row: usize,
+    value: &[u8],
+) -> Result<(), FormatError> {
+    if field.ragged {
+        return cache.push_ragged(field.tensor, value);
+    }
+    let to = cache.row_mut(field.tensor, row)?;
+    if to.len() != value.len() {
+        let (name, is, wanted) = (&field.name, value.len(), to.len());
+        let what = format!("`{name}` has {is} bytes, not {wanted}: please report this");
+        return Err(FormatError::invalid(what));
+    }
+    to.copy_from_slice(value);
+    Ok(())
+}
+
+fn begin(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+    if capture.frame.planned == 0 {
+        let most = (FRAME_BYTES / capture.point.row_bytes.max(1)).max(1);
+        let planned = capture.expected.clamp(1, most);
+        cache.begin_frame(&capture.point.schema, planned)?;
+        capture.frame = OpenFrame { planned, ..OpenFrame::default() };
+    }
+    Ok(())
+}
+
+fn end(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+    let OpenFrame { planned, rows, .. } = std::mem::take(&mut capture.frame);
+    capture.expected = capture.expected.saturating_sub(rows);
+    match planned {
+        0 => Ok(()),
+        _ => cache.end_frame(FrameKind::Batch, rows),
+    }
+}
+
+fn end_object(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<Vec<u8>, FormatError> {
+    end(capture, cache)?;
+    if !capture.refused.is_empty() {
+        let tensors = Refused::new()?;
+        cache.begin_frame(&tensors.schema, capture.refused.len())?;
+        for (row, (record, refused)) in capture.refused.iter().enumerate() {
+            let SkippedRecord { key, op, reason } = refused;
+            cache.row_mut(tensors.key, row)?.copy_from_slice(&key.packed().to_le_bytes());
+            cache.row_mut(tensors.record, row)?.copy_from_slice(&record.to_le_bytes());
+            cache.push_ragged(tensors.op, op.as_bytes())?;
+            cache.push_ragged(tensors.reason, reason.as_bytes())?;
+        }
+        cache.end_frame(FrameKind::Remainder, capture.refused.len())?;
+    }
+    cache.finish()
+}

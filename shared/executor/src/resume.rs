@@ -1,0 +1,279 @@
+//! Running the rest of a pipeline over what was put aside at a place to cache.
+
+use crate::{
+    ExecError, OpMetrics, Program, Scratch, SplitOutput,
+    cache_point::{Origin, Point, PointField, Refused},
+    cell::Place,
+    element::Element,
+    run::{Fault, Run, Terms},
+};
+use bytes::Bytes;
+use gristmill_format::{Chunk, Frame, Limits, Schema, TensorView};
+use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
+
+/// What metrics call reading elements from a cache.
+const CACHE: &str = "cache";
+
+/// One split to run from what was cached of it.
+#[derive(Clone, Debug)]
+pub struct ResumeInput {
+    /// The place where it was put aside: its index among those of the pipeline.
+    pub point: u32,
+    /// [`SplitOutput::cached`] of the run that put it aside.
+    pub object: Bytes,
+    pub epoch: Epoch,
+    pub seed: u64,
+    pub on_error: ErrorPolicy,
+}
+
+/// Longest reason for leaving a record out, in bytes: operators give a line.
+const MAX_REASON_BYTES: usize = 4096;
+
+/// Records refused before the place, with their place in the split, from first to last.
+type RefusedRecords = Peekable<IntoIter<(u32, SkippedRecord)>>;
+
+pub(crate) fn resume(
+    program: &Program,
+    scratch: &mut Scratch,
+    input: &ResumeInput,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<SplitOutput, ExecError> {
+    let point = program.point(input.point)?;
+    let chunk = Chunk::open(input.object.clone(), &Limits::default());
+    let chunk = chunk.map_err(|error| point.error(error))?;
+    let frames = 0..chunk.remainder().unwrap_or(chunk.frames().len());
+    // Elements are counted as records are, which are fewer than this.
+    let rows: u64 = chunk.frames()[frames.clone()].iter().map(|frame| u64::from(frame.rows)).sum();
+    let left = u32::try_from(rows).map_err(|_| point.error(format!("it has {rows} elements")))?;
+    let refused = refused(&chunk, point)?;
+    let ResumeInput { epoch, seed, on_error, .. } = *input;
+    let mut run = Run::new(program, scratch, Terms { epoch, seed, on_error }, left, cancelled)?;
+    run.metrics[0] = OpMetrics::new(CACHE, None);
+    let after = program.steps[point.step..].iter();
+    run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
+    let mut resumed = Resumed { run, point, refused, reached: 0, left_out: None };
+    for frame in frames {
+        resumed.frame(&chunk.tensors(frame).map_err(|error| point.error(error))?)?;
+    }
+    resumed.refuse_before(None)?;
+    let mut run = resumed.run;
+    run.metrics.drain(1..=point.step + 1);
+    run.finish()
+}
+
+/// A resumed split and how far it is.
+struct Resumed<'a> {
+    run: Run<'a>,
+    point: &'a Point,
+    refused: RefusedRecords,
+    /// Place in the split of the record reached.
+    reached: u32,
+    /// The record of which nothing more is wanted, as an element of it failed.
+    left_out: Option<u32>,
+}
+
+/// The tensors of one frame, which may number them otherwise than the program does.
+struct Elements<'f> {
+    bytes: &'f [u8],
+    fields: Vec<TensorView<'f>>,
+    sizes: Option<TensorView<'f>>,
+    origin: [TensorView<'f>; 4],
+}
+
+impl<'f> Elements<'f> {
+    /// None if the frame is not of this place.
+    fn new(frame: &'f Frame, point: &Point) -> Option<Self> {
+        let known: &Schema = &point.schema;
+        if frame.schema() != known {
+            return None;
+        }
+        let view = |tensor: usize| frame.get(&known.tensors().get(tensor)?.name);
+        let Origin { key, copy, record, repeat } = point.origin;
+        let fields = point.fields.iter().map(|field| view(field.tensor)).collect::<Option<_>>()?;
+        let sizes = match point.sizes {
+            Some(sizes) => Some(view(sizes)?),
+            None => None,
+        };
+        let origin = [view(key)?, view(copy)?, view(record)?, view(repeat)?];
+        Some(Elements { bytes: frame.bytes(), fields, sizes, origin })
+    }
+
+    /// Height and width of a field that has a place among the sizes.
+    fn size(&self, row: usize, size: usize) -> [usize; 2] {
+        let sizes = self.sizes.and_then(|sizes| sizes.row(row)).unwrap_or_default();
+        let at = |side: usize| number(sizes.get(size * 8 + side * 4..)) as usize;
+        [at(0), at(1)]
+    }
+}
+
+/// The u32 that `bytes` begin with; 0 if they are too few.
+fn number(bytes: Option<&[u8]>) -> u32 {
+    bytes.and_then(<[u8]>::first_chunk::<4>).map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
+fn key(bytes: Option<&[u8]>) -> RecordKey {
+    let packed = bytes.and_then(<[u8]>::first_chunk::<8>);
+    RecordKey::unpack(packed.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+}
+
+impl Resumed<'_> {
+    fn frame(&mut self, frame: &Frame) -> Result<(), ExecError> {
+        let elements = Elements::new(frame, self.point).ok_or_else(|| {
+            self.point.error("what was cached has other fields: it is of another pipeline")
+        })?;
+        let [keys, copies, records, repeats] = elements.origin;
+        for row in 0..frame.rows() {
+            let record = number(records.row(row));
+            self.refuse_before(Some(record))?;
+            if self.left_out != Some(record) {
+                self.run.copy = number(repeats.row(row));
+                let origin = (key(keys.row(row)), number(copies.row(row)));
+                self.element(&elements, row, record, origin)?;
+            }
+            self.run.left -= 1;
+        }
+        Ok(())
+    }
+
+    /// Runs one element, and applies the policy if it is bad.
+    fn element(
+        &mut self,
+        elements: &Elements<'_>,
+        row: usize,
+        record: u32,
+        (key, copy): (RecordKey, u32),
+    ) -> Result<(), ExecError> {
+        if (self.run.cancelled)() {
+            return Err(ExecError::Cancelled);
+        }
+        self.run.lap = Instant::now();
+        let point = self.point;
+        let outcome = self.run.begin_frame().and_then(|()| {
+            self.run.guarded(|run, at| {
+                let bytes = run.load(point, elements, row)?;
+                let active_ns = run.lap();
+                run.metrics[0].add(active_ns, 1, bytes, bytes);
+                run.scratch.places.clear();
+                let element = Element { key, record: elements.bytes, copy, level: 0 };
+                run.steps(point.step + 1, element, at)
+            })
+        });
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(Fault::Cancelled) => Err(ExecError::Cancelled),
+            Err(Fault::Fatal(error)) => Err(error),
+            Err(Fault::Record { op, reason }) => {
+                self.left_out = Some(record);
+                self.run.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, None)
+            }
+        }
+    }
+
+    /// Leaves out the records that were refused before the place and come before `record`, or all.
+    fn refuse_before(&mut self, record: Option<u32>) -> Result<(), ExecError> {
+        let is_before = |at: u32| record.is_none_or(|record| at < record);
+        while let Some((at, refused)) = self.refused.next_if(|(at, _)| is_before(*at)) {
+            if self.left_out != Some(at) {
+                self.run.bad_record(refused, None)?;
+            }
+        }
+        let last = std::mem::replace(&mut self.reached, record.unwrap_or(u32::MAX));
+        match last <= self.reached {
+            true => Ok(()),
+            false => Err(self.point.error("the elements of what was cached are not in order")),
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Puts the fields of an element where the steps find them; those that are finished into their
+    /// rows. Returns the element's bytes.
+    fn load(&mut self, point: &Point, elements: &Elements<'_>, row: usize) -> Result<usize, Fault> {
+        let Scratch { cells, writer, .. } = &mut *self.scratch;
+        for cell in cells.iter_mut() {
+            cell.place = Place::Record(0..0);
+        }
+        for (field, view) in point.fields.iter().zip(&elements.fields) {
+            let cell = &mut cells[field.cell];
+            let range = view.row_range(row).unwrap_or_default();
+            if let Some(size) = field.size {
+                cell.size = elements.size(row, size);
+                check_size(field, &range, cell.size)
+                    .map_err(|why| Fault::Fatal(point.error(why)))?;
+            }
+            cell.place = match field.row {
+                None => Place::Record(range),
+                Some(tensor) => {
+                    let to = writer.row_mut(tensor, self.row)?;
+                    let value = elements.bytes.get(range).filter(|value| value.len() == to.len());
+                    let value =
+                        value.ok_or_else(|| Fault::Fatal(point.error("a row is too short")))?;
+                    to.copy_from_slice(value);
+                    Place::Row
+                }
+            };
+        }
+        Ok(point.element_bytes(cells))
+    }
+}
+
+/// Whether a value that differs in several dimensions is as long as its size says: what operators on
+/// images take for granted.
+fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Result<(), String> {
+    let schema = &field.schema;
+    if schema.is_sequence() {
+        return Ok(());
+    }
+    let known = schema.shape.iter().flatten().map(|dim| *dim as usize);
+    let unknown = schema.shape.iter().filter(|dim| dim.is_none()).count();
+    let sides: &[usize] = match (unknown, schema.shape.first()) {
+        (1, Some(None)) => &size[..1],
+        (1, _) => &size[1..],
+        _ => &size,
+    };
+    let value_bytes = crate::ops::dtype_bytes(schema.dtype);
+    let bytes = known.chain(sides.iter().copied()).try_fold(value_bytes, usize::checked_mul);
+    match bytes == Some(range.len()) && !range.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "`{}` of what was cached has {} bytes, an image of {} x {} of {schema} has others",
+            field.name,
+            range.len(),
+            size[0],
+            size[1]
+        )),
+    }
+}
+
+/// The records refused before the place, in the order of the split.
+fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
+    let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
+    let wrong = || point.error("what was cached does not list the records left out as it should");
+    let frame = chunk.tensors(last).map_err(|error| point.error(error))?;
+    let tensors = Refused::new()?;
+    if *frame.schema() != tensors.schema {
+        return Err(wrong());
+    }
+    let view = |tensor: usize| frame.get(&tensors.schema.tensors()[tensor].name).ok_or_else(wrong);
+    let (keys, records) = (view(tensors.key)?, view(tensors.record)?);
+    let (ops, reasons) = (view(tensors.op)?, view(tensors.reason)?);
+    let mut refused = Vec::with_capacity(frame.rows());
+    for row in 0..frame.rows() {
+        let text = |view: TensorView<'_>| {
+            let text = str::from_utf8(view.row(row).unwrap_or_default()).map_err(|_| wrong())?;
+            match text.len() <= MAX_REASON_BYTES {
+                // People read it, as one line.
+                true => Ok(text.replace(char::is_control, " ")),
+                false => Err(wrong()),
+            }
+        };
+        let record =
+            SkippedRecord { key: key(keys.row(row)), op: text(ops)?, reason: text(reasons)? };
+        refused.push((number(records.row(row)), record));
+    }
+    match refused.is_sorted_by(|(one, _), (next, _)| one < next) {
+        true => Ok(refused.into_iter().peekable()),
+        false => Err(wrong()),
+    }
+}

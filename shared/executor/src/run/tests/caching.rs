@@ -1,0 +1,419 @@
+//! Places to cache: a split that is resumed from what was put aside there is the split as computed,
+//! byte for byte, in every epoch; and nothing else is taken for what was put aside.
+
+use super::*;
+use crate::{
+    Compiler, ResumeInput,
+    user::{Draw, Operators, Output, UserOperator},
+};
+use gristmill_format::{DType, TensorSpec};
+use gristmill_pipeline::{CachePoint, Declaration, FieldSchema, Randomness};
+use proptest::prelude::*;
+
+mod strangers;
+
+/// Any u8 -> the same plus a drawn number; by the draw it also refuses elements, or panics.
+struct Moody;
+
+impl UserOperator for Moody {
+    const DECLARATION: Declaration =
+        Declaration { randomness: Randomness::Random, ..Declaration::of_user("test.moody", 1) };
+    type Params = std::collections::BTreeMap<String, ()>;
+
+    fn output(_: &Self::Params, input: &FieldSchema) -> Result<FieldSchema, String> {
+        Ok(input.clone())
+    }
+
+    fn new(_: Self::Params, _: &FieldSchema) -> Result<Self, String> {
+        Ok(Moody)
+    }
+
+    fn run(&self, input: View<'_>, output: &mut Output<'_>, draw: &mut Draw) -> Result<(), String> {
+        let made = output.image(input.size, input.bytes.len())?;
+        let mood = draw.up_to(19) as u8;
+        match mood {
+            0 => panic!("it is in a bad mood"),
+            1 | 2 => return Err(format!("it is in mood {mood}")),
+            _ => {}
+        }
+        made.iter_mut().zip(input.bytes).for_each(|(to, from)| *to = from.wrapping_add(mood));
+        Ok(())
+    }
+}
+
+struct Cached {
+    bench: Bench,
+    pipeline: Pipeline,
+}
+
+impl Cached {
+    fn new(yaml: &str, records: &[Vec<u8>]) -> Self {
+        let operators = Operators::new().with::<Moody>().unwrap();
+        let parsed = Pipeline::parse_with(yaml, &operators.signatures());
+        let pipeline = parsed.unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        let program = Compiler::new().operators(&operators).compile(&pipeline).unwrap();
+        let file: Vec<u8> = records.iter().flat_map(|record| framed(record)).collect();
+        let index = index(&file);
+        let (file, on_error) = (Bytes::from(file), ErrorPolicy::Skip);
+        Cached { bench: Bench { program, file, index, on_error }, pipeline }
+    }
+
+    /// All records; if `twice`, each again after it as the epoch's second time, and from the last on.
+    fn run(&self, epoch: Epoch, put: Option<u32>, twice: bool) -> SplitOutput {
+        let n_records = self.bench.index.len();
+        let picks = (0..n_records)
+            .rev()
+            .flat_map(|record| [0, 1].map(|copy| Pick { part: 0, record, copy }));
+        let picks = twice.then(|| picks.collect());
+        let input = SplitInput { epoch, put, picks, ..self.bench.input(0, n_records) };
+        let mut scratch = self.bench.program.scratch();
+        self.bench.program.run_split(&mut scratch, &input, &|| false).unwrap()
+    }
+
+    fn resume(&self, point: u32, object: &[u8], epoch: Epoch) -> Result<SplitOutput, ExecError> {
+        let on_error = self.bench.on_error;
+        let object = Bytes::copy_from_slice(object);
+        let input = ResumeInput { point, object, epoch, seed: 42, on_error };
+        self.bench.program.resume_split(&mut self.bench.program.scratch(), &input, &|| false)
+    }
+
+    /// What this module promises, at every point of the pipeline before the batch.
+    fn check(&self, twice: bool) {
+        let points = self.pipeline.cache_points();
+        for (at, point) in (0..).zip(points.iter().filter(|point| !point.whole)) {
+            let put = self.run(2, Some(at), twice);
+            same(&self.run(0, None, twice), &self.run(0, Some(at), twice));
+            if !point.random {
+                same(&self.run(2, None, twice), &put);
+            }
+            let object = put.cached.as_ref().unwrap();
+            for epoch in [2, 3] {
+                let computed = self.run(epoch, Some(at), twice);
+                assert_eq!(computed.cached.as_ref(), Some(object), "whatever the epoch");
+                let resumed = self.resume(at, object, epoch).unwrap();
+                same(&computed, &resumed);
+                self.check_metrics(point, &put, &resumed);
+            }
+        }
+    }
+
+    fn check_metrics(&self, point: &CachePoint, put: &SplitOutput, resumed: &SplitOutput) {
+        let stage = Some(point.stage as u32);
+        let here = put.metrics.iter().find(|metric| metric.stage == stage).unwrap();
+        let cache = &resumed.metrics[0];
+        assert_eq!((cache.op, cache.stage), ("cache", None));
+        assert!(cache.num_elements <= here.num_elements);
+        assert!(resumed.metrics[1..].iter().all(|metric| metric.stage > stage));
+        let after = put.metrics.iter().filter(|metric| metric.stage > stage).count();
+        assert_eq!(resumed.metrics.len(), after + 1);
+        if resumed.skipped.is_empty() {
+            let (elements, bytes) = (here.num_elements, here.bytes_produced);
+            assert_eq!((cache.num_elements, cache.bytes_produced), (elements, bytes));
+        }
+    }
+}
+
+#[track_caller]
+fn same(one: &SplitOutput, other: &SplitOutput) {
+    assert_eq!(one.skipped, other.skipped);
+    let counts = |output: &SplitOutput| (output.rows, output.batches, output.remainder_rows);
+    assert_eq!(counts(one), counts(other));
+    assert!(one.object == other.object, "the objects differ");
+    let ours = |record: &SkippedRecord| record.reason.contains("please report");
+    assert!(!one.skipped.iter().any(ours), "{:?}", one.skipped);
+}
+
+/// The operators that are there, with a place to cache before each whose bit is set, and the batch.
+fn pipeline(source: &str, ops: &[Option<String>], points: u32, batch: &str) -> String {
+    let mut yaml = format!("{source}ops:\n");
+    let mut before = false;
+    for (i, op) in ops.iter().enumerate() {
+        // Not two in a row.
+        if points >> i & 1 == 1 && !before {
+            yaml.push_str("  - autocache: { reuse_random: true }\n");
+            before = true;
+        }
+        if let Some(op) = op {
+            yaml.push_str(&format!("  - {op}\n"));
+            before = false;
+        }
+    }
+    if !before {
+        yaml.push_str("  - autocache: { reuse_random: true }\n");
+    }
+    format!("{yaml}  - {batch}\n  - autocache: {{ reuse_random: true }}\n")
+}
+
+fn maybe(op: &str) -> impl Strategy<Value = Option<String>> + use<> {
+    prop_oneof![Just(None), Just(Some(op.to_owned()))]
+}
+
+fn one_of(ops: &'static [&'static str]) -> impl Strategy<Value = Option<String>> {
+    prop::sample::select(ops).prop_map(|op| Some(op.to_owned()))
+}
+
+const IMAGES: &str = "source: { tfrecord: x, features: { image: { key: image/encoded, dtype: bytes }, label: { key: image/class/label, dtype: i64 } } }\n";
+
+fn image_ops() -> impl Strategy<Value = Vec<Option<String>>> {
+    let before = (
+        maybe("filter: { field: label, min: 20 }"),
+        maybe("duplicate"),
+        one_of(&["decode", "decode: { channels: 1 }"]),
+        maybe("test.moody: { field: image }"),
+        maybe("flip"),
+        maybe("resize_shorter: { size: 9 }"),
+    );
+    let after = (
+        maybe("duplicate: { copies: 3 }"),
+        one_of(&[
+            "random_resized_crop: { size: 8 }",
+            "resize: { size: [6, 9] }",
+            "resize: { size: 7 }\n  - inflate: { field: image, factor: 2 }\n  - flat_map: { field: image }",
+        ]),
+        maybe("test.moody: { field: image }"),
+        maybe("vertical_flip\n  - random_crop: { size: 5 }"),
+        maybe("copy: { field: image, into: view }\n  - solarize: { field: view }"),
+        maybe("scale"),
+        maybe("layout: { to: chw }"),
+    );
+    (before, after).prop_map(|((a, b, c, d, e, f), (g, h, i, j, k, l, m))| {
+        vec![a, b, c, d, e, f, g, h, i, j, k, l, m]
+    })
+}
+
+const LINES: &str =
+    "source: { tfrecord: x, features: { line: { dtype: bytes }, id: { dtype: i64 } } }\n";
+
+fn line_ops() -> impl Strategy<Value = Vec<Option<String>>> {
+    let before = (
+        maybe("filter: { field: id, min: 2 }"),
+        maybe("duplicate: { copies: 2 }"),
+        one_of(&[
+            "parse_json: { field: line, features: { tokens: { dtype: i64, shape: [-1] }, weights: { dtype: f32, shape: [2] }, text: { dtype: bytes } } }",
+            "parse_json: { field: line, keep: true, features: { tokens: { dtype: i64, shape: [-1] }, weights: { dtype: f32, shape: [2] }, text: { dtype: bytes } } }",
+        ]),
+        maybe("test.moody: { field: text }"),
+    );
+    let after = (
+        maybe("length: { field: tokens, into: items }"),
+        maybe("truncate: { field: tokens, length: 4 }"),
+        maybe("filter: { field: tokens, min: 1 }"),
+        maybe("flat_map: { field: weights }"),
+        maybe("test.moody: { field: text }"),
+        maybe("duplicate: { copies: 2 }"),
+        maybe("pad_sequence: { field: tokens, length: 5, value: -1 }"),
+    );
+    (before, after)
+        .prop_map(|((a, b, c, d), (e, f, g, h, i, j, k))| vec![a, b, c, d, e, f, g, h, i, j, k])
+}
+
+/// Every third record cannot be parsed.
+fn line_records() -> Vec<Vec<u8>> {
+    let record = |i: i64| {
+        let tokens: Vec<i64> = (0..i % 8).collect();
+        let line = match i % 3 {
+            2 => "{ \"tokens\": nothing }".into(),
+            _ => format!("{{\"tokens\":{tokens:?},\"weights\":[{i},0.5],\"text\":\"text {i}\"}}"),
+        };
+        example([("line", bytes(line.as_bytes())), ("id", ints(&[i]))])
+    };
+    (0..14).map(record).collect()
+}
+
+/// Two of seven are no images.
+fn picture_records() -> Vec<Vec<u8>> {
+    let record = |i: u32| match i {
+        2 => image_record(b"no image", 50),
+        5 => image_record(&jpeg(i)[..200], 50),
+        _ => image_record(&jpeg(i), i64::from(i) * 10),
+    };
+    (0..7).map(record).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn images_resume_as_they_are_computed(ops in image_ops(), points in any::<u32>(), twice: bool) {
+        let yaml = pipeline(IMAGES, &ops, points, "batch: { size: 3 }");
+        Cached::new(&yaml, &picture_records()).check(twice);
+    }
+
+    #[test]
+    fn sequences_resume_as_they_are_computed(
+        ops in line_ops(),
+        points in any::<u32>(),
+        twice: bool,
+        batch in prop::sample::select(&[
+            "batch: { size: 3, ragged: true }",
+            "padded_batch: { size: 4, values: { text: 46 } }",
+            "bucket_by_sequence_length: { field: text, boundaries: [4, 7], size: 2 }",
+        ][..]),
+    ) {
+        let yaml = pipeline(LINES, &ops, points, batch);
+        Cached::new(&yaml, &line_records()).check(twice);
+    }
+}
+
+const RESIZED: &str = "  - decode
+  - resize: { size: 16 }
+  - autocache
+  - flip
+  - batch: { size: 4 }
+";
+
+#[test]
+fn points_tell_what_caching_there_would_store() {
+    let cached = Cached::new(&format!("{IMAGES}ops:\n  - autocache\n{RESIZED}"), &image_records(6));
+    let output = cached.run(1, None, false);
+    assert!(output.cached.is_none());
+    let points: Vec<&OpMetrics> =
+        output.metrics.iter().filter(|metric| metric.op == "autocache").collect();
+    let images: usize = (0..6).map(|i| jpeg(i).len()).sum();
+    // Label, key, copy, record and repeat; where images differ in length, an offset.
+    assert_eq!(points[0].bytes_produced, (images + 6 * (8 + 8 + 4 + 4 + 4 + 8)) as u64);
+    assert_eq!(points[1].bytes_produced, 6 * (16 * 16 * 3 + 8 + 8 + 4 + 4 + 4));
+    for (at, point) in (0..).zip(points) {
+        assert_eq!(point.num_elements, 6);
+        let object = cached.run(1, Some(at), false).cached.unwrap().len() as u64;
+        assert!((point.bytes_produced..point.bytes_produced + 2000).contains(&object), "{object}");
+    }
+}
+
+#[test]
+fn a_random_prefix_draws_as_in_epoch_0_and_what_follows_draws_anew() {
+    let ops = "ops:\n  - decode\n  - random_resized_crop: { size: 8 }\n  - autocache: { reuse_random: true }\n  - drop: { fields: [label] }\n  - batch: { size: 9 }\n";
+    let cached = Cached::new(&format!("{IMAGES}{ops}"), &image_records(6));
+    assert_ne!(cached.run(0, None, false).object, cached.run(1, None, false).object);
+    assert_eq!(cached.run(0, None, false).object, cached.run(1, Some(0), false).object);
+    let ops = RESIZED.replace("  - flip\n", "  - test.moody: { field: image }\n");
+    let cached = Cached::new(&format!("{IMAGES}ops:\n{ops}"), &image_records(6));
+    let object = cached.run(0, Some(0), false).cached.unwrap();
+    let resumed = |epoch| cached.resume(0, &object, epoch).unwrap().object;
+    assert_ne!(resumed(0), resumed(1));
+    assert_eq!(resumed(0), resumed(0));
+}
+
+#[test]
+fn what_fails_later_is_put_aside_with_the_rest_of_its_record() {
+    // Of the three copies of a record all are there, whichever of them fails first.
+    let ops = "ops:\n  - decode\n  - resize: { size: 8 }\n  - duplicate: { copies: 3 }\n  - autocache\n  - test.moody: { field: image }\n  - batch: { size: 4 }\n";
+    let cached = Cached::new(&format!("{IMAGES}{ops}"), &image_records(12));
+    let output = cached.run(1, Some(0), false);
+    assert!(!output.skipped.is_empty());
+    let chunk = Chunk::open(output.cached.unwrap().into(), &Limits::default()).unwrap();
+    let rows: u32 = chunk.frames().iter().map(|frame| frame.rows).sum();
+    assert_eq!((rows, chunk.remainder()), (36, None));
+}
+
+#[test]
+fn large_splits_are_several_frames() {
+    let frames = |cached: &Cached| {
+        let object = cached.run(0, Some(0), false).cached.unwrap();
+        let chunk = Chunk::open(object.into(), &Limits::default()).unwrap();
+        chunk.frames().iter().map(|frame| frame.rows).collect::<Vec<_>>()
+    };
+    // 750 kB each: as many as the frame has room for are planned.
+    let ops = "ops:\n  - decode\n  - resize: { size: 500 }\n  - autocache\n  - resize: { size: 4 }\n  - batch: { size: 4 }\n";
+    let cached = Cached::new(&format!("{IMAGES}{ops}"), &picture_records());
+    assert_eq!(frames(&cached), [2, 2, 1, 2], "the last are the records left out");
+    cached.check(true);
+    // The same of values that differ in length: a frame ends when it is full.
+    let line =
+        |i: i64| example([("line", bytes(&vec![7; 700_000 + i as usize])), ("id", ints(&[i]))]);
+    let ops = "ops:\n  - autocache\n  - truncate: { field: line, length: 5 }\n  - padded_batch: { size: 4 }\n";
+    let cached = Cached::new(&format!("{LINES}{ops}"), &(0..7).map(line).collect::<Vec<_>>());
+    assert_eq!(frames(&cached), [3, 3, 1]);
+    cached.check(false);
+}
+
+#[test]
+fn a_bad_record_in_the_cache_fails_a_job_that_wants_no_bad_records() {
+    let mut cached = Cached::new(&format!("{IMAGES}ops:\n{RESIZED}"), &picture_records());
+    let put = cached.run(1, Some(0), false);
+    assert_eq!(put.skipped.len(), 2);
+    cached.bench.on_error = ErrorPolicy::Fail;
+    let error = cached.resume(0, put.cached.as_ref().unwrap(), 1).unwrap_err();
+    assert_eq!(error, ExecError::Record(put.skipped[0].clone()));
+    cached.bench.on_error = ErrorPolicy::Quarantine;
+    let resumed = cached.resume(0, put.cached.as_ref().unwrap(), 1).unwrap();
+    assert_eq!(resumed.skipped, put.skipped);
+    assert!(resumed.quarantined.is_empty(), "its payload is not there");
+}
+
+#[test]
+fn nothing_is_put_aside_after_the_batch_and_cancelling_ends_a_resumed_split() {
+    let cached = Cached::new(
+        &format!("{IMAGES}ops:\n{RESIZED}  - autocache: {{ reuse_random: true }}\n"),
+        &image_records(3),
+    );
+    let input = SplitInput { put: Some(1), ..cached.bench.input(0, 3) };
+    let program = &cached.bench.program;
+    let error = program.run_split(&mut program.scratch(), &input, &|| false).unwrap_err();
+    assert!(error.to_string().contains("there is no `autocache` 1"), "{error}");
+    let object = cached.run(1, Some(0), false).cached.unwrap().into();
+    let on_error = ErrorPolicy::Fail;
+    let input = ResumeInput { point: 0, object, epoch: 1, seed: 42, on_error };
+    let left = Counter::new(2);
+    let cancelled = || left.replace(left.get() - 1) == 0;
+    let error = program.resume_split(&mut program.scratch(), &input, &cancelled).unwrap_err();
+    assert_eq!(error, ExecError::Cancelled);
+}
+
+/// Milliseconds this thread has run, so that whatever else the machine does is not counted.
+fn cpu_ms() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
+}
+
+/// Not a test of speed, which machines differ in: prints what a resumed split costs beside computing
+/// it. `cargo test --release -p gristmill-executor -- --ignored --nocapture cost_of`
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_a_resumed_split() {
+    let image = |i: u32| {
+        let pixels = picture(i, 500, 375, 3);
+        image_record(&encode(&pixels, 500, 375, jpeg_encoder::ColorType::Rgb), i64::from(i))
+    };
+    let records: Vec<Vec<u8>> = (0..64).map(image).collect();
+    let ops = "ops:\n  - decode\n  - autocache\n  - resize: { size: 224 }\n  - autocache\n  - normalise: { mean: [0.5, 0.5, 0.5], std: [0.2, 0.2, 0.2] }\n  - autocache\n  - batch: { size: 32 }\n";
+    let cached = Cached::new(&format!("{IMAGES}{ops}"), &records);
+    let program = &cached.bench.program;
+    let timed = |scratch: &mut Scratch, work: &dyn Fn(&mut Scratch) -> Vec<u8>| {
+        let mut laps: Vec<f64> = Vec::new();
+        for _ in 0..9 {
+            let start = cpu_ms();
+            let object = work(scratch);
+            laps.push(cpu_ms() - start);
+            scratch.recycle(object);
+        }
+        laps.sort_by(f64::total_cmp);
+        laps[0]
+    };
+    let input = |put| SplitInput { put, ..cached.bench.input(0, 64) };
+    let computed = timed(&mut program.scratch(), &|scratch| {
+        program.run_split(scratch, &input(None), &|| false).unwrap().object
+    });
+    println!("computed: {computed:.2} ms of CPU for 64 images");
+    for (point, codec) in (0..3)
+        .flat_map(|point| [Codec::Stored, Codec::Zstd { level: 1 }].map(|codec| (point, codec)))
+    {
+        let mut scratch = program.scratch();
+        scratch.cache = ChunkWriter::new(codec);
+        let put = timed(&mut scratch, &|scratch| {
+            program.run_split(scratch, &input(Some(point)), &|| false).unwrap().object
+        });
+        let output = program.run_split(&mut scratch, &input(Some(point)), &|| false).unwrap();
+        let object = Bytes::from(output.cached.unwrap());
+        let (bytes, on_error) = (object.len(), ErrorPolicy::Fail);
+        let input = ResumeInput { point, object, epoch: 1, seed: 42, on_error };
+        let resumed = timed(&mut scratch, &|scratch| {
+            program.resume_split(scratch, &input, &|| false).unwrap().object
+        });
+        println!(
+            "point {point}, {codec:?}: putting {put:.2} ms ({:+.1} %), {bytes} bytes; resumed {resumed:.2} ms ({:.1} %)",
+            100.0 * (put / computed - 1.0),
+            100.0 * resumed / computed
+        );
+    }
+}

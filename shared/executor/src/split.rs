@@ -1,0 +1,122 @@
+//! What a split is to whoever has it run: records in, one object out.
+
+use crate::{ExecError, OpMetrics, sources::FileIndex};
+use bytes::Bytes;
+use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use std::ops::Range;
+
+/// One split to run.
+#[derive(Clone, Debug)]
+pub struct SplitInput<'a> {
+    pub epoch: Epoch,
+    pub seed: u64,
+    pub on_error: ErrorPolicy,
+    /// What was read for it.
+    pub parts: Vec<Part<'a>>,
+    /// Which time the epoch has these records, from 0: each draws anew.
+    pub copy: u32,
+    /// The records to run, one after the other; if not given, all there are.
+    pub picks: Option<Vec<Pick>>,
+    /// The place to cache at which elements are put aside: its index among those of the pipeline, one
+    /// before the batch. What comes before it then draws as in epoch 0.
+    pub put: Option<u32>,
+}
+
+/// Neighbours in a file.
+#[derive(Clone, Debug)]
+pub struct Part<'a> {
+    pub first: RecordKey,
+    pub n_records: u32,
+    /// The bytes of these records, framing included: [`FileIndex::byte_range`] of the file.
+    pub data: Bytes,
+    /// The index of the file they are in.
+    pub index: &'a FileIndex,
+}
+
+/// One record of what was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pick {
+    pub part: u32,
+    /// From 0 in its part.
+    pub record: u32,
+    /// Which time the epoch has it.
+    pub copy: u32,
+}
+
+impl<'a> SplitInput<'a> {
+    /// All records of one part, once, for epoch 0 of seed 0; a bad one is an error.
+    pub fn whole(part: Part<'a>) -> Self {
+        let on_error = ErrorPolicy::Fail;
+        SplitInput {
+            epoch: 0,
+            seed: 0,
+            on_error,
+            parts: vec![part],
+            copy: 0,
+            picks: None,
+            put: None,
+        }
+    }
+
+    /// How many records are run.
+    pub(crate) fn n_records(&self) -> u32 {
+        match &self.picks {
+            Some(picks) => picks.len() as u32,
+            None => self.parts.iter().map(|part| part.n_records).sum(),
+        }
+    }
+}
+
+impl Part<'_> {
+    /// Checks that its bytes are those of its records.
+    pub(crate) fn check(&self) -> Result<(), ExecError> {
+        let Part { first, n_records, index, data } = self;
+        let expected = index.byte_range(first.record, *n_records).ok_or_else(|| {
+            let records = index.len();
+            ExecError::Source(format!(
+                "{first} and {n_records} on are not in the index of a file of {records} records"
+            ))
+        })?;
+        let data_bytes = data.len() as u64;
+        if data_bytes == expected.end - expected.start {
+            return Ok(());
+        }
+        Err(ExecError::Source(format!(
+            "bytes {}..{} of the file were read as {data_bytes} bytes",
+            expected.start, expected.end
+        )))
+    }
+
+    /// Its records in order: number and bytes.
+    pub(crate) fn records(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
+        let mut start = 0;
+        let sizes = self.index.sizes(self.first.record, self.n_records);
+        (0..self.n_records).zip(sizes).map(move |(i, stored_bytes)| {
+            let end = start + stored_bytes as usize;
+            (i, std::mem::replace(&mut start, end)..end)
+        })
+    }
+}
+
+/// What a split became.
+#[derive(Clone, Debug)]
+pub struct SplitOutput {
+    /// The chunk object: full batches, then at most one remainder frame. Without any row it is an
+    /// object without frames.
+    pub object: Vec<u8>,
+    /// Rows in all, those of the remainder included.
+    pub rows: u32,
+    /// Full batches.
+    pub batches: u32,
+    /// Rows of the remainder frame; 0 if there is none.
+    pub remainder_rows: u32,
+    /// Records left out, in order.
+    pub skipped: Vec<SkippedRecord>,
+    /// Payloads of the records left out, under [`ErrorPolicy::Quarantine`].
+    pub quarantined: Vec<(RecordKey, Bytes)>,
+    /// The source, then every operator in the order of the pipeline.
+    pub metrics: Vec<OpMetrics>,
+    /// The cache object of the place that [`SplitInput::put`] names: every element that reached it, and
+    /// the records refused before.
+    pub cached: Option<Vec<u8>>,
+}
