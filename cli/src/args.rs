@@ -28,6 +28,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Stop a job: its workers leave and its objects are removed
     Stop(StopArgs),
+    /// Say what is cached, why something is not found, and remove it
+    Cache(CacheArgs),
     /// Check the place one is about to train on, and say what to put right
     Doctor(DoctorArgs),
     /// Show what becomes of a pipeline before it runs, and why
@@ -137,6 +139,9 @@ pub struct TrainArgs {
     /// Memory for objects fetched ahead, in MiB; room for two is always taken
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub prefetch_mib: u64,
+    /// Write a page that shows the run: batch times, workers, modes, stalls and cost (HTML)
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]
     pub json: bool,
@@ -204,6 +209,66 @@ pub struct ServiceArgs {
     /// The running service, by its state directory
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --endpoint, --state-dir or --backend this is the cache that `gristmill demo` and `run` keep on this machine.\n\nExamples:\n  gristmill cache ls\n  gristmill cache explain examples/autocache.yaml --data 'shards/train-*'\n  gristmill cache rm 5a3c0f"
+)]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// List what is cached, the latest first
+    Ls(CacheListArgs),
+    /// Say whether a pipeline's `autocache` points are cached, and if not, what differs
+    Explain(CacheExplainArgs),
+    /// Remove what is cached, unless a job reads it
+    Rm(CacheRemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CacheListArgs {
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CacheExplainArgs {
+    /// The pipeline file
+    pub pipeline: PathBuf,
+    /// Dataset, if not the one that the pipeline names
+    #[arg(long)]
+    pub data: Option<String>,
+    /// The seed of the job: random operators draw by it
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["prefix", "all"])))]
+pub struct CacheRemoveArgs {
+    /// First digits of the prefix, as `cache ls` shows it
+    pub prefix: Option<String>,
+    /// Everything that no job reads
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub service: ServiceArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Names a job of a service that runs already.
@@ -288,6 +353,8 @@ pub enum Bench {
     E2e(BenchE2eArgs),
     /// CPU a sample of whole pipelines in the executor alone, beside the floor of their kernels
     Pipelines(BenchPipelinesArgs),
+    /// Bytes of batches that the fetcher takes for each second of its own CPU
+    Ingest(BenchIngestArgs),
 }
 
 #[derive(Debug, Args)]
@@ -312,6 +379,22 @@ pub struct BenchPipelinesArgs {
     pub seconds: f64,
     /// Rounds, in which everything takes turns; medians count
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchIngestArgs {
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Times they are read in each measurement
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub epochs: u32,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     pub rounds: u32,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]

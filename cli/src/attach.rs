@@ -3,9 +3,12 @@
 use crate::{
     args::{Backend, ServiceArgs, TrainArgs},
     failure::Failure,
+    operators,
 };
 use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
 use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile};
+use gristmill_ports::{Coordinator, ObjectError, ObjectPath};
+use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
 use std::{
     path::{Path, PathBuf},
@@ -66,6 +69,15 @@ impl Stack {
         }
     }
 
+    /// Attaches to the service that the arguments name, or starts one of one's own with what runs before
+    /// have left.
+    pub async fn named_or_own(args: &ServiceArgs) -> Result<Self, Failure> {
+        match (args.backend, &args.endpoint, &args.state_dir) {
+            (Backend::Local, None, None) => Self::own(None).await,
+            _ => Self::running(args).await,
+        }
+    }
+
     /// Attaches to a service that runs already; starts none.
     pub async fn running(args: &ServiceArgs) -> Result<Self, Failure> {
         match find(args)? {
@@ -83,7 +95,7 @@ impl Stack {
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
-        let ports = FetcherPorts::new(Arc::new(coordinator), Arc::new(aws.objects()));
+        let ports = ports(Arc::new(coordinator), &aws);
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         Ok(Self { aws, ns: settings.ns, bucket, ports, local: None, own: None })
     }
@@ -93,7 +105,7 @@ impl Stack {
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let coordinator = coordinator.map_err(Failure::failed)?;
-        let ports = FetcherPorts::new(Arc::new(coordinator), Arc::new(aws.objects()));
+        let ports = ports(Arc::new(coordinator), &aws);
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();
         Ok(Self { aws, ns, bucket, ports, local: Some(local), own })
@@ -147,9 +159,10 @@ impl Stack {
         }
         let objects = &self.ports.objects;
         let cleared = async {
-            let prefix = gristmill_protocol::keys::jobs_prefix(&self.ns);
+            let prefix = keys::jobs_prefix(&self.ns);
             let left = objects.list(&self.bucket, &prefix).await?;
-            let keys: Vec<String> = left.into_iter().map(|info| info.key).collect();
+            let mut keys: Vec<String> = left.into_iter().map(|info| info.key).collect();
+            keys.extend(self.stray_cached().await?);
             match keys.is_empty() {
                 true => Ok(()),
                 false => objects.delete(&self.bucket, &keys).await,
@@ -158,6 +171,25 @@ impl Stack {
         if let Err(error) = cleared.await {
             tracing::warn!(%error, "objects of an earlier run could not be removed");
         }
+    }
+
+    /// What was stored for the cache and never became a part of it: no entry says that it is complete.
+    async fn stray_cached(&self) -> Result<Vec<String>, ObjectError> {
+        let listed = self.ports.objects.list(&self.bucket, &keys::cache_prefix(&self.ns)).await?;
+        let mut shelves = Vec::new();
+        for object in &listed {
+            if keys::parse_cache_entry(&self.ns, &object.key).is_some() {
+                let path = ObjectPath::new(&self.bucket, &object.key);
+                let entry = self.ports.objects.get(&path).await?;
+                // One that cannot be read is of no use to anybody.
+                if let Ok(entry) = serde_json::from_slice::<CacheEntry>(&entry) {
+                    shelves.push(entry.shelf);
+                    shelves.push(object.key.clone());
+                }
+            }
+        }
+        let keys = listed.into_iter().map(|object| object.key);
+        Ok(keys.filter(|key| !shelves.iter().any(|shelf| key.starts_with(shelf))).collect())
     }
 
     /// Ends a service of one's own; leaves any other as it is.
@@ -170,6 +202,12 @@ impl Stack {
             let _ = child.kill().await;
         }
     }
+}
+
+/// The way to a stack, for a trainer with the operators of this program.
+fn ports(coordinator: Arc<dyn Coordinator>, aws: &Aws) -> FetcherPorts {
+    let ports = FetcherPorts::new(coordinator, Arc::new(aws.objects()));
+    FetcherPorts { operators: operators::get(), ..ports }
 }
 
 /// What the arguments name.

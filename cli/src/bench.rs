@@ -1,9 +1,11 @@
 //! `gristmill bench`: figures of this machine, each beside what it is compared with.
 
 mod floor;
+mod ingest;
 mod pipelines;
 mod tokens;
 
+use crate::output::say;
 use crate::{
     args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs, Workers},
     dataset::DatasetSpec,
@@ -27,6 +29,7 @@ pub async fn run(args: BenchArgs) -> Result<(), Failure> {
     match args.what {
         Bench::E2e(args) => e2e(args).await,
         Bench::Pipelines(args) => pipelines::run(args).await,
+        Bench::Ingest(args) => ingest::run(args).await,
     }
 }
 
@@ -70,11 +73,8 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
     ratios.sort_by(f64::total_cmp);
     let median = ratios[ratios.len() / 2];
     let writes = writes_per_split(args.splits).await?;
-    println!(
-        "worker + fetcher against the executor alone: {median:.3}x (median of {})",
-        args.rounds
-    );
-    println!("table writes per committed split: {writes:.3} over {} splits", args.splits);
+    say!("worker + fetcher against the executor alone: {median:.3}x (median of {})", args.rounds);
+    say!("table writes per committed split: {writes:.3} over {} splits", args.splits);
     if args.json {
         let result = json!({
             "cpu_ratio": median,
@@ -82,7 +82,7 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
             "splits": args.splits,
             "writes_per_split": writes,
         });
-        println!("{result}");
+        say!("{result}");
     }
     Ok(())
 }
@@ -190,6 +190,7 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         chaos_interval: Duration::from_secs(1),
         split_batches: None,
         prefetch_mib: 64,
+        report: None,
         json: false,
         drain: true,
     }

@@ -4,6 +4,7 @@
 mod probing;
 mod verdicts;
 
+use crate::output::say;
 use crate::{args::DoctorArgs, failure::Failure};
 use serde_json::json;
 
@@ -44,8 +45,8 @@ pub async fn run(args: DoctorArgs) -> Result<(), Failure> {
     let findings = probing::probe(&args).await?;
     let checks = verdicts::judge(&findings, args.workers);
     match args.json {
-        true => println!("{}", as_json(&checks)),
-        false => checks.iter().for_each(|check| println!("{}", as_line(check))),
+        true => say!("{}", as_json(&checks)),
+        false => checks.iter().for_each(|check| say!("{}", as_line(check))),
     }
     let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
     match failed {

@@ -1,6 +1,7 @@
 //! `gristmill explain`: what becomes of a pipeline before it runs, and why.
 
-use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, sample};
+use crate::output::say;
+use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, sample};
 use gristmill_executor::Compiler;
 use gristmill_fetcher::Authored;
 use gristmill_pipeline::{
@@ -18,7 +19,9 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
         None => (Measured::new(), 0),
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-    let program = Compiler::new().assets(&assets).compile(&after).map_err(Failure::usage)?;
+    let operators = operators::get();
+    let compiler = Compiler::new().assets(&assets).operators(&operators);
+    let program = compiler.compile(&after).map_err(Failure::usage)?;
     let steps: Vec<&str> = program.steps().collect();
     notes.sort_by_key(|note| note.pass != "dead_ops");
     if args.json {
@@ -32,19 +35,19 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
             "batch_size": after.batch_size(),
             "output": after.output_schema(),
         });
-        println!("{result}");
+        say!("{result}");
         return Ok(());
     }
-    println!("as written:\n{}", table(&pipeline, &measured));
+    say!("as written:\n{}", table(&pipeline, &measured));
     match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
-        true => println!("as it runs:\n{}", table(&after, &measured)),
-        false => println!("It runs in this order."),
+        true => say!("as it runs:\n{}", table(&after, &measured)),
+        false => say!("It runs in this order."),
     }
     for note in &notes {
-        println!("{}", sentence(note));
+        say!("{}", sentence(note));
     }
     for fused in steps.iter().filter(|step| step.contains('+')) {
-        println!("fusion: {} run as one step", fused.replace('+', " and "));
+        say!("fusion: {} run as one step", fused.replace('+', " and "));
     }
     let unknown = after.factors(&measured);
     if sampled == 0
@@ -54,7 +57,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
                 && stage.op.batching().is_none()
         })
     {
-        println!(
+        say!(
             "Some sizes are not known before elements are looked at: --data samples them, \
              `decode: {{ typical_size: [height, width] }}` states them."
         );

@@ -1,7 +1,7 @@
 //! `gristmill function NAME`: one function of the local service, in a process of its own. The same
 //! wiring as the deployed functions' `main`.
 
-use crate::failure::Failure;
+use crate::{failure::Failure, operators};
 use gristmill_aws::{Aws, Settings};
 use gristmill_coordinator::Coordinator;
 use gristmill_ports::{Metrics, SystemClock};
@@ -9,6 +9,9 @@ use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
+
+/// The one of them that runs operators.
+pub const WORKER: &str = "worker";
 
 type Wired = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
@@ -19,7 +22,7 @@ pub fn run(name: &str) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(Failure::failed)?.block_on(async {
         match name {
-            "worker" => worker().await,
+            WORKER => worker().await,
             "coordinator" => coordinator().await,
             "scaler" => scaler().await,
             _ => Err(format!("there is no function {name:?}").into()),
@@ -44,7 +47,8 @@ async fn coordinator() -> Wired {
             settings.bucket()?.to_owned(),
             settings.scaler_function()?.to_owned(),
         )
-        .with_retention(settings.retention_days),
+        .with_retention(settings.retention_days)
+        .with_cache(settings.cache_gib),
     );
     let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
     gristmill_coordinator::serve(coordinator.metered(metrics)).await
@@ -57,6 +61,7 @@ async fn worker() -> Wired {
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
         compute: Compute::Threads,
+        operators: operators::get(),
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),

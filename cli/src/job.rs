@@ -4,6 +4,7 @@ use crate::{
     args::{TrainArgs, Workers},
     attach::Stack,
     failure::Failure,
+    operators,
 };
 use gristmill_fetcher::{Authored, Fetcher, NUMERICS, Source, list_dataset, mount_name};
 use gristmill_pipeline::Pipeline;
@@ -18,7 +19,8 @@ pub fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
     let text = std::fs::read(path).map_err(|error| named(&error))?;
     let text = std::str::from_utf8(&text).map_err(|_| named(&"it is not text"))?;
     let base = path.parent().unwrap_or(Path::new("."));
-    Authored::parse(text, base).map_err(|error| named(&error))
+    let signatures = operators::get().signatures();
+    Authored::parse_with(text, base, &signatures).map_err(|error| named(&error))
 }
 
 /// Lists the dataset at `source`, offering a directory of this machine to the local service first.
@@ -49,6 +51,13 @@ pub async fn dataset(
     })
 }
 
+/// The numerics class that the job is tied to, if it is known beforehand: work done here is of this
+/// machine's, and what is cached is looked for by class.
+fn numerics(stack: &Stack, args: &TrainArgs, pipeline: &Pipeline) -> String {
+    let looks = stack.local.is_some() && !pipeline.cache_points().is_empty();
+    if args.local_workers > 0 || looks { NUMERICS.to_owned() } else { String::new() }
+}
+
 /// Registers the job, or joins the one of its name.
 pub async fn register(
     stack: &Stack,
@@ -71,8 +80,7 @@ pub async fn register(
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,
-        // Only work done here ties the job to this machine's processor.
-        numerics: if args.local_workers > 0 { NUMERICS.to_owned() } else { String::new() },
+        numerics: numerics(stack, args, &authored.pipeline),
         split_batches: args.split_batches,
         workers: args.most_workers(),
         autoscale: args.workers == Workers::Auto,

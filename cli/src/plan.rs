@@ -1,6 +1,7 @@
 //! `gristmill plan`: how many workers, how long, how much, and what else could be done, before anything
 //! is run but a few hundred records.
 
+use crate::output::say;
 use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
 use gristmill_coordinator::split_batches;
 use gristmill_fetcher::Authored;
@@ -46,15 +47,17 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let here = LocalRun::of(&measured, &job, cores, args.local_workers);
     let here = predict_local(&here, &LocalCosts::default());
     if args.json {
-        println!("{}", json!({ "plan": plan, "local": here, "profile": measured }));
+        say!("{}", json!({ "plan": plan, "local": here, "profile": measured }));
         return Ok(());
     }
-    println!("{plan}");
-    println!(
+    say!("{plan}");
+    say!(
         "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
-        args.local_workers, here.seconds, here.first_seconds
+        args.local_workers,
+        here.seconds,
+        here.first_seconds
     );
-    println!("profiled {:.0} of {records} records of {data}", measured.records);
+    say!("profiled {:.0} of {records} records of {data}", measured.records);
     Ok(())
 }
 

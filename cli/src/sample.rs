@@ -1,6 +1,6 @@
 //! Running a few elements of a dataset of this machine, to see what operators cost and make of them.
 
-use crate::{bench::thread_cpu, failure::Failure};
+use crate::{bench::thread_cpu, failure::Failure, operators};
 use bytes::Bytes;
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Part, Program, SplitInput, SplitOutput,
@@ -61,8 +61,9 @@ pub fn measure(
     data: &str,
     most: u32,
 ) -> Result<(Measured, u32), Failure> {
-    let program =
-        Compiler::new().assets(assets).apart().compile(pipeline).map_err(Failure::usage)?;
+    let operators = operators::get();
+    let compiler = Compiler::new().assets(assets).operators(&operators).apart();
+    let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let Sample { output, n_records, .. } = run(&program, pipeline, &first_file(data)?, most)?;
     let mut measured = Measured::new();
     for metric in &output.metrics {
@@ -87,7 +88,9 @@ pub fn profile(
     data: &str,
     most: u32,
 ) -> Result<(plan::Measured, u64), Failure> {
-    let program = Compiler::new().assets(assets).compile(pipeline).map_err(Failure::usage)?;
+    let operators = operators::get();
+    let compiler = Compiler::new().assets(assets).operators(&operators);
+    let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let files = files(data)?;
     let first = files.first().ok_or_else(|| Failure::usage(format!("{data} names no file")))?;
     // Once to warm up: what is measured is the steady state.

@@ -1,5 +1,6 @@
 //! `gristmill status` and `gristmill stop`: one job of a running service.
 
+use crate::output::{say, say_all};
 use crate::{
     args::{StatusArgs, StopArgs},
     attach::Stack,
@@ -7,7 +8,7 @@ use crate::{
     skipped,
 };
 use gristmill_ports::{CallError, call_with_retry};
-use gristmill_protocol::{Call, JobState, JobStatus, JobView, RefusalKind, Reply};
+use gristmill_protocol::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
 use serde_json::json;
 use std::time::Duration;
 
@@ -23,18 +24,18 @@ pub async fn status(StatusArgs { job: args, skipped }: StatusArgs) -> Result<(),
     if skipped {
         let report = skipped::Report::read(&stack, &args.job).await?;
         match args.json {
-            true => println!("{}", json!({ "job": args.job, "skipped": report.as_json() })),
+            true => say!("{}", json!({ "job": args.job, "skipped": report.as_json() })),
             false => {
-                print!("{}", report.as_text(usize::MAX));
-                println!("job {}: {} records were reported as left out", args.job, report.len());
+                say_all!("{}", report.as_text(usize::MAX));
+                say!("job {}: {} records were reported as left out", args.job, report.len());
             }
         }
         return Ok(());
     }
     let now_ms = stack.ports.clock.now_ms();
     match args.json {
-        true => println!("{}", as_json(&status)),
-        false => print!("{}", as_text(&status, now_ms)),
+        true => say!("{}", as_json(&status)),
+        false => say_all!("{}", as_text(&status, now_ms)),
     }
     Ok(())
 }
@@ -43,19 +44,19 @@ pub async fn stop(StopArgs { job: args }: StopArgs) -> Result<(), Failure> {
     let stack = Stack::running(&args.service).await?;
     match call(&stack, &Call::Stop { job: args.job.clone() }).await? {
         Reply::Job(view) if args.json => {
-            println!("{}", json!({ "job": view.job, "state": word(&view.state) }))
+            say!("{}", json!({ "job": view.job, "state": word(&view.state) }))
         }
-        Reply::Job(view) => println!("job {} is {}", view.job, state(&view)),
+        Reply::Job(view) => say!("job {} is {}", view.job, state(&view)),
         Reply::Applied if args.json => {
-            println!("{}", json!({ "job": args.job, "state": "stopped" }))
+            say!("{}", json!({ "job": args.job, "state": "stopped" }))
         }
-        Reply::Applied => println!("job {} is stopped", args.job),
+        Reply::Applied => say!("job {} is stopped", args.job),
         other => return Err(unexpected(&other)),
     }
     Ok(())
 }
 
-async fn call(stack: &Stack, call: &Call) -> Result<Reply, Failure> {
+pub async fn call(stack: &Stack, call: &Call) -> Result<Reply, Failure> {
     let answer = call_with_retry(&*stack.ports.coordinator, &*stack.ports.clock, call, PATIENCE);
     answer.await.map_err(|error| match &error {
         CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
@@ -65,7 +66,7 @@ async fn call(stack: &Stack, call: &Call) -> Result<Reply, Failure> {
     })
 }
 
-fn unexpected(reply: &Reply) -> Failure {
+pub fn unexpected(reply: &Reply) -> Failure {
     Failure::failed(format!("the coordinator's answer does not fit: {reply:?}"))
 }
 
@@ -107,6 +108,7 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "files_indexed": status.indexed_files,
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "wanted": job.spec.workers },
         "scaling": scale.log,
+        "modes": job.caching.as_ref().map(|caching| &caching.modes),
     })
 }
 
@@ -138,6 +140,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         0 => "trainer   not heard of yet\n".to_owned(),
         at_ms => format!("trainer   last heard of {} s ago\n", now_ms.saturating_sub(at_ms) / 1000),
     };
+    for EpochMode { from, mode, reason, .. } in job.caching.iter().flat_map(|c| &c.modes) {
+        text += &format!("mode      from epoch {}: {mode} ({reason})\n", from + 1);
+    }
     for decision in scale.log.iter().rev().take(3).rev() {
         text += &format!(
             "scaling   batch {}: {} workers ({})\n",

@@ -6,6 +6,7 @@ mod progress;
 mod recount;
 mod report;
 mod sink;
+mod timeline;
 mod trainer;
 
 pub use progress::{make_dataset, make_dataset_in};
@@ -23,6 +24,7 @@ use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
 };
+use gristmill_protocol::{Call, Reply};
 use measure::Usage;
 use progress::Progress;
 use std::{path::Path, time::Instant};
@@ -78,13 +80,19 @@ async fn train(
         Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
         None => pipeline,
     };
-    let Optimised { pipeline, notes } = optimise(&pipeline, &Measured::new());
-    if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
-        eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
-    }
+    let pipeline = optimised(&pipeline);
     let report = measured(args, prefix, &Authored { pipeline, assets }, source).await?;
     report.print(args.json);
     report.verdict()
+}
+
+/// The pipeline as it is run.
+pub fn optimised(pipeline: &Pipeline) -> Pipeline {
+    let Optimised { pipeline, notes } = optimise(pipeline, &Measured::new());
+    if notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+        eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
+    }
+    pipeline
 }
 
 /// A whole run, and what it came to.
@@ -135,7 +143,7 @@ async fn train_on(
     let trainer = trainer::Trainer::new(args, pipeline, sink, progress, started);
     // The killer ends with the training it disturbs.
     let trained = tokio::select! {
-        trained = trainer.train(fetcher) => trained,
+        trained = trainer.train(fetcher, stack) => trained,
         never = chaos.run() => match never {},
     };
     let trained = match trained {
@@ -150,12 +158,27 @@ async fn train_on(
         true => skipped::Report::read(stack, &view.job).await?.in_words_of(&source),
         false => skipped::Report::default(),
     };
-    Ok(Report::new(args, &view.job, trained, usage, chaos.kills(), left_out))
+    let call = Call::Status { job: view.job.clone() };
+    let profile = match crate::status::call(stack, &call).await? {
+        Reply::Status(status) => status.profile,
+        other => return Err(crate::status::unexpected(&other)),
+    };
+    let stalls = trained.epochs.iter().map(|epoch| timeline::stalls(args, epoch, &profile));
+    let stalls = stalls.collect();
+    if let Some(path) = &args.report {
+        let known = (&view, source.to_string());
+        let timeline = timeline::timeline(args, pipeline, (known.0, &known.1), &trained, &profile);
+        std::fs::write(path, gristmill_timeline::render(&timeline)).map_err(|error| {
+            Failure::failed(format!("the report cannot be written to {}: {error}", path.display()))
+        })?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(Report::new(args, &view.job, trained, usage, chaos.kills(), left_out, stalls))
 }
 
 /// Stops a job that nobody will finish, so that workers do not go on for it.
 async fn discard(stack: &Stack, job: &gristmill_types::JobName) {
-    let call = gristmill_protocol::Call::Stop { job: job.clone() };
+    let call = Call::Stop { job: job.clone() };
     // Best effort: the failure that led here is the one to report.
     let _ = stack.ports.coordinator.call(&call).await;
 }

@@ -1,11 +1,13 @@
 //! `gristmill up`: stand-ins and functions as a service of their own.
 
+use crate::output::say;
 use crate::{args::UpArgs, failure::Failure};
 use gristmill_aws::Settings;
 use gristmill_fetcher::ServiceFile;
 use gristmill_local::{Endpoints, FunctionConfig, Schedule, Service, ServiceConfig, UrlConfig};
 use std::{
     collections::BTreeMap,
+    num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -74,6 +76,9 @@ impl StateDir {
     }
 }
 
+/// Room for what a laptop caches, in GiB, unless the environment says otherwise.
+const CACHE_GIB: u32 = 16;
+
 fn functions(
     executable: &Path,
     endpoints: &Endpoints,
@@ -88,6 +93,7 @@ fn functions(
         worker_function: Some(WORKER.into()),
         scaler_function: Some(SCALER.into()),
         retention_days: None,
+        cache_gib: NonZeroU32::new(CACHE_GIB),
         // Nobody collects them here: the admin route has counters.
         metrics: false,
     };
@@ -153,15 +159,15 @@ fn announce(file: &ServiceFile, json: bool, state_dir: &Path) {
             "coordinator_url": file.coordinator_url,
             "state_dir": state_dir,
         });
-        println!("{line}");
+        say!("{line}");
         return;
     }
-    println!("objects      {}", file.s3);
-    println!("table        {}", file.dynamodb);
-    println!("coordinator  {}", file.coordinator_url);
-    println!("state        {}", state_dir.display());
-    println!("gristmill is ready at {} (Ctrl-C ends it)", file.endpoint);
-    println!("  gristmill run PIPELINE.yaml --endpoint {}", file.endpoint);
+    say!("objects      {}", file.s3);
+    say!("table        {}", file.dynamodb);
+    say!("coordinator  {}", file.coordinator_url);
+    say!("state        {}", state_dir.display());
+    say!("gristmill is ready at {} (Ctrl-C ends it)", file.endpoint);
+    say!("  gristmill run PIPELINE.yaml --endpoint {}", file.endpoint);
 }
 
 /// What nobody asks for is done now and then, as a schedule does it on AWS.

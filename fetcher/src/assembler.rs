@@ -6,11 +6,12 @@ use crate::{
     downloader::{Arrival, Content},
     ledger::{Ledger, Place, next_place},
     progress::Progress,
+    waits::{Stage, StageClock},
 };
 use bytes::Bytes;
 use gristmill_executor::Program;
 use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
-use gristmill_ports::BufferPool;
+use gristmill_ports::{BufferPool, Clock};
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
 use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
 use gristmill_types::{Epoch, Position};
@@ -84,6 +85,9 @@ fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
     totals.rows += u64::from(entry.rows);
     totals.skipped += u64::from(entry.skipped);
     totals.splits += 1;
+    totals.source_ms += u64::from(entry.cost.source_ms);
+    totals.compute_ms += u64::from(entry.cost.compute_ms);
+    totals.put_ms += u64::from(entry.cost.put_ms);
 }
 
 /// Joins splits into batches, epoch after epoch.
@@ -101,6 +105,8 @@ pub(crate) struct Assembler {
     buffers: BufferPool,
     queue: mpsc::Sender<Assembled>,
     progress: Arc<Progress>,
+    /// For telling what a trainer that waits waits for.
+    stages: (Arc<StageClock>, Arc<dyn Clock>),
 }
 
 impl Assembler {
@@ -110,8 +116,8 @@ impl Assembler {
         epochs: Epoch,
         resume: (Epoch, u64),
         start: Start,
-        queue: mpsc::Sender<Assembled>,
-        progress: Arc<Progress>,
+        (queue, progress): (mpsc::Sender<Assembled>, Arc<Progress>),
+        stages: (Arc<StageClock>, Arc<dyn Clock>),
     ) -> Self {
         let Start { joiner, totals, .. } = start;
         Self {
@@ -125,6 +131,7 @@ impl Assembler {
             buffers: BufferPool::default(),
             queue,
             progress,
+            stages,
         }
     }
 
@@ -137,14 +144,18 @@ impl Assembler {
                 let _ = self.end_epoch().await?;
             }
         }
-        while let Some(Arrival { entry, content }) = arrivals.recv().await {
+        loop {
+            self.enter(Stage::Commit);
+            let Some(Arrival { entry, content }) = arrivals.recv().await else { break };
             let chunk = match content {
                 Content::Nothing => None,
                 Content::Pending(chunk) => {
+                    self.enter(Stage::Fetch);
                     let gone = |_| FetchError::BadObject("a download was cut off".into());
                     Some(chunk.await.map_err(gone)??)
                 }
             };
+            self.enter(Stage::Decode);
             if !self.take_in(&entry, chunk.as_ref()).await? {
                 return Ok(());
             }
@@ -157,6 +168,11 @@ impl Assembler {
             let _ = self.queue.send(Assembled::End).await;
         }
         Ok(())
+    }
+
+    fn enter(&self, stage: Stage) {
+        let (stages, clock) = &self.stages;
+        stages.enter(stage, clock.monotonic());
     }
 
     /// Returns whether the trainer still listens.

@@ -2,7 +2,7 @@
 //! pipeline's file is, stored where workers find them, by their content.
 
 use bytes::Bytes;
-use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Pipeline, PipelineError};
+use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Pipeline, PipelineError, Signatures};
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_protocol::keys;
 use gristmill_types::{Fingerprint, Namespace};
@@ -28,8 +28,20 @@ impl Authored {
     /// # Errors
     /// What is wrong with it, with its line.
     pub fn parse(yaml: &str, base: &Path) -> Result<Self, PipelineError> {
+        Self::parse_with(yaml, base, &Signatures::new())
+    }
+
+    /// As [`parse`](Self::parse), with operators of users.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn parse_with(
+        yaml: &str,
+        base: &Path,
+        signatures: &Signatures,
+    ) -> Result<Self, PipelineError> {
         let mut assets = BTreeMap::new();
-        let pipeline = Pipeline::parse(yaml)?.with_assets(&mut |path| {
+        let pipeline = Pipeline::parse_with(yaml, signatures)?.with_assets(&mut |path| {
             let content = read(&base.join(path))?;
             let hash = Asset::hash(&content);
             assets.insert(hash, content);

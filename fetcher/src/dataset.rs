@@ -32,6 +32,21 @@ pub enum Source {
     },
 }
 
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (place, patterns) = match self {
+            Self::S3 { bucket, patterns } => (format!("s3://{bucket}"), patterns),
+            Self::Local { root, patterns } => (root.display().to_string(), patterns),
+        };
+        let place = place.trim_end_matches('/');
+        for (i, pattern) in patterns.iter().enumerate() {
+            let between = if i == 0 { "" } else { ", " };
+            write!(f, "{between}{place}/{pattern}")?;
+        }
+        Ok(())
+    }
+}
+
 impl Source {
     /// Reads several places, whose files follow each other.
     ///

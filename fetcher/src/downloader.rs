@@ -3,12 +3,12 @@
 use crate::{
     FetchError,
     ledger::{Ledger, Place, next_place},
-    local::{LocalStore, open, recompute},
+    local::{LocalStore, Recompute, open, recompute},
 };
 use bytes::Bytes;
 use gristmill_format::Chunk;
-use gristmill_ports::{ObjectPath, Objects};
-use gristmill_protocol::{ReadyEntry, ReadyKind, keys};
+use gristmill_ports::{ObjectError, ObjectPath};
+use gristmill_protocol::{CachedChunk, CachingView, ReadyEntry, ReadyKind, keys};
 use gristmill_runner::{JobContext, Runner};
 use std::sync::Arc;
 use tokio::{
@@ -122,18 +122,26 @@ impl Downloader {
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
         let (runner, context) = (self.runner.clone(), Arc::clone(&self.context));
-        let local = Arc::clone(&self.local);
+        let (local, ledger) = (Arc::clone(&self.local), Arc::clone(&self.ledger));
         async move {
-            let config = &runner.config;
-            let prefix =
-                keys::bundle_prefix(&config.ns, &context.view.job, entry.epoch, entry.bundle);
-            let key = keys::chunk(&prefix, entry.position, entry.attempt, entry.nonce);
+            let cached = ledger.cached_chunk((entry.epoch, entry.position));
+            let caching = ledger.view().and_then(|view| view.caching);
+            let key = key_of(&runner, &context, &entry, cached, caching.as_ref());
+            let at = Recompute::of(&entry, cached, caching.as_ref());
             let bytes = match (entry.kind, local.take(&entry)) {
                 (_, Some(object)) => object,
-                (ReadyKind::Local, None) => recompute(&runner, &context, &entry).await?,
+                (ReadyKind::Local, None) => recompute(&runner, &context, &entry, at).await?,
                 (_, None) => {
-                    let path = ObjectPath::new(&config.bucket, &key);
-                    get(&*runner.objects, &path, entry.object_bytes).await?
+                    let path = ObjectPath::new(&runner.config.bucket, &key);
+                    match runner.objects.get_range(&path, 0..entry.object_bytes, None).await {
+                        Ok(object) => object,
+                        // Somebody deleted what is cached: the same can be computed.
+                        Err(ObjectError::NotFound(path)) if cached.is_some() => {
+                            tracing::warn!(%path, "what was cached is gone: computed here");
+                            recompute(&runner, &context, &entry, at).await?
+                        }
+                        Err(error) => return Err(FetchError::BadObject(error.to_string())),
+                    }
                 }
             };
             open(Bytes::from_owner(Held { bytes, _permit: permit }), &entry, &key)
@@ -141,8 +149,22 @@ impl Downloader {
     }
 }
 
-async fn get(objects: &dyn Objects, path: &ObjectPath, bytes: u64) -> Result<Bytes, FetchError> {
-    // The committed length is the cap: a larger object is not the one committed.
-    let got = objects.get_range(path, 0..bytes, None).await;
-    got.map_err(|error| FetchError::BadObject(error.to_string()))
+/// The key of a chunk: among the job's own, on a shelf of this job, or on that of whoever cached it. The
+/// committed length caps what is read of it: a larger object is not the one committed.
+fn key_of(
+    runner: &Runner,
+    context: &JobContext,
+    entry: &ReadyEntry,
+    cached: Option<CachedChunk>,
+    caching: Option<&CachingView>,
+) -> String {
+    let own = || {
+        let ns = &runner.config.ns;
+        keys::bundle_prefix(ns, &context.view.job, entry.epoch, entry.bundle)
+    };
+    let delivered = caching.and_then(|caching| caching.delivered_shelf(entry.epoch));
+    let shelf = delivered.or_else(|| caching.and_then(|c| c.chunks_shelf(entry.epoch)));
+    let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, entry.bundle));
+    let position = cached.map_or(entry.position, |chunk| chunk.position);
+    keys::chunk(&prefix, position, entry.attempt, entry.nonce)
 }

@@ -3,12 +3,15 @@
 use crate::{
     Batch, FetchError,
     assembler::{Assembled, Assembler, Start},
+    cached,
     downloader::{Downloader, MAX_AHEAD},
     ledger::{Ledger, Place},
     local::{self, LocalStore},
     poller::Poller,
     progress::Progress,
+    waits::{StageClock, Waits},
 };
+use gristmill_executor::user::Operators;
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
@@ -60,12 +63,20 @@ pub struct FetcherPorts {
     pub clock: Arc<dyn Clock>,
     /// Where local workers compute.
     pub compute: Compute,
+    /// Of users, beside ours.
+    pub operators: Arc<Operators>,
 }
 
 impl FetcherPorts {
     /// On this machine's clock and threads.
     pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn Objects>) -> Self {
-        Self { coordinator, objects, clock: Arc::new(SystemClock), compute: Compute::Threads }
+        Self {
+            coordinator,
+            objects,
+            clock: Arc::new(SystemClock),
+            compute: Compute::Threads,
+            operators: Arc::default(),
+        }
     }
 }
 
@@ -86,6 +97,12 @@ pub struct EpochTotals {
     pub rows: u64,
     pub skipped: u64,
     pub splits: u32,
+    /// Milliseconds of workers for reading, computing and storing its splits.
+    pub source_ms: u64,
+    pub compute_ms: u64,
+    pub put_ms: u64,
+    /// What the trainer waited for.
+    pub waits: Waits,
 }
 
 /// Numbers for people to watch.
@@ -113,6 +130,10 @@ pub struct Fetcher {
     asked: Option<Duration>,
     last_batch: Option<(Epoch, u64)>,
     ended: bool,
+    stages: Arc<StageClock>,
+    /// When the wait for the next batch began, by stage, and what earlier ones of the epoch came to.
+    wait_began: Option<Waits>,
+    waits: Waits,
     _tasks: JoinSet<()>,
 }
 
@@ -135,10 +156,11 @@ impl Fetcher {
 
     /// Begins streaming a registered job.
     pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
-        let FetcherPorts { coordinator, objects, clock, compute } = ports.clone();
+        let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
         let runner_config =
             RunnerConfig { ns: config.ns.clone(), bucket: config.bucket.clone(), local: true };
-        let runner = Runner { coordinator, objects, clock, compute, config: runner_config };
+        let runner =
+            Runner { coordinator, objects, clock, compute, operators, config: runner_config };
         let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;
         let context = Arc::new(context);
         let visitation = context.view.spec.visitation;
@@ -155,7 +177,9 @@ impl Fetcher {
         let store = Arc::new(LocalStore::new(config.prefetch_bytes));
 
         let mut tasks = JoinSet::new();
+        let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let poller = Poller {
+            stages: Arc::clone(&stages),
             job: config.job.clone(),
             coordinator: Arc::clone(&ports.coordinator),
             clock: Arc::clone(&ports.clock),
@@ -164,6 +188,7 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
+        tasks.spawn(cached::load(runner.clone(), Arc::clone(&ledger)));
         for _ in 0..config.local_workers {
             let (runner, context) = (runner.clone(), (*context).clone());
             tasks.spawn(local::work(
@@ -181,7 +206,8 @@ impl Fetcher {
             local: store,
             budget_bytes: config.prefetch_bytes,
         };
-        tasks.spawn(stream(downloader, Arc::clone(&ledger), Arc::clone(&progress), resume, queue));
+        let shared = (Arc::clone(&progress), Arc::clone(&stages));
+        tasks.spawn(stream(downloader, Arc::clone(&ledger), shared, resume, queue));
         Ok(Self {
             ledger,
             progress,
@@ -194,6 +220,9 @@ impl Fetcher {
             asked: None,
             last_batch: None,
             ended: false,
+            stages,
+            wait_began: None,
+            waits: Waits::default(),
             _tasks: tasks,
         })
     }
@@ -206,12 +235,15 @@ impl Fetcher {
         }
         // Asking again after a cancelled wait is the same wait.
         let asked = *self.asked.get_or_insert(self.ports.clock.monotonic());
+        let began = *self.wait_began.get_or_insert_with(|| self.stages.read(asked));
         if let (Visitation::ZeroOnceOrMore, Some((epoch, g))) = (self.visitation, self.last_batch) {
             self.progress.durable((epoch, g + 1));
         }
         let queued = self.batches.len() + usize::from(self.held.is_some());
         let assembled = self.take().await?;
         self.asked = None;
+        self.wait_began = None;
+        self.waits.add(&began, &self.stages.read(self.ports.clock.monotonic()));
         match assembled {
             Assembled::Batch { batch, .. } => {
                 let now = self.ports.clock.monotonic();
@@ -226,7 +258,10 @@ impl Fetcher {
                 }
                 Ok(Delivery::Batch(batch))
             }
-            Assembled::EpochEnd(totals) => Ok(Delivery::EpochEnd(totals)),
+            Assembled::EpochEnd(totals) => {
+                let waits = std::mem::take(&mut self.waits);
+                Ok(Delivery::EpochEnd(EpochTotals { waits, ..totals }))
+            }
             Assembled::End => {
                 self.ended = true;
                 Ok(Delivery::End)
@@ -329,6 +364,9 @@ impl Fetcher {
 
     fn report_if_due(&self) {
         let Some(plan) = self.ledger.view().and_then(|view| view.plan) else { return };
+        if self.ledger.is_cached(self.progress.delivered().0) {
+            return;
+        }
         let unreported = self.progress.unreported_splits(plan.n_splits);
         if unreported >= u64::from(plan.window_splits / 4).max(1) {
             self.progress.urgent.notify_one();
@@ -376,7 +414,7 @@ fn run_error(error: RunError) -> FetchError {
 async fn stream(
     downloader: Downloader,
     ledger: Arc<Ledger>,
-    progress: Arc<Progress>,
+    (progress, stages): (Arc<Progress>, Arc<StageClock>),
     resume: (Epoch, u64),
     queue: mpsc::Sender<Assembled>,
 ) {
@@ -391,8 +429,9 @@ async fn stream(
         progress.starts_at(place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
         let program = Arc::clone(&downloader.context.program);
-        let assembler =
-            Assembler::new(program, plan, view.spec.epochs, resume, start, queue, progress);
+        let stages = (stages, Arc::clone(&downloader.runner.clock));
+        let (epochs, to) = (view.spec.epochs, (queue, progress));
+        let assembler = Assembler::new(program, plan, epochs, resume, start, to, stages);
         let downloading = downloader.run((place, next), plan.n_splits, sender);
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     };

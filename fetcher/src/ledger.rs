@@ -2,7 +2,10 @@
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::FetchError;
-use gristmill_protocol::{JobState, JobView, Polled, ReadyEntry, ScaleState};
+use gristmill_protocol::{
+    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
+};
+use gristmill_splits::order::{visit_number, visit_of};
 use gristmill_types::{Epoch, Position};
 use std::{
     collections::BTreeMap,
@@ -24,6 +27,46 @@ struct Inner {
     indexed_files: u32,
     workers_max: u32,
     ended: Option<FetchError>,
+    /// What epochs are delivered from that nobody works on.
+    cached: Option<CacheManifest>,
+}
+
+impl Inner {
+    /// Whether nobody works on `epoch`, since all of it is cached.
+    fn is_cached(&self, epoch: Epoch) -> bool {
+        let view = self.view.as_ref().filter(|view| epoch < view.spec.epochs);
+        let caching = view.and_then(|view| view.caching.as_ref());
+        caching.is_some_and(|caching| caching.delivered_shelf(epoch).is_some())
+    }
+
+    fn cached_chunk(&self, (epoch, position): Place) -> Option<CachedChunk> {
+        let CacheManifest { copies, in_order, chunks } =
+            self.cached.as_ref().filter(|_| self.is_cached(epoch))?;
+        let splits = (u32::try_from(chunks.len()).ok()?.checked_div(*copies)?, *copies);
+        let seed = self.view.as_ref()?.spec.seed;
+        let visit = visit_of(splits, *in_order, seed, epoch, position)?;
+        chunks.get(usize::try_from(visit_number(*copies, visit)).ok()?).copied()
+    }
+
+    /// The entry at `place` of an epoch that is cached.
+    fn cached_entry(&self, place: Place) -> Option<ReadyEntry> {
+        let chunk = self.cached_chunk(place)?;
+        Some(ReadyEntry {
+            epoch: place.0,
+            position: place.1,
+            bundle: chunk.bundle,
+            attempt: chunk.attempt,
+            nonce: chunk.nonce,
+            kind: ReadyKind::Object,
+            object_bytes: chunk.object_bytes,
+            crc32c: chunk.crc32c,
+            rows: chunk.rows,
+            batches: chunk.batches,
+            remainder_rows: chunk.remainder_rows,
+            skipped: chunk.skipped,
+            cost: gristmill_protocol::WorkerCost::default(),
+        })
+    }
 }
 
 /// Shared between the fetcher's tasks; a change of `changed` says that something is new.
@@ -67,19 +110,23 @@ impl Ledger {
         for entry in polled.ready {
             inner.entries.insert((entry.epoch, entry.position), entry);
         }
-        if let Some(plan) = polled.job.plan {
+        let plan = polled.job.plan;
+        if let Some(error) = ending(&polled.job.state) {
+            end(&mut inner, error);
+        }
+        inner.view = Some(polled.job);
+        if let Some(plan) = plan {
             while inner.entries.contains_key(&inner.known_until) {
                 inner.known_until = next_place(inner.known_until, plan.n_splits);
             }
         }
-        if let Some(error) = ending(&polled.job.state) {
-            end(&mut inner, error);
+        while inner.is_cached(inner.known_until.0) {
+            inner.known_until = (inner.known_until.0 + 1, 0);
         }
         inner.workers_max = inner.workers_max.max(polled.active_workers);
         inner.active_workers = polled.active_workers;
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;
-        inner.view = Some(polled.job);
         drop(inner);
         self.changed.send_modify(|n| *n += 1);
     }
@@ -127,12 +174,38 @@ impl Ledger {
 
     /// Takes the entry at `place`, once it is committed.
     pub async fn take(&self, place: Place) -> Result<ReadyEntry, FetchError> {
-        self.wait(|inner| inner.entries.remove(&place)).await
+        self.wait(|inner| inner.entries.remove(&place).or_else(|| inner.cached_entry(place))).await
     }
 
     /// A copy of the entry at `place`, once it is committed.
     pub async fn peek(&self, place: Place) -> Result<ReadyEntry, FetchError> {
-        self.wait(|inner| inner.entries.get(&place).cloned()).await
+        let known = |inner: &Inner| inner.entries.get(&place).cloned();
+        self.wait(|inner| known(inner).or_else(|| inner.cached_entry(place))).await
+    }
+
+    /// The chunk at `place`, if it is one that was cached by an epoch before, or by another job.
+    pub fn cached_chunk(&self, place: Place) -> Option<CachedChunk> {
+        self.lock().cached_chunk(place)
+    }
+
+    /// Whether nobody works on `epoch`, since all of it is cached.
+    pub fn is_cached(&self, epoch: Epoch) -> bool {
+        self.lock().is_cached(epoch)
+    }
+
+    /// The shelf that epochs are delivered from without workers, once one is.
+    pub async fn whole_shelf(&self) -> Result<String, FetchError> {
+        self.wait(|inner| {
+            let caching = inner.view.as_ref()?.caching.as_ref()?;
+            caching.whole_shelf().map(str::to_owned)
+        })
+        .await
+    }
+
+    /// What lies on that shelf.
+    pub fn set_cached(&self, manifest: CacheManifest) {
+        self.lock().cached = Some(manifest);
+        self.changed.send_modify(|n| *n += 1);
     }
 
     /// Drops entries that are not needed any more.

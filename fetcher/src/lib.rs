@@ -6,6 +6,7 @@
 
 mod assembler;
 mod authored;
+mod cached;
 mod dataset;
 mod downloader;
 mod error;
@@ -19,6 +20,7 @@ mod poller;
 mod progress;
 pub mod server;
 mod service_file;
+mod waits;
 
 pub use assembler::Batch;
 pub use authored::Authored;
@@ -28,3 +30,4 @@ pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, S
 pub use gristmill_executor::NUMERICS;
 pub use memory::return_large_buffers;
 pub use service_file::{AttachError, ServiceFile};
+pub use waits::Waits;

@@ -7,11 +7,11 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_format::Chunk;
-use gristmill_protocol::{Commit, IdleReason, ReadyEntry};
+use gristmill_protocol::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
 use gristmill_runner::{
-    Ended, FinishedSplit, JobContext, RunError, Runner, Sink, SplitName, run_position,
+    Ended, FinishedSplit, JobContext, ObjectSink, RunError, Runner, Sink, SplitName, run_split,
 };
-use gristmill_types::{InvocationId, Nonce};
+use gristmill_types::{Epoch, InvocationId, Nonce, Position};
 use std::{
     collections::HashMap,
     sync::{
@@ -62,6 +62,8 @@ impl LocalStore {
 struct LocalSink {
     store: Arc<LocalStore>,
     ledger: Arc<Ledger>,
+    /// Where chunks go that are more than a way to this trainer.
+    objects: ObjectSink,
 }
 
 #[async_trait]
@@ -76,9 +78,15 @@ impl Sink for LocalSink {
         if split.indexed {
             return Ok(split.commit(name.index, true, 0));
         }
-        let checksum = gristmill_format::checksum(&split.object)
-            .map_err(|error| RunError::fatal(error.to_string()))?;
-        let commit = split.commit(name.index, true, checksum);
+        let commit = match split.shelf {
+            // It is the cache, or may become it.
+            Some(_) => self.objects.store(name, split).await?,
+            None => {
+                let checksum = gristmill_format::checksum(&split.object)
+                    .map_err(|error| RunError::fatal(error.to_string()))?;
+                split.commit(name.index, true, checksum)
+            }
+        };
         self.store.put((name.epoch, name.position), name.nonce, split.object.clone());
         Ok(commit)
     }
@@ -91,7 +99,8 @@ pub(crate) async fn work(
     store: Arc<LocalStore>,
     ledger: Arc<Ledger>,
 ) {
-    let sink = LocalSink { store, ledger: Arc::clone(&ledger) };
+    let objects = ObjectSink { runner: runner.clone(), job: context.view.job.clone() };
+    let sink = LocalSink { store, ledger: Arc::clone(&ledger), objects };
     let invocation = InvocationId(format!("local-{}", runner.clock.nonce()));
     while ledger.error().is_none() {
         let deadline_ms = runner.clock.now_ms() + NO_DEADLINE_MS;
@@ -112,19 +121,48 @@ pub(crate) async fn work(
     }
 }
 
-/// Computes a local split again after a restart. It must come out as it was committed.
+/// What computes a split again as it was committed.
+#[derive(Debug, Clone)]
+pub(crate) struct Recompute {
+    epoch: Epoch,
+    position: Position,
+    orders: CacheOrders,
+}
+
+impl Recompute {
+    /// Of a split that was committed in its epoch, or `cached` by another.
+    pub fn of(
+        entry: &ReadyEntry,
+        cached: Option<CachedChunk>,
+        caching: Option<&CachingView>,
+    ) -> Self {
+        let ReadyEntry { epoch, position, .. } = *entry;
+        match (cached, caching) {
+            // What was drawn at random was drawn in the first epoch, of a job with the same seed.
+            (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
+                Recompute { epoch: 0, position: chunk.position, orders: CacheOrders::default() }
+            }
+            (None, Some(caching)) => Recompute { epoch, position, orders: caching.orders(epoch) },
+            _ => Recompute { epoch, position, orders: CacheOrders::default() },
+        }
+    }
+}
+
+/// Computes a split again: a local one after a restart, or one whose object is gone. It must come out as
+/// it was committed.
 pub(crate) async fn recompute(
     runner: &Runner,
     context: &Arc<JobContext>,
     entry: &ReadyEntry,
+    Recompute { epoch, position, orders }: Recompute,
 ) -> Result<Bytes, FetchError> {
-    let ReadyEntry { epoch, position, .. } = *entry;
     let bad = |error: String| {
         FetchError::BadObject(format!("split {position} of epoch {epoch}, run again here: {error}"))
     };
-    let source = context.read(runner, epoch, position).await.map_err(|e| bad(e.to_string()))?;
+    let read = context.read(runner, &orders, epoch, position).await;
+    let read = read.map_err(|e| bad(e.to_string()))?;
     let context = Arc::clone(context);
-    let work = move || run_position(&context, epoch, position, &source, &|| false);
+    let work = move || run_split(&context, epoch, position, &read, &|| false);
     let split = runner.compute.run(work).await.map_err(|e| bad(e.to_string()))?;
     let checksum = gristmill_format::checksum(&split.object).map_err(|e| bad(e.to_string()))?;
     match checksum == entry.crc32c {

@@ -1,6 +1,6 @@
 //! Asks the coordinator what is ready: often while the trainer waits, rarely while there is plenty.
 
-use crate::{FetchError, ledger::Ledger, progress::Progress};
+use crate::{FetchError, ledger::Ledger, progress::Progress, waits::StageClock};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use gristmill_protocol::{Call, Poll, Polled, RefusalKind, Reply};
 use gristmill_types::JobName;
@@ -19,6 +19,7 @@ pub(crate) struct Poller {
     pub clock: Arc<dyn Clock>,
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
+    pub stages: Arc<StageClock>,
     /// How long the service may be silent.
     pub patience: Duration,
 }
@@ -43,6 +44,7 @@ impl Poller {
                     }
                     last_answer_ms = self.clock.now_ms();
                     self.progress.polled(&polled);
+                    self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
                     wait = self.next_wait(wait, &polled);
                     self.ledger.merge(polled);
                 }
@@ -86,6 +88,8 @@ impl Poller {
     /// for it.
     fn window_waits(&self) -> bool {
         let plan = self.ledger.view().and_then(|view| view.plan);
+        // Nobody works where all is cached.
+        let plan = plan.filter(|_| !self.ledger.is_cached(self.progress.delivered().0));
         plan.is_some_and(|plan| {
             let unreported = self.progress.unreported_splits(plan.n_splits);
             unreported >= u64::from(plan.window_splits / 4).max(1)

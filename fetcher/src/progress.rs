@@ -146,6 +146,11 @@ impl Progress {
         inner.delivered = inner.delivered.max(place);
     }
 
+    /// The first place not taken in.
+    pub fn delivered(&self) -> Place {
+        self.lock().delivered
+    }
+
     /// Everything before `next` is safe: a restart begins there. Older words are ignored.
     pub fn durable(&self, next: (Epoch, u64)) {
         let mut inner = self.lock();

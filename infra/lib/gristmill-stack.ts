@@ -71,6 +71,7 @@ export class GristmillStack extends Stack {
         GRISTMILL_BUCKET: bucket.ref,
         GRISTMILL_SCALER_FUNCTION: `${Aws.STACK_NAME}-scaler`,
         GRISTMILL_RETENTION_DAYS: parameters.chunkRetentionDays.valueAsString,
+        GRISTMILL_CACHE_GIB: parameters.cacheGiB.valueAsString,
       },
     });
     const live = alias(coordinator);

@@ -14,6 +14,7 @@ export class Parameters {
   readonly coordinatorConcurrency: CfnParameter;
   readonly logRetentionDays: CfnParameter;
   readonly chunkRetentionDays: CfnParameter;
+  readonly cacheGiB: CfnParameter;
   readonly hasDatasets: CfnCondition;
   readonly hasDatasetKeys: CfnCondition;
   readonly hasStorageKey: CfnCondition;
@@ -82,6 +83,14 @@ export class Parameters {
       maxValue: 3650,
       description:
         "Days after which a chunk is deleted even if nobody consumed it. A job that pauses longer cannot resume.",
+    });
+    this.cacheGiB = new CfnParameter(scope, "CacheGiB", {
+      type: "Number",
+      default: 1024,
+      minValue: 1,
+      maxValue: 1048576,
+      description:
+        "GiB that autocaching may keep in the bucket; what is of least use makes room for what is stored next.",
     });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {

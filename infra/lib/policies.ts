@@ -54,7 +54,8 @@ export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: stri
       Null: { "dynamodb:LeadingKeys": "false" },
     }),
     allow("ListingsAndManifests", ["s3:GetObject", "s3:PutObject"], arns.objects("datasets/*")),
-    allow("CollectChunks", "s3:DeleteObject", arns.objects("jobs/*")),
+    allow("CacheEntries", ["s3:GetObject", "s3:PutObject"], arns.objects("cache/*")),
+    allow("CollectChunks", "s3:DeleteObject", ["jobs/*", "cache/*"].map(arns.objects)),
     // Lists what failed attempts left. Without a condition: only who may list a bucket is told 404,
     // not 403, for an object that is not there, and s3:prefix is absent then.
     allow("FindOrphans", "s3:ListBucket", arns.bucket),
@@ -78,7 +79,7 @@ export function workerPolicy(parameters: Parameters, arns: Arns, logs: string): 
     allow(
       "ChunksAndIndices",
       ["s3:GetObject", "s3:PutObject"],
-      ["jobs/*", "index/*", "quarantine/*"].map(arns.objects),
+      ["jobs/*", "cache/*", "index/*", "quarantine/*"].map(arns.objects),
     ),
     // Lists nothing; see the coordinator's FindOrphans.
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
@@ -110,8 +111,12 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
-    // Local workers index files and set records aside as remote ones do.
-    allow("IndicesAndQuarantine", ["s3:GetObject", "s3:PutObject"], ["index/*", "quarantine/*"].map(arns.objects)),
+    // Local workers index files, set records aside and store what is cached as remote ones do.
+    allow(
+      "IndicesCacheAndQuarantine",
+      ["s3:GetObject", "s3:PutObject"],
+      ["cache/*", "index/*", "quarantine/*"].map(arns.objects),
+    ),
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
     storageKey(parameters),
     when(
@@ -136,8 +141,8 @@ export function bucketPolicy(arns: Arns): object {
   return document(
     deny("TlsOnly", "s3:*", [arns.bucket, `${arns.bucket}/*`], { Bool: { "aws:SecureTransport": "false" } }),
     // A chunk is written once. Parts of a multipart upload carry no such header; its completion does.
-    // Copying into this prefix is not possible.
-    deny("ChunksAreWrittenOnce", "s3:PutObject", arns.objects("jobs/*"), {
+    // Copying into these prefixes is not possible.
+    deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*"].map(arns.objects), {
       Null: { "s3:if-none-match": "true" },
       Bool: { "s3:ObjectCreationOperation": "true" },
     }),

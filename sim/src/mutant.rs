@@ -7,6 +7,8 @@ pub enum Mutant {
     CommitsWithoutOwner,
     /// Attempts at a split share one key.
     KeysWithoutAttempt,
+    /// Splits that are cached share one key.
+    CachedSplitsShareKeys,
     /// What was handed to the trainer is collected, checkpoint or not.
     CollectsDelivered,
     /// Objects that no entry names are deleted while their bundle is being worked on.
@@ -20,9 +22,10 @@ pub enum Mutant {
 }
 
 impl Mutant {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
+        Self::CachedSplitsShareKeys,
         Self::CollectsDelivered,
         Self::CollectsEarly,
         Self::ConflictsAreFailures,

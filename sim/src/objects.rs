@@ -79,6 +79,12 @@ impl Store {
 
     /// The chunk a key names.
     pub fn chunk_name(&self, key: &str) -> Option<ChunkName> {
+        if let Some(rest) = key.strip_prefix(&keys::cache_prefix(&self.ns)) {
+            // On a shelf: what the first epoch stored.
+            let (bundle, _) = key.rsplit_once('/').filter(|_| rest.contains("/b"))?;
+            let (position, attempt, nonce) = keys::parse_chunk(&format!("{bundle}/"), key)?;
+            return Some(ChunkName { epoch: 0, position, attempt, nonce });
+        }
         let rest = key.strip_prefix(&keys::job_prefix(&self.ns, &self.job))?;
         let mut parts = rest.split('/');
         let epoch = parts.next()?.strip_prefix('e')?.parse().ok()?;
@@ -185,16 +191,19 @@ impl SimObjects {
 
     /// Under the key the world's mistake makes of it.
     fn place(&self, path: &ObjectPath) -> ObjectPath {
-        let attempt_lost = self.process.world().mutant == Some(Mutant::KeysWithoutAttempt);
-        match self.store.chunk_name(&path.key).filter(|_| attempt_lost) {
-            Some(name) => {
-                let stem = path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
+        let stem = || path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
+        let chunk = self.store.chunk_name(&path.key);
+        let key = match (self.process.world().mutant, chunk) {
+            (Some(Mutant::KeysWithoutAttempt), Some(name)) => {
                 let nonce = gristmill_types::Nonce([0; 8]);
-                let key = keys::chunk(&format!("{stem}/"), name.position, 0, nonce);
-                ObjectPath::new(&path.bucket, key)
+                keys::chunk(&format!("{}/", stem()), name.position, 0, nonce)
             }
-            None => path.clone(),
-        }
+            (Some(Mutant::CachedSplitsShareKeys), None) if keys::is_chunk(&path.key) => {
+                keys::cached_split(&format!("{}/", stem()), 0)
+            }
+            _ => return path.clone(),
+        };
+        ObjectPath::new(&path.bucket, key)
     }
 }
 

@@ -33,7 +33,19 @@ pub struct Scenario {
     /// The first record kills every worker that has computed its split and means to store it; the job
     /// leaves out what it cannot have.
     pub killer: bool,
+    /// Where the pipeline has an `autocache`, which is then always found worth it.
+    pub cached: Cached,
     pub seed: u64,
+}
+
+/// Where a job's pipeline may be cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cached {
+    Nowhere,
+    /// Before the batch: put, then get by workers.
+    Inner,
+    /// Behind the batch: profile, then get by the trainer alone.
+    Whole,
 }
 
 /// Names one batch.
@@ -61,7 +73,7 @@ impl Expected {
 impl Scenario {
     /// One of a few dozen jobs, so that what they must deliver is computed once each.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
-        let shape = random.u64(0..48);
+        let shape = random.u64(0..72);
         let mut random = fastrand::Rng::with_seed(shape);
         let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
         files[0] += 1;
@@ -71,7 +83,7 @@ impl Scenario {
             batch_size: random.u32(2..9),
             drop_last: random.u8(0..4) == 0,
             split_batches: random.u32(1..3),
-            epochs: random.u32(1..4),
+            epochs: if shape < 48 { random.u32(1..4) } else { random.u32(2..5) },
             workers: random.u32(1..6),
             local_workers,
             visitation: match random.u8(0..6) {
@@ -81,16 +93,26 @@ impl Scenario {
             },
             sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
             // A local worker takes its trainer along, which says nothing of the split.
-            killer: random.u8(0..6) == 0 && local_workers == 0,
+            killer: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
+            cached: match shape {
+                0..48 => Cached::Nowhere,
+                48..60 => Cached::Inner,
+                _ => Cached::Whole,
+            },
             seed: shape,
         }
     }
 
     fn pipeline(&self) -> String {
-        let Self { batch_size, drop_last, .. } = self;
+        let Self { batch_size, drop_last, cached, .. } = self;
+        let (before, after) = match cached {
+            Cached::Nowhere => ("", ""),
+            Cached::Inner => ("autocache, ", ""),
+            Cached::Whole => ("", ", autocache"),
+        };
         format!(
             "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
-             ops: [batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}]\n"
+             ops: [{before}batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}{after}]\n"
         )
     }
 

@@ -258,6 +258,7 @@ async fn one_life(
         objects: cloud.objects(process),
         clock: Arc::new(SimClock(process.clone())),
         compute: Compute::Inline,
+        operators: Arc::default(),
     };
     Fetcher::register(&ports, register.clone()).await?;
     let Register { job, spec, .. } = register;

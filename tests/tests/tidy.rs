@@ -18,6 +18,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("pipeline", "types"),
     ("splits", "types"),
     ("format", "types"),
+    ("timeline", ""),
     ("policy", "types pipeline protocol"),
     ("ports", "types protocol"),
     ("executor", "types pipeline format"),
@@ -26,7 +27,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("coordinator", "types protocol pipeline policy splits format ports aws"),
     ("scaler", "types protocol pipeline policy splits format ports aws"),
     ("worker", "types protocol pipeline policy splits format ports aws executor runner"),
-    ("fetcher", "types protocol pipeline splits format ports aws executor runner"),
+    ("fetcher", "types protocol pipeline splits format ports aws executor runner timeline"),
     ("local", "*"),
     ("sim", "*"),
     ("scenario", "types policy"),
@@ -338,7 +339,9 @@ fn the_project_stands_alone() {
 #[test]
 fn example_pipelines_parse() {
     let examples = files().into_iter().filter(|path| path.starts_with("examples/"));
-    let pipelines: Vec<String> = examples.filter(|path| path.ends_with(".yaml")).collect();
+    // Operators of users are known to their own program, whose test this is.
+    let ours = examples.filter(|path| !path.starts_with("examples/user-operator/"));
+    let pipelines: Vec<String> = ours.filter(|path| path.ends_with(".yaml")).collect();
     let wrong = |path: &String| {
         let error = Pipeline::parse(&read(path)).err()?;
         Some(format!("{path}: {error}"))

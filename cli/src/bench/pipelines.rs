@@ -1,6 +1,7 @@
 //! Whole pipelines in the executor alone, on one core and on all.
 
 use super::{Failure, floor, tokens};
+use crate::output::say;
 use crate::{args::BenchPipelinesArgs, dataset::DatasetSpec, train};
 use bytes::Bytes;
 use gristmill_executor::{
@@ -96,9 +97,14 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
         }
     }
     let mut rows = Vec::new();
-    println!(
+    say!(
         "{:<18} {:>5} {:>12} {:>10} {:>10} {:>8}",
-        "", "cores", "samples/s", "CPU ms", "floor ms", "RSS MB"
+        "",
+        "cores",
+        "samples/s",
+        "CPU ms",
+        "floor ms",
+        "RSS MB"
     );
     for ((i, threads), figures) in found {
         let Study { name, variant, .. } = studies[i];
@@ -107,7 +113,7 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
         let (rate, cpu) = (median_of(|f| f.samples_per_s), median_of(|f| f.cpu_ms_per_sample));
         let rss = median_of(|f| f.mb_peak_rss);
         let shown = floor.map_or("-".to_owned(), |floor| format!("{floor:.3}"));
-        println!(
+        say!(
             "{:<18} {threads:>5} {rate:>12.0} {cpu:>10.4} {shown:>10} {rss:>8.0}",
             format!("{name} {variant}")
         );
@@ -122,7 +128,7 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
         }));
     }
     if args.json {
-        println!("{}", json!({ "data": dir, "pipelines": rows }));
+        say!("{}", json!({ "data": dir, "pipelines": rows }));
     }
     Ok(())
 }

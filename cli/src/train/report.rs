@@ -1,15 +1,21 @@
 //! What a run came to: a table for people, one JSON object for programs.
 
 use super::{measure::Usage, trainer::Trained};
+use crate::output::{say, say_all};
 use crate::{args::TrainArgs, failure::Failure, skipped};
+use gristmill_fetcher::Waits;
+use gristmill_protocol::CacheMode;
+use gristmill_timeline::{Advice, Stalls};
 use gristmill_types::JobName;
 use serde_json::{Value, json};
 
 /// Records left out that are shown; `status --skipped` lists all.
 const SHOWN_SKIPPED: usize = 10;
+/// Part of an epoch, in percent, that a wait must take to be explained in the table.
+const WORTH_NAMING_PERCENT: f64 = 3.0;
 
 /// One epoch as the trainer lived it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct EpochReport {
     pub epoch: u32,
     pub elements: u64,
@@ -24,6 +30,40 @@ pub struct EpochReport {
     pub time_to_first_batch_ms: f64,
     pub duplicates: u64,
     pub distinct: u64,
+    /// What was done about `autocache` points, and why.
+    pub mode: CacheMode,
+    pub reason: Option<String>,
+    /// Of reading, computing and storing its splits.
+    pub worker_seconds: [f64; 3],
+    /// What the trainer waited for.
+    pub waits: Waits,
+    /// CPU that worker processes took while it was delivered.
+    pub worker_cpu_ms: u64,
+}
+
+impl Default for EpochReport {
+    fn default() -> Self {
+        Self {
+            epoch: 0,
+            elements: 0,
+            batches: 0,
+            skipped: 0,
+            rows: 0,
+            splits: 0,
+            seconds: 0.0,
+            waited_seconds: 0.0,
+            workers_max: 0,
+            time_to_first_batch_ms: 0.0,
+            duplicates: 0,
+            distinct: 0,
+            // Of a pipeline without points.
+            mode: CacheMode::Compute,
+            reason: None,
+            worker_seconds: [0.0; 3],
+            waits: Waits::default(),
+            worker_cpu_ms: 0,
+        }
+    }
 }
 
 impl EpochReport {
@@ -47,6 +87,8 @@ pub struct Report {
     trained: Trained,
     usage: Usage,
     left_out: skipped::Report,
+    /// Where the waiting went, by epoch.
+    stalls: Vec<Stalls>,
 }
 
 impl Report {
@@ -57,8 +99,9 @@ impl Report {
         usage: Usage,
         kills: u64,
         left_out: skipped::Report,
+        stalls: Vec<Stalls>,
     ) -> Self {
-        Self { job: job.clone(), seed: args.seed, kills, trained, usage, left_out }
+        Self { job: job.clone(), seed: args.seed, kills, trained, usage, left_out, stalls }
     }
 
     fn sum(&self, field: impl Fn(&EpochReport) -> u64) -> u64 {
@@ -93,16 +136,25 @@ impl Report {
 
     fn json(&self) -> Value {
         let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
-        let epoch = |epoch: &EpochReport| {
+        let epoch = |(epoch, stalls): (&EpochReport, &Stalls)| {
+            let [source, compute, put] = epoch.worker_seconds;
             json!({
                 "epoch": epoch.epoch,
-                "mode": "compute",
+                "mode": epoch.mode.name(),
+                "reason": epoch.reason,
                 "elements": epoch.elements,
                 "batches": epoch.batches,
                 "seconds": rounded(epoch.seconds, 3),
                 "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
                 "stall_fraction": rounded(epoch.stall_fraction(), 4),
                 "workers_max": epoch.workers_max,
+                "worker_seconds": {
+                    "source": rounded(source, 3),
+                    "compute": rounded(compute, 3),
+                    "put": rounded(put, 3),
+                },
+                "stalls": stalls_json(stalls),
+                "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
                 "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
             })
         };
@@ -111,7 +163,7 @@ impl Report {
         json!({
             "job": self.job,
             "seed": self.seed,
-            "epochs": self.trained.epochs.iter().map(epoch).collect::<Vec<_>>(),
+            "epochs": self.trained.epochs.iter().zip(&self.stalls).map(epoch).collect::<Vec<_>>(),
             "elements_expected": self.trained.elements_expected,
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.skipped),
@@ -139,19 +191,19 @@ impl Report {
         match as_json {
             true => {
                 eprint!("{table}");
-                println!("{}", self.json());
+                say!("{}", self.json());
             }
-            false => print!("{table}"),
+            false => say_all!("{table}"),
         }
     }
 
     fn table(&self) -> String {
         let mut text = String::from(
-            "epoch  elements  batches  seconds  batch time  stall  workers  first batch\n",
+            "epoch  elements  batches  seconds  batch time  stall  workers  first batch  mode\n",
         );
         for epoch in &self.trained.epochs {
             text += &format!(
-                "{:>5}  {:>8}  {:>7}  {:>7.2}  {:>7.1} ms  {:>3.0} %  {:>7}  {:>8.0} ms\n",
+                "{:>5}  {:>8}  {:>7}  {:>7.2}  {:>7.1} ms  {:>3.0} %  {:>7}  {:>8.0} ms  {}\n",
                 epoch.epoch,
                 epoch.elements,
                 epoch.batches,
@@ -159,8 +211,15 @@ impl Report {
                 epoch.batch_time_ms(),
                 epoch.stall_fraction() * 100.0,
                 epoch.workers_max,
-                epoch.time_to_first_batch_ms
+                epoch.time_to_first_batch_ms,
+                epoch.mode.name()
             );
+        }
+        text += &self.modes();
+        for (epoch, stalls) in self.trained.epochs.iter().zip(&self.stalls) {
+            if stalls.percent >= WORTH_NAMING_PERCENT {
+                text += &format!("epoch {} {stalls}; {}\n", epoch.epoch, stalls.advice);
+            }
         }
         let kills = match self.kills {
             0 => String::new(),
@@ -179,6 +238,20 @@ impl Report {
         text
     }
 
+    /// Why each mode, where there was a choice.
+    fn modes(&self) -> String {
+        let mut text = String::new();
+        let mut last = None;
+        for epoch in &self.trained.epochs {
+            let Some(reason) = epoch.reason.as_ref().filter(|_| last != Some(epoch.mode)) else {
+                continue;
+            };
+            text += &format!("epoch {} {}: {reason}\n", epoch.epoch, epoch.mode.name());
+            last = Some(epoch.mode);
+        }
+        text
+    }
+
     /// A run that lost or doubled anything has failed, whatever else it did.
     pub fn verdict(&self) -> Result<(), Failure> {
         match (self.lost(), self.sum(|epoch| epoch.duplicates)) {
@@ -188,6 +261,21 @@ impl Report {
             }
         }
     }
+}
+
+/// The parts of a wait in seconds, and what would help.
+fn stalls_json(stalls: &Stalls) -> Value {
+    let part =
+        |part: &gristmill_timeline::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());
+    json!({
+        "seconds": rounded(stalls.total_s, 3),
+        "parts": stalls.parts.iter().map(part).collect::<serde_json::Map<String, Value>>(),
+        "advice": stalls.advice.to_string(),
+        "more_workers_help": matches!(
+            stalls.advice,
+            Advice::MoreWorkers { .. } | Advice::AtMaximum { .. }
+        ),
+    })
 }
 
 fn rounded(value: f64, digits: i32) -> f64 {

@@ -1,7 +1,14 @@
 //! The synthetic trainer: takes batches, normalises pixels, takes its step time, and counts.
 
-use super::{progress::Progress, recount::Recount, report::EpochReport, sink::Sink};
-use crate::{args::TrainArgs, failure::Failure};
+use super::{
+    measure::Usage,
+    progress::Progress,
+    recount::Recount,
+    report::EpochReport,
+    sink::Sink,
+    timeline::{Recorded, Recorder},
+};
+use crate::{args::TrainArgs, attach::Stack, failure::Failure};
 use gristmill_fetcher::{Batch, Delivery, EpochTotals, Fetcher};
 use gristmill_format::{DType, Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
@@ -19,6 +26,7 @@ pub struct Trained {
     /// Records of last batches that were left out because the pipeline says so.
     pub dropped: u64,
     pub scaling: Vec<ScaleDecision>,
+    pub recorded: Recorded,
     /// BLAKE3 over all batches in order, as the sink's files hold them.
     pub batches_blake3: String,
 }
@@ -44,6 +52,7 @@ pub struct Trainer {
     epoch: EpochReport,
     recount: Recount,
     scaling: Vec<ScaleDecision>,
+    recorder: Recorder,
     redrawn: Instant,
 }
 
@@ -70,12 +79,14 @@ impl Trainer {
             epoch: EpochReport::default(),
             recount: Recount::default(),
             scaling: Vec::new(),
+            recorder: Recorder::new(began),
             redrawn: began,
         }
     }
 
     /// Trains to the end of the job.
-    pub async fn train(mut self, mut fetcher: Fetcher) -> Result<Trained, Failure> {
+    pub async fn train(mut self, mut fetcher: Fetcher, stack: &Stack) -> Result<Trained, Failure> {
+        let mut used = Usage::now(stack).await;
         let mut epochs = Vec::new();
         loop {
             let delivery = self.wait(&mut fetcher).await?;
@@ -84,7 +95,13 @@ impl Trainer {
                     self.step(&batch).await?;
                     fetcher.checkpointed(batch.epoch, batch.g);
                 }
-                Delivery::EpochEnd(totals) => epochs.push(self.end_epoch(&totals)),
+                Delivery::EpochEnd(totals) => {
+                    let mut epoch = self.end_epoch(&totals, &fetcher);
+                    let now = Usage::now(stack).await;
+                    epoch.worker_cpu_ms = now.since(&used).worker_cpu_ms;
+                    used = now;
+                    epochs.push(epoch);
+                }
                 Delivery::End => break,
             }
         }
@@ -114,6 +131,7 @@ impl Trainer {
             elements_expected,
             dropped,
             scaling: self.scaling,
+            recorded: self.recorder.finish(),
             batches_blake3: self.hasher.finalize().to_string(),
         })
     }
@@ -179,7 +197,7 @@ impl Trainer {
         std::hint::black_box(&self.pixels);
     }
 
-    fn end_epoch(&mut self, totals: &EpochTotals) -> EpochReport {
+    fn end_epoch(&mut self, totals: &EpochTotals, fetcher: &Fetcher) -> EpochReport {
         let mut epoch = std::mem::take(&mut self.epoch);
         let recount = std::mem::take(&mut self.recount);
         epoch.epoch = totals.epoch;
@@ -189,6 +207,14 @@ impl Trainer {
         epoch.skipped = totals.skipped;
         epoch.rows = totals.rows;
         epoch.splits = totals.splits;
+        let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];
+        epoch.waits = totals.waits;
+        epoch.worker_seconds = [source, compute, put].map(|ms| ms as f64 / 1e3);
+        let caching = fetcher.view().and_then(|view| view.caching);
+        if let Some(mode) = caching.as_ref().and_then(|caching| caching.of(totals.epoch)) {
+            epoch.mode = mode.mode;
+            epoch.reason = Some(mode.reason.clone());
+        }
         epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
         self.epoch_began = Instant::now();
         epoch
@@ -203,6 +229,7 @@ impl Trainer {
             return;
         }
         self.redrawn = Instant::now();
+        self.recorder.look(&snapshot);
         self.note_scaling(&snapshot.scale.log);
         let Some(view) = fetcher.view() else { return };
         let Some(plan) = view.plan else {
@@ -219,6 +246,8 @@ impl Trainer {
     /// The item keeps only the latest decisions; the report has them all, as far as they were seen.
     fn note_scaling(&mut self, log: &[ScaleDecision]) {
         let known = self.scaling.last().and_then(|last| log.iter().rposition(|d| d == last));
-        self.scaling.extend_from_slice(&log[known.map_or(0, |at| at + 1)..]);
+        let news = &log[known.map_or(0, |at| at + 1)..];
+        self.recorder.decided(news);
+        self.scaling.extend_from_slice(news);
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::{
     Coordinator,
+    caching::Passed,
     coordinator::refuse,
     items::{ItemName, JobItem, Swept},
     jobs::object_fault,
@@ -37,35 +38,61 @@ impl Coordinator {
         let decide = |before: Option<&Consumer>| splits::collected(before);
         let consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
         let consumer = consumer.map_err(|refusal| refuse(&refusal))?;
-        self.sweep(job, &Ramp::new(n, plan.r), consumer.collected_place).await
+        self.sweep(job, item, &Ramp::new(n, plan.r), consumer.collected_place).await
     }
 
     /// Deletes the objects of all splits before `horizon` that are not deleted yet.
-    async fn sweep(&self, job: &JobName, ramp: &Ramp, horizon: Place) -> Result<(), Refusal> {
+    async fn sweep(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        ramp: &Ramp,
+        horizon: Place,
+    ) -> Result<(), Refusal> {
+        let caching = item.caching.as_ref();
         let name = ItemName::Swept(job);
         let read = self.store.read::<Swept>(&name).await?;
         let swept = read.item.unwrap_or_default().place;
         let n = ramp.n_splits();
-        let (mut at, end) = (swept.linear(n), horizon.linear(n));
+        let (mut at, mut end) = (swept.linear(n), horizon.linear(n));
         let mut names = Vec::new();
         while at < end {
             let (epoch, position) = ((at / u64::from(n)) as u32, (at % u64::from(n)) as u32);
+            match caching.map_or(Passed::Deleted, |caching| caching.passed(epoch)) {
+                Passed::Deleted => {}
+                Passed::Kept => {
+                    at = (u64::from(epoch) + 1) * u64::from(n);
+                    continue;
+                }
+                Passed::Undecided => {
+                    end = at;
+                    break;
+                }
+            }
             let Some(index) = ramp.bundle_of(position) else { break };
             names.push((epoch, index));
             at = u64::from(epoch) * u64::from(n) + u64::from(ramp.positions(index).end);
         }
         let mut doomed = Vec::new();
         for bundle in self.read_bundles(job, ramp, &names).await? {
-            doomed.extend(self.deletable(job, &bundle, horizon).await?);
+            let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
+            doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
         if !doomed.is_empty() {
             let deleted = self.objects.delete(&self.settings.bucket, &doomed).await;
             deleted.map_err(|error| object_fault(&error))?;
         }
-        let after = Swept { place: horizon };
+        // Behind what is not decided yet, the sweep goes on later.
+        let place = match end < horizon.linear(n) {
+            true => {
+                Place { epoch: (end / u64::from(n)) as u32, position: (end % u64::from(n)) as u32 }
+            }
+            false => horizon,
+        };
+        let after = Swept { place };
         let decide = |before: Option<&Swept>| {
             Ok::<_, Refusal>(match before {
-                Some(before) if before.place >= horizon => Outcome::AlreadyApplied(*before),
+                Some(before) if before.place >= place => Outcome::AlreadyApplied(*before),
                 _ => Outcome::Write(after),
             })
         };
@@ -78,11 +105,13 @@ impl Coordinator {
     async fn deletable(
         &self,
         job: &JobName,
+        shelf: Option<&str>,
         bundle: &ScannedBundle,
         horizon: Place,
     ) -> Result<Vec<String>, Refusal> {
         let Some(item) = &bundle.item else { return Ok(Vec::new()) };
-        let prefix = keys::bundle_prefix(&self.settings.ns, job, bundle.epoch, bundle.index);
+        let own = keys::bundle_prefix(&self.settings.ns, job, bundle.epoch, bundle.index);
+        let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
             let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Object) else {

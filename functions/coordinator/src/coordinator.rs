@@ -80,6 +80,9 @@ impl Coordinator {
             Call::Fail(fail) => self.fail(fail).await,
             Call::Release(release) => self.release(release).await,
             Call::Leave(leave) => self.strike_off(&leave.job, leave.worker, None).await,
+            Call::CacheList => self.list_cache().await,
+            Call::CacheExplain(asked) => self.explain_cache(asked).await,
+            Call::CacheRemove(call) => self.remove_cached(call).await,
         }
     }
 

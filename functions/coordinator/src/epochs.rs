@@ -49,7 +49,9 @@ impl Coordinator {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan")) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let ramp = Ramp::new(plan.n_splits, plan.r);
-        let names: Vec<_> = (0..ramp.bundles()).map(|index| (number, index)).collect();
+        let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
+        let bundles = if cached.is_some() { 0 } else { ramp.bundles() };
+        let names: Vec<_> = (0..bundles).map(|index| (number, index)).collect();
         let scanned = self.read_bundles(job, &ramp, &names).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
         let seal = Seal {
@@ -64,7 +66,15 @@ impl Coordinator {
         };
         let steps = self.store.update(&name, open).await?;
         let steps = match steps {
-            Ok(_) => self.store.update(&name, |before| epoch::seal(before, &seal)).await?,
+            Ok(_) => {
+                let seal = |before: Option<&EpochItem>| match cached {
+                    None => epoch::seal(before, &seal),
+                    Some(cached) => {
+                        epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
+                    }
+                };
+                self.store.update(&name, seal).await?
+            }
             refused => refused,
         };
         let durable = [consumer.durable];

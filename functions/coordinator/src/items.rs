@@ -1,5 +1,6 @@
 //! The items of the table: one enum states every key, one type each what is stored under it.
 
+use crate::caching::Caching;
 use gristmill_ports::ItemKey;
 use gristmill_protocol::{JobSpec, JobView, Plan, keys};
 use gristmill_splits::{Place, job::JobState};
@@ -25,8 +26,14 @@ pub(crate) enum ItemName<'a> {
     /// How far collected objects have been deleted.
     Swept(&'a JobName),
     Deaths(&'a JobName),
+    /// What was measured of its operators.
+    Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
     Bundle(&'a JobName, Epoch, BundleIndex),
+    /// Who reads what is cached.
+    CacheUse(Fingerprint),
+    /// The numerics class of this namespace's workers, as last seen.
+    Numerics,
 }
 
 impl ItemName<'_> {
@@ -43,6 +50,11 @@ impl ItemName<'_> {
             Self::Consumer(job) => job_item(job, "C#0000"),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
+            Self::Profile(job) => job_item(job, "PROFILE"),
+            Self::CacheUse(fingerprint) => {
+                ItemKey { pk: keys::cache_partition(ns), sk: fingerprint.to_string() }
+            }
+            Self::Numerics => ItemKey { pk: keys::cache_partition(ns), sk: "NUMERICS".to_owned() },
             Self::Epoch(job, epoch) => job_item(job, &format!("E#{epoch:06}")),
             Self::Bundle(job, epoch, bundle) => ItemKey {
                 pk: format!(
@@ -58,7 +70,7 @@ impl ItemName<'_> {
     /// Whether the item is one of many that a job leaves behind as it goes. Those expire by
     /// themselves; the few that say what the job is are kept until it has ended.
     pub fn is_passed_by(&self) -> bool {
-        matches!(self, Self::Deaths(_) | Self::Epoch(..) | Self::Bundle(..))
+        matches!(self, Self::Deaths(_) | Self::Profile(_) | Self::Epoch(..) | Self::Bundle(..))
     }
 }
 
@@ -80,6 +92,9 @@ pub(crate) struct JobItem {
     pub plan: Option<Plan>,
     /// Epochs before this one are closed.
     pub closed: Epoch,
+    /// Of a pipeline with `autocache` points.
+    #[serde(default)]
+    pub caching: Option<Caching>,
 }
 
 impl JobItem {
@@ -99,6 +114,7 @@ impl JobItem {
             n_files: self.n_files,
             state,
             plan: self.plan,
+            caching: self.caching.as_ref().map(|caching| caching.view.clone()),
         }
     }
 }
@@ -124,6 +140,9 @@ mod tests {
             ItemName::Consumer(&job),
             ItemName::Swept(&job),
             ItemName::Deaths(&job),
+            ItemName::Profile(&job),
+            ItemName::CacheUse(Fingerprint([7; 32])),
+            ItemName::Numerics,
             ItemName::Epoch(&job, 0),
             ItemName::Epoch(&job, INDEX_EPOCH),
         ];

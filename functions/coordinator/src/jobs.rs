@@ -2,6 +2,7 @@
 
 use crate::{
     Coordinator,
+    caching::{Caching, Wanted},
     items::{ItemName, JobItem, Listed},
     progress::Seen,
     scan::Scan,
@@ -40,8 +41,11 @@ impl Coordinator {
         let n_files = u32::try_from(dataset.files.len())
             .map_err(|_| invalid("the dataset has more files than can be counted"))?;
         let dataset_version = dataset.version(pipeline.source().format.name());
+        let (version, numerics) = (dataset_version, spec.numerics.as_str());
+        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
+        let caching = self.begin_caching(job, &wanted).await?;
         let plan = match self.manifest(dataset_version).await? {
-            Some(manifest) => Some(self.plan(spec, &pipeline, &manifest)?),
+            Some(manifest) => Some(self.plan(spec, &pipeline, &manifest, caching.as_ref())?),
             None => {
                 self.put_json(keys::listing(&self.settings.ns, dataset_version), dataset).await?;
                 None
@@ -49,8 +53,15 @@ impl Coordinator {
         };
         self.list(job).await?;
         let state = plan.map_or(JobState::Indexing, |plan: Plan| planned_state(&plan));
-        let fresh =
-            JobItem { spec: spec.clone(), dataset_version, n_files, state, plan, closed: 0 };
+        let fresh = JobItem {
+            spec: spec.clone(),
+            dataset_version,
+            n_files,
+            state,
+            plan,
+            closed: 0,
+            caching,
+        };
         let decide = |before: Option<&JobItem>| match before {
             // Somebody registered it meanwhile; an earlier sending of this call is no other.
             Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
@@ -58,8 +69,12 @@ impl Coordinator {
         };
         let item = self.store.update_from(&name, read, decide).await??;
         let reply = join(&item, register)?;
-        let seen = Seen { claimable: n_files, active_workers: 0, batches: 0 };
-        self.kick(job, &item, seen, None).await;
+        let caching = item.caching.as_ref();
+        // Of what is cached whole there is nothing to work on.
+        if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
+            let seen = Seen { claimable: n_files, ..Seen::default() };
+            self.kick(job, &item, seen, None).await;
+        }
         Ok(reply)
     }
 
@@ -99,7 +114,7 @@ impl Coordinator {
         let manifest = Manifest { bucket: listing.bucket, files };
         let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
             .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
-        let plan = self.plan(&item.spec, &pipeline, &manifest)?;
+        let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
@@ -113,7 +128,7 @@ impl Coordinator {
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
-    async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
+    pub(crate) async fn manifest(&self, version: Fingerprint) -> Result<Option<Manifest>, Refusal> {
         let path =
             ObjectPath::new(&self.settings.bucket, keys::manifest(&self.settings.ns, version));
         match self.objects.get(&path).await {
@@ -141,6 +156,7 @@ impl Coordinator {
         spec: &JobSpec,
         pipeline: &Pipeline,
         manifest: &Manifest,
+        caching: Option<&Caching>,
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
@@ -156,8 +172,10 @@ impl Coordinator {
         let records = view(u32::MAX)?.records();
         let chosen = self.settings.split_batches(records, record_bytes, batch_size);
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
-        let split_records = u32::try_from(split_batches * batch)
+        let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
+        // What is cached is divided already.
+        let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
         let workers = spec.workers.saturating_add(spec.local_workers).max(1);
         let copies = match spec.sharding {

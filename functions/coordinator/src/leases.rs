@@ -19,17 +19,20 @@ use gristmill_types::{BundleIndex, Epoch, InvocationId, JobName};
 
 /// Dead invocations the books remember: more than may have a claim on its way at one time.
 const MAX_DEAD: usize = 8;
+/// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
+/// takes is how long a new worker takes to begin.
+const PROFILED: (Epoch, BundleIndex) = (0, 1);
 
 impl Coordinator {
     /// Leases the first bundle that may be claimed.
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Reply, Refusal> {
-        let (item, consumer) = self.job_and_consumer(&claim.job).await?;
+        let (mut item, consumer) = self.job_and_consumer(&claim.job).await?;
         if item.state.is_ended() {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
-            match self.settle_numerics(claim).await? {
-                Ok(()) => {}
+            match self.settle_numerics(claim, &item).await? {
+                Ok(settled) => item = settled,
                 Err(error) if claim.local => return Err(invalid(error)),
                 Err(error) => {
                     self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
@@ -84,12 +87,23 @@ impl Coordinator {
 
     /// The first worker decides the job's numerics class, if its trainer did not; the error says why
     /// one of another class may not work for it.
-    async fn settle_numerics(&self, claim: &Claim) -> Result<Result<(), String>, Refusal> {
+    async fn settle_numerics(
+        &self,
+        claim: &Claim,
+        item: &JobItem,
+    ) -> Result<Result<JobItem, String>, Refusal> {
+        let caching = match item.spec.numerics.as_str() {
+            "" => self.settle_points(item, &claim.numerics).await?,
+            _ => item.caching.clone(),
+        };
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| Err(no_job(&claim.job)))?;
             let mut after = before.clone();
             match before.spec.numerics.as_str() {
-                "" => after.spec.numerics.clone_from(&claim.numerics),
+                "" => {
+                    after.spec.numerics.clone_from(&claim.numerics);
+                    after.caching.clone_from(&caching);
+                }
                 settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
                 settled => {
                     return Err(Ok(format!(
@@ -102,7 +116,12 @@ impl Coordinator {
             Ok(Outcome::Write(after))
         };
         match self.store.update(&ItemName::Job(&claim.job), decide).await? {
-            Ok(_) => Ok(Ok(())),
+            Ok(settled) => {
+                if settled.caching.is_some() {
+                    self.remember_numerics(&claim.numerics).await?;
+                }
+                Ok(Ok(settled))
+            }
             Err(Ok(mixed)) => Ok(Err(mixed)),
             Err(Err(refusal)) => Err(refusal),
         }
@@ -205,7 +224,11 @@ impl Coordinator {
             };
             splits::flush(before, &command)
         };
-        self.transition(&flush.job, flush.epoch, flush.bundle, decide).await
+        let reply = self.transition(&flush.job, flush.epoch, flush.bundle, decide).await?;
+        if let Some(profile) = &flush.profile {
+            self.add_profile(&flush.job, profile).await;
+        }
+        Ok(reply)
     }
 
     /// Takes a bundle back; a fatal failure ends the job.
@@ -369,13 +392,19 @@ fn why_idle(scan: &Scan, item: &JobItem) -> IdleReason {
 
 fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
     let first = candidate.positions.start;
+    let planned = item.plan.is_some();
+    let caching = item.caching.as_ref().filter(|_| planned);
+    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
+    // Of every job a few splits, so that it can be told what its workers' time goes into.
+    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
     Reply::Leased(Lease {
         epoch: candidate.epoch,
         bundle: candidate.index,
         attempt: bundle.attempt,
-        work: if item.plan.is_some() { Work::Splits } else { Work::Index },
+        work: if planned { Work::Splits } else { Work::Index },
         first,
         todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+        cache,
     })
 }
 

@@ -4,6 +4,7 @@
 //! `gristmill-splits`, and commits with one conditional write; on a conflict it decides again on
 //! the item that is there. It alone touches the table (the scaler its own item).
 
+mod caching;
 mod collect;
 mod coordinator;
 mod epochs;

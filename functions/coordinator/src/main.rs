@@ -20,7 +20,8 @@ async fn main() -> Result<(), lambda_http::Error> {
             settings.bucket()?.to_owned(),
             settings.scaler_function()?.to_owned(),
         )
-        .with_retention(settings.retention_days),
+        .with_retention(settings.retention_days)
+        .with_cache(settings.cache_gib),
     );
     let metrics = Metrics::new("coordinator", settings.ns.clone(), settings.metrics);
     gristmill_coordinator::serve(coordinator.metered(metrics)).await

@@ -27,7 +27,11 @@ impl Meter {
 
     pub fn print(&self, call: &Call, reply: &Reply, started_ms: u64, ended_ms: u64) {
         let measured = self.measure(call, reply, ended_ms.saturating_sub(started_ms));
-        self.metrics.print(ended_ms, &measured, &[("job", call.job().as_str())]);
+        self.metrics.print(
+            ended_ms,
+            &measured,
+            &[("job", call.job().map_or("", |job| job.as_str()))],
+        );
     }
 
     fn measure(&self, call: &Call, reply: &Reply, latency_ms: u64) -> [Measure; 4] {

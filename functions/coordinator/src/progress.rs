@@ -16,19 +16,21 @@ use gristmill_splits::{
     self as splits, Consumer, Cursor, Place,
     job::{JobEvent, JobState},
 };
-use gristmill_types::{JobName, Visitation};
+use gristmill_types::{Epoch, JobName, Visitation};
 
 /// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
 const QUIET_MS: u64 = 20_000;
 
 /// What the scaler is told of a job.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
     /// Positions that may be claimed.
     pub claimable: u32,
     pub active_workers: u32,
     /// Batches delivered so far.
     pub batches: u64,
+    /// The epoch that is delivered.
+    pub epoch: Epoch,
 }
 
 /// How many workers a job is to have while there is work.
@@ -60,6 +62,10 @@ impl Coordinator {
         if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
             self.end_job(job, &JobEvent::Failed { error }).await?;
         }
+        if item.caching.as_ref().is_some_and(|caching| caching.view.unsettled.is_some()) {
+            item = self.settle_caching(job, item, &scan).await?;
+            scan = self.scan(job, &item, &consumer, from).await?;
+        }
         if item.state == JobState::Running {
             item = self.close_epochs(job, item, &consumer).await?;
             self.collect(job, &item, consumer).await?;
@@ -69,12 +75,19 @@ impl Coordinator {
         }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-        match poll.report.filter(|_| item.spec.autoscale && !item.state.is_ended()) {
+        let epoch = consumer.delivered.epoch;
+        let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
+        let heeds = item.spec.autoscale && !held && !item.state.is_ended();
+        match poll.report.filter(|_| heeds) {
             Some(report) => {
-                let seen = Seen { claimable, active_workers: active, batches: report.batches };
+                let batches = report.batches;
+                let seen = Seen { claimable, active_workers: active, batches, epoch };
                 self.kick(job, &item, seen, Some(report)).await;
             }
-            None => self.kick_if_needed(job, &item, &scale, &scan, poll.metrics.batches).await,
+            None => {
+                let at = (poll.metrics.batches, epoch);
+                self.kick_if_needed(job, &item, &scale, &scan, at).await;
+            }
         }
         Ok(Reply::Polled(Polled {
             job: item.view(job),
@@ -84,6 +97,7 @@ impl Coordinator {
             claimable,
             window_full: scan.window_full(now_ms, claimable),
             ahead: scan.positions_ahead(),
+            head_waits: item.plan.is_none() || scan.head_waits(now_ms),
             indexed_files,
             scale,
         }))
@@ -106,6 +120,7 @@ impl Coordinator {
             active_workers: scan.active_workers(now_ms),
             indexed_files: if planned { item.n_files } else { scan.done() },
             scale,
+            profile: self.profile(job).await?,
         }))
     }
 
@@ -155,12 +170,13 @@ impl Coordinator {
         item: &JobItem,
         scale: &ScaleState,
         scan: &Scan,
-        batches: u64,
+        (batches, epoch): (u64, Epoch),
     ) {
         let now_ms = self.clock.now_ms();
         if !item.state.is_ended() && self.needs_workers(item, scale, scan, now_ms) {
             let (claimable, active_workers) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-            self.kick(job, item, Seen { claimable, active_workers, batches }, None).await;
+            let seen = Seen { claimable, active_workers, batches, epoch };
+            self.kick(job, item, seen, None).await;
         }
     }
 
@@ -197,6 +213,7 @@ impl Coordinator {
             autoscale: item.spec.autoscale,
             budget_workers: item.spec.budget_workers,
             report,
+            mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),
             batches: seen.batches,
             at_ms: self.clock.now_ms(),
         };

@@ -121,6 +121,15 @@ impl Scan {
         items.filter(leased).map(|bundle| &bundle.invocation).collect()
     }
 
+    /// Whether every split before the place that is `linear` in the run is committed.
+    pub fn is_done_before(&self, linear: u64) -> bool {
+        let reached =
+            self.bundles.last().map_or(self.ahead.delivered, |last| last.linear + last.len());
+        let before = self.bundles.iter().filter(|bundle| bundle.linear < linear);
+        reached.max(self.ahead.delivered) >= linear
+            && before.map(ScannedBundle::open).sum::<u32>() == 0
+    }
+
     /// Whether work is kept back until the trainer has taken some of what is ready.
     /// `claimable` is what [`claimable`](Self::claimable) says at that time.
     pub fn window_full(&self, now_ms: u64, claimable: u32) -> bool {
@@ -240,10 +249,17 @@ impl Coordinator {
         let end = window
             .end(delivered.max(from.linear(n)))
             .min(u64::from(item.spec.epochs) * u64::from(n));
+        let caching = item.caching.as_ref().map(|caching| &caching.view);
+        let unsettled = caching.and_then(|caching| caching.unsettled);
+        let end = unsettled.map_or(end, |epoch| end.min(u64::from(epoch) * u64::from(n)));
         let mut names = Vec::new();
         let mut start = from.linear(n).min(delivered);
         while start < end {
             let (epoch, position) = ((start / u64::from(n)) as u32, (start % u64::from(n)) as u32);
+            if caching.is_some_and(|caching| caching.delivered_shelf(epoch).is_some()) {
+                start = (u64::from(epoch) + 1) * u64::from(n);
+                continue;
+            }
             let Some(index) = ramp.bundle_of(position) else { break };
             names.push((epoch, index));
             start = u64::from(epoch) * u64::from(n) + u64::from(ramp.positions(index).end);

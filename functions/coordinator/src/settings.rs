@@ -24,6 +24,8 @@ pub struct Settings {
     pub min_splits: u64,
     /// Bytes ready and not yet taken in at which hand-out stops.
     pub window_bytes: u64,
+    /// Bytes that may be cached: what is of least use is removed for what is stored next.
+    pub cache_bytes: u64,
     /// A job whose trainer has not been heard of for this long is abandoned: its chunks are gone by
     /// then.
     pub retention: Duration,
@@ -33,6 +35,8 @@ pub struct Settings {
 /// What is planned for unless settings say otherwise.
 const OBJECT_BYTES: u64 = 64 << 20;
 const MIN_SPLITS: u64 = 64;
+/// A terabyte: $24 a month.
+const CACHE_BYTES: u64 = 1 << 40;
 
 /// Batches of a split, where the user does not say: objects of about the planned size, but enough
 /// splits to fan out on a small dataset.
@@ -63,6 +67,7 @@ impl Settings {
             object_bytes: OBJECT_BYTES,
             min_splits: MIN_SPLITS,
             window_bytes: 2 << 30,
+            cache_bytes: CACHE_BYTES,
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
         }
@@ -74,6 +79,13 @@ impl Settings {
         let retention =
             days.map_or(self.retention, |days| Duration::from_secs(u64::from(days.get()) * 86_400));
         Self { retention, ..self }
+    }
+
+    /// With room for so many GiB in the cache; the same if there is none.
+    #[must_use]
+    pub fn with_cache(self, gib: Option<NonZeroU32>) -> Self {
+        let cache_bytes = gib.map_or(self.cache_bytes, |gib| u64::from(gib.get()) << 30);
+        Self { cache_bytes, ..self }
     }
 
     /// As [`split_batches`], by these settings.

@@ -4,7 +4,7 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, Listed},
+    items::{ItemName, JobItem, Listed},
     jobs::object_fault,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
@@ -85,7 +85,8 @@ impl Coordinator {
                 // A trainer's polls do this too, so it matters only if they cannot.
                 let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                self.kick_if_needed(job, &item, &scale, &scan, batches).await;
+                self.kick_if_needed(job, &item, &scale, &scan, (batches, consumer.delivered.epoch))
+                    .await;
             }
             Some(item) if !item.state.is_ended() => {}
             _ if silent > GRACE => {
@@ -108,6 +109,11 @@ impl Coordinator {
         if !chunks.is_empty() {
             self.objects.delete(bucket, &chunks).await.map_err(|e| object_fault(&e))?;
         }
+        let item = self.store.read::<JobItem>(&ItemName::Job(job)).await?.item;
+        let mut objects = chunks.len() as u64;
+        if let Some(caching) = item.and_then(|item| item.caching) {
+            objects += self.tidy_shelves(&caching).await?;
+        }
         for name in [ItemName::Scale(job), ItemName::Consumer(job), ItemName::Swept(job)] {
             self.store.expire(&name, PASSED_ITEMS_LIVE).await?;
         }
@@ -123,6 +129,6 @@ impl Coordinator {
         };
         self.store.update_from(&name, listed, tidied).await??;
         self.store.expire(&name, GRACE).await?;
-        Ok(chunks.len() as u64)
+        Ok(objects)
     }
 }

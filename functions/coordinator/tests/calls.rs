@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
+mod quiet;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::future::join_all;
@@ -10,8 +12,7 @@ use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
-    Clock, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table,
-    TableError, WriteOutcome,
+    Clock as _, Item, ItemKey, ObjectPath, Objects as _, Table, TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
@@ -20,6 +21,7 @@ use gristmill_protocol::{
     TrainerMetrics, VERSION, Work, WorkerCost,
 };
 use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce, Sharding, Visitation};
+use quiet::{ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -28,37 +30,6 @@ use std::{
     },
     time::{Duration, SystemTime},
 };
-
-/// Time stands still unless a test moves it.
-struct ManualClock(AtomicU64);
-
-#[async_trait]
-impl Clock for ManualClock {
-    fn now_ms(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::from_millis(self.now_ms())
-    }
-
-    async fn sleep(&self, duration: Duration) {
-        self.0.fetch_add(duration.as_millis() as u64, Ordering::Relaxed);
-    }
-
-    fn nonce(&self) -> Nonce {
-        Nonce(self.0.fetch_add(1, Ordering::Relaxed).to_be_bytes())
-    }
-}
-
-struct NoWorkers;
-
-#[async_trait]
-impl Invoker for NoWorkers {
-    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<Invoked, InvokeError> {
-        Ok(Invoked::Accepted)
-    }
-}
 
 /// A table that applies every third write and says that it failed: the answer is lost.
 struct Lossy {
@@ -234,6 +205,7 @@ impl World {
                 remaining_ms: 900_000,
                 split_ms: 0,
                 cost: WorkerCost::default(),
+                profile: None,
             };
             reply = self.call(Call::Flush(flush)).await;
         }

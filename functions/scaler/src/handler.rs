@@ -219,7 +219,7 @@ fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -
         outstanding: u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX),
         throttled: state.throttled,
         worker,
-        mode: 0,
+        mode: event.mode,
         at_s: event.at_ms as f64 / 1e3,
     }
 }
@@ -262,6 +262,7 @@ mod tests {
             autoscale: false,
             budget_workers: None,
             report: None,
+            mode: 0,
             batches: 0,
             at_ms,
         }

@@ -1,9 +1,9 @@
 //! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
 
-use crate::{ObjectSink, tally::Tallied};
+use crate::tally::Tallied;
 use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_protocol::{Call, Leave, RefusalKind, VERSION, WorkerEvent};
-use gristmill_runner::{JobContext, RunError, Runner};
+use gristmill_runner::{JobContext, ObjectSink, RunError, Runner};
 use gristmill_types::{InvocationId, JobName};
 use serde::Serialize;
 use std::{

@@ -2,11 +2,9 @@
 //! them into objects, and leaves when there is nothing to claim. It never waits idle.
 
 mod handler;
-mod sink;
 mod tally;
 
 pub use handler::{WorkerError, WorkerFunction};
-pub use sink::ObjectSink;
 
 use gristmill_protocol::WorkerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};

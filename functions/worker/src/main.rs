@@ -17,6 +17,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
         compute: Compute::Threads,
+        operators: Arc::default(),
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),

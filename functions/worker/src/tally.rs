@@ -123,6 +123,7 @@ mod tests {
             remaining_ms: 1,
             split_ms: 1,
             cost: WorkerCost { source_ms: 2, compute_ms: 3, put_ms: 4 },
+            profile: None,
         })
     }
 

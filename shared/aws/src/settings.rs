@@ -10,6 +10,7 @@ const COORDINATOR_URL: &str = "GRISTMILL_COORDINATOR_URL";
 const WORKER_FUNCTION: &str = "GRISTMILL_WORKER_FUNCTION";
 const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
 const RETENTION_DAYS: &str = "GRISTMILL_RETENTION_DAYS";
+const CACHE_GIB: &str = "GRISTMILL_CACHE_GIB";
 const METRICS: &str = "GRISTMILL_METRICS";
 /// The one format there is: CloudWatch's embedded metric format.
 const EMF: &str = "emf";
@@ -43,6 +44,8 @@ pub struct Settings {
     pub scaler_function: Option<String>,
     /// Days after which a job whose trainer is silent is abandoned; absent: the coordinator's default.
     pub retention_days: Option<NonZeroU32>,
+    /// GiB that may be cached; absent: the coordinator's default.
+    pub cache_gib: Option<NonZeroU32>,
     /// Functions print metrics; somebody collects them.
     pub metrics: bool,
 }
@@ -59,7 +62,12 @@ impl Settings {
             coordinator_url: get(COORDINATOR_URL),
             worker_function: get(WORKER_FUNCTION),
             scaler_function: get(SCALER_FUNCTION),
-            retention_days: get(RETENTION_DAYS).map(|days| whole_days(&days)).transpose()?,
+            retention_days: whole(
+                RETENTION_DAYS,
+                get(RETENTION_DAYS),
+                "name a number of days, at least 1",
+            )?,
+            cache_gib: whole(CACHE_GIB, get(CACHE_GIB), "name a number of GiB, at least 1")?,
             metrics: match get(METRICS).as_deref() {
                 None => false,
                 Some(EMF) => true,
@@ -80,6 +88,7 @@ impl Settings {
             (WORKER_FUNCTION, &self.worker_function),
             (SCALER_FUNCTION, &self.scaler_function),
             (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
+            (CACHE_GIB, &self.cache_gib.map(|gib| gib.to_string())),
             (METRICS, &self.metrics.then(|| EMF.to_owned())),
         ];
         let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
@@ -112,10 +121,14 @@ impl Settings {
     }
 }
 
-fn whole_days(text: &str) -> Result<NonZeroU32, SettingsError> {
-    text.parse().map_err(|_| {
-        SettingsError::invalid(RETENTION_DAYS, text, "name a number of days, at least 1")
-    })
+fn whole(
+    name: &'static str,
+    text: Option<String>,
+    advice: &str,
+) -> Result<Option<NonZeroU32>, SettingsError> {
+    let parse =
+        |text: String| text.parse().map_err(|_| SettingsError::invalid(name, &text, advice));
+    text.map(parse).transpose()
 }
 
 #[cfg(test)]
@@ -135,7 +148,7 @@ mod tests {
         let lookup = |name: &str| (name != SCALER_FUNCTION).then(|| name.to_lowercase());
         let lookup = |name: &str| match name {
             NAMESPACE => Some("team-a".to_owned()),
-            RETENTION_DAYS => Some("30".to_owned()),
+            RETENTION_DAYS | CACHE_GIB => Some("30".to_owned()),
             METRICS => Some(EMF.to_owned()),
             name => lookup(name),
         };

@@ -1,8 +1,9 @@
 //! Calls to the coordinator and their replies.
 
-use crate::{JobView, Register};
+use crate::{CacheListed, CacheOrders, Dataset, JobSpec, JobView, Register, WorkProfile};
 use gristmill_types::{
-    Attempt, BundleIndex, Epoch, InvocationId, JobName, Namespace, Nonce, Position, SkippedRecord,
+    Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+    SkippedRecord,
 };
 use serde::{Deserialize, Serialize};
 
@@ -37,12 +38,17 @@ pub enum Call {
     Fail(Fail),
     Release(Release),
     Leave(Leave),
+    /// What is cached.
+    CacheList,
+    /// What a job would find in the cache, and why not.
+    CacheExplain(CacheExplain),
+    CacheRemove(CacheRemove),
 }
 
 impl Call {
-    /// The job it is about.
-    pub fn job(&self) -> &JobName {
-        match self {
+    /// The job it is about, if it is about one.
+    pub fn job(&self) -> Option<&JobName> {
+        Some(match self {
             Self::Register(call) => &call.job,
             Self::Describe { job } | Self::Status { job } | Self::Stop { job } => job,
             Self::Poll(call) => &call.job,
@@ -52,7 +58,8 @@ impl Call {
             Self::Fail(call) => &call.job,
             Self::Release(call) => &call.job,
             Self::Leave(call) => &call.job,
-        }
+            Self::CacheList | Self::CacheExplain(_) | Self::CacheRemove(_) => return None,
+        })
     }
 
     /// The name of the call, for logs and counters.
@@ -69,6 +76,9 @@ impl Call {
             Self::Fail(_) => "fail",
             Self::Release(_) => "release",
             Self::Leave(_) => "leave",
+            Self::CacheList => "cache_list",
+            Self::CacheExplain(_) => "cache_explain",
+            Self::CacheRemove(_) => "cache_remove",
         }
     }
 }
@@ -82,6 +92,12 @@ pub enum Reply {
     Polled(Polled),
     Leased(Lease),
     Idle(Idle),
+    Cached {
+        entries: Vec<CacheListed>,
+    },
+    Explained {
+        points: Vec<PointFound>,
+    },
     /// The write is applied (now, or by an earlier sending of the same call).
     Applied,
     Refused(Refusal),
@@ -106,6 +122,9 @@ pub struct JobStatus {
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::ScaleState,
+    /// What operators took and made, of the splits that were looked at closely.
+    #[serde(default)]
+    pub profile: WorkProfile,
 }
 
 /// Why a call had no effect, by what the caller does next.
@@ -160,6 +179,9 @@ pub struct Lease {
     pub first: Position,
     /// Positions (or file indices) not yet committed, in order.
     pub todo: Vec<Position>,
+    /// What is to be stored, or read, beside.
+    #[serde(default)]
+    pub cache: CacheOrders,
 }
 
 impl Lease {
@@ -239,6 +261,9 @@ pub struct Flush {
     pub remaining_ms: u64,
     pub split_ms: u64,
     pub cost: WorkerCost,
+    /// What the operators took and made, where the lease asks for it.
+    #[serde(default)]
+    pub profile: Option<WorkProfile>,
 }
 
 /// What a bundle has cost its worker since the last flush.
@@ -279,6 +304,30 @@ pub struct Release {
 pub struct Leave {
     pub job: JobName,
     pub worker: u32,
+}
+
+/// Asks what of a job's pipeline is cached; registers nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheExplain {
+    pub spec: JobSpec,
+    pub dataset: Dataset,
+}
+
+/// What a look-up of one `autocache` point found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointFound {
+    /// The operator before the point.
+    pub after: String,
+    pub fingerprint: Fingerprint,
+    pub hit: bool,
+    /// Of a hit what it is; of a miss what differs from what is cached, a line each.
+    pub why: Vec<String>,
+}
+
+/// Removes what is cached under a fingerprint, unless a living job reads it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheRemove {
+    pub fingerprint: Fingerprint,
 }
 
 /// The trainer's fetcher asks what is ready, says how far it is, and how training feels.
@@ -401,6 +450,9 @@ pub struct Polled {
     /// Positions handed out or ready, and not delivered.
     #[serde(default)]
     pub ahead: u32,
+    /// No worker has what the trainer needs next.
+    #[serde(default)]
+    pub head_waits: bool,
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::ScaleState,

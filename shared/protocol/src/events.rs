@@ -36,6 +36,9 @@ pub struct ScalerEvent {
     /// What the trainer reported, if this is about it.
     #[serde(default)]
     pub report: Option<TrainingReport>,
+    /// Changes when what workers do for a batch does, such as reading a cache instead of computing.
+    #[serde(default)]
+    pub mode: u32,
     /// Batches delivered to the trainer so far: the timeline's x axis.
     pub batches: u64,
     /// When the observation was made.

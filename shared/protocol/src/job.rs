@@ -1,5 +1,6 @@
 //! What a job is: its specification, its dataset, and the split plan derived from both.
 
+use crate::CachingView;
 use gristmill_types::{
     Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkippedRecord, Visitation,
 };
@@ -193,4 +194,7 @@ pub struct JobView {
     #[serde(flatten)]
     pub state: JobState,
     pub plan: Option<Plan>,
+    /// Of a pipeline with `autocache` points.
+    #[serde(default)]
+    pub caching: Option<CachingView>,
 }

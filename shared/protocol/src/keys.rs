@@ -25,6 +25,47 @@ pub fn bundle_prefix(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: Bundle
     format!("{}e{epoch:06}/b{bundle:08}/", job_prefix(ns, job))
 }
 
+/// Everything that is cached.
+pub fn cache_prefix(ns: &Namespace) -> String {
+    format!("{}/cache/", root(ns))
+}
+
+/// What says of each cached prefix that it is complete, and where it lies.
+pub fn cache_entries(ns: &Namespace) -> String {
+    format!("{}entries/", cache_prefix(ns))
+}
+
+/// The entry of one prefix.
+pub fn cache_entry(ns: &Namespace, prefix: Fingerprint) -> String {
+    format!("{}{prefix}.json", cache_entries(ns))
+}
+
+/// The fingerprint of a key that [`cache_entry`] made; none for any other.
+pub fn parse_cache_entry(ns: &Namespace, key: &str) -> Option<Fingerprint> {
+    key.strip_prefix(&cache_entries(ns))?.strip_suffix(".json")?.parse().ok()
+}
+
+/// Where one job stores a prefix: another one that does so at the time has a `build` of its own.
+pub fn cache_shelf(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String {
+    format!("{}{prefix}/{build}/", cache_prefix(ns))
+}
+
+/// All attempts at the splits of one bundle, where they are put on a shelf.
+pub fn shelf_bundle(shelf: &str, bundle: BundleIndex) -> String {
+    format!("{shelf}b{bundle:08}/")
+}
+
+/// What lies on a shelf, where it is what epochs deliver.
+pub fn shelf_manifest(shelf: &str) -> String {
+    format!("{shelf}manifest.json")
+}
+
+/// What came out at a point within the pipeline for one visit of a split (split x copies + copy). Its
+/// content the visit determines, so that whoever stores it stores the same.
+pub fn cached_split(shelf: &str, visit: u64) -> String {
+    format!("{shelf}{visit:010}.gmc")
+}
+
 /// One attempt at one split. The nonce keeps two attempts, or two runs of one attempt, apart.
 pub fn chunk(bundle_prefix: &str, position: Position, attempt: Attempt, nonce: Nonce) -> String {
     format!("{bundle_prefix}{position:08}.{attempt}.{nonce}.gmc")
@@ -100,6 +141,11 @@ pub fn job_partition(ns: &Namespace, job: &JobName) -> String {
 /// Partition that lists the namespace's jobs: a sort key for each name.
 pub fn jobs_partition(ns: &Namespace) -> String {
     format!("T#{ns}#JOBS")
+}
+
+/// Partition of what is known of the use of the cache: a sort key for each fingerprint.
+pub fn cache_partition(ns: &Namespace) -> String {
+    format!("T#{ns}#CACHE")
 }
 
 /// Sort key of the scaler's item in a job's partition.

@@ -4,16 +4,21 @@
 //! One request, one response, both JSON, POSTed to the coordinator's function URL. Every request is
 //! safe to send again: a lost response never makes a second effect.
 
+mod caching;
 mod calls;
 mod events;
 mod job;
 pub mod keys;
 mod pack;
 
+pub use caching::{
+    CacheEntry, CacheListed, CacheManifest, CacheMode, CacheOrders, CachedChunk, CachingView,
+    EpochMode, OpWork, PointOrder, PointView, WorkProfile,
+};
 pub use calls::{
-    Ack, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus, Lease, Leave, Mark, Poll,
-    Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind, Release, Reply, Request, TrainerMetrics,
-    TrainingReport, Work, WorkerCost, WorkerSeconds,
+    Ack, CacheExplain, CacheRemove, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus,
+    Lease, Leave, Mark, PointFound, Poll, Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind,
+    Release, Reply, Request, TrainerMetrics, TrainingReport, Work, WorkerCost, WorkerSeconds,
 };
 pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{

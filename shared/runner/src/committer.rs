@@ -8,7 +8,7 @@ use crate::{
     lease::{Handover, LeaseRun},
 };
 use gristmill_ports::{ObjectPath, call_with_retry};
-use gristmill_protocol::{Call, Commit, Flush, Reply, WorkerCost, keys};
+use gristmill_protocol::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost, keys};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 
@@ -38,14 +38,14 @@ pub(crate) async fn commit_all(
             }
         };
         match received {
-            Some(Handover { split, next, committed }) => {
+            Some(Handover { mut split, next, committed }) => {
                 let started = clock.monotonic();
-                let cost = split.cost;
+                let (cost, profile) = (split.cost, split.profile.take());
                 set_aside(run, &split).await?;
                 let commit = sink.store(&run.name(split.position), &split).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
-                pending.add(commit, cost, now.saturating_sub(started));
+                pending.add(commit, cost, profile, now.saturating_sub(started));
                 if next.is_some() || pending.is_due(now) {
                     pending.flush(run, next).await?;
                 }
@@ -61,11 +61,16 @@ pub(crate) async fn commit_all(
     }
 }
 
-/// Puts what a split left out where people look for it: which records and why, and under the
+/// Puts what is cached of a split where later epochs look for it, before the split counts as done; and
+/// what it left out where people do: which records and why, and under the
 /// `quarantine` policy the records themselves.
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, objects) = (&run.context.view.job, &run.runner.objects);
+    if let Some((key, content)) = &split.cached {
+        // Whoever stores this split of this shelf stores the same.
+        objects.put_if_absent(&ObjectPath::new(bucket, key), content.clone(), "cached").await?;
+    }
     for (record, raw) in &split.quarantined {
         // The same record of another epoch or attempt is the same object.
         let path = ObjectPath::new(bucket, keys::quarantined(ns, job, *record));
@@ -83,6 +88,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
 struct Pending {
     commits: Vec<Commit>,
     cost: WorkerCost,
+    profile: Option<WorkProfile>,
     /// On the runner's clock.
     last_flush: Duration,
     /// Commits that are worth a flush before the bundle is complete: a third of it, so that a
@@ -96,13 +102,23 @@ impl Pending {
         Self {
             commits: Vec::new(),
             cost: WorkerCost::default(),
+            profile: None,
             last_flush: now,
             worth: splits.div_ceil(3),
             remaining: splits,
         }
     }
 
-    fn add(&mut self, commit: Commit, cost: WorkerCost, storing: Duration) {
+    fn add(
+        &mut self,
+        commit: Commit,
+        cost: WorkerCost,
+        profile: Option<WorkProfile>,
+        storing: Duration,
+    ) {
+        if let Some(profile) = profile {
+            self.profile.get_or_insert_default().add(&profile);
+        }
         self.commits.push(commit);
         self.remaining = self.remaining.saturating_sub(1);
         self.cost.source_ms += cost.source_ms;
@@ -134,6 +150,7 @@ impl Pending {
             remaining_ms: run.runner.remaining_ms(run.deadline_ms),
             split_ms: run.split_ms.load(Ordering::Relaxed),
             cost: std::mem::take(&mut self.cost),
+            profile: self.profile.take(),
         });
         let runner = run.runner;
         let reply =

@@ -67,6 +67,12 @@ impl SplitSource {
         self.stretches.iter().map(open).collect()
     }
 
+    /// Bytes that were read.
+    pub(crate) fn bytes(&self) -> u64 {
+        let parts = self.stretches.iter().flat_map(|stretch| &stretch.parts);
+        parts.map(|part| part.len() as u64).sum()
+    }
+
     /// What was opened, as the executor takes it.
     pub fn parts<'a>(&'a self, opened: &'a [Records]) -> Vec<Part<'a>> {
         let part = |(stretch, records): (&'a Stretch, &'a Records)| Part {

@@ -15,6 +15,9 @@ pub enum RunError {
     /// A passing fault: give the bundle back, another attempt may succeed.
     #[error("{0}")]
     Passing(String),
+    /// What a cache holds of a split is not what was put there: compute it.
+    #[error("{0}")]
+    BadCache(String),
     /// Trying again cannot help: the job fails with this line.
     #[error("{message}")]
     Fatal { message: String, record: Option<SkippedRecord> },

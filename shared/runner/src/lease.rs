@@ -2,14 +2,13 @@
 //! behind.
 
 use crate::{
-    JobContext, RunError, Runner, SplitSource, committer, compute::join, indexing::ensure_index,
+    FinishedSplit, JobContext, RunError, Runner, SplitRead, committer, compute::join,
+    indexing::ensure_index, run_split, split::from_the_source,
 };
 use async_trait::async_trait;
-use bytes::Bytes;
-use gristmill_executor::{ExecError, SplitInput, SplitOutput};
 use gristmill_ports::call_with_retry;
-use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, SkippedAt, Work, WorkerCost};
-use gristmill_types::{Attempt, BundleIndex, Epoch, Nonce, Position, RecordKey, SkippedRecord};
+use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
+use gristmill_types::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use std::{
     sync::{
         Arc,
@@ -34,39 +33,6 @@ pub struct SplitName {
     pub index: u8,
     pub attempt: Attempt,
     pub nonce: Nonce,
-}
-
-/// A split that has been run and awaits its commit.
-#[derive(Debug)]
-pub struct FinishedSplit {
-    pub position: Position,
-    /// The chunk object; empty for an indexed file.
-    pub object: Bytes,
-    pub rows: u32,
-    pub batches: u32,
-    pub remainder_rows: u32,
-    pub skipped: Vec<SkippedAt>,
-    /// Raw records to set aside, under the `quarantine` policy.
-    pub quarantined: Vec<(RecordKey, Bytes)>,
-    pub cost: WorkerCost,
-    /// Nothing to store: the result is in the index, and `rows` counts the file's records.
-    pub indexed: bool,
-}
-
-impl FinishedSplit {
-    /// The commit of this split, given where its object went.
-    pub fn commit(&self, index: u8, local: bool, crc32c: u32) -> Commit {
-        Commit {
-            index,
-            local,
-            object_bytes: self.object.len() as u64,
-            crc32c,
-            rows: self.rows,
-            batches: self.batches,
-            remainder_rows: self.remainder_rows,
-            skipped: u32::try_from(self.skipped.len()).unwrap_or(u32::MAX),
-        }
-    }
 }
 
 /// A finished split on its way to the committer.
@@ -146,19 +112,8 @@ impl LeaseRun<'_> {
                 file,
             )
             .await?;
-            let cost =
-                WorkerCost { source_ms: self.millis_since(started), ..WorkerCost::default() };
-            let split = FinishedSplit {
-                position,
-                object: Bytes::new(),
-                rows,
-                batches: 0,
-                remainder_rows: 0,
-                skipped: Vec::new(),
-                quarantined: Vec::new(),
-                cost,
-                indexed: true,
-            };
+            let source_ms = self.millis_since(started);
+            let split = FinishedSplit::indexed(position, rows, source_ms);
             let (committed, _) = oneshot::channel();
             if finished.send(Handover { split, next: None, committed }).await.is_err() {
                 return Ok(());
@@ -173,6 +128,7 @@ impl LeaseRun<'_> {
         stop: &Arc<AtomicBool>,
     ) -> Result<(), RunError> {
         let epoch = self.lease.epoch;
+        let orders = Arc::new(self.lease.cache.clone());
         let mut ahead = None;
         for (i, &position) in self.lease.todo.iter().enumerate() {
             if self.out_of_time() {
@@ -185,21 +141,38 @@ impl LeaseRun<'_> {
             let began = self.runner.clock.monotonic();
             let source = match ahead.take() {
                 Some(reading) => join(reading).await?,
-                None => self.context.read(self.runner, epoch, position).await?,
+                None => self.context.read(self.runner, &orders, epoch, position).await?,
             };
             let source_ms = self.millis_since(began);
             if let Some(&next) = self.lease.todo.get(i + 1) {
                 let (context, runner) = (self.context.clone(), self.runner.clone());
-                ahead = Some(tokio::spawn(async move { context.read(&runner, epoch, next).await }));
+                let orders = Arc::clone(&orders);
+                ahead =
+                    Some(tokio::spawn(
+                        async move { context.read(&runner, &orders, epoch, next).await },
+                    ));
             }
             // Room for the result before there is one. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let started = self.runner.clock.monotonic();
-            let mut split = self.compute(position, source, stop).await?;
+            let mut split = match self.compute(position, source, stop).await {
+                Err(RunError::BadCache(why)) if orders.get.is_some() => {
+                    tracing::warn!(position, why, "what was cached is damaged: computed");
+                    let orders = from_the_source(&orders);
+                    let source = self.context.read(self.runner, &orders, epoch, position).await?;
+                    self.compute(position, source, stop).await?
+                }
+                // Nothing was read: it does not fit, and never will.
+                Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
+                computed => computed?,
+            };
             let compute_ms = self.millis_since(started);
             self.learn(compute_ms);
             split.cost = WorkerCost { source_ms, compute_ms, put_ms: 0 };
+            if let Some(profile) = &mut split.profile {
+                profile.source_wait_ms = u64::from(source_ms);
+            }
             let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
             let next = next.map(|&position| self.name(position).index);
             let (committed, done) = oneshot::channel();
@@ -214,7 +187,7 @@ impl LeaseRun<'_> {
     async fn compute(
         &self,
         position: Position,
-        source: SplitSource,
+        source: SplitRead,
         stop: &Arc<AtomicBool>,
     ) -> Result<FinishedSplit, RunError> {
         let (context, epoch, stop) = (self.context.clone(), self.lease.epoch, Arc::clone(stop));
@@ -222,7 +195,7 @@ impl LeaseRun<'_> {
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        let work = move || run_position(&context, epoch, position, &source, &cancelled);
+        let work = move || run_split(&context, epoch, position, &source, &cancelled);
         self.runner.compute.run(work).await
     }
 
@@ -254,51 +227,4 @@ impl LeaseRun<'_> {
         let taken = self.runner.clock.monotonic().saturating_sub(moment);
         u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
     }
-}
-
-/// Runs the pipeline over one split. Pure but for op timings: the same arguments give the same
-/// bytes on every host, which is what redelivery of a local split relies on.
-pub fn run_position(
-    context: &JobContext,
-    epoch: Epoch,
-    position: Position,
-    source: &SplitSource,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<FinishedSplit, RunError> {
-    let opened = source.open()?;
-    let input = SplitInput {
-        epoch,
-        seed: context.view.spec.seed,
-        on_error: context.view.spec.on_error,
-        parts: source.parts(&opened),
-        copy: source.copy,
-        picks: source.picks.clone(),
-    };
-    let output = context.with_scratch(|scratch| {
-        if let Some(buffer) = context.recycled() {
-            scratch.recycle(buffer);
-        }
-        context.program.run_split(scratch, &input, cancelled)
-    });
-    let output: SplitOutput = output.map_err(|error| match error {
-        ExecError::Cancelled => RunError::OutOfTime,
-        ExecError::Record(record) => {
-            let SkippedRecord { key, op, reason } = &record;
-            let message = format!("{} ({op}): {reason}", source.describe(*key));
-            RunError::Fatal { message, record: Some(record) }
-        }
-        other => RunError::fatal(other.to_string()),
-    })?;
-    let located = |record: SkippedRecord| SkippedAt { source: source.describe(record.key), record };
-    Ok(FinishedSplit {
-        position,
-        object: Bytes::from(output.object),
-        rows: output.rows,
-        batches: output.batches,
-        remainder_rows: output.remainder_rows,
-        skipped: output.skipped.into_iter().map(located).collect(),
-        quarantined: output.quarantined,
-        cost: WorkerCost::default(),
-        indexed: false,
-    })
 }

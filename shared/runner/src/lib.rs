@@ -9,11 +9,15 @@ mod dataset;
 mod error;
 mod indexing;
 mod lease;
+mod sink;
+mod split;
 mod stretches;
 mod worker;
 
 pub use compute::Compute;
 pub use dataset::{DatasetCache, SplitSource};
 pub use error::RunError;
-pub use lease::{FinishedSplit, Sink, SplitName, run_position};
+pub use lease::{Sink, SplitName};
+pub use sink::ObjectSink;
+pub use split::{FinishedSplit, SplitRead, run_split};
 pub use worker::{Ended, JobContext, Runner, RunnerConfig};

@@ -2,7 +2,7 @@
 
 use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
 use bytes::Bytes;
-use gristmill_executor::{Compiler, Program, Scratch};
+use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
@@ -46,6 +46,8 @@ pub struct Runner {
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
     pub compute: Compute,
+    /// Of users, beside ours.
+    pub operators: Arc<Operators>,
     pub config: RunnerConfig,
 }
 
@@ -82,7 +84,8 @@ impl JobContext {
         let pipeline = Pipeline::from_canonical(&view.spec.pipeline)
             .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
         let assets = assets(runner, &pipeline).await?;
-        let program = Compiler::new().assets(&assets).compile(&pipeline);
+        let compiler = Compiler::new().assets(&assets).operators(&runner.operators);
+        let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
         Ok(Self {
@@ -128,18 +131,29 @@ impl JobContext {
             .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
     }
 
-    /// Reads the source of the split at `position` of `epoch`.
-    pub async fn read(
+    /// Reads the source of the split at `position` of an epoch, made up as in epoch `drawn`.
+    pub(crate) async fn read_source(
+        &self,
+        runner: &Runner,
+        (epoch, drawn): (Epoch, Epoch),
+        position: Position,
+    ) -> Result<SplitSource, RunError> {
+        let (dataset, plan, splits) = self.dataset(runner).await?;
+        let visit = splits.visit_as(plan.copies, self.view.spec.seed, (epoch, drawn), position);
+        let visit = visit.ok_or_else(|| not_planned(position))?;
+        dataset.read(&*runner.objects, &visit).await
+    }
+
+    /// What the split at `position` of `epoch` is cached under.
+    pub(crate) async fn visit_number(
         &self,
         runner: &Runner,
         epoch: Epoch,
         position: Position,
-    ) -> Result<SplitSource, RunError> {
-        let (dataset, plan, splits) = self.dataset(runner).await?;
-        let visit = splits.visit(plan.copies, self.view.spec.seed, epoch, position);
-        let visit = visit
-            .ok_or_else(|| RunError::fatal(format!("position {position} is not in the plan")))?;
-        dataset.read(&*runner.objects, &visit).await
+    ) -> Result<u64, RunError> {
+        let (_, plan, splits) = self.dataset(runner).await?;
+        let number = splits.visit_number(plan.copies, self.view.spec.seed, epoch, position);
+        number.ok_or_else(|| not_planned(position))
     }
 
     async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
@@ -160,6 +174,10 @@ impl JobContext {
         };
         self.dataset.get_or_try_init(open).await
     }
+}
+
+fn not_planned(position: Position) -> RunError {
+    RunError::fatal(format!("position {position} is not in the plan"))
 }
 
 /// The files that the pipeline's operators need.

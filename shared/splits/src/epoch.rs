@@ -113,6 +113,33 @@ pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<Ep
             _ => return Err(Refusal::NotDone { bundle: index as BundleIndex }),
         }
     }
+    let after = sealed(before, totals, command)?;
+    invariants::check_epoch_step(&after, command.bundles);
+    Ok(Outcome::Write(after))
+}
+
+/// SEAL of an epoch that is read from a cache: nobody claims anything of it, and what it comes to is
+/// known. Bundles of `command` are not looked at.
+///
+/// # Errors
+/// As [`seal`], but for [`Refusal::NotDone`].
+pub fn seal_cached(
+    before: Option<&EpochItem>,
+    totals: Totals,
+    command: &Seal<'_>,
+) -> Result<Outcome<EpochItem>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "the epoch was never opened" })?;
+    if before.state != EpochState::Open {
+        return Ok(Outcome::AlreadyApplied(*before));
+    }
+    Ok(Outcome::Write(sealed(before, totals, command)?))
+}
+
+fn sealed(
+    before: &EpochItem,
+    mut totals: Totals,
+    command: &Seal<'_>,
+) -> Result<EpochItem, Refusal> {
     if totals.skipped > command.max_skipped {
         let (skipped, max) = (totals.skipped, command.max_skipped);
         return Err(Refusal::TooManySkipped { skipped, max });
@@ -122,9 +149,7 @@ pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<Ep
         true => totals.rows / batch_size,
         false => totals.rows.div_ceil(batch_size),
     };
-    let after = EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before };
-    invariants::check_epoch_step(&after, command.bundles);
-    Ok(Outcome::Write(after))
+    Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
 }
 
 /// CLOSE: refused while a consumer's durable cursor is not past the last batch of `epoch`.

@@ -121,6 +121,25 @@ pub fn visit(
     Some((copy, permute(n, seed, epoch, turn)?))
 }
 
+/// As [`visit`]; `in_order` if splits are delivered as they lie in the dataset.
+pub fn visit_of(
+    (n, copies): (u32, u32),
+    in_order: bool,
+    seed: u64,
+    epoch: Epoch,
+    position: Position,
+) -> Option<(u32, SplitId)> {
+    match in_order {
+        false => visit((n, copies), seed, epoch, position),
+        true => Some((position % copies.max(1), position.checked_div(copies)?)),
+    }
+}
+
+/// The number of a visit among all of an epoch, whatever their order: what it is cached under.
+pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
+    u64::from(split) * u64::from(copies) + u64::from(copy)
+}
+
 /// The largest bundle for a dataset of `n_splits`: enough bundles that workers stay busy to the
 /// end of an epoch, few enough writes that they cost little.
 pub fn default_r(n_splits: u32) -> u32 {

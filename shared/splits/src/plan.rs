@@ -84,10 +84,20 @@ impl SplitPlan {
     /// The records at `position` of an epoch that visits every split `copies` times; none beyond its
     /// end.
     pub fn visit(&self, copies: u32, seed: u64, epoch: Epoch, position: Position) -> Option<Visit> {
-        let (copy, split) = match self.in_order {
-            false => order::visit((self.n_splits(), copies), seed, epoch, position)?,
-            true => (position % copies.max(1), position.checked_div(copies)?),
-        };
+        self.visit_as(copies, seed, (epoch, epoch), position)
+    }
+
+    /// As [`visit`](Self::visit), with splits made up as in epoch `drawn`: of an epoch whose splits are
+    /// cached, or are to be.
+    pub fn visit_as(
+        &self,
+        copies: u32,
+        seed: u64,
+        (epoch, drawn): (Epoch, Epoch),
+        position: Position,
+    ) -> Option<Visit> {
+        let splits = (self.n_splits(), copies);
+        let (copy, split) = order::visit_of(splits, self.in_order, seed, epoch, position)?;
         let Some(view) = &self.view else {
             let SplitRange { file, first_record, records } = self.split(split)?;
             return Some(Visit {
@@ -102,14 +112,27 @@ impl SplitPlan {
         let first = u64::from(split) * size;
         // Copies draw apart from each other, and from what `repeat` makes.
         let seed = if copy == 0 { seed } else { mixed(seed, 0, copy) };
-        let mut runs = view.runs(first..first + size, seed, epoch);
+        let mut runs = view.runs(first..first + size, seed, drawn);
         for run in &mut runs {
             run.copy = run.copy.checked_mul(copies)?.checked_add(copy)?;
         }
         let records = runs.iter().map(|run| run.records).sum();
         let shuffled =
-            view.shuffle().map(|own| Order::new(records, mixed(seed, own ^ first, copy), epoch));
+            view.shuffle().map(|own| Order::new(records, mixed(seed, own ^ first, copy), drawn));
         Some(Visit { runs, shuffled })
+    }
+
+    /// The number of the visit at `position` among all of an epoch, whatever their order.
+    pub fn visit_number(
+        &self,
+        copies: u32,
+        seed: u64,
+        epoch: Epoch,
+        position: Position,
+    ) -> Option<u64> {
+        let splits = (self.n_splits(), copies);
+        let visit = order::visit_of(splits, self.in_order, seed, epoch, position)?;
+        Some(order::visit_number(copies, visit))
     }
 
     /// How many splits there are.

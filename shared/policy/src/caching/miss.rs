@@ -1,6 +1,7 @@
 //! Why a lookup found nothing: what differs from the cached prefix that is nearest.
 
 use super::Entry;
+use gristmill_pipeline::{CachePoint, DescribedOp, DescribedPrefix, Pipeline};
 use gristmill_types::Fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -53,6 +54,25 @@ pub struct Described {
     /// Seed and epoch that a random prefix was drawn with.
     #[serde(default)]
     pub drawn: Option<(u64, u32)>,
+}
+
+impl Described {
+    /// What would be stored at `point`.
+    pub fn of(
+        pipeline: &Pipeline,
+        point: &CachePoint,
+        dataset: Fingerprint,
+        files: Vec<SourceVersion>,
+        numerics: &str,
+        seed: u64,
+    ) -> Self {
+        let DescribedPrefix { source, ops, drawn } = pipeline.described_prefix(point, seed);
+        let ops = ops.into_iter().map(|op| {
+            let DescribedOp { op, version, params, ordinal } = op;
+            OpIdentity { op, version, params, ordinal }
+        });
+        Described { source, ops: ops.collect(), dataset, files, numerics: numerics.into(), drawn }
+    }
 }
 
 /// One thing that differs: `wanted` is the job's, `cached` the entry's.

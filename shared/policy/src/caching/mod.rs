@@ -18,9 +18,10 @@ pub mod study;
 
 pub use decide::{Decision, Objective, OptionEstimate, Settings, TIE, decide};
 pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};
+pub use gristmill_protocol::CacheMode as Mode;
 pub use lookup::{Candidate, Entry, EntryState, Lookup, lookup};
 pub use miss::{Described, Difference, Miss, OpIdentity, SourceVersion, explain_miss};
-pub use modes::{Event, Mode, State, Transition};
+pub use modes::{Event, State, Transition};
 pub use profile::{OpProfile, PROBES, PointProfile, Profile, Reads};
 pub use read_time::ReadTime;
 

@@ -1,33 +1,7 @@
 //! The mode of a job's epochs as a state machine: PROFILE -> COMPUTE | PUT -> GET (Cachew 4.4, 5.1).
 
+use gristmill_protocol::CacheMode as Mode;
 use serde::{Deserialize, Serialize};
-use std::fmt;
-
-/// What workers do with `autocache` points. `point` counts the pipeline's points from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", tag = "mode")]
-pub enum Mode {
-    /// Computes, with scaling held so that it skews no measurement.
-    #[default]
-    Profile,
-    /// Computes.
-    Compute,
-    /// Computes, and stores what comes out at the point.
-    Put { point: u32 },
-    /// Reads what was stored at the point, and computes what comes after it.
-    Get { point: u32 },
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Mode::Profile => f.pad("profile"),
-            Mode::Compute => f.pad("compute"),
-            Mode::Put { point } => f.pad(&format!("put at point {point}")),
-            Mode::Get { point } => f.pad(&format!("get at point {point}")),
-        }
-    }
-}
 
 /// Something that may change the mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -148,3 +148,35 @@ fn long_values_are_cut_and_several_parameters_told_apart() {
     assert!(lines.contains(&"op 1 `decode`: channels is 1, was 3".to_owned()));
     assert!(lines.contains(&r#"op 1 `decode`: extra is {"deep":true}, was not set"#.to_owned()));
 }
+
+#[test]
+fn pipelines_are_described_as_they_are_identified() {
+    let pipeline = |size: u32, p: f64| {
+        Pipeline::parse(&format!(
+            "source: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }} }} }}\nops:\n  - decode\n  - resize: {{ size: {size} }}\n  - autocache\n  - flip: {{ p: {p:?} }}\n  - autocache: {{ reuse_random: true }}\n  - batch: {{ size: 2 }}\n"
+        ))
+        .unwrap()
+    };
+    let describe = |pipeline: &Pipeline, point: usize, seed| {
+        let point = &pipeline.cache_points()[point];
+        Described::of(pipeline, point, Fingerprint::of("test", b"v1"), vec![], "n", seed)
+    };
+    let cached = entry("cached", describe(&pipeline(8, 0.5), 1, 7));
+    let said = |wanted: Described| -> Vec<String> {
+        let miss = explain_miss(&wanted, std::slice::from_ref(&cached)).unwrap();
+        miss.differences.iter().map(Difference::to_string).collect()
+    };
+    assert_eq!(said(describe(&pipeline(8, 0.5), 1, 7)), [""; 0]);
+    assert_eq!(
+        said(describe(&pipeline(9, 0.25), 1, 8)),
+        [
+            "op 2 `resize`: size is [9,9], was [8,8]",
+            "op 3 `flip`: p is 0.25, was 0.5",
+            "the seed is 8, was 7"
+        ]
+    );
+    assert_eq!(
+        said(describe(&pipeline(8, 0.5), 0, 7)),
+        ["op 3 `flip` of the cached one is gone", "it draws nothing, the cached one did"]
+    );
+}

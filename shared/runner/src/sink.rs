@@ -1,10 +1,10 @@
 //! Finished splits become objects, one put each.
 
+use crate::{FinishedSplit, RunError, Runner, Sink, SplitName};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{ObjectPath, PutOutcome};
 use gristmill_protocol::{Commit, keys};
-use gristmill_runner::{FinishedSplit, RunError, Runner, Sink, SplitName};
 use gristmill_types::JobName;
 
 /// Puts each split as one object under a key nobody else can have.
@@ -19,8 +19,10 @@ impl Sink for ObjectSink {
         if split.indexed {
             return Ok(split.commit(name.index, false, 0));
         }
-        let ns = &self.runner.config.ns;
-        let prefix = keys::bundle_prefix(ns, &self.job, name.epoch, name.bundle);
+        let own =
+            || keys::bundle_prefix(&self.runner.config.ns, &self.job, name.epoch, name.bundle);
+        let shelf = split.shelf.as_ref();
+        let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, name.bundle));
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
         let checksum = gristmill_format::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;

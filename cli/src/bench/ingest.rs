@@ -1,0 +1,62 @@
+//! `gristmill bench ingest`: what taking batches costs the trainer's host, when all that is delivered is
+//! cached: nothing else runs.
+
+use super::train_args;
+use crate::output::say;
+use crate::{
+    args::{BenchIngestArgs, TrainArgs},
+    dataset::DatasetSpec,
+    failure::Failure,
+    train::{self, Report},
+};
+use gristmill_fetcher::Source;
+use gristmill_pipeline::Pipeline;
+use serde_json::json;
+
+/// Batches of pixels, as they cross the network.
+const PIPELINE: &str = "
+source:
+  tfrecord: .
+  features:
+    image: { key: image/encoded, dtype: bytes }
+    label: { key: image/class/label, dtype: i64 }
+ops:
+  - decode
+  - center_crop: { size: 224 }
+  - batch: { size: 64 }
+  - autocache
+";
+
+pub async fn run(args: BenchIngestArgs) -> Result<(), Failure> {
+    let dir = train::make_dataset(DatasetSpec::images(args.images, 0)).await?;
+    let pipeline = Pipeline::parse(PIPELINE).map_err(Failure::failed)?;
+    let element_bytes = pipeline.element_bytes().unwrap_or(0);
+    let state = tempfile::tempdir().map_err(Failure::failed)?;
+    let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
+    let job = async |epochs| -> Result<Report, Failure> {
+        let state_dir = Some(state.path().to_owned());
+        let args = TrainArgs { state_dir, ..train_args(epochs, 2) };
+        train::measured(&args, "bench", &pipeline.clone().into(), source.clone()).await
+    };
+    eprintln!("storing {} images once, then reading them {} times", args.images, args.epochs);
+    job(1).await?;
+    let mut rounds = Vec::new();
+    for round in 0..args.rounds {
+        // Starting, registering and ending cost the same however much is read.
+        let (short, long) = (job(1).await?, job(1 + args.epochs).await?);
+        let elements = long.elements() - short.elements();
+        let cpu_ms = |report: &Report| report.usage().fetcher_cpu_ms;
+        let cpu_s = cpu_ms(&long).saturating_sub(cpu_ms(&short)) as f64 / 1e3;
+        let bytes = elements * element_bytes;
+        let rate = bytes as f64 / cpu_s.max(1e-3);
+        eprintln!("round {round}: {bytes} bytes in {cpu_s:.2} s of CPU: {:.2} GB/s", rate / 1e9);
+        rounds.push(rate);
+    }
+    rounds.sort_by(f64::total_cmp);
+    let median = rounds[rounds.len() / 2];
+    say!("the fetcher takes {:.2} GB of batches a second of its own CPU", median / 1e9);
+    if args.json {
+        say!("{}", json!({ "bytes_per_cpu_second": median.round(), "rounds": rounds }));
+    }
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! `gristmill cache`: what is cached, why something is not found, and its removal.
+
+use crate::output::say;
+use crate::{
+    args::{CacheArgs, CacheCommand, CacheExplainArgs, CacheListArgs, CacheRemoveArgs},
+    attach::Stack,
+    failure::Failure,
+    job, status,
+    train::optimised,
+};
+use gristmill_fetcher::{NUMERICS, Source};
+use gristmill_protocol::{
+    CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
+};
+use gristmill_types::{ErrorPolicy, Fingerprint, Sharding, Visitation};
+use serde_json::json;
+use std::path::Path;
+
+/// Digits of a fingerprint that are shown, and that name it: enough to tell two apart.
+const SHOWN_DIGITS: usize = 12;
+
+pub async fn run(args: CacheArgs) -> Result<(), Failure> {
+    match args.command {
+        CacheCommand::Ls(args) => list(args).await,
+        CacheCommand::Explain(args) => explain(args).await,
+        CacheCommand::Rm(args) => remove(args).await,
+    }
+}
+
+async fn list(args: CacheListArgs) -> Result<(), Failure> {
+    let stack = Stack::named_or_own(&args.service).await?;
+    let listed = cached(&stack).await;
+    stack.close().await;
+    let listed = listed?;
+    if args.json {
+        say!("{}", json!({ "entries": listed }));
+        return Ok(());
+    }
+    if listed.is_empty() {
+        say!("nothing is cached");
+        return Ok(());
+    }
+    say!(
+        "{:<12}  {:>10}  {:>8}  {:>10}  {:>5}  stored by",
+        "prefix",
+        "MB",
+        "splits",
+        "rows",
+        "uses"
+    );
+    for CacheListed { entry, uses, readers } in &listed {
+        let (name, mb) = (short(&entry.fingerprint), entry.bytes as f64 / 1e6);
+        let readers = match readers.len() {
+            0 => String::new(),
+            n => format!(", read by {n} jobs now"),
+        };
+        say!(
+            "{name:<12}  {mb:>10.1}  {:>8}  {:>10}  {uses:>5.1}  {} after `{}`{readers}",
+            entry.splits,
+            entry.rows,
+            entry.job,
+            entry.after
+        );
+    }
+    Ok(())
+}
+
+async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
+    let authored = job::read_pipeline(&args.pipeline)?;
+    if authored.pipeline.cache_points().is_empty() {
+        return Err(Failure::usage(format!(
+            "{} has no `autocache`: put one where elements are worth keeping",
+            args.pipeline.display()
+        )));
+    }
+    let source = match &args.data {
+        Some(data) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
+        None => {
+            let base = args.pipeline.parent().unwrap_or(Path::new("."));
+            Source::parse_all(authored.pipeline.source_paths(), base).map_err(Failure::usage)?
+        }
+    };
+    let stack = Stack::named_or_own(&args.service).await?;
+    let found = look_up(&stack, &args, optimised(&authored.pipeline), source).await;
+    stack.close().await;
+    let found = found?;
+    if args.json {
+        say!("{}", json!({ "points": found }));
+        return Ok(());
+    }
+    for (i, PointFound { after, fingerprint, hit, why }) in found.iter().enumerate() {
+        let word = if *hit { "hit" } else { "miss" };
+        say!("point {i} after `{after}` ({}): {word}", short(fingerprint));
+        for line in why {
+            say!("  {line}");
+        }
+    }
+    Ok(())
+}
+
+async fn look_up(
+    stack: &Stack,
+    args: &CacheExplainArgs,
+    pipeline: gristmill_pipeline::Pipeline,
+    source: Source,
+) -> Result<Vec<PointFound>, Failure> {
+    let dataset = job::dataset(stack, &pipeline, source).await?;
+    let spec = JobSpec {
+        pipeline: pipeline.canonical_json(),
+        seed: args.seed,
+        epochs: 1,
+        on_error: ErrorPolicy::Skip,
+        numerics: if stack.local.is_some() { NUMERICS.to_owned() } else { String::new() },
+        split_batches: None,
+        workers: 1,
+        autoscale: false,
+        budget_workers: None,
+        local_workers: 0,
+        max_skipped: u64::MAX,
+        visitation: Visitation::default(),
+        sharding: Sharding::default(),
+    };
+    match status::call(stack, &Call::CacheExplain(CacheExplain { spec, dataset })).await? {
+        Reply::Explained { points } => Ok(points),
+        other => Err(status::unexpected(&other)),
+    }
+}
+
+async fn remove(args: CacheRemoveArgs) -> Result<(), Failure> {
+    let stack = Stack::named_or_own(&args.service).await?;
+    let removed = remove_named(&stack, &args).await;
+    stack.close().await;
+    let (entries, bytes) = removed?;
+    match args.json {
+        true => say!("{}", json!({ "removed": entries, "bytes": bytes })),
+        false => say!("removed {entries} entries, {:.1} MB", bytes as f64 / 1e6),
+    }
+    Ok(())
+}
+
+async fn remove_named(stack: &Stack, args: &CacheRemoveArgs) -> Result<(usize, u64), Failure> {
+    let listed = cached(stack).await?;
+    let named = |listed: &&CacheListed| match &args.prefix {
+        None => true,
+        Some(prefix) => listed.entry.fingerprint.to_string().starts_with(prefix),
+    };
+    let doomed: Vec<&CacheListed> = listed.iter().filter(named).collect();
+    match (&args.prefix, doomed.len()) {
+        (Some(prefix), 0) => {
+            let advice = "`gristmill cache ls` lists what is";
+            return Err(Failure::usage(format!("nothing is cached under {prefix}: {advice}")));
+        }
+        (Some(prefix), found @ 2..) => {
+            return Err(Failure::usage(format!(
+                "{prefix} names {found} entries: give more digits"
+            )));
+        }
+        _ => {}
+    }
+    let mut bytes = 0;
+    for CacheListed { entry, .. } in &doomed {
+        let call = Call::CacheRemove(CacheRemove { fingerprint: entry.fingerprint });
+        match status::call(stack, &call).await? {
+            Reply::Applied => bytes += entry.bytes,
+            other => return Err(status::unexpected(&other)),
+        }
+    }
+    Ok((doomed.len(), bytes))
+}
+
+async fn cached(stack: &Stack) -> Result<Vec<CacheListed>, Failure> {
+    match status::call(stack, &Call::CacheList).await? {
+        Reply::Cached { mut entries } => {
+            entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
+            Ok(entries)
+        }
+        other => Err(status::unexpected(&other)),
+    }
+}
+
+fn short(fingerprint: &Fingerprint) -> String {
+    fingerprint.to_string().chars().take(SHOWN_DIGITS).collect()
+}

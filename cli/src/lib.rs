@@ -1,0 +1,112 @@
+//! `gristmill`: everything a person does, as one program.
+//!
+//! A program with operators of one's own is this one line, built in a crate of its own; the functions of
+//! its local service are that program too:
+//!
+//! ```no_run
+//! use gristmill_executor::user::Operators;
+//!
+//! fn main() -> std::process::ExitCode {
+//!     let operators = Operators::new(); // .with::<MyOperator>()
+//!     gristmill::main_with(operators)
+//! }
+//! ```
+
+mod args;
+mod attach;
+mod bench;
+mod cache;
+mod dataset;
+mod doctor;
+mod explain;
+mod failure;
+mod function;
+mod job;
+mod operators;
+mod output;
+mod plan;
+mod sample;
+mod skipped;
+mod status;
+mod train;
+mod up;
+
+use args::{Cli, Command};
+use clap::Parser;
+use failure::Failure;
+use gristmill_executor::user::Operators;
+use std::{process::ExitCode, time::Duration};
+
+/// Runs the command line of this process, with operators of users beside ours.
+pub fn main_with(operators: Operators) -> ExitCode {
+    operators::set(operators);
+    gristmill_fetcher::return_large_buffers();
+    let cli = Cli::parse();
+    if let Command::Function { name } = &cli.command {
+        return finish(function::run(name));
+    }
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| "error".into()),
+        )
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(run(cli));
+            // A thread that waits for a lock must not keep an interrupted program.
+            runtime.shutdown_timeout(Duration::from_secs(1));
+            outcome
+        }
+        Err(error) => Err(Failure::failed(format!("cannot start: {error}"))),
+    };
+    finish(outcome)
+}
+
+/// Runs this process as the worker function, with operators of users beside ours: what a deployed worker's
+/// `bootstrap` is that has them.
+pub fn worker_with(operators: Operators) -> ExitCode {
+    operators::set(operators);
+    finish(function::run(function::WORKER))
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    match cli.command {
+        Command::Demo(args) => train::demo(args).await,
+        Command::Run(args) => train::run(args).await,
+        Command::Up(args) => up::run(args).await,
+        Command::Status(args) => status::status(args).await,
+        Command::Stop(args) => status::stop(args).await,
+        Command::Cache(args) => cache::run(args).await,
+        Command::Doctor(args) => doctor::run(args).await,
+        Command::Explain(args) => explain::run(&args),
+        Command::Plan(args) => plan::run(&args),
+        Command::Simulate(args) => simulate(&args),
+        Command::Bench(args) => bench::run(args).await,
+        Command::Function { .. } => Ok(()),
+    }
+}
+
+fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
+    use gristmill_scenario::Outcome;
+    match gristmill_scenario::run(args, &mut std::io::stdout()).map_err(Failure::usage)? {
+        Outcome::Held => Ok(()),
+        // The table names those that do not hold.
+        Outcome::Failed => Err(Failure { code: 1, message: String::new() }),
+    }
+}
+
+/// One line on standard error, and the exit code that says whose fault it was.
+fn finish(outcome: Result<(), Failure>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                eprintln!("gristmill: {}", failure.message.replace(['\n', '\r'], " "));
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a waiting trainer waits for.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+/// What the next batch is waiting for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Its split is not committed.
+    Commit,
+    /// Its object is on its way.
+    Fetch,
+    /// It is being joined and checked here, or there is nothing to wait for.
+    Decode,
+}
+
+/// Time a trainer waited, by what its batch waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Waits {
+    /// No worker had the split.
+    pub unclaimed: Duration,
+    /// A worker was at it.
+    pub working: Duration,
+    /// It was done, and its object on its way.
+    pub fetch: Duration,
+    /// The object was here.
+    pub decode: Duration,
+}
+
+impl Waits {
+    /// All of it.
+    pub fn total(&self) -> Duration {
+        self.unclaimed + self.working + self.fetch + self.decode
+    }
+
+    fn of(&mut self, stage: Stage, unclaimed: bool) -> &mut Duration {
+        match (stage, unclaimed) {
+            (Stage::Commit, true) => &mut self.unclaimed,
+            (Stage::Commit, false) => &mut self.working,
+            (Stage::Fetch, _) => &mut self.fetch,
+            (Stage::Decode, _) => &mut self.decode,
+        }
+    }
+
+    /// With what passed between two readings of the clock.
+    pub(crate) fn add(&mut self, before: &Waits, after: &Waits) {
+        self.unclaimed += after.unclaimed.saturating_sub(before.unclaimed);
+        self.working += after.working.saturating_sub(before.working);
+        self.fetch += after.fetch.saturating_sub(before.fetch);
+        self.decode += after.decode.saturating_sub(before.decode);
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    stage: Stage,
+    /// What the last answer said of the split that is waited for.
+    unclaimed: bool,
+    since: Duration,
+    spent: Waits,
+}
+
+impl Inner {
+    fn pass(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.since);
+        *self.spent.of(self.stage, self.unclaimed) += passed;
+        self.since = now;
+    }
+}
+
+/// Counts the time spent in each stage, whether anybody waits or not; the difference of two readings is
+/// what happened between. `now` is of a monotonic clock.
+#[derive(Debug)]
+pub(crate) struct StageClock(Mutex<Inner>);
+
+impl StageClock {
+    pub fn new(now: Duration) -> Self {
+        let (stage, spent) = (Stage::Commit, Waits::default());
+        // Before the first answer nobody can have claimed anything.
+        StageClock(Mutex::new(Inner { stage, unclaimed: true, since: now, spent }))
+    }
+
+    fn with<T>(&self, now: Duration, change: impl FnOnce(&mut Inner) -> T) -> T {
+        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.pass(now);
+        change(&mut inner)
+    }
+
+    /// The next batch waits for something else from now on.
+    pub fn enter(&self, stage: Stage, now: Duration) {
+        self.with(now, |inner| inner.stage = stage);
+    }
+
+    /// Whether a worker has the split that is next.
+    pub fn note_unclaimed(&self, unclaimed: bool, now: Duration) {
+        self.with(now, |inner| inner.unclaimed = unclaimed);
+    }
+
+    /// What has been spent so far.
+    pub fn read(&self, now: Duration) -> Waits {
+        self.with(now, |inner| inner.spent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_counted_by_stage() {
+        let s = Duration::from_secs;
+        let clock = StageClock::new(s(10));
+        clock.note_unclaimed(false, s(11));
+        clock.enter(Stage::Fetch, s(14));
+        let before = clock.read(s(15));
+        clock.enter(Stage::Decode, s(20));
+        let after = clock.read(s(22));
+        assert_eq!((after.unclaimed, after.working), (s(1), s(3)));
+        let mut waits = Waits::default();
+        waits.add(&before, &after);
+        assert_eq!((waits.fetch, waits.decode, waits.total()), (s(5), s(2), s(7)));
+        // A clock that goes back costs nothing.
+        assert_eq!(clock.read(s(1)), after);
+    }
+}

@@ -1,0 +1,321 @@
+//! Registration: the points of a pipeline, and what of them is cached already.
+
+use super::{
+    Caching,
+    catalogue::{self, Usage},
+};
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem},
+    store::invalid,
+};
+use gristmill_pipeline::{CachePoint, Pipeline};
+use gristmill_policy::caching::{
+    self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
+};
+use gristmill_protocol::{
+    CacheEntry, CacheExplain, CachingView, Dataset, EpochMode, JobSpec, PointFound, PointView,
+    Refusal, Reply, keys,
+};
+use gristmill_splits::Outcome;
+use gristmill_types::{ErrorPolicy, Fingerprint, JobName, Sharding};
+
+/// Files that are described one by one, so that a miss can name those that changed; of more, only the
+/// dataset's version is.
+const MAX_FILES_DESCRIBED: usize = 1_000;
+
+/// Longest account of a miss that a job keeps; `gristmill cache explain` tells all.
+const MAX_REASON_CHARS: usize = 400;
+
+/// A job that looks for what is cached.
+pub(crate) struct Wanted<'a> {
+    pub spec: &'a JobSpec,
+    pub pipeline: &'a Pipeline,
+    pub dataset: &'a Dataset,
+    pub version: Fingerprint,
+    pub numerics: &'a str,
+}
+
+/// A point, and the entry of its fingerprint if this job can read it, or why not.
+struct Found {
+    view: PointView,
+    entry: Result<CacheEntry, Option<String>>,
+}
+
+impl Wanted<'_> {
+    fn points(&self) -> Vec<(CachePoint, PointView)> {
+        let points = self.pipeline.cache_points().into_iter();
+        points.map(|point| (point.clone(), self.view(&point))).collect()
+    }
+
+    fn view(&self, point: &CachePoint) -> PointView {
+        let Wanted { spec, pipeline, version, numerics, .. } = self;
+        PointView {
+            after: point.after.clone(),
+            fingerprint: pipeline.point_fingerprint(point, version, numerics, spec.seed),
+            random: point.random,
+            reuse_random: point.reuse_random,
+            whole: point.whole,
+        }
+    }
+
+    /// All that takes part in a point's fingerprint.
+    pub fn described(&self, point: &CachePoint) -> Described {
+        let Dataset { bucket: _, files } = self.dataset;
+        let listed = if files.len() <= MAX_FILES_DESCRIBED { files.as_slice() } else { &[] };
+        let files = listed.iter().map(|file| SourceVersion {
+            key: file.key.clone(),
+            etag: format!("{} {}", file.etag, file.size),
+        });
+        let (seed, numerics) = (self.spec.seed, self.numerics);
+        Described::of(self.pipeline, point, self.version, files.collect(), numerics, seed)
+    }
+
+    /// Why what is cached is of no use to this job, if so.
+    fn objection(&self, entry: &CacheEntry) -> Option<String> {
+        let copies = match self.spec.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => self.spec.workers.saturating_add(self.spec.local_workers).max(1),
+        };
+        let batch_size = u64::from(self.pipeline.batch_size());
+        let asked = self.spec.split_batches.map(|batches| u64::from(batches) * batch_size);
+        if entry.copies != copies {
+            return Some(format!("it has the dataset {} times, not {copies}", entry.copies));
+        }
+        if asked.is_some_and(|records| records != u64::from(entry.split_records)) {
+            let cached = entry.split_records;
+            return Some(format!(
+                "it is in splits of {cached} records, which --split-batches rules out"
+            ));
+        }
+        if entry.skipped > 0 && self.spec.on_error == ErrorPolicy::Fail {
+            let skipped = entry.skipped;
+            return Some(format!("it lacks {skipped} bad records, at which this job is to fail"));
+        }
+        None
+    }
+}
+
+impl Coordinator {
+    /// What a job that registers does about its points; none without points.
+    pub(crate) async fn begin_caching(
+        &self,
+        job: &JobName,
+        wanted: &Wanted<'_>,
+    ) -> Result<Option<Caching>, Refusal> {
+        if wanted.pipeline.cache_points().is_empty() {
+            return Ok(None);
+        }
+        let remembered = match wanted.numerics {
+            "" => self.store.read::<String>(&ItemName::Numerics).await?.item.unwrap_or_default(),
+            known => known.to_owned(),
+        };
+        let wanted = Wanted { numerics: &remembered, ..*wanted };
+        let found = self.find_cached(&wanted).await?;
+        let Lookup { mode, reason } = look_up(&found);
+        if let Mode::Get { point } = mode
+            && let Some(Found { entry: Ok(entry), .. }) = found.get(point as usize)
+            && self.reads_cache(job, entry).await?
+        {
+            return Ok(Some(reading(&wanted, &found, point, entry, &reason)));
+        }
+        let reason = match mode {
+            // Somebody is removing it.
+            Mode::Get { .. } => "what was cached is being removed".to_owned(),
+            Mode::Profile => {
+                let whys = self.why_missed(&wanted, &found).await?;
+                // Of the point that is nearest to something cached, the last of several.
+                let nearest = whys.into_iter().rev().min_by_key(Vec::len);
+                nearest.map_or(reason, |why| why.join(", "))
+            }
+            _ => reason,
+        };
+        let mode = if mode == Mode::Compute { Mode::Compute } else { Mode::Profile };
+        Ok(Some(self.fresh_caching(&wanted, mode, reason)))
+    }
+
+    /// A job that begins with nothing to read.
+    pub(crate) fn fresh_caching(&self, wanted: &Wanted<'_>, mode: Mode, reason: String) -> Caching {
+        let points: Vec<PointView> = wanted.points().into_iter().map(|(_, view)| view).collect();
+        let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
+        let shelf =
+            whole.map(|p| keys::cache_shelf(&self.settings.ns, p.fingerprint, self.clock.nonce()));
+        // It travels with every poll.
+        let reason = reason.chars().take(MAX_REASON_CHARS).collect();
+        let modes = vec![EpochMode { from: 0, mode, reason, shelf }];
+        let unsettled = (mode == Mode::Profile).then_some(1);
+        Caching {
+            view: CachingView { points, modes, unsettled },
+            state: State::of(mode),
+            numerics: wanted.numerics.to_owned(),
+            split_records: None,
+            decided: None,
+            predicted: None,
+            totals: None,
+        }
+    }
+
+    async fn find_cached(&self, wanted: &Wanted<'_>) -> Result<Vec<Found>, Refusal> {
+        let mut found = Vec::new();
+        for (point, view) in wanted.points() {
+            let readable = !point.random || point.reuse_random;
+            let entry = match readable {
+                true => self.cache_entry(view.fingerprint).await?,
+                false => None,
+            };
+            let entry = match entry {
+                Some(entry) => match wanted.objection(&entry) {
+                    None => Ok(entry),
+                    Some(objection) => Err(Some(objection)),
+                },
+                None => Err(None),
+            };
+            found.push(Found { view, entry });
+        }
+        Ok(found)
+    }
+
+    /// Why each point was not found, a line for each thing that differs.
+    async fn why_missed(
+        &self,
+        wanted: &Wanted<'_>,
+        found: &[Found],
+    ) -> Result<Vec<Vec<String>>, Refusal> {
+        let cached = self.cached().await?;
+        let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
+        let points = wanted.pipeline.cache_points();
+        let why = |(point, found): (&CachePoint, &Found)| match &found.entry {
+            Ok(_) => Vec::new(),
+            Err(Some(objection)) => vec![objection.clone()],
+            Err(None) => match explain_miss(&wanted.described(point), &entries) {
+                None => vec!["nothing is cached".to_owned()],
+                Some(Miss { nearest, differences }) => {
+                    let name: String = nearest.to_string().chars().take(12).collect();
+                    let lines = differences.iter().map(|d| format!("beside {name}: {d}"));
+                    lines.collect()
+                }
+            },
+        };
+        Ok(points.iter().zip(found).map(why).collect())
+    }
+
+    /// What a job would find.
+    pub(crate) async fn explain_cache(&self, asked: &CacheExplain) -> Result<Reply, Refusal> {
+        let CacheExplain { spec, dataset } = asked;
+        let pipeline = Pipeline::from_canonical(&spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let version = dataset.version(pipeline.source().format.name());
+        let numerics = match spec.numerics.as_str() {
+            "" => self.store.read::<String>(&ItemName::Numerics).await?.item.unwrap_or_default(),
+            known => known.to_owned(),
+        };
+        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
+        let found = self.find_cached(&wanted).await?;
+        let whys = self.why_missed(&wanted, &found).await?;
+        let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
+            let PointView { after, fingerprint, .. } = view;
+            let hit = |entry: &CacheEntry| {
+                format!(
+                    "stored by job {}: {} splits, {} bytes",
+                    entry.job, entry.splits, entry.bytes
+                )
+            };
+            let why = entry.as_ref().map_or(missed, |entry| vec![hit(entry)]);
+            PointFound { after, fingerprint, hit: entry.is_ok(), why }
+        });
+        Ok(Reply::Explained { points: points.collect() })
+    }
+
+    /// The class of a job's workers has turned out: what its points are, and what the next job of that
+    /// kind should look for. Nothing of it has been handed out yet.
+    pub(crate) async fn settle_points(
+        &self,
+        item: &JobItem,
+        numerics: &str,
+    ) -> Result<Option<Caching>, Refusal> {
+        let Some(caching) = item.caching.as_ref().filter(|c| c.numerics != numerics) else {
+            return Ok(item.caching.clone());
+        };
+        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let dataset = Dataset { bucket: String::new(), files: Vec::new() };
+        let (spec, version) = (&item.spec, item.dataset_version);
+        let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let reason = match caching.state.mode {
+            Mode::Get { .. } => format!("what is cached is of numerics class {}", caching.numerics),
+            _ => caching.view.modes.first().map(|mode| mode.reason.clone()).unwrap_or_default(),
+        };
+        let mode = if caching.state.mode == Mode::Compute { Mode::Compute } else { Mode::Profile };
+        Ok(Some(self.fresh_caching(&wanted, mode, reason)))
+    }
+
+    /// What a point's prefix consists of, for explaining misses.
+    pub(super) async fn describe_point(
+        &self,
+        item: &JobItem,
+        numerics: &str,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<serde_json::Value>, Refusal> {
+        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let manifest = self.manifest(item.dataset_version).await?;
+        let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
+        let files = files.into_iter().map(|indexed| indexed.file).collect();
+        let dataset = Dataset { bucket: String::new(), files };
+        let (spec, version) = (&item.spec, item.dataset_version);
+        let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
+        let mut points = wanted.points().into_iter();
+        let point = points.find(|(_, view)| view.fingerprint == fingerprint);
+        Ok(point.and_then(|(point, _)| serde_json::to_value(wanted.described(&point)).ok()))
+    }
+
+    /// Remembers what class this namespace's workers are of.
+    pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), Refusal> {
+        let decide = |before: Option<&String>| {
+            Ok::<_, Refusal>(match before {
+                Some(before) if before == numerics => Outcome::AlreadyApplied(before.clone()),
+                _ => Outcome::Write(numerics.to_owned()),
+            })
+        };
+        self.store.update(&ItemName::Numerics, decide).await?.map(|_| ())
+    }
+}
+
+/// Of what was found, the best to read.
+fn look_up(found: &[Found]) -> Lookup {
+    let candidates: Vec<Candidate> = found
+        .iter()
+        .map(|Found { view, .. }| Candidate {
+            fingerprint: view.fingerprint,
+            reusable: !view.random || view.reuse_random,
+            whole: view.whole,
+        })
+        .collect();
+    let entries = found.iter().filter_map(|found| found.entry.as_ref().ok());
+    let catalogue: Vec<caching::Entry> = entries.map(catalogue::entry_of).collect();
+    caching::lookup(&candidates, &catalogue)
+}
+
+/// A job that begins with reading what another has stored.
+fn reading(
+    wanted: &Wanted<'_>,
+    found: &[Found],
+    point: u32,
+    entry: &CacheEntry,
+    reason: &str,
+) -> Caching {
+    let mode = Mode::Get { point };
+    let shelf = Some(entry.shelf.clone());
+    let reason = format!("stored by job {}; {reason}", entry.job);
+    let points = found.iter().map(|found| found.view.clone()).collect();
+    let modes = vec![EpochMode { from: 0, mode, reason, shelf }];
+    Caching {
+        view: CachingView { points, modes, unsettled: None },
+        state: State::of(mode),
+        numerics: wanted.numerics.to_owned(),
+        split_records: Some(entry.split_records),
+        decided: None,
+        predicted: None,
+        totals: Some(super::settle::totals_of(entry)),
+    }
+}

@@ -1,0 +1,263 @@
+//! What is cached: entries, who reads them, how much room they take, and their removal.
+
+use crate::{
+    Coordinator,
+    items::ItemName,
+    jobs::object_fault,
+    store::{busy, invalid},
+};
+use bytes::Bytes;
+use gristmill_policy::caching::{self, EntryState, UseScore, evict};
+use gristmill_ports::{ObjectError, ObjectPath};
+use gristmill_protocol::{CacheEntry, CacheListed, CacheRemove, Refusal, RefusalKind, Reply, keys};
+use gristmill_splits::Outcome;
+use gristmill_types::{Fingerprint, JobName};
+use serde::{Deserialize, Serialize};
+
+/// Most readers remembered of an entry; those that have ended make room.
+const MAX_READERS: usize = 256;
+/// A registration that is not done by then has died.
+const REGISTERING_S: f64 = 300.0;
+
+/// How an entry is used, as stored.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct CacheUse {
+    /// It is being removed: nobody begins to read it.
+    pub removing: bool,
+    pub uses: UseScore,
+    /// Jobs that read it, some of which may have ended.
+    pub readers: Vec<JobName>,
+}
+
+/// An entry with its use.
+pub(crate) struct Usage {
+    pub entry: CacheEntry,
+    pub used: CacheUse,
+    /// Those of the readers that live.
+    pub readers: Vec<JobName>,
+}
+
+impl Usage {
+    /// As the policy sees it.
+    pub fn as_entry(&self) -> caching::Entry {
+        let leased = !self.readers.is_empty();
+        caching::Entry { uses: self.used.uses, leased, ..entry_of(&self.entry) }
+    }
+}
+
+/// An entry as the policy sees it, unused.
+pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
+    let described = entry.described.clone();
+    caching::Entry {
+        fingerprint: entry.fingerprint,
+        state: EntryState::Complete,
+        bytes: entry.bytes as f64,
+        elements_per_s: entry.elements_per_s,
+        saved_s: entry.saved_s,
+        uses: UseScore::stored(entry.stored_ms as f64 / 1e3),
+        leased: false,
+        described: described.and_then(|json| serde_json::from_value(json).ok()),
+    }
+}
+
+impl Coordinator {
+    /// The entry of a prefix, if it is cached.
+    pub(crate) async fn cache_entry(
+        &self,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<CacheEntry>, Refusal> {
+        let key = keys::cache_entry(&self.settings.ns, fingerprint);
+        let path = ObjectPath::new(&self.settings.bucket, key);
+        match self.objects.get(&path).await {
+            Ok(body) => {
+                let entry = serde_json::from_slice(&body);
+                entry.map(Some).map_err(|error| invalid(format!("{path} is not an entry: {error}")))
+            }
+            Err(ObjectError::NotFound(_)) => Ok(None),
+            Err(error) => Err(object_fault(&error)),
+        }
+    }
+
+    /// Puts an entry, unless there is one; the one that is there.
+    pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, Refusal> {
+        let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
+        let path = ObjectPath::new(&self.settings.bucket, key);
+        let body = serde_json::to_vec(entry).map_err(|error| invalid(error.to_string()))?;
+        // The same of an earlier try, or another job's: what is there now counts.
+        let put = self.objects.put_if_absent(&path, Bytes::from(body), &entry.shelf).await;
+        put.map_err(|error| object_fault(&error))?;
+        let there = self.cache_entry(entry.fingerprint).await?;
+        there.ok_or_else(|| busy(format!("{path} was removed as soon as it was put")))
+    }
+
+    /// Notes that `job` reads an entry; whether it may. It may not if somebody removes it.
+    pub(crate) async fn reads_cache(
+        &self,
+        job: &JobName,
+        entry: &CacheEntry,
+    ) -> Result<bool, Refusal> {
+        let CacheEntry { fingerprint, shelf, .. } = entry;
+        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let decide = |before: Option<&CacheUse>| {
+            let mut used = before.cloned().unwrap_or_default();
+            if used.removing {
+                return Err(());
+            }
+            if used.readers.contains(job) {
+                return Ok(Outcome::AlreadyApplied(used));
+            }
+            used.readers.push(job.clone());
+            let excess = used.readers.len().saturating_sub(MAX_READERS);
+            used.readers.drain(..excess);
+            used.uses = used.uses.used(now_s);
+            Ok(Outcome::Write(used))
+        };
+        if self.store.update(&ItemName::CacheUse(*fingerprint), decide).await?.is_err() {
+            return Ok(false);
+        }
+        // It may have been removed between being found and being noted as read.
+        let there = self.cache_entry(*fingerprint).await?;
+        Ok(there.is_some_and(|there| there.shelf == *shelf))
+    }
+
+    /// Everything that is cached.
+    pub(crate) async fn cached(&self) -> Result<Vec<Usage>, Refusal> {
+        let ns = &self.settings.ns;
+        let listed = self.objects.list(&self.settings.bucket, &keys::cache_entries(ns)).await;
+        let mut cached = Vec::new();
+        for object in listed.map_err(|error| object_fault(&error))? {
+            let Some(fingerprint) = keys::parse_cache_entry(ns, &object.key) else { continue };
+            if let Some(entry) = self.cache_entry(fingerprint).await? {
+                cached.push(self.usage(entry).await?);
+            }
+        }
+        Ok(cached)
+    }
+
+    async fn usage(&self, entry: CacheEntry) -> Result<Usage, Refusal> {
+        let name = ItemName::CacheUse(entry.fingerprint);
+        let used = self.store.read::<CacheUse>(&name).await?.item.unwrap_or_default();
+        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let mut readers = Vec::new();
+        for job in &used.readers {
+            let read = self.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
+            let lives = match read.item {
+                Some(item) => !item.state.is_ended(),
+                // It is noted as a reader before it is a job.
+                None => now_s - used.uses.at_s < REGISTERING_S,
+            };
+            if lives {
+                readers.push(job.clone());
+            }
+        }
+        Ok(Usage { entry, used, readers })
+    }
+
+    /// Removes what is of least use, so that `bytes` more find room; whether they do.
+    pub(crate) async fn make_room(&self, bytes: f64) -> Result<Result<(), String>, Refusal> {
+        let cached = self.cached().await?;
+        let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
+        let (capacity, now_s) =
+            (self.settings.cache_bytes as f64, self.clock.now_ms() as f64 / 1e3);
+        let doomed = match evict(&entries, capacity, bytes, now_s) {
+            Ok(doomed) => doomed,
+            Err(no_room) => return Ok(Err(no_room.to_string())),
+        };
+        for usage in cached.iter().filter(|usage| doomed.contains(&usage.entry.fingerprint)) {
+            if self.remove_entry(usage).await?.is_none() {
+                return Ok(Err("what would make room began to be read".to_owned()));
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Removes an entry, unless somebody has begun to read it since: first nobody may begin to, then it
+    /// is no entry any more, then its objects go. Repeatable: one that dies between is removed by the
+    /// next call.
+    async fn remove_entry(&self, usage: &Usage) -> Result<Option<u64>, Refusal> {
+        let Usage { entry, used: seen, .. } = usage;
+        let name = ItemName::CacheUse(entry.fingerprint);
+        let removing = |before: Option<&CacheUse>| {
+            let used = before.cloned().unwrap_or_default();
+            match used.readers.iter().all(|reader| seen.readers.contains(reader)) {
+                true => Ok(Outcome::Write(CacheUse { removing: true, ..used })),
+                false => Err(()),
+            }
+        };
+        if self.store.update(&name, removing).await?.is_err() {
+            return Ok(None);
+        }
+        tracing::info!(fingerprint = %entry.fingerprint, bytes = entry.bytes, "cache entry removed");
+        let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
+        let deleted = self.objects.delete(&self.settings.bucket, &[key]).await;
+        deleted.map_err(|error| object_fault(&error))?;
+        let objects = self.clear_shelf(&entry.shelf).await?;
+        // What is stored anew begins anew.
+        let fresh = |_: Option<&CacheUse>| Ok::<_, Refusal>(Outcome::Write(CacheUse::default()));
+        self.store.update(&name, fresh).await??;
+        Ok(Some(objects))
+    }
+
+    /// Deletes everything on a shelf.
+    pub(crate) async fn clear_shelf(&self, shelf: &str) -> Result<u64, Refusal> {
+        let bucket = &self.settings.bucket;
+        let found = self.objects.list(bucket, shelf).await.map_err(|e| object_fault(&e))?;
+        let doomed: Vec<String> = found.into_iter().map(|object| object.key).collect();
+        if !doomed.is_empty() {
+            self.objects.delete(bucket, &doomed).await.map_err(|e| object_fault(&e))?;
+        }
+        Ok(doomed.len() as u64)
+    }
+
+    /// Answers `gristmill cache ls`.
+    pub(crate) async fn list_cache(&self) -> Result<Reply, Refusal> {
+        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let entries = self.cached().await?.into_iter().map(|usage| {
+            let uses = usage.as_entry().uses.at(now_s);
+            CacheListed { entry: usage.entry, uses, readers: usage.readers }
+        });
+        Ok(Reply::Cached { entries: entries.collect() })
+    }
+
+    /// Answers `gristmill cache rm`.
+    pub(crate) async fn remove_cached(&self, call: &CacheRemove) -> Result<Reply, Refusal> {
+        let CacheRemove { fingerprint } = call;
+        let Some(entry) = self.cache_entry(*fingerprint).await? else {
+            let message = format!("nothing is cached under {fingerprint}");
+            return Err(Refusal { kind: RefusalKind::NotFound, message });
+        };
+        let usage = self.usage(entry).await?;
+        if let Some(reader) = usage.readers.first() {
+            return Err(invalid(format!(
+                "job {reader} reads it: stop the job first (`gristmill stop {reader}`), or wait for its end"
+            )));
+        }
+        match self.remove_entry(&usage).await? {
+            Some(_) => Ok(Reply::Applied),
+            None => Err(busy(format!("a job has begun to read {fingerprint}"))),
+        }
+    }
+
+    /// Deletes what a job stored and nobody can read: of a put that was not finished, or came second.
+    pub(crate) async fn tidy_shelves(&self, caching: &super::Caching) -> Result<u64, Refusal> {
+        let mut objects = 0;
+        let whole = || caching.view.points.iter().find(|point| point.whole);
+        for mode in &caching.view.modes {
+            use gristmill_policy::caching::Mode;
+            let Some(shelf) = &mode.shelf else { continue };
+            let point = match mode.mode {
+                Mode::Profile | Mode::Compute => whole(),
+                Mode::Put { point } => caching.view.points.get(point as usize),
+                // Of whoever stored it.
+                Mode::Get { .. } => None,
+            };
+            let Some(point) = point else { continue };
+            let entry = self.cache_entry(point.fingerprint).await?;
+            if entry.is_none_or(|entry| entry.shelf != *shelf) {
+                objects += self.clear_shelf(shelf).await?;
+            }
+        }
+        Ok(objects)
+    }
+}

@@ -1,0 +1,169 @@
+//! Autocaching: what a job finds cached when it registers, what is decided from its profile, and when
+//! what it stores may be read.
+//!
+//! What is stored lies on a **shelf**: a prefix of keys that one job alone writes to. When all of it is
+//! there, one object, the **entry** of its fingerprint, says so, put only if there is none; whoever
+//! finds it may read the shelf. So nothing incomplete is ever read, and two jobs that store the same at a
+//! time do not meet. The mode of an epoch is settled before anything of it is handed out, and never
+//! changes after.
+
+mod begin;
+mod catalogue;
+mod settle;
+
+use gristmill_policy::caching::{Mode, State};
+use gristmill_protocol::{CachingView, EpochMode};
+use gristmill_splits::epoch::Totals;
+use gristmill_types::Epoch;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use begin::Wanted;
+pub(crate) use catalogue::CacheUse;
+
+/// What a job does about its `autocache` points, as stored with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Caching {
+    pub view: CachingView,
+    /// Of the last epoch whose mode is settled.
+    pub state: State,
+    /// The numerics class that the points' fingerprints are for.
+    pub numerics: String,
+    /// How the dataset is divided, where that is given by what is read.
+    pub split_records: Option<u32>,
+    /// Why it was decided to store, and what that is predicted to be worth.
+    pub decided: Option<String>,
+    pub predicted: Option<Predicted>,
+    /// What an epoch comes to that is read whole.
+    pub totals: Option<Totals>,
+}
+
+/// What reading a cache is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Predicted {
+    /// Delivered elements a second of one worker.
+    pub elements_per_s: f64,
+    /// Worker seconds saved by an epoch.
+    pub saved_s: f64,
+    pub bytes: f64,
+}
+
+/// What becomes of an epoch's chunks once the trainer has passed them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passed {
+    /// They are deleted.
+    Deleted,
+    /// They are the cache.
+    Kept,
+    /// They may become the cache, or not.
+    Undecided,
+}
+
+impl Caching {
+    /// Whether the worker count must stay as it is while `epoch` is delivered.
+    pub fn holds_scaling(&self, epoch: Epoch) -> bool {
+        self.state.holds_scaling() && self.view.of(epoch).is_some_and(|m| m.mode == Mode::Profile)
+    }
+
+    /// What becomes of the chunks of `epoch`.
+    pub fn passed(&self, epoch: Epoch) -> Passed {
+        if self.view.delivered_shelf(epoch).is_some() {
+            return Passed::Kept;
+        }
+        let Some(shelf) = self.view.chunks_shelf(epoch) else { return Passed::Deleted };
+        match self.state.mode {
+            Mode::Profile => Passed::Undecided,
+            Mode::Put { point } if self.view.is_whole(point) => Passed::Undecided,
+            _ if self.is_read(shelf) => Passed::Kept,
+            _ => Passed::Deleted,
+        }
+    }
+
+    fn is_read(&self, shelf: &str) -> bool {
+        let reads = |mode: &&EpochMode| matches!(mode.mode, Mode::Get { .. });
+        let last = self.view.modes.iter().rev().find(reads);
+        last.is_some_and(|mode| mode.shelf.as_deref() == Some(shelf))
+    }
+
+    /// A number that changes when what a worker does for a batch does.
+    pub fn mode_number(&self, epoch: Epoch) -> u32 {
+        let begun = self.view.modes.iter().take_while(|mode| mode.from <= epoch);
+        // A profile is taken of computing.
+        let compute = |mode: &Mode| matches!(mode, Mode::Profile | Mode::Compute);
+        let mut number = 0;
+        let mut last: Option<Mode> = None;
+        for EpochMode { mode, .. } in begun {
+            let same = last.is_none_or(|last| last == *mode || (compute(&last) && compute(mode)));
+            number += u32::from(!same);
+            last = Some(*mode);
+        }
+        number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_protocol::PointView;
+    use gristmill_types::Fingerprint;
+
+    fn caching(
+        state: Mode,
+        modes: &[(Epoch, Mode, Option<&str>)],
+        unsettled: Option<Epoch>,
+    ) -> Caching {
+        let point = |whole| PointView {
+            after: "op".into(),
+            fingerprint: Fingerprint([1; 32]),
+            random: false,
+            reuse_random: false,
+            whole,
+        };
+        let mode = |&(from, mode, shelf): &(Epoch, Mode, Option<&str>)| EpochMode {
+            from,
+            mode,
+            reason: String::new(),
+            shelf: shelf.map(str::to_owned),
+        };
+        let modes = modes.iter().map(mode).collect();
+        Caching {
+            view: CachingView { points: vec![point(false), point(true)], modes, unsettled },
+            state: State::of(state),
+            numerics: String::new(),
+            split_records: None,
+            decided: None,
+            predicted: None,
+            totals: None,
+        }
+    }
+
+    #[test]
+    fn chunks_that_may_become_the_cache_stay_until_that_is_decided() {
+        let profile = (0, Mode::Profile, Some("a/"));
+        let undecided = caching(Mode::Profile, &[profile], Some(1));
+        assert_eq!(undecided.passed(0), Passed::Undecided);
+        assert!(undecided.holds_scaling(0));
+        let stored = caching(Mode::Put { point: 1 }, &[profile], Some(1));
+        assert_eq!(stored.passed(0), Passed::Undecided, "not all of it is there");
+        let get = (1, Mode::Get { point: 1 }, Some("a/"));
+        let read = caching(Mode::Get { point: 1 }, &[profile, get], None);
+        assert_eq!((read.passed(0), read.passed(5)), (Passed::Kept, Passed::Kept));
+        let compute = (1, Mode::Compute, None);
+        let computed = caching(Mode::Compute, &[profile, compute], None);
+        assert_eq!((computed.passed(0), computed.passed(1)), (Passed::Deleted, Passed::Deleted));
+        let inner = [profile, (1, Mode::Put { point: 0 }, Some("b/"))];
+        let inner = caching(Mode::Put { point: 0 }, &inner, Some(2));
+        assert_eq!((inner.passed(0), inner.passed(1)), (Passed::Deleted, Passed::Deleted));
+    }
+
+    #[test]
+    fn scaling_begins_anew_when_workers_do_something_else() {
+        let put = (1, Mode::Put { point: 0 }, Some("b/"));
+        let get = (2, Mode::Get { point: 0 }, Some("b/"));
+        let modes = [(0, Mode::Profile, None), put, get];
+        let cached = caching(Mode::Get { point: 0 }, &modes, None);
+        assert_eq!([0, 1, 2, 3].map(|epoch| cached.mode_number(epoch)), [0, 1, 2, 2]);
+        let modes = [(0, Mode::Profile, None), (1, Mode::Compute, None)];
+        let computed = caching(Mode::Compute, &modes, None);
+        assert_eq!([0, 1, 2].map(|epoch| computed.mode_number(epoch)), [0, 0, 0]);
+    }
+}

@@ -1,0 +1,373 @@
+//! While a job runs: its profile becomes a decision, and what it stored becomes readable.
+
+use super::{Caching, Predicted};
+use crate::{
+    Coordinator,
+    coordinator::no_job,
+    items::{ItemName, JobItem},
+    jobs::object_fault,
+    scan::Scan,
+    store::invalid,
+};
+use bytes::Bytes;
+use gristmill_pipeline::Pipeline;
+use gristmill_policy::caching::{
+    Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
+    Settings, State, decide,
+};
+use gristmill_ports::ObjectPath;
+use gristmill_protocol::{
+    CacheEntry, CacheManifest, CacheMode, CachedChunk, EpochMode, OpWork, Plan, PointView, Refusal,
+    WorkProfile, keys,
+};
+use gristmill_splits::{
+    Entry, EntryKind, Outcome,
+    epoch::Totals,
+    job::JobState,
+    order::{Ramp, visit_number, visit_of},
+};
+use gristmill_types::{BundleIndex, DatasetOp, Epoch, JobName, Position};
+
+/// Splits up to which the objects of a point are listed when all are stored, to know their bytes; of more
+/// the prediction is taken.
+const MAX_LISTED_SPLITS: u32 = 10_000;
+
+/// What an epoch comes to that is read from `entry`.
+pub(super) fn totals_of(entry: &CacheEntry) -> Totals {
+    Totals {
+        splits: entry.splits,
+        rows: entry.rows,
+        skipped: entry.skipped,
+        object_bytes: entry.bytes,
+        ..Totals::default()
+    }
+}
+
+/// An epoch all of whose splits are committed, and what it stored.
+struct Stored {
+    manifest: Option<CacheManifest>,
+    totals: Totals,
+}
+
+impl Coordinator {
+    /// Settles what the next epoch does, as far as that is known by now. Repeatable: a crash anywhere
+    /// leaves work that the next report does.
+    pub(crate) async fn settle_caching(
+        &self,
+        job: &JobName,
+        mut item: JobItem,
+        scan: &Scan,
+    ) -> Result<JobItem, Refusal> {
+        loop {
+            let (Some(caching), Some(plan), JobState::Running) =
+                (&item.caching, item.plan, &item.state)
+            else {
+                return Ok(item);
+            };
+            let Some(unsettled) = caching.view.unsettled else { return Ok(item) };
+            let complete = scan.is_done_before(u64::from(unsettled) * u64::from(plan.n_splits));
+            let after = match caching.state.mode {
+                Mode::Profile => self.decide_caching(job, &item, caching, complete).await?,
+                Mode::Put { point } if complete => {
+                    Some(self.finish_put(job, &item, caching, plan, point, unsettled).await?)
+                }
+                _ => None,
+            };
+            let Some(after) = after else { return Ok(item) };
+            item = self.write_caching(job, &item, after).await?;
+        }
+    }
+
+    /// Writes what follows from `item`, unless somebody was faster.
+    async fn write_caching(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        after: Caching,
+    ) -> Result<JobItem, Refusal> {
+        let decide = |before: Option<&JobItem>| {
+            let before = before.ok_or_else(|| no_job(job))?;
+            Ok::<_, Refusal>(match before.caching == item.caching {
+                true => Outcome::Write(JobItem { caching: Some(after.clone()), ..before.clone() }),
+                false => Outcome::AlreadyApplied(before.clone()),
+            })
+        };
+        self.store.update(&ItemName::Job(job), decide).await?
+    }
+
+    /// What has been measured of a job.
+    pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, Refusal> {
+        Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
+    }
+
+    /// Adds what a flush measured. Best effort: a part of a profile will do.
+    pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
+        let decide = |before: Option<&WorkProfile>| {
+            let mut profile = before.cloned().unwrap_or_default();
+            profile.add(measured);
+            Ok::<_, Refusal>(Outcome::Write(profile))
+        };
+        if let Err(error) = self.store.update(&ItemName::Profile(job), decide).await {
+            tracing::warn!(%job, %error, "what a flush measured is not taken into the profile");
+        }
+    }
+
+    /// The decision, once there is a profile to decide by.
+    async fn decide_caching(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        caching: &Caching,
+        complete: bool,
+    ) -> Result<Option<Caching>, Refusal> {
+        let measured = self.profile(job).await?;
+        if measured.batches < PROFILE_BATCHES && !complete {
+            return Ok(None);
+        }
+        let profile = profile_of(&measured, item, &caching.view.points);
+        let reads = measured.reads.iter();
+        let reads: Vec<(f64, f64)> =
+            reads.map(|&(bytes, us)| (bytes as f64, us as f64 / 1e6)).collect();
+        let settings = Settings { epochs: f64::from(item.spec.epochs), ..Settings::default() };
+        let decision = decide(&profile, &ReadTime::fit(&reads), &settings);
+        let mut after = caching.clone();
+        let Mode::Put { point } = decision.mode else {
+            return Ok(Some(computing(after, decision.reason)));
+        };
+        let predicted = predicted(&decision, point);
+        if let Err(no_room) = self.make_room(predicted.bytes).await? {
+            return Ok(Some(computing(after, no_room)));
+        }
+        let stored_from_start = caching.view.is_whole(point);
+        let event = Event::Decided { mode: decision.mode, stored_from_start };
+        after.state = caching.state.advance(&event).state;
+        after.predicted = Some(predicted);
+        after.decided = Some(decision.reason.clone());
+        let unsettled = caching.view.unsettled.unwrap_or(1);
+        if !stored_from_start {
+            let next = after.state.advance(&Event::EpochEnded { complete: false });
+            let reason = format!("{}; {}", decision.reason, next.reason);
+            after.state = next.state;
+            let view = &caching.view.points[point as usize];
+            let shelf = keys::cache_shelf(&self.settings.ns, view.fingerprint, self.clock.nonce());
+            let mode = after.state.mode;
+            after.view.modes.push(EpochMode { from: unsettled, mode, reason, shelf: Some(shelf) });
+            after.view.unsettled = Some(unsettled + 1);
+        }
+        Ok(Some(after))
+    }
+
+    /// All splits of a put are committed: what they stored may be read.
+    async fn finish_put(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        caching: &Caching,
+        plan: Plan,
+        point: u32,
+        unsettled: Epoch,
+    ) -> Result<Caching, Refusal> {
+        let mut after = caching.clone();
+        let stored = self.stored(job, item, plan, point, unsettled - 1).await?;
+        let shelf = caching.view.of(unsettled - 1).and_then(|mode| mode.shelf.clone());
+        let (Some(stored), Some(shelf), Some(view)) =
+            (stored, shelf, caching.view.points.get(point as usize))
+        else {
+            let reason = "a split was given up, so that not all of it is stored".to_owned();
+            return Ok(computing(after, reason));
+        };
+        let entry = self.entry_for(job, item, caching, plan, view, &shelf, &stored).await?;
+        if let Some(manifest) = &stored.manifest {
+            let body = serde_json::to_vec(manifest).map_err(|error| invalid(error.to_string()))?;
+            let path = ObjectPath::new(&self.settings.bucket, keys::shelf_manifest(&shelf));
+            let put = self.objects.put_if_absent(&path, Bytes::from(body), "manifest").await;
+            put.map_err(|error| object_fault(&error))?;
+        }
+        let there = self.publish(&entry).await?;
+        if there.shelf == shelf {
+            // It may be on its way out already; then this job goes on reading while it can.
+            self.reads_cache(job, &there).await?;
+        }
+        let transition = caching.state.advance(&Event::EpochEnded { complete: true });
+        after.state = transition.state;
+        after.totals = Some(stored.totals);
+        let why = caching.decided.as_deref().unwrap_or_default();
+        let reason = format!("{}; {why}", transition.reason);
+        let mode = after.state.mode;
+        after.view.modes.push(EpochMode { from: unsettled, mode, reason, shelf: Some(shelf) });
+        after.view.unsettled = None;
+        Ok(after)
+    }
+
+    /// What `epoch` stored; none if a part of it is missing.
+    async fn stored(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        plan: Plan,
+        point: u32,
+        epoch: Epoch,
+    ) -> Result<Option<Stored>, Refusal> {
+        let ramp = Ramp::new(plan.n_splits, plan.r);
+        let names: Vec<_> = (0..ramp.bundles()).map(|index| (epoch, index)).collect();
+        let scanned = self.read_bundles(job, &ramp, &names).await?;
+        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
+            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let in_order = pipeline.dataset_ops().contains(&DatasetOp::InOrder);
+        let copies = plan.copies.max(1);
+        let mut chunks = vec![None; plan.n_splits as usize];
+        let mut totals = Totals::default();
+        for bundle in &scanned {
+            let Some(stored) = &bundle.item else { return Ok(None) };
+            for (position, entry) in bundle.positions.clone().zip(&stored.entries) {
+                let Some(entry) = entry.filter(|entry| entry.kind != EntryKind::Poison) else {
+                    return Ok(None);
+                };
+                let splits = (plan.n_splits / copies, copies);
+                let visit = visit_of(splits, in_order, item.spec.seed, epoch, position);
+                let Some(at) = visit.map(|visit| visit_number(copies, visit)) else {
+                    return Ok(None);
+                };
+                if let Some(slot) = chunks.get_mut(at as usize) {
+                    *slot = Some((entry.kind, chunk(bundle.index, position, &entry)));
+                }
+                totals.splits += 1;
+                totals.rows += u64::from(entry.rows);
+                totals.skipped += u64::from(entry.skipped);
+                totals.object_bytes += entry.bytes;
+            }
+        }
+        let whole = item.caching.as_ref().is_some_and(|caching| caching.view.is_whole(point));
+        let is_object = |kind: EntryKind| !whole || kind == EntryKind::Object;
+        let chunks: Option<Vec<CachedChunk>> = chunks
+            .into_iter()
+            .map(|slot| slot.filter(|(kind, _)| is_object(*kind)).map(|(_, chunk)| chunk))
+            .collect();
+        let Some(chunks) = chunks else { return Ok(None) };
+        let manifest = whole.then_some(CacheManifest { copies, in_order, chunks });
+        Ok(Some(Stored { manifest, totals }))
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "an entry says all of it")]
+    async fn entry_for(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        caching: &Caching,
+        plan: Plan,
+        view: &PointView,
+        shelf: &str,
+        stored: &Stored,
+    ) -> Result<CacheEntry, Refusal> {
+        let predicted = caching.predicted;
+        let bytes = match view.whole {
+            true => stored.totals.object_bytes,
+            false if plan.n_splits <= MAX_LISTED_SPLITS => {
+                let listed = self.objects.list(&self.settings.bucket, shelf).await;
+                let listed = listed.map_err(|error| object_fault(&error))?;
+                listed.iter().map(|object| object.size).sum()
+            }
+            false => predicted.map_or(0, |predicted| predicted.bytes as u64),
+        };
+        Ok(CacheEntry {
+            fingerprint: view.fingerprint,
+            shelf: shelf.to_owned(),
+            whole: view.whole,
+            after: view.after.clone(),
+            job: job.clone(),
+            bytes,
+            splits: plan.n_splits,
+            split_records: plan.split_records,
+            copies: plan.copies,
+            rows: stored.totals.rows,
+            skipped: stored.totals.skipped,
+            stored_ms: self.clock.now_ms(),
+            elements_per_s: predicted.map_or(0.0, |predicted| predicted.elements_per_s),
+            saved_s: predicted.map_or(0.0, |predicted| predicted.saved_s),
+            described: self.describe_point(item, &caching.numerics, view.fingerprint).await?,
+        })
+    }
+}
+
+/// The same, computing from the next epoch on.
+fn computing(mut caching: Caching, reason: String) -> Caching {
+    let from = caching.view.unsettled.take().unwrap_or(1);
+    caching.state = State::of(Mode::Compute);
+    caching.view.modes.push(EpochMode { from, mode: CacheMode::Compute, reason, shelf: None });
+    caching
+}
+
+fn predicted(decision: &Decision, point: u32) -> Predicted {
+    let of = |mode: Mode| decision.options.iter().find(|option| option.mode == mode);
+    let (Some(cached), Some(compute)) = (of(Mode::Put { point }), of(Mode::Compute)) else {
+        return Predicted { elements_per_s: 0.0, saved_s: 0.0, bytes: 0.0 };
+    };
+    Predicted {
+        elements_per_s: cached.elements_per_s,
+        saved_s: (compute.epoch_s - cached.epoch_s).max(0.0),
+        bytes: cached.stored_bytes,
+    }
+}
+
+/// What was measured, as the policy wants it.
+fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Profile {
+    let op = |op: &OpWork| OpProfile {
+        op: op.op.clone(),
+        active_s: op.active_us as f64 / 1e6,
+        elements: op.elements as f64,
+        bytes: op.bytes as f64,
+    };
+    let mut ops: Vec<OpProfile> = measured.ops.iter().map(op).collect();
+    if let [.., before, batch] = ops.as_mut_slice() {
+        // What it yields are batches: what counts are the elements in them.
+        batch.elements = before.elements;
+        batch.bytes = measured.object_bytes as f64;
+    }
+    // The points within the pipeline stand among the operators, in order.
+    let is_point = |(_, op): &(usize, &OpWork)| op.op == "autocache";
+    let mut within = measured.ops.iter().enumerate().filter(is_point).map(|(i, _)| i);
+    let last = ops.len().saturating_sub(1);
+    let mut at = |point: &PointView| match point.whole {
+        true => last,
+        false => within.next().unwrap_or(last),
+    };
+    let points: Vec<PointProfile> = views
+        .iter()
+        .map(|point| PointProfile {
+            after_op: at(point),
+            random: point.random,
+            reuse_random: point.reuse_random,
+            objects: f64::from(measured.splits),
+        })
+        .collect();
+    for (profile, view) in points.iter().zip(views) {
+        // People know a point by what stands before it.
+        if let Some(op) = ops.get_mut(profile.after_op).filter(|_| !view.whole) {
+            op.op.clone_from(&view.after);
+        }
+    }
+    Profile {
+        batches: measured.batches,
+        records: measured.records as f64,
+        epoch_records: item.plan.map_or(0.0, |plan| plan.records as f64),
+        points,
+        ops,
+        source_wait_s: measured.source_wait_ms as f64 / 1e3,
+        reads: Reads::Ahead,
+    }
+}
+
+fn chunk(bundle: BundleIndex, position: Position, entry: &Entry) -> CachedChunk {
+    CachedChunk {
+        bundle,
+        position,
+        attempt: entry.attempt,
+        nonce: entry.nonce,
+        object_bytes: entry.bytes,
+        crc32c: entry.crc32c,
+        rows: entry.rows,
+        batches: entry.batches,
+        remainder_rows: entry.remainder,
+        skipped: entry.skipped,
+    }
+}

@@ -1,0 +1,295 @@
+//! What becomes of a pipeline's `autocache` point, call by call: stored, found, removed, and kept within
+//! its room.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
+
+mod quiet;
+
+use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{
+    Objects as _,
+    memory::{MemoryObjects, MemoryTable},
+};
+use gristmill_protocol::{
+    CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush, JobSpec,
+    Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
+    TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost, keys,
+};
+use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce};
+use quiet::{ManualClock, NoWorkers};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+/// One file of ten batches, each of them a split of a hundred bytes.
+const SPLITS: u32 = 10;
+const BATCH: u32 = 4;
+const CHUNK_BYTES: u64 = 100;
+
+struct World {
+    coordinator: Coordinator,
+    clock: Arc<ManualClock>,
+    objects: Arc<MemoryObjects>,
+    ns: Namespace,
+}
+
+impl World {
+    fn new(cache_bytes: u64) -> Self {
+        let ns: Namespace = "team".parse().unwrap();
+        let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
+        let objects = Arc::new(MemoryObjects::default());
+        let settings =
+            Settings { cache_bytes, ..Settings::new(ns.clone(), "bucket".into(), "scaler".into()) };
+        let coordinator = Coordinator::new(
+            Arc::new(MemoryTable::default()),
+            Arc::clone(&objects) as _,
+            Arc::new(NoWorkers),
+            Arc::clone(&clock) as _,
+            settings,
+        );
+        Self { coordinator, clock, objects, ns }
+    }
+
+    async fn call(&self, call: Call) -> Reply {
+        self.coordinator.answer(&Request { v: VERSION, ns: self.ns.clone(), call }).await
+    }
+
+    /// Registers a job whose pipeline sleeps `ms` and is cached as a whole.
+    async fn register(&self, job: &str, ms: u32, numerics: &str) {
+        let pipeline = format!(
+            "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
+             ops: [sleep: {{ ms: {ms} }}, batch: {{ size: {BATCH} }}, autocache]\n"
+        );
+        let spec = JobSpec {
+            pipeline: Pipeline::parse(&pipeline).unwrap().canonical_json(),
+            seed: 0,
+            epochs: 2,
+            on_error: ErrorPolicy::Fail,
+            numerics: numerics.to_owned(),
+            split_batches: Some(1),
+            // With a window that holds both epochs.
+            workers: 20,
+            autoscale: false,
+            budget_workers: None,
+            local_workers: 0,
+            max_skipped: 0,
+            visitation: Default::default(),
+            sharding: Default::default(),
+        };
+        let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
+        let dataset = Dataset { bucket: "data".into(), files: vec![file] };
+        let reply = self.call(Call::Register(Register { job: name(job), spec, dataset })).await;
+        assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+    }
+
+    async fn caching(&self, job: &str) -> CachingView {
+        let metrics = TrainerMetrics::default();
+        let poll = Poll { job: name(job), from: (0, 0), ack: None, metrics, report: None };
+        match self.call(Call::Poll(poll)).await {
+            Reply::Polled(polled) => polled.job.caching.unwrap(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn modes(&self, job: &str) -> Vec<CacheMode> {
+        self.caching(job).await.modes.iter().map(|mode| mode.mode).collect()
+    }
+
+    async fn claim(&self, job: &str, id: u8) -> Reply {
+        self.call(Call::Claim(Claim {
+            job: name(job),
+            nonce: Nonce([id; 8]),
+            invocation: InvocationId(format!("request-{id}")),
+            numerics: "one".to_owned(),
+            remaining_ms: 900_000,
+            split_ms: 0,
+            local: false,
+        }))
+        .await
+    }
+
+    /// Works until there is nothing to claim; what was leased.
+    async fn work(&self, job: &str) -> Vec<Lease> {
+        let mut leases = Vec::new();
+        for id in 1.. {
+            let Reply::Leased(lease) = self.claim(job, id).await else { break };
+            let commits = lease.todo.iter().map(|position| Commit {
+                index: u8::try_from(position - lease.first).unwrap(),
+                local: false,
+                object_bytes: if lease.work == Work::Splits { CHUNK_BYTES } else { 0 },
+                crc32c: *position,
+                rows: if lease.work == Work::Splits { BATCH } else { SPLITS * BATCH },
+                batches: u32::from(lease.work == Work::Splits),
+                remainder_rows: 0,
+                skipped: 0,
+            });
+            let commits: Vec<Commit> = commits.collect();
+            let splits = commits.len() as u32;
+            let flush = Flush {
+                job: name(job),
+                epoch: lease.epoch,
+                bundle: lease.bundle,
+                attempt: lease.attempt,
+                nonce: Nonce([id; 8]),
+                commits,
+                next: None,
+                remaining_ms: 900_000,
+                split_ms: 0,
+                cost: WorkerCost::default(),
+                profile: lease.cache.profile.then(|| measured(splits)),
+            };
+            let reply = self.call(Call::Flush(flush)).await;
+            assert!(matches!(reply, Reply::Applied), "{reply:?}");
+            if lease.work == Work::Index {
+                self.caching(job).await;
+            }
+            leases.push(lease);
+        }
+        leases
+    }
+
+    async fn cached(&self) -> Vec<CacheListed> {
+        match self.call(Call::CacheList).await {
+            Reply::Cached { entries } => entries,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn remove(&self, listed: &CacheListed) -> Reply {
+        let fingerprint = listed.entry.fingerprint;
+        self.call(Call::CacheRemove(CacheRemove { fingerprint })).await
+    }
+
+    async fn stop(&self, job: &str) {
+        let reply = self.call(Call::Stop { job: name(job) }).await;
+        assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+    }
+
+    async fn on(&self, prefix: &str) -> Vec<String> {
+        let found = self.objects.list("bucket", prefix).await.unwrap();
+        found.into_iter().map(|object| object.key).collect()
+    }
+}
+
+fn name(job: &str) -> JobName {
+    job.parse().unwrap()
+}
+
+/// Computing is slow, reading is fast.
+fn measured(splits: u32) -> WorkProfile {
+    let op = |op: &str, stage, active_us, elements| OpWork {
+        op: op.into(),
+        stage,
+        active_us: active_us * u64::from(splits),
+        elements: elements * u64::from(splits),
+        bytes: 64 * u64::from(splits),
+    };
+    let elements = u64::from(BATCH);
+    WorkProfile {
+        splits,
+        batches: splits,
+        records: elements * u64::from(splits),
+        object_bytes: CHUNK_BYTES * u64::from(splits),
+        ops: vec![
+            op("source", None, 10, elements),
+            op("sleep", Some(0), 500_000, elements),
+            op("batch", Some(1), 10, 1),
+        ],
+        reads: vec![(CHUNK_BYTES, 1_000); splits as usize],
+        source_wait_ms: 0,
+    }
+}
+
+#[tokio::test]
+async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
+    let world = World::new(1 << 30);
+    world.register("a", 1, "").await;
+    let leases = world.work("a").await;
+    let splits: Vec<&Lease> = leases.iter().filter(|lease| lease.work == Work::Splits).collect();
+    // All of the first epoch and nothing of the second, which is not settled yet.
+    assert_eq!(splits.iter().map(|lease| lease.todo.len()).sum::<usize>(), SPLITS as usize);
+    assert!(splits.iter().all(|lease| lease.epoch == 0 && lease.cache.chunks.is_some()));
+    let view = world.caching("a").await;
+    let modes: Vec<CacheMode> = view.modes.iter().map(|mode| mode.mode).collect();
+    assert_eq!(modes, [CacheMode::Profile, CacheMode::Get { point: 0 }]);
+    assert_eq!((view.unsettled, view.delivered_shelf(1).is_some()), (None, true));
+    assert!(world.work("a").await.is_empty(), "nobody works on what is cached");
+
+    // The class of the workers is known by now, though nobody says it.
+    world.register("b", 1, "").await;
+    assert_eq!(world.modes("b").await, [CacheMode::Get { point: 0 }]);
+    world.register("c", 1, "another").await;
+    assert_eq!(world.modes("c").await, [CacheMode::Profile]);
+    let reason = world.caching("c").await.modes[0].reason.clone();
+    assert!(reason.contains("numerics class is another, was one"), "{reason}");
+
+    let cached = world.cached().await;
+    let [listed] = cached.as_slice() else { panic!("{cached:?}") };
+    assert_eq!(
+        (listed.entry.bytes, listed.entry.splits),
+        (u64::from(SPLITS) * CHUNK_BYTES, SPLITS)
+    );
+    assert_eq!(listed.readers, [name("a"), name("b")]);
+    for job in ["a", "b"] {
+        let refused = world.remove(listed).await;
+        let Reply::Refused(Refusal { kind: RefusalKind::Invalid, message }) = refused else {
+            panic!("{refused:?}")
+        };
+        assert!(message.contains(&format!("job {job} reads it")), "{message}");
+        world.stop(job).await;
+    }
+    assert!(matches!(world.remove(listed).await, Reply::Applied));
+    assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
+    world.register("d", 1, "one").await;
+    assert_eq!(world.modes("d").await, [CacheMode::Profile]);
+}
+
+#[tokio::test]
+async fn what_is_of_least_use_makes_room_unless_it_is_read() {
+    let world = World::new(u64::from(SPLITS) * CHUNK_BYTES * 3 / 2);
+    for (job, ms) in [("a", 1), ("b", 2)] {
+        world.register(job, ms, "").await;
+        world.work(job).await;
+        assert_eq!(world.modes(job).await, [CacheMode::Profile, CacheMode::Get { point: 0 }]);
+        if job == "a" {
+            world.stop(job).await;
+        }
+    }
+    let cached = world.cached().await;
+    assert_eq!(cached.iter().map(|listed| listed.entry.job.as_str()).collect::<Vec<_>>(), ["b"]);
+    world.register("c", 3, "").await;
+    world.work("c").await;
+    assert_eq!(world.modes("c").await, [CacheMode::Profile, CacheMode::Compute]);
+    let computed = world.work("c").await;
+    assert_eq!(computed.iter().map(|lease| lease.todo.len()).sum::<usize>(), SPLITS as usize);
+    let reason = world.caching("c").await.modes[1].reason.clone();
+    assert!(reason.contains("1000 are in use"), "{reason}");
+}
+
+#[tokio::test]
+async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
+    let world = World::new(1 << 30);
+    world.register("a", 1, "one").await;
+    world.register("b", 1, "one").await;
+    for job in ["a", "b"] {
+        world.work(job).await;
+        assert_eq!(world.modes(job).await.len(), 2);
+    }
+    let shelf = |view: CachingView| view.modes[1].shelf.clone().unwrap();
+    let (a, b) = (shelf(world.caching("a").await), shelf(world.caching("b").await));
+    assert_ne!(a, b);
+    assert_eq!(world.cached().await[0].entry.shelf, a);
+    assert_eq!(world.on(&b).await, [keys::shelf_manifest(&b)]);
+    for job in ["a", "b"] {
+        world.stop(job).await;
+    }
+    // Two hours later nobody works for them any more.
+    world.clock.0.fetch_add(7_200_000, Ordering::Relaxed);
+    world.coordinator.upkeep().await.unwrap();
+    assert_eq!(world.on(&b).await, Vec::<String>::new());
+    assert_eq!(world.on(&a).await, [keys::shelf_manifest(&a)]);
+    world.register("c", 1, "one").await;
+    assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
+}

@@ -1,0 +1,41 @@
+//! A world in which nothing happens by itself: time stands still unless a test moves it, and nobody works.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{Clock, InvokeError, Invoked, Invoker};
+use gristmill_types::Nonce;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Time, in milliseconds since the Unix epoch.
+pub struct ManualClock(pub AtomicU64);
+
+#[async_trait]
+impl Clock for ManualClock {
+    fn now_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.now_ms())
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.0.fetch_add(duration.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    fn nonce(&self) -> Nonce {
+        Nonce(self.0.fetch_add(1, Ordering::Relaxed).to_be_bytes())
+    }
+}
+
+pub struct NoWorkers;
+
+#[async_trait]
+impl Invoker for NoWorkers {
+    async fn invoke(&self, _function: &str, _payload: Bytes) -> Result<Invoked, InvokeError> {
+        Ok(Invoked::Accepted)
+    }
+}
