@@ -1,29 +1,36 @@
 //! Epochs that are read from a cache as a whole: what they deliver is known without asking.
 
-use crate::{FetchError, ledger::Ledger};
-use gristmill_ports::{ObjectError, ObjectPath};
+use crate::FetchError;
+use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_protocol::{CacheManifest, keys};
-use gristmill_runner::Runner;
 use std::sync::Arc;
 
-/// Reads what is cached once the job has come to it. Ends at once where that never happens.
-pub(crate) async fn load(runner: Runner, ledger: Arc<Ledger>) {
-    // A run that has ended needs nothing more.
-    let Ok(shelf) = ledger.whole_shelf().await else { return };
-    match manifest(&runner, &shelf).await {
-        Ok(manifest) => ledger.set_cached(manifest),
-        Err(error) => ledger.fail(error),
-    }
+/// Where what is cached lies.
+pub(crate) struct Shelves {
+    pub objects: Arc<dyn Objects>,
+    pub bucket: String,
 }
 
-async fn manifest(runner: &Runner, shelf: &str) -> Result<CacheManifest, FetchError> {
-    let path = ObjectPath::new(&runner.config.bucket, keys::shelf_manifest(shelf));
-    let bad = |error: String| FetchError::BadObject(error);
-    let read = runner.objects.get(&path).await.map_err(|error| match error {
-        ObjectError::NotFound(path) => bad(format!(
-            "{path} is gone, which this job reads instead of computing: start it under another name"
-        )),
-        other => bad(other.to_string()),
-    })?;
-    serde_json::from_slice(&read).map_err(|error| bad(format!("{path} is no manifest: {error}")))
+impl Shelves {
+    /// What lies on `shelf`; none if it cannot be read now.
+    pub async fn manifest(&self, shelf: &str) -> Result<Option<CacheManifest>, FetchError> {
+        let path = ObjectPath::new(&self.bucket, keys::shelf_manifest(shelf));
+        let bad = |error: String| FetchError::BadObject(error);
+        let read = match self.objects.get(&path).await {
+            Ok(read) => read,
+            Err(ObjectError::Unavailable(why)) => {
+                tracing::warn!(%path, why, "what is cached cannot be read now");
+                return Ok(None);
+            }
+            Err(ObjectError::NotFound(path)) => {
+                return Err(bad(format!(
+                    "{path} is gone, which this job reads instead of computing: start it under \
+                     another name"
+                )));
+            }
+            Err(error) => return Err(bad(error.to_string())),
+        };
+        let manifest = serde_json::from_slice(&read);
+        manifest.map(Some).map_err(|error| bad(format!("{path} is no manifest: {error}")))
+    }
 }

@@ -3,7 +3,7 @@
 use crate::{
     Batch, FetchError,
     assembler::{Assembled, Assembler, Start},
-    cached,
+    cached::Shelves,
     downloader::{Downloader, MAX_AHEAD},
     ledger::{Ledger, Place},
     local::{self, LocalStore},
@@ -180,6 +180,7 @@ impl Fetcher {
         let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
         let poller = Poller {
             stages: Arc::clone(&stages),
+            shelves: Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() },
             job: config.job.clone(),
             coordinator: Arc::clone(&ports.coordinator),
             clock: Arc::clone(&ports.clock),
@@ -188,7 +189,6 @@ impl Fetcher {
             patience: config.patience,
         };
         tasks.spawn(poller.run());
-        tasks.spawn(cached::load(runner.clone(), Arc::clone(&ledger)));
         for _ in 0..config.local_workers {
             let (runner, context) = (runner.clone(), (*context).clone());
             tasks.spawn(local::work(

@@ -193,13 +193,12 @@ impl Ledger {
         self.lock().is_cached(epoch)
     }
 
-    /// The shelf that epochs are delivered from without workers, once one is.
-    pub async fn whole_shelf(&self) -> Result<String, FetchError> {
-        self.wait(|inner| {
-            let caching = inner.view.as_ref()?.caching.as_ref()?;
-            caching.whole_shelf().map(str::to_owned)
-        })
-        .await
+    /// The shelf that epochs are delivered from without workers, if one is and what lies on it is not
+    /// known yet.
+    pub fn unknown_shelf(&self) -> Option<String> {
+        let inner = self.lock();
+        let caching = inner.view.as_ref()?.caching.as_ref()?;
+        caching.whole_shelf().filter(|_| inner.cached.is_none()).map(str::to_owned)
     }
 
     /// What lies on that shelf.

@@ -1,6 +1,6 @@
 //! Asks the coordinator what is ready: often while the trainer waits, rarely while there is plenty.
 
-use crate::{FetchError, ledger::Ledger, progress::Progress, waits::StageClock};
+use crate::{FetchError, cached::Shelves, ledger::Ledger, progress::Progress, waits::StageClock};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use gristmill_protocol::{Call, Poll, Polled, RefusalKind, Reply};
 use gristmill_types::JobName;
@@ -20,6 +20,7 @@ pub(crate) struct Poller {
     pub ledger: Arc<Ledger>,
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
+    pub shelves: Shelves,
     /// How long the service may be silent.
     pub patience: Duration,
 }
@@ -47,6 +48,7 @@ impl Poller {
                     self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
                     wait = self.next_wait(wait, &polled);
                     self.ledger.merge(polled);
+                    self.learn_cached().await;
                 }
                 Err(error) if error.is_passing() => {
                     let waited_ms = self.clock.now_ms().saturating_sub(last_answer_ms);
@@ -64,6 +66,18 @@ impl Poller {
                 () = self.clock.sleep(wait) => {}
                 () = urgent => wait = FASTEST,
             }
+        }
+    }
+
+    /// Reads what is cached once the job has come to it. Not in a task of its own: of two that wait for
+    /// one change of the ledger, chance decides which is first, and simulations must know.
+    async fn learn_cached(&self) {
+        let Some(shelf) = self.ledger.unknown_shelf() else { return };
+        match self.shelves.manifest(&shelf).await {
+            Ok(Some(manifest)) => self.ledger.set_cached(manifest),
+            // The next poll tries again.
+            Ok(None) => {}
+            Err(error) => self.ledger.fail(error),
         }
     }
 

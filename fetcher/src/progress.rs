@@ -40,6 +40,10 @@ struct Inner {
     batches: u64,
     queue_batches: u32,
     report: Gathering,
+    /// The next report goes out soon: nothing is known yet of what workers do now.
+    soon: bool,
+    /// The epoch from which on they do it.
+    mode_from: Option<Epoch>,
 }
 
 /// What the next report will be made of.
@@ -89,6 +93,8 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
             report: Gathering::default(),
+            soon: true,
+            mode_from: None,
         };
         Self {
             inner: Mutex::new(inner),
@@ -225,6 +231,13 @@ impl Progress {
         let Some(plan) = polled.job.plan else { return };
         let batch_size = f64::from(plan.batch_size.max(1));
         let mut inner = self.lock();
+        let caching = polled.job.caching.as_ref();
+        let mode_from = caching.and_then(|c| c.of(inner.delivered.0)).map(|mode| mode.from);
+        if inner.mode_from != mode_from {
+            // What was felt of computing says nothing of reading a cache.
+            inner.report = Gathering::default();
+            (inner.soon, inner.mode_from) = (true, mode_from);
+        }
         let fetched = u64::from(inner.queue_batches);
         let report = &mut inner.report;
         report.polls += 1;
@@ -247,8 +260,7 @@ impl Progress {
     /// one poll. The first comes soon, as a rough number of workers is better than any number.
     pub fn report(&self) -> Option<TrainingReport> {
         let mut inner = self.lock();
-        let first = inner.batches == inner.report.batches;
-        let enough = match first {
+        let enough = match inner.soon {
             true => FIRST_REPORT_BATCHES,
             false => METRIC_BATCHES as u64,
         };
@@ -256,6 +268,7 @@ impl Progress {
         if inner.report.batches < enough && !long || inner.report.polls == 0 {
             return None;
         }
+        inner.soon = false;
         let batches = inner.batches;
         let Gathering { time, waited, polls, cost, ready_batches, .. } = inner.report;
         let gathered = std::mem::take(&mut inner.report);

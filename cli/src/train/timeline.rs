@@ -26,27 +26,33 @@ pub struct Recorded {
 pub struct Recorder {
     started: Instant,
     sampled: Option<Instant>,
+    /// Batches and seconds of waiting at the last sample.
+    last: (u64, f64),
     recorded: Recorded,
 }
 
 impl Recorder {
     pub fn new(started: Instant) -> Self {
-        Self { started, sampled: None, recorded: Recorded::default() }
+        Self { started, sampled: None, last: (0, 0.0), recorded: Recorded::default() }
     }
 
-    /// Looks at the run.
-    pub fn look(&mut self, snapshot: &Snapshot) {
-        if self.sampled.is_some_and(|sampled| sampled.elapsed() < SAMPLE_EVERY) {
+    /// Looks at the run: `batches` are taken so far, and `waited_s` seconds waited for them.
+    pub fn look(&mut self, snapshot: &Snapshot, batches: u64, waited_s: f64) {
+        let since = self.sampled.map(|sampled| sampled.elapsed());
+        if since.is_some_and(|since| since < SAMPLE_EVERY) {
             return;
         }
         self.sampled = Some(Instant::now());
+        let (batches_before, waited_before_s) =
+            std::mem::replace(&mut self.last, (batches, waited_s));
+        let taken = batches.saturating_sub(batches_before) as f64;
         let Snapshot { metrics, scale, active_workers, .. } = snapshot;
-        // Before the first batches there is nothing to take a mean of.
-        let batch_time_s = (metrics.batches > 1).then_some(metrics.batch_time_ms / 1e3);
-        let stall_s = batch_time_s.map(|batch_time_s| batch_time_s * metrics.stall_fraction);
+        // Without a batch there is nothing to take a mean of.
+        let batch_time_s = since.filter(|_| taken > 0.0).map(|since| since.as_secs_f64() / taken);
+        let stall_s = batch_time_s.map(|all_s| ((waited_s - waited_before_s) / taken).min(all_s));
         self.recorded.samples.push(Sample {
             t_s: self.started.elapsed().as_secs_f64(),
-            batches: metrics.batches,
+            batches,
             batch_time_s,
             stall_s,
             step_s: batch_time_s.zip(stall_s).map(|(all_s, stall_s)| all_s - stall_s),

@@ -53,6 +53,9 @@ pub struct Trainer {
     recount: Recount,
     scaling: Vec<ScaleDecision>,
     recorder: Recorder,
+    /// Batches taken, and seconds waited for them, over all epochs.
+    taken: u64,
+    waited_s: f64,
     redrawn: Instant,
 }
 
@@ -80,6 +83,8 @@ impl Trainer {
             recount: Recount::default(),
             scaling: Vec::new(),
             recorder: Recorder::new(began),
+            taken: 0,
+            waited_s: 0.0,
             redrawn: began,
         }
     }
@@ -143,7 +148,9 @@ impl Trainer {
             let redraw = tokio::time::timeout(REDRAW, fetcher.next()).await;
             self.redraw(fetcher);
             if let Ok(delivery) = redraw {
-                self.epoch.waited_seconds += self.asked.elapsed().as_secs_f64();
+                let waited_s = self.asked.elapsed().as_secs_f64();
+                self.epoch.waited_seconds += waited_s;
+                self.waited_s += waited_s;
                 return delivery.map_err(Failure::failed);
             }
         }
@@ -155,6 +162,7 @@ impl Trainer {
             self.epoch.time_to_first_batch_ms = self.epoch_began.elapsed().as_secs_f64() * 1e3;
         }
         self.epoch.batches += 1;
+        self.taken += 1;
         if self.drain {
             self.recount.elements += u64::from(batch.rows);
             return Ok(());
@@ -229,7 +237,8 @@ impl Trainer {
             return;
         }
         self.redrawn = Instant::now();
-        self.recorder.look(&snapshot);
+        let waited_s = self.waited_s + self.asked.elapsed().as_secs_f64();
+        self.recorder.look(&snapshot, self.taken, waited_s);
         self.note_scaling(&snapshot.scale.log);
         let Some(view) = fetcher.view() else { return };
         let Some(plan) = view.plan else {
