@@ -158,6 +158,26 @@ damaged_records_are_set_aside() {
     done
 }
 
+# Stored by workers of the stack, then by one in the trainer's host; found by the job after; removed.
+what_is_cached_is_read_by_the_next_job() {
+    local job modes who
+    for job in inner-1 inner-2 whole-1 whole-2; do
+        who=(examples/autocache-train.yaml --workers 1)
+        [[ $job == inner-* ]] || who=(examples/autocache.yaml --workers 0 --local-workers 1)
+        modes=$(as_trainer "$BIN/gristmill" run "${who[@]}" --backend aws \
+            --data "s3://$DATASET_BUCKET/imagenet/train-*" --job "cached-$job" --epochs 3 --step-time 1ms --json |
+            python3 -c 'import json, sys; print(*[epoch["mode"] for epoch in json.load(sys.stdin)["epochs"]])')
+        echo "$job: $modes"
+        case $job in
+            inner-1) [[ $modes == "profile put get" ]] ;;
+            whole-1) [[ $modes == "profile get get" ]] ;;
+            *) [[ $modes == "get get get" ]] ;;
+        esac
+    done
+    as_trainer "$BIN/gristmill" cache ls --backend aws
+    as_trainer "$BIN/gristmill" cache rm --all --backend aws | grep "removed 2 entries"
+}
+
 # The platform tells the coordinator, which frees the dead worker's lease: the books name who died.
 a_killed_worker_is_reported() {
     local run tries=240 pid=''
@@ -270,7 +290,8 @@ run_stack() {
     check ministack stack conditions_on_keys
     [[ $CHECKED == ok ]] || allow_without_conditions
     for step in an_epoch_is_delivered each_record_is_there_once batches_are_those_of_the_embedded_run \
-        local_workers_take_part damaged_records_are_set_aside a_killed_worker_is_reported status_knows_the_job \
+        local_workers_take_part damaged_records_are_set_aside \
+        what_is_cached_is_read_by_the_next_job a_killed_worker_is_reported status_knows_the_job \
         stop_ends_a_job upkeep_is_done; do
         check ministack stack "$step"
     done
