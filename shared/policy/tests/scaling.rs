@@ -276,3 +276,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_new_mode_moves_the_count_once_its_splits_cost_another_time() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 4.0);
+    ideal.run(&mut state, &settings, 100);
+    let before = state.target;
+    // Its splits were begun before the change for ten reports, then they take a quarter.
+    let mut targets = Vec::new();
+    for i in 0..30 {
+        ideal.work_s = if i < 10 { 4.0 } else { 1.0 };
+        let report = Report { mode: 1, ..ideal.report(state.target) };
+        let (next, decision) = decide(&report, &state, &settings);
+        state = next;
+        targets.push(decision.target);
+    }
+    assert!(targets[..10].iter().all(|target| *target == before), "{targets:?}");
+    assert!((9..=11).contains(&targets[19]), "{targets:?}");
+}
+
+#[test]
+fn what_the_first_reports_of_a_new_step_have_wrong_is_mended_within_ten() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.2, 8.0);
+    ideal.run(&mut state, &settings, 100);
+    assert!((38..=40).contains(&state.target), "{}", state.target);
+    let mut targets = Vec::new();
+    for i in 0..10 {
+        // Two reports 20 % above the truth, at which 40 becomes 80.
+        ideal.step_s = if i < 2 { 0.12 } else { 0.1 };
+        targets.extend(ideal.run(&mut state, &settings, 1));
+    }
+    assert!(targets[2] < 72, "the change is noticed at once: {targets:?}");
+    assert!((74..=82).contains(&targets[9]), "{targets:?}");
+}

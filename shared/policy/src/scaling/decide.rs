@@ -45,8 +45,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     };
     let is_first = state.batches.replace(report.batches).is_none();
     if state.mode != report.mode && !is_first {
-        state.forget_workers();
-        state.is_following = true;
+        state.begin_mode();
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.mode = report.mode;
         return Reason::ModeChanged { workers };

@@ -2,15 +2,20 @@
 
 use super::{
     Phase, Reason, Report, Settings, State, capacity::whole, load::rescale, target::move_to,
-    thresholds::ALONE,
+    thresholds::ALONE, tracker::Tracker,
 };
 
 /// Reports after an estimate at which it is renewed by the times measured meanwhile, and the share by which
 /// it must differ: for jobs whose splits take longer than that to arrive.
 const RENEW: [(u32, f64); 3] = [(3, 0.06), (5, 0.06), (12, 0.04)];
-/// The same after a change of load, where splits of before the change arrive for long: a quarter
-/// longer each time.
-const RENEW_FOLLOWING: [u32; 14] = [3, 5, 8, 11, 14, 18, 22, 27, 33, 40, 50, 62, 78, 98];
+/// Reports after a change of load in which an estimate is renewed at each, though batches of its count have
+/// arrived: until then measured capacity is of two loads.
+const FOLLOWING_REPORTS: u32 = 12;
+/// After a change of load an estimate is renewed where it differs by so many standard errors, and by this share at
+/// least: it began with two samples of a new step, or splits begun before the change. Later a move costs more
+/// than it gains, as each puts off the measuring.
+const FOLLOWING: (f64, f64) = (0.8, 0.03);
+const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
 /// Reports of fresh times that count then: the earlier ones are of before.
 const FRESH_MOST: u32 = 4;
 /// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
@@ -28,8 +33,16 @@ pub(super) fn track_fresh(state: &mut State, report: &Report) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
         if state.is_following {
             state.fresh.samples = state.fresh.samples.min(FRESH_MOST - 1);
+            // Splits of before the change among those after it are no noise.
+            state.fresh.vary_like(&state.work);
         }
-        state.fresh.add(times.compute_s + times.shared_s().min(ALONE * alone_s));
+        // What takes longer than by noise waits for others: then as when alone.
+        let shared_s = match times.shared_s() {
+            shared_s if shared_s <= ALONE * alone_s => shared_s,
+            _ if state.is_following => alone_s,
+            _ => ALONE * alone_s,
+        };
+        state.fresh.add(times.compute_s + shared_s);
     }
 }
 
@@ -96,29 +109,52 @@ pub(super) fn renew(
 ) -> Option<Reason> {
     let age = state.estimated? + 1;
     state.estimated = Some(age);
-    let least = match RENEW.into_iter().find(|(due, _)| *due == age) {
-        Some((_, least)) => least,
-        None if state.is_following && !settled && RENEW_FOLLOWING.contains(&age) => RENEW[0].1,
-        None => return None,
+    let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= 2;
+    let least = if state.is_following {
+        (!settled || age <= FOLLOWING_REPORTS).then(|| following_least(state, age, has_fresh))?
+    } else {
+        RENEW.into_iter().find(|(due, _)| *due == age)?.1
     };
-    if state.plateau.is_some() {
+    if state.plateau.is_some() && !state.is_following {
         return None;
     }
     rescale(state, state.step.mean / state.need_step_s.max(1e-12));
-    if state.need_work_s > 0.0 && state.fresh.samples >= 2 {
+    if state.plateau.is_some() {
+        return None;
+    }
+    if has_fresh {
         state.need *= state.fresh.mean / state.need_work_s;
         state.need_work_s = state.fresh.mean;
         state.need_at = report.workers.max(1.0);
     }
-    let wanted = whole(state.crowded(state.need * settings.goal(), state.need_at));
-    let difference = f64::from(wanted.abs_diff(state.target));
-    // Of a few workers one more or less is told better by what they cover.
-    let fewest = if state.is_following { 1.0 } else { 3.0 };
-    if difference < fewest || difference < least * f64::from(state.target) {
+    let count = state.crowded(state.need * settings.goal(), state.need_at);
+    let wanted = whole(count);
+    let target = f64::from(state.target);
+    let (difference, fewest) = match state.is_following {
+        // A count is rounded up: half of one on average.
+        true => ((count - (target - 0.5)).abs(), 0.0),
+        // Of a few workers one more or less is told better by what they cover.
+        false => (f64::from(wanted.abs_diff(state.target)), 3.0),
+    };
+    if wanted == state.target || difference < fewest || difference < least * target {
         return None;
     }
     let step_s = state.step.mean;
     let worker_batch_s = state.need * step_s / f64::from(report.clients.max(1));
     let reason = Reason::Estimate { worker_batch_s, step_s, workers: wanted };
     Some(move_to(state, report, settings, wanted, reason))
+}
+
+/// Share by which an estimate after a change of load must differ to be renewed.
+fn following_least(state: &State, age: u32, has_fresh: bool) -> f64 {
+    let error =
+        |tracker: &Tracker, samples: u32| tracker.sigma() / f64::from(samples.max(1)).sqrt();
+    // A mean that forgets at a rate of 1 / n is worth 2 n - 1 samples.
+    let work_error = match has_fresh {
+        true => error(&state.fresh, 2 * state.fresh.samples - 1),
+        false => 0.0,
+    };
+    let step_error = error(&state.step, state.step.samples);
+    let (errors, least) = if age <= FOLLOWING_REPORTS { FOLLOWING } else { FOLLOWING_LATE };
+    (errors * step_error.hypot(work_error)).max(least)
 }

@@ -50,7 +50,7 @@ pub(super) fn load_changed(
     state.block = Block::default();
     state.throttle = Default::default();
     let wanted = wanted(state, settings);
-    if state.plateau.is_none() {
+    if state.plateau.is_none() || step_before.is_some() {
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
@@ -71,6 +71,14 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
     }
     // One that hardly held anybody back says nothing of what a faster trainer would meet.
     let plateau = state.plateau.filter(|covered| *covered < PLATEAU_LOW);
+    let is_knee = state.is_following || state.phase == Phase::Converged;
+    if let (Some(covered), Some(high), true) = (plateau, state.high, is_knee)
+        && covered * ratio >= 1.0
+    {
+        // What held workers back does so no longer; up to there they were worth their number.
+        state.need = high.ray(1.0);
+        state.need_at = high.workers;
+    }
     state.plateau = plateau.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
     if state.plateau.is_none() {
         state.forget_search();
@@ -82,5 +90,42 @@ fn wanted(state: &State, settings: &Settings) -> u32 {
     match (state.plateau, state.high) {
         (Some(_), Some(high)) => whole(high.workers),
         _ => whole(state.crowded(state.need * settings.goal(), state.need_at)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::capacity::Point, *};
+
+    /// 166 workers cover the 58 % that their source allows.
+    fn at_the_knee(phase: Phase) -> State {
+        State {
+            phase,
+            need: 340.0,
+            need_step_s: 0.04,
+            plateau: Some(0.6),
+            high: Some(Point { workers: 166.0, covered: 0.58 }),
+            ..State::default()
+        }
+    }
+
+    #[test]
+    fn a_slower_trainer_needs_what_the_knee_was_worth() {
+        let mut state = at_the_knee(Phase::Converged);
+        rescale(&mut state, 2.0);
+        assert_eq!(state.plateau, None, "1.2 times the demand is no limit");
+        assert!((state.need - 166.0 / 1.16).abs() < 1e-6, "{}", state.need);
+        // Not yet known to be the knee: the times count.
+        let mut state = at_the_knee(Phase::Scaling);
+        rescale(&mut state, 2.0);
+        assert!((state.need - 170.0).abs() < 1e-6, "{}", state.need);
+    }
+
+    #[test]
+    fn a_limit_that_still_holds_is_restated() {
+        let mut state = at_the_knee(Phase::Converged);
+        rescale(&mut state, 1.5);
+        assert!((state.plateau.unwrap_or_default() - 0.9).abs() < 1e-9);
+        assert!((state.high.map_or(0.0, |high| high.covered) - 0.87).abs() < 1e-9);
     }
 }

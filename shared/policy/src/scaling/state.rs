@@ -104,6 +104,22 @@ impl State {
         self.phase = Phase::Starting;
     }
 
+    /// What a batch costs a worker may change from the next splits on. Until it shows the count stays right, unless what
+    /// workers share was the limit: then nothing is known.
+    pub(super) fn begin_mode(&mut self) {
+        let before = *self;
+        self.forget_workers();
+        self.is_following = true;
+        if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
+            self.need = before.need;
+            self.need_step_s = before.need_step_s;
+            self.need_at = before.need_at;
+            self.need_work_s = before.work.mean;
+            self.estimated = Some(0);
+            self.phase = Phase::Scaling;
+        }
+    }
+
     /// Takes a measured count in: how many would cover the demand exactly.
     pub(super) fn learn(&mut self, here: &Point) {
         self.need = here.ray(1.0);

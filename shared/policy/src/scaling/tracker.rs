@@ -69,6 +69,12 @@ impl Tracker {
         *self = Self { spread, spread_samples, ..Self::default() };
     }
 
+    /// Takes over how much samples vary.
+    pub fn vary_like(&mut self, other: &Self) {
+        self.spread = other.spread;
+        self.spread_samples = other.spread_samples;
+    }
+
     /// Takes a positive sample in. Where it shows a change the mean starts anew from the latest two,
     /// and the mean before is returned.
     pub fn add(&mut self, sample: f64) -> Option<f64> {
