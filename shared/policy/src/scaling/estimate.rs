@@ -7,7 +7,7 @@ use super::{
 
 /// Reports after an estimate at which it is renewed by the times measured meanwhile, and the share by which
 /// it must differ: for jobs whose splits take longer than that to arrive.
-const RENEW: [(u32, f64); 3] = [(3, 0.06), (5, 0.06), (12, 0.04)];
+const RENEW: [(u32, f64); 4] = [(3, 0.06), (5, 0.06), (12, 0.04), (24, 0.02)];
 /// Reports after a change of load in which an estimate is renewed at each, though batches of its count have
 /// arrived: until then measured capacity is of two loads.
 const FOLLOWING_REPORTS: u32 = 12;
