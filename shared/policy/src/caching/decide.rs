@@ -112,9 +112,13 @@ pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> D
     let options: Vec<OptionEstimate> = [compute.clone()].into_iter().chain(caches).collect();
     let tie = quantity(settings.tie).min(1.0);
     let least = |measure: fn(&OptionEstimate) -> f64| {
-        let allowed = options.iter().skip(1).filter(|option| option.refused.is_none());
-        let best = allowed.min_by(|a, b| measure(a).total_cmp(&measure(b)));
-        best.filter(|best| measure(best) < measure(&compute) * (1.0 - tie)).unwrap_or(&compute)
+        let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
+        let best = allowed().map(measure).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
+        // Of those that noise cannot tell apart the last: least is left to compute, and behind the last
+        // operator nobody is needed at all.
+        let last = allowed().rfind(|option| measure(option) <= best * (1.0 + tie));
+        let pays = |best: &&OptionEstimate| measure(best) < measure(&compute) * (1.0 - tie);
+        last.filter(pays).unwrap_or(&compute)
     };
     let (by_time, by_usd) = (least(|o| o.profiled_s), least(|o| o.total_usd.0));
     let chosen = match settings.objective {
