@@ -33,8 +33,7 @@ impl Coordinator {
         if let Some(item) = &read.item {
             return join(item, register);
         }
-        let pipeline = Pipeline::from_canonical(&spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(spec)?;
         if dataset.files.is_empty() {
             return Err(invalid("the dataset has no files: name at least one"));
         }
@@ -112,8 +111,7 @@ impl Coordinator {
         let files = listing.files.into_iter().zip(records);
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
         let manifest = Manifest { bucket: listing.bucket, files };
-        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
         let decide = |before: Option<&JobItem>| match before {
@@ -205,6 +203,12 @@ impl Coordinator {
     }
 }
 
+/// The pipeline of a job.
+pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
+    Pipeline::from_canonical(&spec.pipeline)
+        .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
+}
+
 /// A job whose dataset is indexed runs, if there is anything to run on.
 fn planned_state(plan: &Plan) -> JobState {
     match plan.records {
@@ -227,8 +231,7 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
         )));
     }
     // The pipelines are the same.
-    let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
-        .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+    let pipeline = pipeline_of(&item.spec)?;
     if item.dataset_version != dataset.version(pipeline.source().format.name()) {
         return Err(invalid(format!(
             "job {job} exists over another dataset, or its files have changed since: \

@@ -63,8 +63,11 @@ impl Coordinator {
             self.end_job(job, &JobEvent::Failed { error }).await?;
         }
         if item.caching.as_ref().is_some_and(|caching| caching.view.unsettled.is_some()) {
-            item = self.settle_caching(job, item, &scan).await?;
-            scan = self.scan(job, &item, &consumer, from).await?;
+            let settled = self.settle_caching(job, item.clone(), &scan).await?;
+            if settled != item {
+                scan = self.scan(job, &settled, &consumer, from).await?;
+            }
+            item = settled;
         }
         if item.state == JobState::Running {
             item = self.close_epochs(job, item, &consumer).await?;

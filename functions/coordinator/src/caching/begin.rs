@@ -7,7 +7,7 @@ use super::{
 use crate::{
     Coordinator,
     items::{ItemName, JobItem},
-    store::invalid,
+    jobs::pipeline_of,
 };
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
@@ -106,10 +106,7 @@ impl Coordinator {
         if wanted.pipeline.cache_points().is_empty() {
             return Ok(None);
         }
-        let remembered = match wanted.numerics {
-            "" => self.store.read::<String>(&ItemName::Numerics).await?.item.unwrap_or_default(),
-            known => known.to_owned(),
-        };
+        let remembered = self.numerics_of(wanted.spec).await?;
         let wanted = Wanted { numerics: &remembered, ..*wanted };
         let found = self.find_cached(&wanted).await?;
         let Lookup { mode, reason } = look_up(&found);
@@ -202,13 +199,9 @@ impl Coordinator {
     /// What a job would find.
     pub(crate) async fn explain_cache(&self, asked: &CacheExplain) -> Result<Reply, Refusal> {
         let CacheExplain { spec, dataset } = asked;
-        let pipeline = Pipeline::from_canonical(&spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(spec)?;
         let version = dataset.version(pipeline.source().format.name());
-        let numerics = match spec.numerics.as_str() {
-            "" => self.store.read::<String>(&ItemName::Numerics).await?.item.unwrap_or_default(),
-            known => known.to_owned(),
-        };
+        let numerics = self.numerics_of(spec).await?;
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
         let found = self.find_cached(&wanted).await?;
         let whys = self.why_missed(&wanted, &found).await?;
@@ -236,8 +229,7 @@ impl Coordinator {
         let Some(caching) = item.caching.as_ref().filter(|c| c.numerics != numerics) else {
             return Ok(item.caching.clone());
         };
-        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(&item.spec)?;
         let dataset = Dataset { bucket: String::new(), files: Vec::new() };
         let (spec, version) = (&item.spec, item.dataset_version);
         let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
@@ -256,8 +248,7 @@ impl Coordinator {
         numerics: &str,
         fingerprint: Fingerprint,
     ) -> Result<Option<serde_json::Value>, Refusal> {
-        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(&item.spec)?;
         let manifest = self.manifest(item.dataset_version).await?;
         let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
         let files = files.into_iter().map(|indexed| indexed.file).collect();
@@ -267,6 +258,14 @@ impl Coordinator {
         let mut points = wanted.points().into_iter();
         let point = points.find(|(_, view)| view.fingerprint == fingerprint);
         Ok(point.and_then(|(point, _)| serde_json::to_value(wanted.described(&point)).ok()))
+    }
+
+    /// The class that a job is looked up for: its own, or that of this namespace's workers.
+    async fn numerics_of(&self, spec: &JobSpec) -> Result<String, Refusal> {
+        match spec.numerics.as_str() {
+            "" => Ok(self.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
+            known => Ok(known.to_owned()),
+        }
     }
 
     /// Remembers what class this namespace's workers are of.

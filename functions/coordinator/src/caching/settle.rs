@@ -5,12 +5,11 @@ use crate::{
     Coordinator,
     coordinator::no_job,
     items::{ItemName, JobItem},
-    jobs::object_fault,
+    jobs::{object_fault, pipeline_of},
     scan::Scan,
     store::invalid,
 };
 use bytes::Bytes;
-use gristmill_pipeline::Pipeline;
 use gristmill_policy::caching::{
     Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
     Settings, State, decide,
@@ -211,8 +210,7 @@ impl Coordinator {
         let ramp = Ramp::new(plan.n_splits, plan.r);
         let names: Vec<_> = (0..ramp.bundles()).map(|index| (epoch, index)).collect();
         let scanned = self.read_bundles(job, &ramp, &names).await?;
-        let pipeline = Pipeline::from_canonical(&item.spec.pipeline)
-            .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))?;
+        let pipeline = pipeline_of(&item.spec)?;
         let in_order = pipeline.dataset_ops().contains(&DatasetOp::InOrder);
         let copies = plan.copies.max(1);
         let mut chunks = vec![None; plan.n_splits as usize];
