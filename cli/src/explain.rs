@@ -5,7 +5,7 @@ use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, 
 use gristmill_executor::Compiler;
 use gristmill_fetcher::Authored;
 use gristmill_pipeline::{
-    Pipeline,
+    Pipeline, Schema, Stage,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
 };
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
             "passes": passes(&notes, &steps),
             "steps": steps,
             "batch_size": after.batch_size(),
-            "output": after.output_schema(),
+            "output": after.delivered_schema(),
         });
         say!("{result}");
         return Ok(());
@@ -65,12 +65,30 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An operator on its way from source to trainer, with what is on the edge after it.
+struct Edge<'a> {
+    stage: &'a Stage,
+    schema: &'a Schema,
+    factor: Factor,
+    /// `worker` or `fetcher`.
+    runs_in: &'static str,
+}
+
+/// Every operator: those of workers, then those that the fetcher applies to what was delivered.
+fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>> {
+    let edges = |(((stage, schema), factor), runs_in)| Edge { stage, schema, factor, runs_in };
+    let in_workers = pipeline.stages().iter().zip(&pipeline.schemas()[1..]);
+    let in_workers = in_workers.zip(pipeline.factors(measured)).zip(std::iter::repeat("worker"));
+    let after = pipeline.deliver().stages.iter().zip(&pipeline.finishing_schemas()[1..]);
+    let after = after.zip(pipeline.finishing_factors()).zip(std::iter::repeat("fetcher"));
+    in_workers.map(edges).chain(after.map(edges)).collect()
+}
+
 /// The source and every operator with what is on the edge after it.
 fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
-    let factors = pipeline.factors(measured);
     let source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
-    let ops = pipeline.stages().iter().zip(&pipeline.schemas()[1..]).zip(factors);
-    let op = ops.map(|((stage, schema), Factor { inflation_factor, basis })| {
+    let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
+        let Edge { stage, schema, factor: Factor { inflation_factor, basis }, runs_in } = edge;
         let declared = stage.op.declaration();
         json!({
             "op": stage.op.name(),
@@ -82,12 +100,13 @@ fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
             "scope": declared.scope,
             "cardinality": declared.cardinality,
             "randomness": declared.randomness,
+            "runs_in": runs_in,
             "schema": schema,
             "inflation_factor": inflation_factor,
             "basis": basis,
         })
     });
-    [source].into_iter().chain(op).collect()
+    [source].into_iter().chain(ops).collect()
 }
 
 fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
@@ -106,21 +125,24 @@ fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
 
 fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     let mut text = String::new();
-    let schema = |i: usize| {
-        let fields = pipeline.schemas()[i].fields.iter();
+    let fields = |schema: &Schema| {
+        let fields = schema.fields.iter();
         fields.map(|(name, field)| format!("{name}: {field}")).collect::<Vec<_>>().join(", ")
     };
     // Writing to a string does not fail.
-    let _ = writeln!(text, "  {:<28} {:>9}  {}", "source", "", schema(0));
-    let factors = pipeline.factors(measured);
-    for (i, (stage, factor)) in pipeline.stages().iter().zip(factors).enumerate() {
+    let _ = writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(&pipeline.schemas()[0]));
+    for Edge { stage, schema, factor, runs_in } in operators_of(pipeline, measured) {
         let mark = match factor.basis {
             Basis::Static | Basis::Unknown => "",
             Basis::Typical => "~",
             Basis::Sampled => "*",
         };
         let factor = factor.inflation_factor.map_or(String::new(), |f| format!("x{f:.2}{mark}"));
-        let _ = writeln!(text, "  {:<28} {factor:>9}  {}", stage.op.name(), schema(i + 1));
+        let name = match runs_in {
+            "fetcher" => format!("{} (in the fetcher)", stage.op.name()),
+            _ => stage.op.name().to_owned(),
+        };
+        let _ = writeln!(text, "  {name:<28} {factor:>9}  {}", fields(schema));
     }
     text
 }
@@ -135,6 +157,9 @@ fn sentence(note: &Note) -> String {
         }
         Change::Refused { across } => {
             format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")
+        }
+        Change::ToFetcher { .. } => {
+            format!("{pass}: `{op}`{place} is left to the fetcher: {reason}")
         }
     }
 }
