@@ -75,7 +75,7 @@ impl FetcherPorts {
             coordinator,
             objects,
             clock: Arc::new(SystemClock),
-            compute: Compute::Threads,
+            compute: Compute::default(),
             operators: Arc::default(),
         }
     }

@@ -5,7 +5,7 @@ use crate::{
     cell::{Cell, Place},
     program::tensor_spec,
     random::Draw,
-    step::{Action, Made, Step, Tools, View},
+    step::{Action, Step, Tools},
     steps::Steps,
 };
 use bytes::BytesMut;
@@ -93,10 +93,17 @@ fn compile_field(
     let fits = |step: &Step| {
         matches!(step.action, Action::Transform { .. } | Action::InPlace { .. } | Action::Nothing)
     };
-    match steps.list.iter().all(fits) {
-        true => Ok(steps.list),
-        false => Err(refused("one of them works on more than its field")),
+    let mut steps = steps.list;
+    if !steps.iter().all(fits) {
+        return Err(refused("one of them works on more than its field"));
     }
+    // What is last written goes straight to its row.
+    let last = steps.iter_mut().rev().find_map(|step| match &mut step.action {
+        Action::Transform { to_row, .. } => Some(to_row),
+        _ => None,
+    });
+    last.into_iter().for_each(|to_row| *to_row = true);
+    Ok(steps)
 }
 
 fn refused(why: &str) -> ExecError {
@@ -111,23 +118,8 @@ fn run(
     (from, to): (&[u8], &mut [u8]),
 ) -> Result<(), String> {
     cell.place = Place::Record(0..from.len());
-    let mut draw = Draw::fixed();
-    for (i, step) in steps.iter().enumerate() {
-        let size = step.size.unwrap_or(cell.size);
-        match &step.action {
-            Action::Transform { kernel, .. } => {
-                let last = i + 1 == steps.len();
-                let (bytes, sink) = cell.split(from, last.then_some(&mut *to))?;
-                let Made { bytes, size } =
-                    kernel.run(View { bytes, size }, sink, tools, &mut draw)?;
-                cell.moved(last, bytes);
-                cell.size = size;
-            }
-            Action::InPlace { kernel, .. } => {
-                kernel.run(cell.value_mut(from, to)?, size, tools, &mut draw)?;
-            }
-            _ => {}
-        }
+    for step in steps {
+        step.apply(std::slice::from_mut(cell), (from, to), tools, Draw::fixed)?;
     }
     if cell.place != Place::Row {
         let value = cell.value(from, &[]);

@@ -15,6 +15,7 @@ mod compiler;
 mod element;
 mod error;
 mod finisher;
+mod kernels;
 mod metrics;
 mod ops;
 mod program;
