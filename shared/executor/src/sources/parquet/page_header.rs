@@ -31,7 +31,12 @@ pub(super) struct PageHeader {
     pub(super) bytes: usize,
     pub(super) unpacked_bytes: usize,
     pub(super) values: u64,
+    /// Its values are numbers of entries of the dictionary page before it.
+    pub(super) by_dictionary: bool,
 }
+
+/// Encodings of values that number entries of a dictionary: PLAIN_DICTIONARY and RLE_DICTIONARY.
+const BY_DICTIONARY: [i64; 2] = [2, 8];
 
 /// Types of fields in the compact protocol.
 mod types {
@@ -57,7 +62,7 @@ impl PageHeader {
     pub(super) fn parse(bytes: &[u8]) -> Result<PageHeader, String> {
         let (mut kind, mut unpacked, mut packed) = (-1, -1, -1);
         // By the field of the header that has them.
-        let (mut values, mut rows) = (-1, -1);
+        let (mut values, mut rows, mut encoding) = (-1, -1, -1);
         let mut rest = bytes;
         fields(&mut rest, |rest, id, kind_of| {
             match (id, kind_of) {
@@ -67,7 +72,9 @@ impl PageHeader {
                 (5 | 7 | 8, types::STRUCT) => fields(rest, |rest, inner, kind_of| {
                     match (inner, kind_of) {
                         (1, types::I16..=types::I64) => values = zigzag(rest)?,
+                        (2, types::I16..=types::I64) if id == 5 => encoding = zigzag(rest)?,
                         (3, types::I16..=types::I64) if id == 8 => rows = zigzag(rest)?,
+                        (4, types::I16..=types::I64) if id == 8 => encoding = zigzag(rest)?,
                         _ => skip(rest, kind_of, 1)?,
                     }
                     Ok(())
@@ -95,6 +102,7 @@ impl PageHeader {
             bytes: size(packed)?,
             unpacked_bytes: size(unpacked)?,
             values: values.max(0) as u64,
+            by_dictionary: BY_DICTIONARY.contains(&encoding),
         })
     }
 }

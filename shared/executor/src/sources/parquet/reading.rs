@@ -2,7 +2,7 @@
 
 use super::{
     Layout, chunk_range, columns::Column, gathered::Gathered, indexing::headers, one_line,
-    pieces::Pieces, record,
+    page_header::Kind, pieces::Pieces, record,
 };
 use crate::sources::{Limits, lengths::Lengths};
 use ::parquet::{
@@ -134,11 +134,16 @@ impl Column<'_> {
         rows: &Range<usize>,
         pieces: &Arc<Pieces>,
     ) -> Result<Values, String> {
-        let (mut unpacked, mut values) = (0_u64, 0_u64);
+        let (mut unpacked, mut values, mut dictionary) = (0_u64, 0_u64, false);
         for part in chunk_parts(layout, group, self.leaf, rows)? {
             for (_, page) in headers(pieces, part)? {
                 unpacked += page.unpacked_bytes as u64;
                 values += page.values;
+                dictionary |= page.kind == Kind::Dictionary;
+                // The decoder takes it for granted.
+                if page.by_dictionary && !dictionary {
+                    return Err("a page refers to a dictionary that is not before it".into());
+                }
             }
         }
         if unpacked > MAX_SPLIT_BYTES || values > MAX_SPLIT_VALUES {
