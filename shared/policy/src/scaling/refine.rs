@@ -4,10 +4,10 @@ use super::{
     Phase, Reason, Report, Settings, State,
     block::{Block, Capacity, Times},
     capacity::{Point, whole},
-    contention::{below, held_back, search, waiting},
+    contention::{below, fills_window, held_back, search, waiting},
     target::{move_refined, move_to},
     thresholds::{
-        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_FULL, GAIN_NONE, REPORTS_GOOD, REPORTS_MOST,
+        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD,
         STEP_CONTENDED, WAITING,
     },
 };
@@ -15,7 +15,7 @@ use super::{
 /// Reports at one count before it is judged.
 const REPORTS_FEWEST: u32 = 3;
 /// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
-const DOUBT: f64 = 0.01;
+const DOUBT: f64 = 0.006;
 const DOUBT_WORKERS: f64 = 0.25;
 /// Share of the target at work below which a report says nothing about the target.
 const SHORT_HANDED: f64 = 0.7;
@@ -23,6 +23,8 @@ const SHORT_HANDED: f64 = 0.7;
 const SHORT_HANDED_REPORTS: u32 = 5;
 /// Reports of a converged count that are judged together.
 const REPORTS_REMEMBERED: u32 = 200;
+/// Reports after which a count is corrected for the last time by what is known, however little.
+const REPORTS_POLISH: u32 = 120;
 /// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
 const POLISH: f64 = 0.012;
 /// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
@@ -64,11 +66,16 @@ pub(super) fn refine(
         generation,
         step_sigma: state.step.sigma(),
         work_sigma: state.work.sigma(),
+        step: state.step.typical(),
+        compute: state.crowd.compute_at(state.block.workers()),
     };
     let due = due && state.block.batches() as f64 >= generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
-    if capacity.full > BACKPRESSURE || capacity.downstream {
+    if capacity.full > BACKPRESSURE
+        || capacity.downstream
+        || fills_window(state, report, &capacity) && state.at_work.is_none()
+    {
         return held_back(state, report, settings, &capacity);
     }
     judge(state, report, settings, &capacity)
@@ -117,13 +124,16 @@ pub(super) fn judge(
         );
     }
     let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
-    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_MOST) {
+    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_POLISH) {
         return Reason::Measuring { reports, workers };
     }
     let wanted = whole(state.crowded(here.ray(settings.goal()), count));
     let off = f64::from(wanted.abs_diff(workers)) / count;
     let looks_right =
         workers >= fewest && workers <= whole(here.ray(1.0)) && (off < POLISH || count < 30.0);
+    if wanted > workers && !looks_right && waiting(state) > WAITING {
+        return too_few(state, report, settings, &here, capacity);
+    }
     let settled = converge(state, capacity);
     if looks_right || state.direction != 0 {
         return settled;
@@ -153,7 +163,9 @@ fn too_few(
     let goal = settings.goal();
     let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
     let before = state.low.unwrap_or(alone);
-    let gain = if here.workers > before.workers { before.gain(here) } else { 1.0 };
+    // What the noise of measuring hides is no sign of contention.
+    let expected = before.covered * (here.workers / before.workers - 1.0);
+    let gain = if expected > GAIN_CLEAR * capacity.error { before.gain(here) } else { 1.0 };
     state.estimated = None;
     let (most, limit) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
@@ -203,7 +215,8 @@ fn too_few(
         state.crowded(here.ray(goal), here.workers)
     };
     state.low = Some(*here);
-    let wanted = whole(wanted);
+    let window_most = state.window_most(report).max(here.workers + 1.0);
+    let wanted = whole(wanted.min(window_most));
     let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
     move_refined(state, report, settings, wanted, reason)
 }
