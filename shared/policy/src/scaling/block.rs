@@ -125,6 +125,8 @@ pub(super) struct Capacity {
     pub workers: f64,
     /// Batches pile up although the trainer waits: what lies between them is the limit.
     pub downstream: bool,
+    /// It looks so, but is not certain.
+    pub may_be_downstream: bool,
 }
 
 impl Block {
@@ -179,7 +181,7 @@ impl Block {
         // A queue cannot grow by more than is made, nor shrink by more than is taken.
         let growth = slope.clamp(-1.0, 10.0);
         let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
-        let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
+        let piles_up = |certain: f64| stall > 0.05 && growth > (certain * growth_error).max(0.02);
         let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
         let error = stall_error.hypot(growth_error * (1.0 - stall));
         let (covered, error) = match self.by_times(times) {
@@ -197,7 +199,8 @@ impl Block {
             stall,
             full: self.full / reports,
             workers: self.workers / reports,
-            downstream,
+            downstream: piles_up(3.0),
+            may_be_downstream: piles_up(1.0),
         })
     }
 

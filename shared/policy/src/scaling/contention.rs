@@ -7,7 +7,7 @@
 
 use super::{
     Phase, Reason, Report, Settings, State,
-    block::Capacity,
+    block::{Block, Capacity},
     capacity::{Point, whole},
     refine::{converge, judge},
     target::move_refined,
@@ -36,8 +36,10 @@ const WINDOWS_FEWEST: f64 = 10.0;
 const WINDOW_MORE: f64 = 0.02;
 /// Share of the count at work below which the others are not there because they find nothing to do.
 const AT_WORK: f64 = 0.85;
-/// The same where the trainer waits behind a full window.
+/// The same where the trainer waits behind a full window; and of a count that a window of its size keeps busy: there some
+/// are idle now and then.
 const IDLE_HELD: f64 = 0.01;
+const IDLE_WINDOW: f64 = 0.06;
 /// By how much counts must differ for the gain of the greater one to tell.
 const GAIN_APART: f64 = 1.2;
 
@@ -54,9 +56,8 @@ pub(super) fn held_back(
     // A count that has converged is not moved by a moment either.
     let is_slow = waits || state.has_converged;
     let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
-    let is_brief = (state.block.batches() as f64) < WINDOWS_FEWEST * state.window_batches;
     let is_vague =
-        is_slow && (is_brief || capacity.error > PLATEAU_ERROR) && reports < REPORTS_MOST;
+        is_slow && (is_brief(state) || capacity.error > PLATEAU_ERROR) && reports < REPORTS_MOST;
     if reports < fewest || is_vague {
         return Reason::Measuring { reports, workers };
     }
@@ -64,13 +65,19 @@ pub(super) fn held_back(
         return search(state, report, settings, capacity);
     }
     let count = f64::from(workers);
-    let is_full = capacity.full > BACKPRESSURE || fills_window(state, report, capacity);
+    let is_full = lacks_work(capacity, count) || fills_window(state, report, capacity);
     let busy = match is_full {
         true => capacity.workers.clamp(1.0, count),
         false => busy(capacity, count),
     };
     let enough = whole(busy * settings.goal());
-    let idle = if waits && is_full { IDLE_HELD } else { IDLE };
+    let window_most = state.window_most(report);
+    let is_of_window = (window_most - count).abs() < (0.03 * count).max(1.5);
+    let idle = match waits && is_full {
+        true if is_of_window && state.crowd.alone(count) == count => IDLE_WINDOW,
+        true => IDLE_HELD,
+        false => IDLE,
+    };
     let is_less = enough < workers && count - busy > idle * count;
     if waits && state.has_converged {
         return converge(state, capacity);
@@ -100,6 +107,13 @@ pub(super) fn held_back(
     }
     let reason = Reason::Surplus { covered, from: workers, workers: enough };
     move_refined(state, report, settings, enough, reason)
+}
+
+/// Whether what is known of a count is too little to be an average of those at work.
+fn is_brief(state: &State) -> bool {
+    let Block { reports, .. } = state.block;
+    (state.block.batches() as f64) < WINDOWS_FEWEST * state.window_batches
+        || reports < REPORTS_HELD_BACK
 }
 
 /// Whether the window lets no more than these be useful.
@@ -147,7 +161,7 @@ fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
 }
 
 /// Whether workers are missing or idle for want of something to claim.
-fn lacks_work(capacity: &Capacity, count: f64) -> bool {
+pub(super) fn lacks_work(capacity: &Capacity, count: f64) -> bool {
     capacity.full > BACKPRESSURE || capacity.workers < AT_WORK * count
 }
 
@@ -190,6 +204,9 @@ pub(super) fn search(
     let here = Point { workers: f64::from(workers), covered: capacity.covered.min(1.0) };
     let goal = plateau_goal(state, settings);
     let distance = (capacity.covered - goal).abs();
+    if state.at_work.is_some() && is_brief(state) && reports < REPORTS_MOST {
+        return Reason::Measuring { reports, workers };
+    }
     if reports < REPORTS_GOOD || (distance < CERTAIN * capacity.error && reports < REPORTS_MOST) {
         return Reason::Measuring { reports, workers };
     }

@@ -4,10 +4,10 @@ use super::{
     Phase, Reason, Report, Settings, State,
     block::{Block, Capacity, Times},
     capacity::{Point, whole},
-    contention::{below, fills_window, held_back, search, waiting},
+    contention::{below, fills_window, held_back, lacks_work, search, waiting},
     target::{move_refined, move_to},
     thresholds::{
-        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD,
+        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD, REPORTS_MOST,
         STEP_CONTENDED, WAITING,
     },
 };
@@ -74,6 +74,7 @@ pub(super) fn refine(
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
     if capacity.full > BACKPRESSURE
         || capacity.downstream
+        || lacks_work(&capacity, f64::from(workers)) && report.throttled == 0
         || fills_window(state, report, &capacity) && state.at_work.is_none()
     {
         return held_back(state, report, settings, &capacity);
@@ -92,6 +93,10 @@ pub(super) fn judge(
     let count = f64::from(workers);
     let here = Point { workers: count, covered: capacity.covered };
     let certain = if state.has_converged { CERTAIN_CONVERGED } else { CERTAIN };
+    if capacity.may_be_downstream && reports < REPORTS_MOST {
+        // Then more workers would only make the pile grow.
+        return Reason::Measuring { reports, workers };
+    }
     if state.plateau.is_some() {
         return search(state, report, settings, capacity);
     }
