@@ -116,6 +116,7 @@ fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
         // What lies between lets through four workers' batches.
         (report.stall_s, report.workers) = (0.15, 4.0);
         (report.window_full, report.queue_batches) = (0.9, 400.0);
+        report.ahead_batches = 432;
         let (next, _) = decide(&report, &state, &settings);
         assert!(next.target <= 10, "never more than the estimate");
         state = next;

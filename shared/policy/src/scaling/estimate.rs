@@ -22,6 +22,8 @@ const FOLLOWING: (f64, f64) = (0.8, 0.03);
 const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
 /// Reports of fresh times that count then: the earlier ones are of before.
 const FRESH_MOST: u32 = 4;
+/// The same when all of before should have arrived: then noise is what is left, and each move puts off the measuring.
+const FRESH_LATE: u32 = 40;
 /// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
 const FRESH_FEWEST: u32 = 2;
 
@@ -44,8 +46,12 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
     let is_wanted = state.estimated.is_some() || state.is_following;
     if let (true, Some(times)) = (is_wanted, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
-        if state.is_following {
-            state.fresh.samples = state.fresh.samples.min(FRESH_MOST - 1);
+        if state.is_following && !state.is_step {
+            let most = match state.estimated {
+                Some(age) if age > FOLLOWING_REPORTS => (age / 2).min(FRESH_LATE),
+                _ => FRESH_MOST,
+            };
+            state.fresh.samples = state.fresh.samples.min(most - 1);
             // Splits of before the change among those after it are no noise.
             state.fresh.vary_like(&state.work);
         }
@@ -55,7 +61,10 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
             _ if state.is_following => alone_s,
             _ => ALONE * alone_s,
         };
-        state.fresh.add(times.compute_s + shared_s);
+        // Where only the step changed, what is asked is how workers do in their new number.
+        if settled || !(state.is_following && state.is_step) {
+            state.fresh.add(times.compute_s + shared_s);
+        }
         let waiting = times.total_s() / (times.compute_s + times.shared_s().min(alone_s));
         // Right after a move all begin together, and meet once.
         if settled && state.is_following && waiting > MEETING {
@@ -71,7 +80,8 @@ pub(super) fn estimated(state: &State, report: &Report, settings: &Settings) -> 
 }
 
 fn estimated_workers(state: &State, report: &Report, settings: &Settings) -> f64 {
-    let needed = state.need * settings.goal() * state.covered_before.unwrap_or(1.0);
+    // What is best where workers wait for each other takes some that wait.
+    let needed = state.need * state.covered_before.unwrap_or(settings.goal());
     state.crowded(needed, state.need_at).min(state.window_most(report))
 }
 
@@ -163,7 +173,8 @@ pub(super) fn renew(
 ) -> Option<Reason> {
     let age = state.estimated? + 1;
     state.estimated = Some(age);
-    let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= 2;
+    let fewest = if state.is_following && state.is_step { FRESH_MOST } else { FRESH_FEWEST };
+    let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= fewest;
     let least = if state.is_following {
         (!settled || age <= FOLLOWING_REPORTS).then(|| following_least(state, age, has_fresh))?
     } else {

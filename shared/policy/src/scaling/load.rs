@@ -26,6 +26,7 @@ pub(super) fn load_changed(
         return None;
     }
     let workers = state.target;
+    let work_s = state.work.mean;
     state.knee = Tracker::default();
     if let Some(before_s) = work_before {
         state.covered_before = state.plateau;
@@ -54,9 +55,9 @@ pub(super) fn load_changed(
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
-        // Splits of before the change are still among the first samples: begin without them.
-        if work_before.is_none() {
-            state.need_work_s = 0.0;
+        state.is_step = work_before.is_none();
+        if state.is_step {
+            state.need_work_s = work_s;
         }
     }
     Some(move_to(state, report, settings, wanted, reason))

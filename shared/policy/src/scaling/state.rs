@@ -62,6 +62,8 @@ pub struct State {
     pub(super) estimated: Option<u32>,
     /// The estimate follows a change of load, whose count was known before.
     pub(super) is_following: bool,
+    /// That load is the trainer's step alone.
+    pub(super) is_step: bool,
     /// The most workers known to be too few, the fewest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
@@ -113,6 +115,7 @@ impl State {
         let before = *self;
         self.forget_workers();
         self.is_following = true;
+        self.is_step = false;
         // What held workers back does so until the contrary shows.
         self.covered_before = before.plateau;
         if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
