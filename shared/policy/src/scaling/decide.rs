@@ -48,6 +48,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     if state.mode != report.mode && !is_first {
         state.begin_mode();
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
+        state.before_until = state.settled_at;
         state.mode = report.mode;
         return Reason::ModeChanged { workers };
     }

@@ -22,7 +22,7 @@ const FOLLOWING: (f64, f64) = (0.8, 0.03);
 const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
 /// Reports of fresh times that count then: the earlier ones are of before.
 const FRESH_MOST: u32 = 4;
-/// The same when all of before should have arrived: then noise is what is left, and each move puts off the measuring.
+/// The same when all of before has arrived: then noise is what is left, and each move puts off the measuring.
 const FRESH_LATE: u32 = 40;
 /// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
 const FRESH_FEWEST: u32 = 2;
@@ -47,10 +47,8 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
     if let (true, Some(times)) = (is_wanted, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
         if state.is_following && !state.is_step {
-            let most = match state.estimated {
-                Some(age) if age > FOLLOWING_REPORTS => (age / 2).min(FRESH_LATE),
-                _ => FRESH_MOST,
-            };
+            let has_before = report.batches < state.before_until;
+            let most = if has_before { FRESH_MOST } else { FRESH_LATE };
             state.fresh.samples = state.fresh.samples.min(most - 1);
             // Splits of before the change among those after it are no noise.
             state.fresh.vary_like(&state.work);

@@ -55,6 +55,7 @@ pub(super) fn load_changed(
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
+        state.before_until = report.batches.saturating_add(report.ahead_batches);
         state.is_step = work_before.is_none();
         if state.is_step {
             state.need_work_s = work_s;

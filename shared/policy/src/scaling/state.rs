@@ -62,6 +62,8 @@ pub struct State {
     pub(super) estimated: Option<u32>,
     /// The estimate follows a change of load, whose count was known before.
     pub(super) is_following: bool,
+    /// Everything before this batch was handed out before it.
+    pub(super) before_until: u64,
     /// That load is the trainer's step alone.
     pub(super) is_step: bool,
     /// The most workers known to be too few, the fewest known to be enough.
