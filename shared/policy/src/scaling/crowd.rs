@@ -1,6 +1,9 @@
 //! Whether workers slow each other, told by what computing takes them at different counts.
 
-use super::block::{Line, Typical};
+use super::{
+    block::{Line, Typical},
+    tracker::Tracker,
+};
 use serde::{Deserialize, Serialize};
 
 /// Standard errors from which on workers are said to slow each other: less than the 4 of other changes, as what is
@@ -10,6 +13,8 @@ const CERTAIN: f64 = 3.0;
 const REPORTS: f64 = 8.0;
 /// The numbers of workers it is told by must differ by this share of their mean (standard deviation).
 const SPREAD: f64 = 0.1;
+/// Computing that takes so much more or less (in logarithm) has changed: other workers slow nobody by as much at once.
+const CHANGED: f64 = 0.3;
 /// Reports that are remembered.
 const MEMORY: f64 = 250.0;
 
@@ -21,10 +26,19 @@ pub(super) struct Crowd {
     all: Line,
     /// Without it.
     rest: Line,
+    /// The latest computing times against what these say.
+    level: Tracker,
 }
 
 impl Crowd {
     pub fn add(&mut self, workers: f64, compute_s: f64) {
+        let said_s = self.compute_at(workers).map(|said| said.mean_s);
+        if let Some(before) = said_s.and_then(|said_s| self.level.add(compute_s / said_s))
+            && (self.level.mean / before).ln().abs() > CHANGED
+        {
+            // Another load: nothing of before says anything of it.
+            *self = Self::default();
+        }
         self.all.add(workers, compute_s);
         if workers > 1.5 {
             self.rest.add(workers, compute_s);

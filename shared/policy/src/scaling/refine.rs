@@ -7,8 +7,8 @@ use super::{
     contention::{below, fills_window, held_back, lacks_work, search, waiting},
     target::{move_refined, move_to},
     thresholds::{
-        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD, REPORTS_MOST,
-        STEP_CONTENDED, WAITING,
+        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD,
+        REPORTS_MOST, STEP_CONTENDED, WAITING,
     },
 };
 
@@ -30,6 +30,8 @@ const POLISH: f64 = 0.012;
 /// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
 /// none is moved for this.
 const CORRECTION: f64 = 0.02;
+/// Share of what fewer workers covered below which the load must have changed.
+const LESS: f64 = 0.85;
 /// Reports before workers are said to meet: what follows is a search.
 const REPORTS_CONTENTION: u32 = 10;
 
@@ -167,6 +169,10 @@ fn too_few(
     let (reports, workers) = (state.block.reports, state.target);
     let goal = settings.goal();
     let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
+    // More workers that cover so much less do not stand in each other's way: they have more to do.
+    if state.low.is_some_and(|low| here.covered + capacity.error < LESS * low.covered) {
+        state.forget_search();
+    }
     let before = state.low.unwrap_or(alone);
     // What the noise of measuring hides is no sign of contention.
     let expected = before.covered * (here.workers / before.workers - 1.0);
