@@ -125,6 +125,22 @@ fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
 }
 
 #[test]
+fn a_window_that_was_seen_full_bounds_the_count() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 4.0);
+    for _ in 0..80 {
+        let mut report = ideal.report(state.target);
+        // Twenty leases of one batch; of those in hand one in twenty waits for the window.
+        report.workers = f64::from(state.target).min(16.0) * 0.95;
+        report.stall_s = (4.0 / report.workers - report.step_s).max(0.0);
+        (report.window_full, report.ahead_batches) = (0.3, 20);
+        state = decide(&report, &state, &settings).0;
+    }
+    assert!((15..=18).contains(&state.target), "{}", state.target);
+}
+
+#[test]
 fn limits_hold_and_are_named() {
     let unlimited = Settings::default();
     let budget = Settings { budget_usd_per_hour: Some(0.5), usd_per_worker_hour: 0.1, ..unlimited };

@@ -137,10 +137,18 @@ mod tests {
     }
 
     #[test]
+    fn another_load_ends_what_was_learnt() {
+        let mut crowd = crowd(2.0, 0.0, &[20.0, 22.0]);
+        (0..12).for_each(|_| crowd.add(21.0, 3.4));
+        let said_s = crowd.compute_at(21.0).map(|said| said.mean_s);
+        assert!(said_s.is_some_and(|said_s| (said_s - 3.4).abs() < 0.01), "{said_s:?}");
+    }
+
+    #[test]
     fn one_fast_worker_at_the_start_does_not_make_a_crowd() {
         let mut crowd = Crowd::default();
         crowd.add(1.0, 1.0);
-        let noise = |i: u32| if i % 2 == 0 { 1.05 } else { 0.95 };
+        let noise = |i: u32| if i.is_multiple_of(2) { 1.05 } else { 0.95 };
         (0..40).for_each(|i| crowd.add(if i % 4 < 2 { 80.0 } else { 110.0 }, 1.5 * noise(i)));
         assert_eq!(crowd.as_many(60.0, 100.0), 60.0);
     }

@@ -178,7 +178,7 @@ fn too_few(
     let expected = before.covered * (here.workers / before.workers - 1.0);
     let gain = if expected > GAIN_CLEAR * capacity.error { before.gain(here) } else { 1.0 };
     state.estimated = None;
-    let (most, limit) = settings.cap();
+    let (most, _) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
     // Of those that are allowed the fewest that the tolerance allows, as of those that are needed.
     let enough = whole(f64::from(most) * goal);
@@ -202,21 +202,7 @@ fn too_few(
         return move_refined(state, report, settings, wanted, reason);
     }
     if at_limit {
-        state.learn(here);
-        if workers > enough {
-            let reason = Reason::Limited { limit, wanted: whole(here.ray(goal)), workers: enough };
-            return move_to(state, report, settings, enough, reason);
-        }
-        state.phase = Phase::Converged;
-        state.has_converged = true;
-        if reports >= REPORTS_REMEMBERED {
-            state.block = Block::default();
-        }
-        let wanted = whole(here.ray(goal));
-        return match state.throttle.granted {
-            Some(granted) if granted < most => Reason::Throttled { granted },
-            _ => Reason::Limited { limit, wanted, workers },
-        };
+        return stay_limited(state, report, settings, here);
     }
     let wanted = if gain < GAIN_FULL {
         let curve = before.hyperbola(here, goal).unwrap_or(f64::INFINITY);
@@ -230,6 +216,28 @@ fn too_few(
     let wanted = whole(wanted.min(window_most));
     let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
     move_refined(state, report, settings, wanted, reason)
+}
+
+/// More would help, and are not allowed: as many as the limit makes worth it.
+fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let (most, limit) = settings.cap();
+    let enough = whole(f64::from(most) * settings.goal());
+    let wanted = whole(here.ray(settings.goal()));
+    state.learn(here);
+    if workers > enough {
+        let reason = Reason::Limited { limit, wanted, workers: enough };
+        return move_to(state, report, settings, enough, reason);
+    }
+    state.phase = Phase::Converged;
+    state.has_converged = true;
+    if reports >= REPORTS_REMEMBERED {
+        state.block = Block::default();
+    }
+    match state.throttle.granted {
+        Some(granted) if granted < most => Reason::Throttled { granted },
+        _ => Reason::Limited { limit, wanted, workers },
+    }
 }
 
 /// The count is good: it is looked at again now and then.
