@@ -116,11 +116,28 @@ fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
         // What lies between lets through four workers' batches.
         (report.stall_s, report.workers) = (0.15, 4.0);
         (report.window_full, report.queue_batches) = (0.9, 400.0);
+        report.ahead_batches = 432;
         let (next, _) = decide(&report, &state, &settings);
         assert!(next.target <= 10, "never more than the estimate");
         state = next;
     }
     assert_eq!(state.target, 4);
+}
+
+#[test]
+fn a_window_that_was_seen_full_bounds_the_count() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 4.0);
+    for _ in 0..80 {
+        let mut report = ideal.report(state.target);
+        // Twenty leases of one batch; of those in hand one in twenty waits for the window.
+        report.workers = f64::from(state.target).min(16.0) * 0.95;
+        report.stall_s = (4.0 / report.workers - report.step_s).max(0.0);
+        (report.window_full, report.ahead_batches) = (0.3, 20);
+        state = decide(&report, &state, &settings).0;
+    }
+    assert!((15..=18).contains(&state.target), "{}", state.target);
 }
 
 #[test]

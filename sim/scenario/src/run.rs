@@ -122,11 +122,18 @@ impl Run {
     pub fn reversals(&self, phase: usize) -> u32 {
         let mut last = 0;
         let mut turns = 0;
+        let mut follows = false;
         // A change of load is not noticed at once, and following it is no turn.
         let followed = if phase == 0 { 0 } else { FOLLOWED_REPORTS };
         let ticks = self.phase(phase).skip(followed);
         for tick in ticks.skip_while(|tick| !tick.has_converged).skip(1) {
+            // Where the load did change, what was noticed later begins later.
+            follows = phase > 0 && (follows && !tick.has_converged || names_a_change(&tick.reason));
             let way = (i64::from(tick.target) - i64::from(tick.before)).signum();
+            if follows {
+                last = 0;
+                continue;
+            }
             if way == 0 || matches!(tick.reason, Reason::Throttled { .. } | Reason::Retry { .. }) {
                 continue;
             }
@@ -135,4 +142,12 @@ impl Run {
         }
         turns
     }
+}
+
+/// Whether the policy says that the load changed.
+fn names_a_change(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::StepChanged { .. } | Reason::WorkerChanged { .. } | Reason::ModeChanged { .. }
+    )
 }

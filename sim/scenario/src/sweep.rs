@@ -46,6 +46,8 @@ const WAVES: u64 = 4;
 const WAVES_DECIDING: u64 = 32;
 const WAVES_LONG: u64 = 6;
 const DECIDING_BATCHES: u64 = 100_000;
+/// Rounds in which what decides is measured at length: each ends with another lowest count, or the last.
+const ROUNDS_MOST: usize = 16;
 /// Gain of half as many workers again below which yet more are not tried: what an endless number would
 /// gain is three times that.
 const GAIN_LEAST: f64 = 0.003;
@@ -104,8 +106,9 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     let mut tried: Vec<Tried> = grid(useful).into_iter().map(Tried::new).collect();
     tried.iter_mut().for_each(|tried| try_count(tried, WAVES));
     let tolerance = scenario.settings.tolerance.ln_1p();
-    // Twice: the first look at all may have been off by more than what is looked at again.
-    for _ in 0..2 {
+    // A count that looks best after one short look may only be lucky: until what is lowest was measured at length.
+    for _ in 0..ROUNDS_MOST {
+        let mut is_done = true;
         let curve = fit(&tried);
         let about = tried[first_below(&curve, best(&curve) + tolerance)].workers;
         let reach = (AROUND * f64::from(about)).ceil().max(2.0) as u32;
@@ -130,10 +133,14 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
             }
             // What was measured shortly is measured again with the others.
             *tried = Tried::new(tried.workers);
+            is_done = false;
             let wave = u64::from(tried.workers * world.split_batches * world.lease_splits);
             let waves = (DECIDING_BATCHES / wave).clamp(WAVES_LONG, WAVES_DECIDING);
             let seeds = if waves == WAVES_LONG { SEEDS / 2 } else { SEEDS };
             (0..seeds).for_each(|_| try_count(tried, waves));
+        }
+        if is_done {
+            break;
         }
     }
     conclude(phase, &tried, tolerance)

@@ -48,6 +48,16 @@ pub(super) struct Times {
     /// Relative deviations of one report's step and worker times.
     pub step_sigma: f64,
     pub work_sigma: f64,
+    /// What all reports under this load say, at whatever count.
+    pub step: Typical,
+    pub compute: Option<Typical>,
+}
+
+/// A mean and its standard error, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Typical {
+    pub mean_s: f64,
+    pub error_s: f64,
 }
 
 /// Running regression of y on x by Welford's updates.
@@ -74,13 +84,26 @@ impl Line {
         self.yy += dy * (y - self.y);
     }
 
+    /// Forgets as many of the oldest points as there are more than `most`, about.
+    pub fn forget(&mut self, most: f64) {
+        if self.count > most {
+            let kept = most / self.count;
+            for sum in [&mut self.count, &mut self.xx, &mut self.xy, &mut self.yy] {
+                *sum *= kept;
+            }
+        }
+    }
+
+    /// Variance of the points about the line through them; none below three.
+    pub fn residual(&self) -> Option<f64> {
+        let is_line = self.count >= 3.0 && self.xx > 0.0;
+        is_line.then(|| (self.yy - self.xy * self.xy / self.xx).max(0.0) / (self.count - 2.0))
+    }
+
     /// Slope and its standard error; none below three points.
     pub fn slope(&self) -> Option<(f64, f64)> {
-        if self.count < 3.0 || self.xx <= 0.0 {
-            return None;
-        }
+        let residual = self.residual()?;
         let slope = self.xy / self.xx;
-        let residual = (self.yy - slope * self.xy).max(0.0) / (self.count - 2.0);
         // Few points say little about their own scatter (Student's t).
         let few = 1.0 + 3.0 / (self.count - 2.0);
         Some((slope, few * (residual / self.xx).sqrt()))
@@ -102,6 +125,8 @@ pub(super) struct Capacity {
     pub workers: f64,
     /// Batches pile up although the trainer waits: what lies between them is the limit.
     pub downstream: bool,
+    /// It looks so, but is not certain.
+    pub may_be_downstream: bool,
 }
 
 impl Block {
@@ -129,6 +154,11 @@ impl Block {
         self.full < 0.05 * f64::from(self.reports)
     }
 
+    /// Mean workers at work.
+    pub fn workers(&self) -> f64 {
+        self.workers / f64::from(self.reports.max(1))
+    }
+
     /// Batches delivered within it.
     pub fn batches(&self) -> u64 {
         self.to_batch.saturating_sub(self.from_batch)
@@ -151,7 +181,7 @@ impl Block {
         // A queue cannot grow by more than is made, nor shrink by more than is taken.
         let growth = slope.clamp(-1.0, 10.0);
         let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
-        let downstream = stall > 0.05 && growth > 0.02 && growth > 3.0 * growth_error;
+        let piles_up = |certain: f64| stall > 0.05 && growth > (certain * growth_error).max(0.02);
         let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
         let error = stall_error.hypot(growth_error * (1.0 - stall));
         let (covered, error) = match self.by_times(times) {
@@ -169,7 +199,8 @@ impl Block {
             stall,
             full: self.full / reports,
             workers: self.workers / reports,
-            downstream,
+            downstream: piles_up(3.0),
+            may_be_downstream: piles_up(1.0),
         })
     }
 
@@ -186,12 +217,24 @@ impl Block {
 
     /// Capacity over demand by the times of workers and trainer, and its error.
     fn by_times(&self, times: &Times) -> Option<(f64, f64)> {
-        let work_s = self.worker_batch_s()?;
-        let step_s = self.step_s / f64::from(self.reports);
+        let reports = f64::from(self.reports);
+        let mut work_s = self.worker_batch_s()?;
+        let mut work_error = times.work_sigma / f64::from(self.work_reports).sqrt();
+        if let (Some(compute), Some((shared_s, _))) = (times.compute, self.shared_s()) {
+            let typical_s = compute.mean_s + shared_s;
+            let shared_error = work_error * shared_s / typical_s;
+            let typical_error = (compute.error_s / typical_s).hypot(shared_error);
+            if typical_error < work_error {
+                (work_s, work_error) = (typical_s, typical_error);
+            }
+        }
+        let mut step_s = self.step_s / reports;
+        let mut step_error = times.step_sigma / reports.sqrt();
+        if times.step.error_s < step_error * times.step.mean_s {
+            (step_s, step_error) = (times.step.mean_s, times.step.error_s / times.step.mean_s);
+        }
         // Those at work: others wait for the window, or died.
-        let covered = self.workers / f64::from(self.reports) * step_s / (work_s * times.clients);
-        let step_error = times.step_sigma / f64::from(self.reports).sqrt();
-        let work_error = times.work_sigma / f64::from(self.work_reports).sqrt();
+        let covered = self.workers / reports * step_s / (work_s * times.clients);
         let error = covered * step_error.hypot(work_error).hypot(UNSEEN);
         (covered.is_finite() && covered > 0.0).then_some((covered, error))
     }

@@ -7,13 +7,13 @@
 
 use super::{
     Phase, Reason, Report, Settings, State,
-    block::Capacity,
+    block::{Block, Capacity},
     capacity::{Point, whole},
     refine::{converge, judge},
     target::move_refined,
     thresholds::{
-        ALONE, BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_FULL, GAIN_NONE, LOAD_CHANGE,
-        REPORTS_GOOD, REPORTS_MOST, STEP_CONTENDED, WAITING,
+        ALONE, BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE,
+        LOAD_CHANGE, REPORTS_GOOD, REPORTS_MOST, STEP_CONTENDED, WAITING,
     },
 };
 
@@ -22,12 +22,24 @@ use super::{
 const REPORTS_HELD_BACK: u32 = 20;
 /// Standard error of what is covered at best, as a share of the demand: a third of the tolerance.
 const PLATEAU_ERROR: f64 = 0.01;
-/// Gain that more workers should have brought, in standard errors, to say that they brought none.
-const GAIN_CLEAR: f64 = 3.0;
 /// A trainer that waits less than this behind a full window does not wait.
 const STALL_SLIGHT: f64 = 0.02;
 /// Share of the count that must be idle before fewer are tried.
 const IDLE: f64 = 0.03;
+/// Standard error of the workers at work, as a share.
+const BUSY_ERROR: f64 = 0.008;
+/// Share of time with a full window from which it is the limit where its size says so too; and how often it is passed
+/// until those at work are an average.
+const WINDOW_FULL: f64 = 0.03;
+const WINDOWS_FEWEST: f64 = 10.0;
+/// What many more workers than a window keeps busy would still gain.
+const WINDOW_MORE: f64 = 0.02;
+/// Share of the count at work below which the others are not there because they find nothing to do.
+const AT_WORK: f64 = 0.85;
+/// The same where the trainer waits behind a full window; and of a count that a window of its size keeps busy: there some
+/// are idle now and then.
+const IDLE_HELD: f64 = 0.01;
+const IDLE_WINDOW: f64 = 0.06;
 /// By how much counts must differ for the gain of the greater one to tell.
 const GAIN_APART: f64 = 1.2;
 
@@ -41,8 +53,11 @@ pub(super) fn held_back(
     let (reports, workers) = (state.block.reports, state.target);
     let waits = capacity.stall > STALL_SLIGHT;
     // Workers come and go in waves here: an average needs several.
-    let fewest = if waits { REPORTS_HELD_BACK } else { REPORTS_GOOD };
-    let is_vague = waits && capacity.error > PLATEAU_ERROR && reports < REPORTS_MOST;
+    // A count that has converged is not moved by a moment either.
+    let is_slow = waits || state.has_converged;
+    let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
+    let is_vague =
+        is_slow && (is_brief(state) || capacity.error > PLATEAU_ERROR) && reports < REPORTS_MOST;
     if reports < fewest || is_vague {
         return Reason::Measuring { reports, workers };
     }
@@ -50,17 +65,39 @@ pub(super) fn held_back(
         return search(state, report, settings, capacity);
     }
     let count = f64::from(workers);
-    let busy = busy(capacity, count);
+    let is_full = lacks_work(capacity, count) || fills_window(state, report, capacity);
+    let busy = match is_full {
+        true => capacity.workers.clamp(1.0, count),
+        false => busy(capacity, count),
+    };
     let enough = whole(busy * settings.goal());
-    let is_less = enough < workers && count - busy > IDLE * count;
-    if !is_less {
+    let window_most = state.window_most(report);
+    let is_of_window = (window_most - count).abs() < (0.03 * count).max(1.5);
+    let idle = match waits && is_full {
+        true if is_of_window && state.crowd.alone(count) == count => IDLE_WINDOW,
+        true => IDLE_HELD,
+        false => IDLE,
+    };
+    let is_less = enough < workers && count - busy > idle * count;
+    if waits && state.has_converged {
         return converge(state, capacity);
+    }
+    if !is_less {
+        // Its workers are busy: whether they are too many by a few shows in what they cover.
+        return if waits {
+            converge(state, capacity)
+        } else {
+            judge(state, report, settings, capacity)
+        };
     }
     let here = Point { workers: count, covered: 1.0 - capacity.stall };
     let covered = if waits { here.covered } else { count / busy };
     if waits {
         // Fewer may do: the next count tells.
         state.plateau = Some(covered);
+        if is_full && waiting(state) <= WAITING {
+            return begin_window(state, report, settings, capacity);
+        }
         state.high = Some(here);
         state.low = None;
         state.tries = 0;
@@ -72,9 +109,65 @@ pub(super) fn held_back(
     move_refined(state, report, settings, enough, reason)
 }
 
+/// Whether what is known of a count is too little to be an average of those at work.
+fn is_brief(state: &State) -> bool {
+    let Block { reports, .. } = state.block;
+    (state.block.batches() as f64) < WINDOWS_FEWEST * state.window_batches
+        || reports < REPORTS_HELD_BACK
+}
+
+/// Whether the window lets no more than these be useful.
+pub(super) fn fills_window(state: &State, report: &Report, capacity: &Capacity) -> bool {
+    capacity.full > WINDOW_FULL && f64::from(state.target) + 1.0 >= state.window_most(report)
+}
+
+/// The window holds workers back: from here on those at work tell what a count covers.
+fn begin_window(
+    state: &mut State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> Reason {
+    let count = f64::from(state.target);
+    let covered = 1.0 - capacity.stall;
+    // A count that the window's size allows is a little below the best that more of them would make.
+    let is_best = count > state.window_most(report) + 1.0;
+    state.plateau = Some(if is_best { covered } else { covered * (1.0 + WINDOW_MORE) });
+    state.at_work = Some(Point { workers: capacity.workers.max(1.0), covered });
+    state.high = Some(Point { workers: count, covered });
+    state.low = None;
+    state.tries = 0;
+    state.estimated = None;
+    let workers = below(state, settings, capacity).min(state.target);
+    if workers == state.target {
+        return converge(state, capacity);
+    }
+    let reason = Reason::Surplus { covered, from: state.target, workers };
+    move_refined(state, report, settings, workers, reason)
+}
+
+/// What a count covers, told by those of it that are at work where the window is the limit: their number has no noise
+/// but that of the waves they come in.
+fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
+    let Some(at_work) = state.at_work else { return *capacity };
+    let count = f64::from(state.target);
+    let idle = (1.0 - capacity.workers / count).clamp(0.0, 1.0);
+    let generation = count * f64::from(report.lease_batches.max(1));
+    let waves = state.block.batches() as f64 / generation.max(1.0);
+    let busy = capacity.workers.max(1.0);
+    let covered = at_work.covered * state.crowd.alone(busy) / state.crowd.alone(at_work.workers);
+    let error = covered * BUSY_ERROR.hypot(idle * (1.0 - idle) / waves.max(1.0));
+    Capacity { covered, error, ..*capacity }
+}
+
+/// Whether workers are missing or idle for want of something to claim.
+pub(super) fn lacks_work(capacity: &Capacity, count: f64) -> bool {
+    capacity.full > BACKPRESSURE || capacity.workers < AT_WORK * count
+}
+
 /// Workers of this count that had work.
 fn busy(capacity: &Capacity, count: f64) -> f64 {
-    if capacity.full > BACKPRESSURE {
+    if lacks_work(capacity, count) {
         capacity.workers.clamp(1.0, count)
     } else {
         (count * (1.0 - capacity.stall) / capacity.covered).clamp(1.0, count)
@@ -106,10 +199,14 @@ pub(super) fn search(
     settings: &Settings,
     capacity: &Capacity,
 ) -> Reason {
+    let capacity = &by_busy(state, report, capacity);
     let (reports, workers) = (state.block.reports, state.target);
     let here = Point { workers: f64::from(workers), covered: capacity.covered.min(1.0) };
     let goal = plateau_goal(state, settings);
     let distance = (capacity.covered - goal).abs();
+    if state.at_work.is_some() && is_brief(state) && reports < REPORTS_MOST {
+        return Reason::Measuring { reports, workers };
+    }
     if reports < REPORTS_GOOD || (distance < CERTAIN * capacity.error && reports < REPORTS_MOST) {
         return Reason::Measuring { reports, workers };
     }
@@ -185,8 +282,13 @@ fn next_count(state: &State, settings: &Settings, capacity: &Capacity, high: &Po
 /// The count to try below one that is enough, where none is known that is not.
 pub(super) fn below(state: &State, settings: &Settings, capacity: &Capacity) -> u32 {
     let count = f64::from(state.target);
+    if let Some(at_work) = state.at_work {
+        // As many as are to be at work; where the window makes some of them wait, that shows.
+        let goal = plateau_goal(state, settings);
+        return whole(state.crowded(at_work.ray(goal), at_work.workers));
+    }
     let waits = waiting(state);
-    let knee = if capacity.full > BACKPRESSURE {
+    let knee = if lacks_work(capacity, count) {
         busy(capacity, count)
     } else if waits > WAITING {
         count * (1.0 - waits)

@@ -7,6 +7,7 @@ use super::{
     load::load_changed,
     refine::refine,
     target::move_to,
+    thresholds::BACKPRESSURE,
 };
 
 /// Reports of workers' times before a change of them is one of load.
@@ -47,6 +48,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     if state.mode != report.mode && !is_first {
         state.begin_mode();
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
+        state.before_until = state.settled_at;
         state.mode = report.mode;
         return Reason::ModeChanged { workers };
     }
@@ -60,7 +62,11 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     // Of a few splits before nothing can differ: right after a start they are one worker's.
     let is_known = state.work.samples >= WORK_SAMPLES;
     let work_before = work.and_then(|work_s| state.work.add(work_s)).filter(|_| is_known);
-    track_fresh(state, report);
+    track_fresh(state, report, settled);
+    // Nothing is ever further ahead than the window, and where it is full something is.
+    if report.window_full > BACKPRESSURE || state.window_batches > 0.0 {
+        state.window_batches = state.window_batches.max(report.ahead_batches as f64);
+    }
     if let (true, Some(times)) = (settled, report.worker_times()) {
         state.crowd.add(report.workers, times.compute_s);
     }

@@ -1,8 +1,12 @@
 //! The first target, from the times of one worker and of the trainer; and its renewals until it is measured.
 
 use super::{
-    Phase, Reason, Report, Settings, State, capacity::whole, load::rescale, target::move_to,
-    thresholds::ALONE, tracker::Tracker,
+    Phase, Reason, Report, Settings, State,
+    capacity::{Point, whole},
+    load::rescale,
+    target::move_to,
+    thresholds::ALONE,
+    tracker::Tracker,
 };
 
 /// Reports after an estimate at which it is renewed by the times measured meanwhile, and the share by which
@@ -18,8 +22,19 @@ const FOLLOWING: (f64, f64) = (0.8, 0.03);
 const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
 /// Reports of fresh times that count then: the earlier ones are of before.
 const FRESH_MOST: u32 = 4;
+/// The same when all of before has arrived: then noise is what is left, and each move puts off the measuring.
+const FRESH_LATE: u32 = 40;
 /// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
 const FRESH_FEWEST: u32 = 2;
+
+/// After a change of load: how much longer a worker takes than alone where it waits for others for certain, and the
+/// reports of it that tell how many would not.
+const MEETING: f64 = 1.2;
+const KNEE_FEWEST: u32 = 3;
+
+/// First estimates of so few workers wait for as many reports.
+const FEW: u32 = 8;
+const FEW_REPORTS: u32 = 3;
 
 /// A worker's batch takes this much longer than its times say where claims and flushes matter: three
 /// standard deviations of the quotient of two single reports.
@@ -27,12 +42,14 @@ const UNSEEN: f64 = 1.6;
 
 /// While there is only an estimate, follows what a worker takes by itself: what it waits for others
 /// at what they share does not count.
-pub(super) fn track_fresh(state: &mut State, report: &Report) {
+pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
     let is_wanted = state.estimated.is_some() || state.is_following;
     if let (true, Some(times)) = (is_wanted, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
-        if state.is_following {
-            state.fresh.samples = state.fresh.samples.min(FRESH_MOST - 1);
+        if state.is_following && !state.is_step {
+            let has_before = report.batches < state.before_until;
+            let most = if has_before { FRESH_MOST } else { FRESH_LATE };
+            state.fresh.samples = state.fresh.samples.min(most - 1);
             // Splits of before the change among those after it are no noise.
             state.fresh.vary_like(&state.work);
         }
@@ -42,8 +59,47 @@ pub(super) fn track_fresh(state: &mut State, report: &Report) {
             _ if state.is_following => alone_s,
             _ => ALONE * alone_s,
         };
-        state.fresh.add(times.compute_s + shared_s);
+        // Where only the step changed, what is asked is how workers do in their new number.
+        if settled || !(state.is_following && state.is_step) {
+            state.fresh.add(times.compute_s + shared_s);
+        }
+        let waiting = times.total_s() / (times.compute_s + times.shared_s().min(alone_s));
+        // Right after a move all begin together, and meet once.
+        if settled && state.is_following && waiting > MEETING {
+            state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
+            state.knee.add(report.workers / waiting);
+        }
     }
+}
+
+/// The count that times ask for, as far as a limit that is known lets it work.
+pub(super) fn estimated(state: &State, report: &Report, settings: &Settings) -> u32 {
+    whole(estimated_workers(state, report, settings))
+}
+
+fn estimated_workers(state: &State, report: &Report, settings: &Settings) -> f64 {
+    // What is best where workers wait for each other takes some that wait.
+    let needed = state.need * state.covered_before.unwrap_or(settings.goal());
+    state.crowded(needed, state.need_at).min(state.window_most(report))
+}
+
+/// After a change of load workers wait for each other at what they share: it lets through the work of fewer.
+fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reason> {
+    let workers = state.target;
+    let is_known =
+        state.is_following && state.plateau.is_none() && state.knee.samples >= KNEE_FEWEST;
+    let wanted = whole(state.knee.mean);
+    if !is_known || wanted >= workers {
+        return None;
+    }
+    let covered = (state.knee.mean / state.need).min(1.0);
+    state.plateau = Some(covered);
+    state.high = Some(Point { workers: f64::from(workers), covered });
+    state.low = None;
+    state.tries = 0;
+    state.estimated = None;
+    let reason = Reason::Contention { from: workers, workers: wanted };
+    Some(move_to(state, report, settings, wanted, reason))
 }
 
 /// Seconds of a worker for a batch by the rate at which they came; none where the window was full.
@@ -95,7 +151,13 @@ pub(super) fn starting(
     }
     state.estimated = Some(0);
     state.phase = Phase::Scaling;
-    let wanted = whole(state.need * settings.goal());
+    let wanted = estimated(state, report, settings);
+    // Of a few workers one more or less is a decision of its own: they are worth two more reports.
+    if wanted > 1 && wanted <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
+        state.phase = Phase::Starting;
+        state.estimated = None;
+        return Reason::Settling { workers };
+    }
     let reason = Reason::Estimate { worker_batch_s, step_s: state.step.mean, workers: wanted };
     move_to(state, report, settings, wanted, reason)
 }
@@ -109,7 +171,8 @@ pub(super) fn renew(
 ) -> Option<Reason> {
     let age = state.estimated? + 1;
     state.estimated = Some(age);
-    let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= 2;
+    let fewest = if state.is_following && state.is_step { FRESH_MOST } else { FRESH_FEWEST };
+    let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= fewest;
     let least = if state.is_following {
         (!settled || age <= FOLLOWING_REPORTS).then(|| following_least(state, age, has_fresh))?
     } else {
@@ -127,7 +190,10 @@ pub(super) fn renew(
         state.need_work_s = state.fresh.mean;
         state.need_at = report.workers.max(1.0);
     }
-    let count = state.crowded(state.need * settings.goal(), state.need_at);
+    if let Some(reason) = knee(state, report, settings) {
+        return Some(reason);
+    }
+    let count = estimated_workers(state, report, settings);
     let wanted = whole(count);
     let target = f64::from(state.target);
     let (difference, fewest) = match state.is_following {

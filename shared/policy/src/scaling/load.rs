@@ -1,10 +1,8 @@
 //! Changes of load: another step, or workers of another speed.
 
 use super::{
-    Phase, Reason, Report, Settings, State,
-    block::{Block, Line},
-    capacity::whole,
-    target::move_to,
+    Phase, Reason, Report, Settings, State, block::Block, capacity::whole, crowd::Crowd,
+    estimate::estimated, target::move_to, tracker::Tracker,
 };
 
 /// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
@@ -28,10 +26,13 @@ pub(super) fn load_changed(
         return None;
     }
     let workers = state.target;
+    let work_s = state.work.mean;
+    state.knee = Tracker::default();
     if let Some(before_s) = work_before {
+        state.covered_before = state.plateau;
         state.need *= state.work.mean / before_s;
         state.need_work_s = state.work.mean;
-        state.crowd = Line::default();
+        state.crowd = Crowd::default();
         state.forget_search();
     }
     let mut reason = Reason::WorkerChanged {
@@ -49,14 +50,15 @@ pub(super) fn load_changed(
     state.has_converged = false;
     state.block = Block::default();
     state.throttle = Default::default();
-    let wanted = wanted(state, settings);
+    let wanted = wanted(state, report, settings);
     if state.plateau.is_none() || step_before.is_some() {
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
-        // Splits of before the change are still among the first samples: begin without them.
-        if work_before.is_none() {
-            state.need_work_s = 0.0;
+        state.before_until = report.batches.saturating_add(report.ahead_batches);
+        state.is_step = work_before.is_none();
+        if state.is_step {
+            state.need_work_s = work_s;
         }
     }
     Some(move_to(state, report, settings, wanted, reason))
@@ -66,9 +68,11 @@ pub(super) fn load_changed(
 pub(super) fn rescale(state: &mut State, ratio: f64) {
     state.need /= ratio;
     state.need_step_s *= ratio;
-    for point in [&mut state.low, &mut state.high].into_iter().flatten() {
+    for point in [&mut state.low, &mut state.high, &mut state.at_work].into_iter().flatten() {
         point.covered *= ratio;
     }
+    state.covered_before =
+        state.covered_before.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
     // One that hardly held anybody back says nothing of what a faster trainer would meet.
     let plateau = state.plateau.filter(|covered| *covered < PLATEAU_LOW);
     let is_knee = state.is_following || state.phase == Phase::Converged;
@@ -86,10 +90,10 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
 }
 
 /// The count the search has come to.
-fn wanted(state: &State, settings: &Settings) -> u32 {
+fn wanted(state: &State, report: &Report, settings: &Settings) -> u32 {
     match (state.plateau, state.high) {
         (Some(_), Some(high)) => whole(high.workers),
-        _ => whole(state.crowded(state.need * settings.goal(), state.need_at)),
+        _ => estimated(state, report, settings),
     }
 }
 

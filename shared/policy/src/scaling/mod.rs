@@ -21,11 +21,11 @@ pub mod baselines;
 mod block;
 mod capacity;
 mod contention;
+mod crowd;
 mod decide;
 mod decision;
 mod estimate;
 mod load;
-
 mod refine;
 mod report;
 mod settings;

@@ -4,18 +4,18 @@ use super::{
     Phase, Reason, Report, Settings, State,
     block::{Block, Capacity, Times},
     capacity::{Point, whole},
-    contention::{below, held_back, search, waiting},
+    contention::{below, fills_window, held_back, lacks_work, search, waiting},
     target::{move_refined, move_to},
     thresholds::{
-        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_FULL, GAIN_NONE, REPORTS_GOOD, REPORTS_MOST,
-        STEP_CONTENDED, WAITING,
+        BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD,
+        REPORTS_MOST, STEP_CONTENDED, WAITING,
     },
 };
 
 /// Reports at one count before it is judged.
 const REPORTS_FEWEST: u32 = 3;
 /// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
-const DOUBT: f64 = 0.01;
+const DOUBT: f64 = 0.006;
 const DOUBT_WORKERS: f64 = 0.25;
 /// Share of the target at work below which a report says nothing about the target.
 const SHORT_HANDED: f64 = 0.7;
@@ -23,11 +23,15 @@ const SHORT_HANDED: f64 = 0.7;
 const SHORT_HANDED_REPORTS: u32 = 5;
 /// Reports of a converged count that are judged together.
 const REPORTS_REMEMBERED: u32 = 200;
+/// Reports after which a count is corrected for the last time by what is known, however little.
+const REPORTS_POLISH: u32 = 120;
 /// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
 const POLISH: f64 = 0.012;
 /// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
 /// none is moved for this.
 const CORRECTION: f64 = 0.02;
+/// Share of what fewer workers covered below which the load must have changed.
+const LESS: f64 = 0.85;
 /// Reports before workers are said to meet: what follows is a search.
 const REPORTS_CONTENTION: u32 = 10;
 
@@ -64,11 +68,17 @@ pub(super) fn refine(
         generation,
         step_sigma: state.step.sigma(),
         work_sigma: state.work.sigma(),
+        step: state.step.typical(),
+        compute: state.crowd.compute_at(state.block.workers()),
     };
     let due = due && state.block.batches() as f64 >= generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
-    if capacity.full > BACKPRESSURE || capacity.downstream {
+    if capacity.full > BACKPRESSURE
+        || capacity.downstream
+        || lacks_work(&capacity, f64::from(workers)) && report.throttled == 0
+        || fills_window(state, report, &capacity) && state.at_work.is_none()
+    {
         return held_back(state, report, settings, &capacity);
     }
     judge(state, report, settings, &capacity)
@@ -85,6 +95,10 @@ pub(super) fn judge(
     let count = f64::from(workers);
     let here = Point { workers: count, covered: capacity.covered };
     let certain = if state.has_converged { CERTAIN_CONVERGED } else { CERTAIN };
+    if capacity.may_be_downstream && reports < REPORTS_MOST {
+        // Then more workers would only make the pile grow.
+        return Reason::Measuring { reports, workers };
+    }
     if state.plateau.is_some() {
         return search(state, report, settings, capacity);
     }
@@ -117,13 +131,16 @@ pub(super) fn judge(
         );
     }
     let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
-    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_MOST) {
+    if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_POLISH) {
         return Reason::Measuring { reports, workers };
     }
     let wanted = whole(state.crowded(here.ray(settings.goal()), count));
     let off = f64::from(wanted.abs_diff(workers)) / count;
     let looks_right =
         workers >= fewest && workers <= whole(here.ray(1.0)) && (off < POLISH || count < 30.0);
+    if wanted > workers && !looks_right && waiting(state) > WAITING {
+        return too_few(state, report, settings, &here, capacity);
+    }
     let settled = converge(state, capacity);
     if looks_right || state.direction != 0 {
         return settled;
@@ -152,10 +169,16 @@ fn too_few(
     let (reports, workers) = (state.block.reports, state.target);
     let goal = settings.goal();
     let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
+    // More workers that cover so much less do not stand in each other's way: they have more to do.
+    if state.low.is_some_and(|low| here.covered + capacity.error < LESS * low.covered) {
+        state.forget_search();
+    }
     let before = state.low.unwrap_or(alone);
-    let gain = if here.workers > before.workers { before.gain(here) } else { 1.0 };
+    // What the noise of measuring hides is no sign of contention.
+    let expected = before.covered * (here.workers / before.workers - 1.0);
+    let gain = if expected > GAIN_CLEAR * capacity.error { before.gain(here) } else { 1.0 };
     state.estimated = None;
-    let (most, limit) = settings.cap();
+    let (most, _) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
     // Of those that are allowed the fewest that the tolerance allows, as of those that are needed.
     let enough = whole(f64::from(most) * goal);
@@ -179,21 +202,7 @@ fn too_few(
         return move_refined(state, report, settings, wanted, reason);
     }
     if at_limit {
-        state.learn(here);
-        if workers > enough {
-            let reason = Reason::Limited { limit, wanted: whole(here.ray(goal)), workers: enough };
-            return move_to(state, report, settings, enough, reason);
-        }
-        state.phase = Phase::Converged;
-        state.has_converged = true;
-        if reports >= REPORTS_REMEMBERED {
-            state.block = Block::default();
-        }
-        let wanted = whole(here.ray(goal));
-        return match state.throttle.granted {
-            Some(granted) if granted < most => Reason::Throttled { granted },
-            _ => Reason::Limited { limit, wanted, workers },
-        };
+        return stay_limited(state, report, settings, here);
     }
     let wanted = if gain < GAIN_FULL {
         let curve = before.hyperbola(here, goal).unwrap_or(f64::INFINITY);
@@ -203,9 +212,32 @@ fn too_few(
         state.crowded(here.ray(goal), here.workers)
     };
     state.low = Some(*here);
-    let wanted = whole(wanted);
+    let window_most = state.window_most(report).max(here.workers + 1.0);
+    let wanted = whole(wanted.min(window_most));
     let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
     move_refined(state, report, settings, wanted, reason)
+}
+
+/// More would help, and are not allowed: as many as the limit makes worth it.
+fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
+    let (reports, workers) = (state.block.reports, state.target);
+    let (most, limit) = settings.cap();
+    let enough = whole(f64::from(most) * settings.goal());
+    let wanted = whole(here.ray(settings.goal()));
+    state.learn(here);
+    if workers > enough {
+        let reason = Reason::Limited { limit, wanted, workers: enough };
+        return move_to(state, report, settings, enough, reason);
+    }
+    state.phase = Phase::Converged;
+    state.has_converged = true;
+    if reports >= REPORTS_REMEMBERED {
+        state.block = Block::default();
+    }
+    match state.throttle.granted {
+        Some(granted) if granted < most => Reason::Throttled { granted },
+        _ => Reason::Limited { limit, wanted, workers },
+    }
 }
 
 /// The count is good: it is looked at again now and then.

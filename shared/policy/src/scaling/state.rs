@@ -1,10 +1,7 @@
 //! What the policy remembers of a job between two reports: a few hundred bytes, kept in an item.
 
 use super::{
-    Settings,
-    block::{Block, Line},
-    capacity::Point,
-    throttle::Throttle,
+    Report, Settings, block::Block, capacity::Point, crowd::Crowd, throttle::Throttle,
     tracker::Tracker,
 };
 use serde::{Deserialize, Serialize};
@@ -22,13 +19,9 @@ pub enum Phase {
     Converged,
 }
 
-/// Standard errors from which on workers are said to slow each other: less than the 4 of other changes, as what is
-/// measured at the new count corrects it.
-const CROWD_CERTAIN: f64 = 3.0;
-/// Reports it takes to tell.
-const CROWD_REPORTS: f64 = 8.0;
-/// The numbers of workers it is told by must differ by this share of their mean (standard deviation).
-const CROWD_SPREAD: f64 = 0.1;
+/// Of a window's leases this share is at work at most: splits take now longer and now shorter, and the first that is
+/// not done holds all behind it.
+const WINDOW_USEFUL: f64 = 0.86;
 
 /// Unknown fields are ignored and missing ones begin empty, so that two versions can share an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -64,16 +57,29 @@ pub struct State {
     pub(super) need_step_s: f64,
     pub(super) need_at: f64,
     /// A worker's computing time over the workers at work: whether they slow each other.
-    pub(super) crowd: Line,
+    pub(super) crowd: Crowd,
     /// Reports since `need` was estimated from times alone; counts until it is measured.
     pub(super) estimated: Option<u32>,
     /// The estimate follows a change of load, whose count was known before.
     pub(super) is_following: bool,
+    /// Everything before this batch was handed out before it.
+    pub(super) before_until: u64,
+    /// That load is the trainer's step alone.
+    pub(super) is_step: bool,
     /// The most workers known to be too few, the fewest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
     /// Share of the demand that is covered at best, where workers meet.
     pub(super) plateau: Option<f64>,
+    /// Workers at work and what they cover, where the window is what holds the others back: how many of a count are at
+    /// work is counted exactly.
+    pub(super) at_work: Option<Point>,
+    /// Batches that workers may be ahead, as last seen; 0 before that.
+    pub(super) window_batches: f64,
+    /// Share of the demand that could be covered at best before what a batch costs changed.
+    pub(super) covered_before: Option<f64>,
+    /// Workers whose work what they share lets through, since the load changed.
+    pub(super) knee: Tracker,
     /// Steps of the search between `low` and `high`.
     pub(super) tries: u32,
     /// It has converged under this load.
@@ -99,7 +105,8 @@ impl State {
         self.need_step_s = 0.0;
         self.estimated = None;
         self.fresh.restart();
-        self.crowd = Line::default();
+        self.knee = Tracker::default();
+        self.crowd = Crowd::default();
         self.forget_search();
         self.phase = Phase::Starting;
     }
@@ -110,6 +117,9 @@ impl State {
         let before = *self;
         self.forget_workers();
         self.is_following = true;
+        self.is_step = false;
+        // What held workers back does so until the contrary shows.
+        self.covered_before = before.plateau;
         if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
             self.need = before.need;
             self.need_step_s = before.need_step_s;
@@ -126,30 +136,18 @@ impl State {
         self.need_at = here.workers;
         self.need_step_s = self.step.mean;
         self.estimated = None;
+        self.covered_before = None;
+    }
+
+    /// The most workers that a window keeps busy, where it has been seen full.
+    pub(super) fn window_most(&self, report: &Report) -> f64 {
+        let leases = self.window_batches / f64::from(report.lease_batches.max(1));
+        if leases > 0.0 { (WINDOW_USEFUL * leases).max(1.0) } else { f64::INFINITY }
     }
 
     /// Workers that do what `workers` would at the speed they have when `at` of them work.
     pub(super) fn crowded(&self, workers: f64, at: f64) -> f64 {
-        let slowing = self.slowing();
-        let alone = workers / (1.0 + slowing * at);
-        // Beyond four times as many every further one mostly slows the others.
-        let crowded = alone / (1.0 - slowing * alone).max(0.25);
-        if workers > at { crowded.max(workers) } else { crowded.min(workers) }
-    }
-
-    /// Share by which each further worker slows the others, where that is certain.
-    fn slowing(&self) -> f64 {
-        let Some((slope, error)) = self.crowd.slope() else { return 0.0 };
-        let alone_s = self.crowd.y - slope * self.crowd.x;
-        if self.crowd.count < CROWD_REPORTS {
-            return 0.0;
-        }
-        let spread = (self.crowd.xx / self.crowd.count).sqrt();
-        if spread < CROWD_SPREAD * self.crowd.x || slope < CROWD_CERTAIN * error || alone_s <= 0.0 {
-            return 0.0;
-        }
-        // More than a half of their time would be beyond what a straight line says.
-        (slope / alone_s).min(1.0 / self.crowd.x)
+        self.crowd.as_many(workers, at)
     }
 
     /// Forgets which counts were tried.
@@ -157,42 +155,9 @@ impl State {
         self.low = None;
         self.high = None;
         self.plateau = None;
+        self.at_work = None;
         self.tries = 0;
         self.direction = 0;
         self.has_converged = false;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Reports in which a worker computes for `alone_s`, and each further one slows it by a share.
-    fn crowd(alone_s: f64, slowing: f64, counts: &[f64]) -> State {
-        let mut state = State::default();
-        for (i, workers) in counts.iter().cycle().take(24).enumerate() {
-            let noise = if i % 2 == 0 { 1.02 } else { 0.98 };
-            state.crowd.add(*workers, alone_s * (1.0 + slowing * workers) * noise);
-        }
-        state
-    }
-
-    #[test]
-    fn workers_that_slow_each_other_need_more_than_in_proportion() {
-        let state = crowd(2.0, 0.004, &[20.0, 100.0, 60.0]);
-        // At 100 they take 1.4 times as long as alone: 142.9 without that, and 333 with it.
-        let doubled = state.crowded(200.0, 100.0);
-        assert!((300.0..370.0).contains(&doubled), "{doubled}");
-        let halved = state.crowded(50.0, 100.0);
-        assert!((40.0..43.0).contains(&halved), "{halved}");
-    }
-
-    #[test]
-    fn what_is_not_certain_is_not_said() {
-        for state in [crowd(2.0, 0.0, &[20.0, 100.0, 60.0]), crowd(2.0, 0.1, &[20.0, 20.1])] {
-            assert_eq!(state.crowded(200.0, 100.0), 200.0);
-            assert_eq!(state.crowded(50.0, 100.0), 50.0);
-        }
-        assert_eq!(State::default().crowded(3.0, 1.0), 3.0);
     }
 }

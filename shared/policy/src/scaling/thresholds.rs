@@ -22,3 +22,5 @@ pub(super) const WAITING: f64 = 0.04;
 pub(super) const ALONE: f64 = 1.25;
 /// A converged count that covers this much less or more has met another load, whatever changed.
 pub(super) const LOAD_CHANGE: std::ops::Range<f64> = 0.7..1.6;
+/// Gain that more workers should have brought, in standard errors, to say that they brought none.
+pub(super) const GAIN_CLEAR: f64 = 3.0;

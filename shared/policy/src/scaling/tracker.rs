@@ -5,6 +5,7 @@
 //! value that doubles or halves (0.69) is noticed by its second sample (one alone may be a pause of the
 //! trainer), one that moves by a third by its third or fourth.
 
+use super::block::Typical;
 use serde::{Deserialize, Serialize};
 
 /// Moves of the mean up to this (in logarithm) are noise.
@@ -12,7 +13,7 @@ const ALLOWANCE: f64 = 0.1;
 /// The sum at which a change is certain.
 const THRESHOLD: f64 = 0.75;
 /// Samples the mean remembers: more would make it blind to slow drift.
-const MEMORY: u32 = 60;
+const MEMORY: u32 = 120;
 
 /// Mean of positive samples since the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -61,6 +62,12 @@ impl Tracker {
     pub fn sigma(&self) -> f64 {
         // The mean absolute deviation of a normal variable is 0.8 standard deviations.
         if self.spread_samples < 8 { 0.1 } else { (1.25 * self.spread).clamp(0.01, 0.4) }
+    }
+
+    /// The mean and its standard error.
+    pub fn typical(&self) -> Typical {
+        let error_s = self.mean * self.sigma() / f64::from(self.samples.max(1)).sqrt();
+        Typical { mean_s: self.mean, error_s }
     }
 
     /// Forgets the mean, not how much samples vary.
