@@ -50,7 +50,7 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
         Some(data) => parse_source(data, Path::new("."))?,
         None => {
             let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            Source::parse_all(pipeline.pipeline.source_paths(), base).map_err(Failure::usage)?
+            Source::parse_all(&pipeline.pipeline.source_paths(), base).map_err(Failure::usage)?
         }
     };
     train(&args.train, "run", pipeline, source).await

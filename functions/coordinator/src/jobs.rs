@@ -9,13 +9,13 @@ use crate::{
     store::{busy, invalid},
 };
 use bytes::Bytes;
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 use gristmill_protocol::{
     Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, keys,
 };
 use gristmill_splits::{
-    Outcome, SplitPlan,
+    Member, Outcome, SplitPlan,
     job::JobState,
     order::{Ramp, default_r},
 };
@@ -39,7 +39,8 @@ impl Coordinator {
         }
         let n_files = u32::try_from(dataset.files.len())
             .map_err(|_| invalid("the dataset has more files than can be counted"))?;
-        let dataset_version = dataset.version(pipeline.source().format.name());
+        check_members(pipeline.source(), dataset)?;
+        let dataset_version = dataset.version(&pipeline.source().stored_as());
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
         let caching = self.begin_caching(job, &wanted).await?;
@@ -108,9 +109,10 @@ impl Coordinator {
         if records.len() != listing.files.len() {
             return Err(busy("the index is not complete yet"));
         }
-        let files = listing.files.into_iter().zip(records);
+        let Dataset { bucket, files, members } = listing;
+        let files = files.into_iter().zip(records);
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
-        let manifest = Manifest { bucket: listing.bucket, files };
+        let manifest = Manifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
@@ -158,13 +160,12 @@ impl Coordinator {
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
-        let files = manifest.records();
-        let stored_records: u64 = files.iter().map(|&records| u64::from(records)).sum();
-        let stored: u64 = manifest.files.iter().map(|file| file.file.size).sum();
-        let record_bytes = pipeline.bytes_per_record(stored / stored_records.max(1));
+        let record_bytes = pipeline.bytes_per_record(stored_bytes_per_record(manifest));
+        let records = manifest.records();
+        let members = members(pipeline.source(), manifest, &records)?;
         let ops = pipeline.dataset_ops();
         let view = |split_records| {
-            let plan = SplitPlan::of_view(&files, split_records, &ops);
+            let plan = SplitPlan::of_zip(&members, split_records, &ops);
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
@@ -203,6 +204,45 @@ impl Coordinator {
     }
 }
 
+/// Refuses files that are not those of the pipeline's datasets.
+fn check_members(source: &Source, dataset: &Dataset) -> Result<(), Refusal> {
+    let (wanted, found) = (source.members().count(), dataset.members.count());
+    if wanted != found {
+        return Err(invalid(format!(
+            "the pipeline reads {wanted} datasets side by side, and the files of {found} are listed"
+        )));
+    }
+    match dataset.members.divide(&dataset.files) {
+        Some(files) if files.iter().all(|files| !files.is_empty()) => Ok(()),
+        _ => Err(invalid("one of the datasets of a zip has no files: name at least one for each")),
+    }
+}
+
+/// The datasets of a job as splits are made of them.
+fn members<'a>(
+    source: &Source,
+    manifest: &Manifest,
+    records: &'a [u32],
+) -> Result<Vec<Member<'a>>, Refusal> {
+    let divided = manifest.members.divide(records);
+    let divided = divided.ok_or_else(|| invalid("the index is that of other datasets"))?;
+    let member = |(source, records_per_file): (&Source, &'a [u32])| Member {
+        records_per_file,
+        times: source.repeat,
+    };
+    Ok(source.members().zip(divided).map(member).collect())
+}
+
+/// Bytes that a record has where it is stored, with what is zipped to it.
+fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
+    let of_one = |files: &[ManifestFile]| {
+        let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
+        files.iter().map(|file| file.file.size).sum::<u64>() / records.max(1)
+    };
+    let divided = manifest.members.divide(&manifest.files).unwrap_or_default();
+    divided.into_iter().map(of_one).sum()
+}
+
 /// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
     Pipeline::from_canonical(&spec.pipeline)
@@ -232,7 +272,7 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
     }
     // The pipelines are the same.
     let pipeline = pipeline_of(&item.spec)?;
-    if item.dataset_version != dataset.version(pipeline.source().format.name()) {
+    if item.dataset_version != dataset.version(&pipeline.source().stored_as()) {
         return Err(invalid(format!(
             "job {job} exists over another dataset, or its files have changed since: \
              choose another job name"

@@ -25,6 +25,7 @@ mod split;
 mod staging;
 mod step;
 pub mod user;
+mod zip;
 
 pub use assets::Assets;
 pub use compiler::Compiler;
@@ -33,7 +34,7 @@ pub use metrics::OpMetrics;
 pub use program::Program;
 pub use resume::ResumeInput;
 pub use run::Scratch;
-pub use split::{Part, Pick, SplitInput, SplitOutput};
+pub use split::{Part, Pick, SplitInput, SplitOutput, Zipped};
 
 /// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and
 /// tokenises. Our own kernels are covered by those versions.
