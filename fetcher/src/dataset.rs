@@ -168,10 +168,7 @@ pub enum ListError {
     TooMany { bucket: String, pattern: String, files: usize },
     #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
     Folders(usize),
-    #[error(
-        "the pipeline zips datasets, whose paths stand in its file: leave out `--data`, and use `run`, \
-         not `demo`"
-    )]
+    #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
     Zipped,
     #[error("cannot describe the images: {0}")]
     Stored(serde_json::Error),

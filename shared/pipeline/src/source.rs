@@ -188,6 +188,19 @@ impl Source {
         self.members().map(|source| source.format.name()).collect::<Vec<_>>().join("+")
     }
 
+    /// What is read, for saying how that of two pipelines differs: of a zip, dataset by dataset.
+    pub(crate) fn described(&self) -> serde_json::Value {
+        // Plain data without maps of other keys than text always has a JSON form.
+        if !self.is_zip() {
+            return serde_json::to_value(self).unwrap_or_default();
+        }
+        let dataset = |(i, source): (usize, &Source)| {
+            let value = serde_json::to_value(zip::Alone(source)).unwrap_or_default();
+            (format!("dataset {i}"), value)
+        };
+        serde_json::Value::Object((1..).zip(self.members()).map(dataset).collect())
+    }
+
     /// The `source` of a pipeline file.
     pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new(WHAT, node)?;

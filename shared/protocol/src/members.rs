@@ -63,6 +63,8 @@ impl fmt::Display for Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Dataset, SourceFile};
+    use gristmill_types::Fingerprint;
 
     #[test]
     fn files_are_those_of_datasets_one_after_the_other() {
@@ -73,6 +75,23 @@ mod tests {
         assert_eq!(members.divide(&["a", "b"]), None);
         assert_eq!(members.divide(&["a", "b", "c", "d"]), None);
         assert_eq!(members.to_string(), " 2 0 1");
+    }
+
+    #[test]
+    fn what_is_stored_of_one_dataset_is_as_before_there_were_several() {
+        let file = SourceFile { key: "k".into(), size: 7, etag: "e".into() };
+        let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
+        let one = Dataset::one("b", vec![file.clone()]);
+        let version = Fingerprint::of("gristmill dataset v2", lines.as_bytes());
+        assert_eq!(one.version("jsonl"), version);
+        let stored = r#"{"bucket":"b","files":[{"key":"k","size":7,"etag":"e"}]}"#;
+        assert_eq!(serde_json::to_string(&one).unwrap(), stored);
+        assert_eq!(serde_json::from_str::<Dataset>(stored).unwrap(), one);
+        let members = Members::of(vec![1, 1]);
+        let two = Dataset { files: vec![file.clone(), file], members, ..one };
+        let stored = serde_json::to_string(&two).unwrap();
+        assert!(stored.ends_with(r#","members":[1,1]}"#), "{stored}");
+        assert_eq!(serde_json::from_str::<Dataset>(&stored).unwrap(), two);
     }
 
     #[test]

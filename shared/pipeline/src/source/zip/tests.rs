@@ -69,6 +69,13 @@ fn the_canonical_form_has_all_datasets_and_none_of_their_paths() {
     named.sort_unstable();
     named.dedup();
     assert_eq!(named.len(), all.len());
+    // What differs from another pipeline's is told by dataset.
+    let cached = pipeline(&repeated, "autocache, ").unwrap();
+    let described = cached.described_prefix(&cached.cache_points()[0], 0).source;
+    assert_eq!(
+        (&described["dataset 1"]["repeat"], &described["dataset 2"]["repeat"]),
+        (&serde_json::Value::Null, &3.into())
+    );
 }
 
 #[test]
