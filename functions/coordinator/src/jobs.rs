@@ -294,3 +294,59 @@ pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
         _ => invalid(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_protocol::{Members, SourceFile};
+
+    fn pipeline(source: &str) -> Pipeline {
+        Pipeline::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n")).unwrap()
+    }
+
+    fn zip() -> Pipeline {
+        pipeline(
+            "{ zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
+             { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }",
+        )
+    }
+
+    fn dataset(sizes: &[u64], members: &[u32]) -> Dataset {
+        let file = |&size: &u64| SourceFile { key: "k".into(), size, etag: "e".into() };
+        let files = sizes.iter().map(file).collect();
+        Dataset { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+    }
+
+    #[test]
+    fn files_must_be_those_of_the_pipelines_datasets() {
+        let refused = |pipeline: &Pipeline, members: &[u32]| {
+            check_members(pipeline.source(), &dataset(&[1, 1, 1], members)).err()
+        };
+        let alone = pipeline("{ jsonl: a, features: { x: { dtype: i64 } } }");
+        assert!(refused(&alone, &[]).is_none() && refused(&zip(), &[2, 1]).is_none());
+        for (pipeline, members, words) in [
+            (&alone, &[2, 1][..], "reads 1 datasets side by side, and the files of 2"),
+            (&zip(), &[], "reads 2 datasets side by side, and the files of 1"),
+            (&zip(), &[3, 0], "has no files"),
+            (&zip(), &[3, 1], "has no files"),
+        ] {
+            let refusal = refused(pipeline, members).unwrap();
+            assert!(refusal.message.contains(words), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_zip_is_planned_by_its_shortest_dataset_and_the_bytes_of_all() {
+        let Dataset { bucket, files, members: of } = dataset(&[1000, 3000, 200], &[2, 1]);
+        let records = [20, 30, 2];
+        let files = files.into_iter().zip(records);
+        let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
+        let manifest = Manifest { bucket, files, members: of };
+        // 4,000 bytes of 50 records, and 200 of 2.
+        assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
+        let records = manifest.records();
+        let members = members(zip().source(), &manifest, &records).unwrap();
+        let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
+        assert_eq!((plan.records(), plan.n_splits()), (20, 5));
+    }
+}
