@@ -5,7 +5,7 @@ use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, 
 use gristmill_executor::Compiler;
 use gristmill_fetcher::Authored;
 use gristmill_pipeline::{
-    FieldSchema, Pipeline, Source,
+    FieldSchema, Pipeline, Schema, Source, Stage,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
 };
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
             "passes": passes(&notes, &steps),
             "steps": steps,
             "batch_size": after.batch_size(),
-            "output": after.output_schema(),
+            "output": after.delivered_schema(),
         });
         say!("{result}");
         return Ok(());
@@ -67,9 +67,27 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// An operator on its way from source to trainer, with what is on the edge after it.
+struct Edge<'a> {
+    stage: &'a Stage,
+    schema: &'a Schema,
+    factor: Factor,
+    /// `worker` or `fetcher`.
+    runs_in: &'static str,
+}
+
+/// Every operator: those of workers, then those that the fetcher applies to what was delivered.
+fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>> {
+    let edges = |(((stage, schema), factor), runs_in)| Edge { stage, schema, factor, runs_in };
+    let in_workers = pipeline.stages().iter().zip(&pipeline.schemas()[1..]);
+    let in_workers = in_workers.zip(pipeline.factors(measured)).zip(std::iter::repeat("worker"));
+    let after = pipeline.deliver().stages.iter().zip(&pipeline.finishing_schemas()[1..]);
+    let after = after.zip(pipeline.finishing_factors()).zip(std::iter::repeat("fetcher"));
+    in_workers.map(edges).chain(after.map(edges)).collect()
+}
+
 /// The source and every operator with what is on the edge after it.
 fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
-    let factors = pipeline.factors(measured);
     let mut source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
     if pipeline.source().is_zip() {
         let member = |source: &Source| {
@@ -78,8 +96,8 @@ fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
         };
         source["zip"] = pipeline.source().members().map(member).collect();
     }
-    let ops = pipeline.stages().iter().zip(&pipeline.schemas()[1..]).zip(factors);
-    let op = ops.map(|((stage, schema), Factor { inflation_factor, basis })| {
+    let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
+        let Edge { stage, schema, factor: Factor { inflation_factor, basis }, runs_in } = edge;
         let declared = stage.op.declaration();
         json!({
             "op": stage.op.name(),
@@ -91,12 +109,13 @@ fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
             "scope": declared.scope,
             "cardinality": declared.cardinality,
             "randomness": declared.randomness,
+            "runs_in": runs_in,
             "schema": schema,
             "inflation_factor": inflation_factor,
             "basis": basis,
         })
     });
-    [source].into_iter().chain(op).collect()
+    [source].into_iter().chain(ops).collect()
 }
 
 fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
@@ -116,33 +135,33 @@ fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
 fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     let mut text = String::new();
     let shown = |(name, field): (&String, &FieldSchema)| format!("{name}: {field}");
-    let schema = |i: usize| {
-        let fields = pipeline.schemas()[i].fields.iter();
-        fields.map(shown).collect::<Vec<_>>().join(", ")
-    };
+    let fields = |schema: &Schema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let records = &pipeline.schemas()[0];
     // Writing to a string does not fail.
     let _ = match pipeline.source().is_zip() {
         true => writeln!(text, "  zip of"),
-        false => writeln!(text, "  {:<28} {:>9}  {}", "source", "", schema(0)),
+        false => writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)),
     };
     for source in pipeline.source().members().filter(|_| pipeline.source().is_zip()) {
-        let own = pipeline.schemas()[0].fields.iter();
-        let own = own.filter(|(name, _)| source.features.contains_key(*name));
+        let own = records.fields.iter().filter(|(name, _)| source.features.contains_key(*name));
         let own = own.map(shown).collect::<Vec<_>>().join(", ");
         let times =
             if source.repeat == 1 { String::new() } else { format!(", {} times", source.repeat) };
         let name = format!("  {}{times}", source.format.name());
         let _ = writeln!(text, "  {name:<28} {:>9}  {own}", "");
     }
-    let factors = pipeline.factors(measured);
-    for (i, (stage, factor)) in pipeline.stages().iter().zip(factors).enumerate() {
+    for Edge { stage, schema, factor, runs_in } in operators_of(pipeline, measured) {
         let mark = match factor.basis {
             Basis::Static | Basis::Unknown => "",
             Basis::Typical => "~",
             Basis::Sampled => "*",
         };
         let factor = factor.inflation_factor.map_or(String::new(), |f| format!("x{f:.2}{mark}"));
-        let _ = writeln!(text, "  {:<28} {factor:>9}  {}", stage.op.name(), schema(i + 1));
+        let name = match runs_in {
+            "fetcher" => format!("{} (in the fetcher)", stage.op.name()),
+            _ => stage.op.name().to_owned(),
+        };
+        let _ = writeln!(text, "  {name:<28} {factor:>9}  {}", fields(schema));
     }
     text
 }
@@ -157,6 +176,9 @@ fn sentence(note: &Note) -> String {
         }
         Change::Refused { across } => {
             format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")
+        }
+        Change::ToFetcher { .. } => {
+            format!("{pass}: `{op}`{place} is left to the fetcher: {reason}")
         }
     }
 }

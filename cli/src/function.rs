@@ -2,7 +2,7 @@
 //! wiring as the deployed functions' `main`.
 
 use crate::{failure::Failure, operators};
-use gristmill_aws::{Aws, Settings};
+use gristmill_aws::{Aws, Settings, function_memory_mb};
 use gristmill_coordinator::Coordinator;
 use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
@@ -60,7 +60,7 @@ async fn worker() -> Wired {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
-        compute: Compute::Threads,
+        compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
         operators: operators::get(),
         config: RunnerConfig {
             ns: settings.ns.clone(),

@@ -310,3 +310,24 @@ fn names_that_point_elsewhere_are_only_names() -> Result<()> {
     assert_eq!(report["elements_delivered"], 6, "three records in each of two epochs");
     Ok(())
 }
+
+#[test]
+fn batches_are_the_same_whoever_normalises() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    fs::create_dir(dir.path("archives"))?;
+    fs::write(dir.path("archives/set-0.tar"), archive(&members()))?;
+    // 30 pictures in batches of 4: the last batch is joined from what splits leave over.
+    let run = |order: &str, more: &[&str]| -> Result<Value> {
+        let ops = "ops: [decode, random_resized_crop: { size: 17 }, normalise: { mean: [0.4, 0.5, 0.6], std: [0.2, 0.3, 0.4] }, layout: { to: nchw }, batch: { size: 4 }]\n";
+        let text = format!("{order}{WEBDATASET}{ops}");
+        let more = [&["--split-batches", "3"], more].concat();
+        Ok(report(&run_text(&dir, &text, &dir.path("archives"), &more)?))
+    };
+    let in_fetcher = run("", &[])?;
+    let in_workers = run("auto_order: false\n", &[])?;
+    assert_eq!(in_fetcher["elements_delivered"], 2 * PICTURES);
+    assert_eq!(in_fetcher["batches_blake3"], in_workers["batches_blake3"]);
+    let local = run("", &["--workers", "0", "--local-workers", "1"])?;
+    assert_eq!(local["batches_blake3"], in_workers["batches_blake3"]);
+    Ok(())
+}

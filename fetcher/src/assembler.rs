@@ -9,7 +9,7 @@ use crate::{
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
-use gristmill_executor::Program;
+use gristmill_executor::{Finisher, Program};
 use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
 use gristmill_ports::{BufferPool, Clock};
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
@@ -94,6 +94,8 @@ fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
 pub(crate) struct Assembler {
     /// Knows how batches are padded.
     program: Arc<Program>,
+    /// Does what is left to do to every batch.
+    finisher: Option<Finisher>,
     plan: Plan,
     epochs: Epoch,
     resume: (Epoch, u64),
@@ -111,7 +113,7 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     pub fn new(
-        program: Arc<Program>,
+        (program, finisher): (Arc<Program>, Option<Finisher>),
         plan: Plan,
         epochs: Epoch,
         resume: (Epoch, u64),
@@ -122,6 +124,7 @@ impl Assembler {
         let Start { joiner, totals, .. } = start;
         Self {
             program,
+            finisher,
             plan,
             epochs,
             resume,
@@ -251,6 +254,18 @@ impl Assembler {
                 let joined = self.buffers.lend(joined.map_err(|error| bad(entry, &error))?);
                 self.padded(joined).map_err(|error| bad(entry, &error))?
             }
+        };
+        let finisher = self.finisher.as_mut();
+        let frame = match finisher {
+            Some(finisher) => {
+                let frame = Frame::parse(frame, &Limits::default());
+                let buffers = &mut self.buffers;
+                let finished = frame.and_then(|frame| {
+                    finisher.finish(&frame, &Limits::default(), |bytes| buffers.take(bytes))
+                });
+                self.buffers.lend(finished.map_err(|error| bad(entry, &error))?)
+            }
+            None => frame,
         };
         let batch = Batch { epoch: entry.epoch, g, rows, frame };
         room.send(Assembled::Batch { batch, resume_place });

@@ -11,7 +11,8 @@ use crate::{
     progress::Progress,
     waits::{StageClock, Waits},
 };
-use gristmill_executor::user::Operators;
+use gristmill_executor::{Finisher, user::Operators};
+use gristmill_pipeline::Pipeline;
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
@@ -74,7 +75,7 @@ impl FetcherPorts {
             coordinator,
             objects,
             clock: Arc::new(SystemClock),
-            compute: Compute::Threads,
+            compute: Compute::default(),
             operators: Arc::default(),
         }
     }
@@ -410,6 +411,13 @@ fn run_error(error: RunError) -> FetchError {
     FetchError::Refused(error.to_string())
 }
 
+/// What is left to the fetcher of the job's pipeline.
+fn finisher(view: &JobView) -> Result<Option<Finisher>, FetchError> {
+    let pipeline = Pipeline::from_canonical(&view.spec.pipeline);
+    let pipeline = pipeline.map_err(|error| FetchError::Refused(error.to_string()))?;
+    Finisher::compile(&pipeline).map_err(|error| FetchError::Refused(error.to_string()))
+}
+
 /// Downloads and joins from `resume` to the end of the run; an error ends it for everybody.
 async fn stream(
     downloader: Downloader,
@@ -428,7 +436,7 @@ async fn stream(
         let (place, next) = (start.place, (resume.0, start.joiner.position()));
         progress.starts_at(place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
-        let program = Arc::clone(&downloader.context.program);
+        let program = (Arc::clone(&downloader.context.program), finisher(&view)?);
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
         let assembler = Assembler::new(program, plan, epochs, resume, start, to, stages);

@@ -1,6 +1,6 @@
 //! Whole pipelines in the executor alone, on one core and on all.
 
-use super::{Failure, floor, tokens};
+use super::{Failure, floor, thread_cpu, tokens};
 use crate::output::say;
 use crate::{args::BenchPipelinesArgs, dataset::DatasetSpec, train};
 use bytes::Bytes;
@@ -25,8 +25,15 @@ struct Study {
     pipeline: String,
     /// Directory below the data, and how its files' names begin.
     files: (&'static str, &'static str),
-    /// Whether its floor is that of the ResNet kernels, and with antialiasing.
-    floor: Option<bool>,
+    floor: Floor,
+}
+
+/// What is measured beside a pipeline: its kernels in a bare loop.
+enum Floor {
+    /// The libraries that the ResNet kernels are made of, called without us.
+    Libraries { antialias: bool },
+    /// Our own kernels.
+    Kernels,
 }
 
 const IMAGES: (&str, &str) = ("images", "train-");
@@ -37,19 +44,22 @@ fn studies() -> Vec<Study> {
         variant,
         pipeline: include_str!("p1.yaml").replace("ANTIALIAS", &antialias.to_string()),
         files: IMAGES,
-        floor: Some(antialias),
+        floor: Floor::Libraries { antialias },
     };
+    // What the fetcher would do is measured as well: it is work that the peers do.
+    let simclr = include_str!("../../../examples/simclr.yaml");
+    let simclr = simclr.replace("  - scale\n", "  - scale: { keep_position: true }\n");
     let example = |name, pipeline: &str, files| Study {
         name,
         variant: "",
         pipeline: pipeline.to_owned(),
         files,
-        floor: None,
+        floor: Floor::Kernels,
     };
     vec![
         resnet("antialias", true),
         resnet("no_antialias", false),
-        example("p2", include_str!("../../../examples/simclr.yaml"), IMAGES),
+        example("p2", &simclr, IMAGES),
         example("p4", include_str!("../../../examples/nlp.yaml"), ("tokens", "tokens-")),
     ]
 }
@@ -91,9 +101,11 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
                     study.name, study.variant, figures.samples_per_s, figures.cpu_ms_per_sample
                 );
             }
-            if let Some(antialias) = study.floor {
-                floors.entry(i).or_default().push(resnet_floor(&shards, antialias, args.seconds)?);
-            }
+            let floor = match study.floor {
+                Floor::Libraries { antialias } => resnet_floor(&shards, antialias, args.seconds)?,
+                Floor::Kernels => kernels_floor(&program, &shards, args.seconds)?,
+            };
+            floors.entry(i).or_default().push(floor);
         }
     }
     let mut rows = Vec::new();
@@ -230,6 +242,34 @@ fn measure(
         cpu_ms_per_sample: cpu.as_secs_f64() * 1e3 / samples,
         mb_peak_rss: peak_rss_mb(),
     })
+}
+
+/// CPU milliseconds a record for the pipeline's kernels, on the first shards.
+fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f64, Failure> {
+    let mut files = Vec::new();
+    for shard in shards.iter().take(4) {
+        files.push((Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?), shard));
+    }
+    let mut scratch = program.scratch();
+    let (began, before, mut records) = (Instant::now(), thread_cpu(), 0_u64);
+    for (at, (data, shard)) in (0_u32..).zip(files.iter().cycle()) {
+        if began.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+        let (data, n_records) = (data.clone(), shard.index.len());
+        let part = Part {
+            first: RecordKey { file: at % files.len() as u32, record: 0 },
+            n_records,
+            data,
+            index: &shard.index,
+        };
+        let epoch = at / files.len() as u32;
+        let copied = program.run_kernels(&mut scratch, &part, epoch).map_err(Failure::failed)?;
+        std::hint::black_box(copied);
+        records += u64::from(n_records);
+    }
+    let cpu = thread_cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e3 / records.max(1) as f64)
 }
 
 /// The floor on the images of the first shards.

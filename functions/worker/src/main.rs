@@ -1,6 +1,6 @@
 //! The worker function: wiring only.
 
-use gristmill_aws::{Aws, Settings};
+use gristmill_aws::{Aws, Settings, function_memory_mb};
 use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_worker::WorkerFunction;
@@ -16,7 +16,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
-        compute: Compute::Threads,
+        compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
         operators: Arc::default(),
         config: RunnerConfig {
             ns: settings.ns.clone(),

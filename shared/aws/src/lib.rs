@@ -26,5 +26,5 @@ pub use objects::S3Objects;
 pub use probes::{
     BucketRights, Caller, DeployedFunction, Heard, PROBE_DEADLINE, Probes, Quota, Trouble,
 };
-pub use settings::{Settings, SettingsError};
+pub use settings::{Settings, SettingsError, function_memory_mb};
 pub use table::DynamoTable;

@@ -14,6 +14,8 @@ const CACHE_GIB: &str = "GRISTMILL_CACHE_GIB";
 const METRICS: &str = "GRISTMILL_METRICS";
 /// The one format there is: CloudWatch's embedded metric format.
 const EMF: &str = "emf";
+/// Set by the platform for every function, in MB.
+const FUNCTION_MEMORY: &str = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE";
 const DEFAULT_NAMESPACE: &str = "default";
 
 /// A setting that must be put right before the process can do its work.
@@ -119,6 +121,11 @@ impl Settings {
     pub fn scaler_function(&self) -> Result<&str, SettingsError> {
         self.scaler_function.as_deref().ok_or(SettingsError::Missing(SCALER_FUNCTION))
     }
+}
+
+/// Memory of the function that this process is, in MB; none outside a function.
+pub fn function_memory_mb(lookup: impl Fn(&str) -> Option<String>) -> Option<u32> {
+    lookup(FUNCTION_MEMORY)?.parse().ok()
 }
 
 fn whole(

@@ -1,11 +1,10 @@
 //! One element on its way through the steps: changed, left out, or become several.
 
 use crate::{
-    cell::Cell,
     ops,
     random::DrawKey,
     run::{Fault, Run, Scratch, too_many},
-    step::{Action, Extract, Made, Step, Tools, View},
+    step::{Action, Step, View},
 };
 use gristmill_pipeline::ops::MAX_ITEMS;
 use gristmill_types::RecordKey;
@@ -150,60 +149,12 @@ impl Run<'_> {
         let draw = DrawKey { seed, epoch, record, repeat, copy, ordinal: step.ordinal };
         let done = |bytes_in, bytes_out| Ok(Done { bytes_in, bytes_out, kept: true });
         match &step.action {
-            Action::Transform { input, output, kernel, to_row } => {
-                let row = match to_row {
-                    true => Some(writer.row_mut(self.program.tensor_of(*output), self.row)?),
-                    false => None,
-                };
-                let (bytes_in, made) = if input == output {
-                    let cell = &mut cells[*input];
-                    let size = step.size.unwrap_or(cell.size);
-                    let (bytes, sink) = cell.split(element.record, row).map_err(bad)?;
-                    let view = View { bytes, size };
-                    (bytes.len(), kernel.run(view, sink, tools, &mut draw.draw()))
-                } else {
-                    let both = cells.get_disjoint_mut([*input, *output]);
-                    let [from, to] = both.map_err(|error| bad(error.to_string()))?;
-                    let bytes = from.value(element.record, &[]);
-                    let view = View { bytes, size: step.size.unwrap_or(from.size) };
-                    (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw.draw()))
-                };
-                let Made { bytes, size } = made.map_err(bad)?;
-                let cell = &mut cells[*output];
-                cell.moved(*to_row, bytes);
-                cell.size = size;
-                done(bytes_in, bytes)
-            }
-            Action::InPlace { field, kernel } => {
-                let cell = &mut cells[*field];
-                let size = step.size.unwrap_or(cell.size);
-                let row = match cell.place {
-                    crate::cell::Place::Row => {
-                        writer.row_mut(self.program.tensor_of(*field), self.row)?
-                    }
-                    _ => &mut [],
-                };
-                let value = cell.value_mut(element.record, row).map_err(bad)?;
-                kernel.run(value, size, tools, &mut draw.draw()).map_err(bad)?;
-                done(value.len(), value.len())
-            }
             Action::Filter { field, kernel } => {
                 let cell = &cells[*field];
                 let bytes = cell.value(element.record, &[]);
                 let view = View { bytes, size: step.size.unwrap_or(cell.size) };
                 let kept = kernel.keeps(view, &mut draw.draw()).map_err(bad)?;
                 Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
-            }
-            Action::Shorten { field, most_bytes } => {
-                let cell = &mut cells[*field];
-                let bytes_in = cell.place.bytes();
-                cell.narrow(0, bytes_in.min(*most_bytes));
-                done(bytes_in, cell.place.bytes())
-            }
-            Action::Parse { input, outputs, kernel } => {
-                let bytes_in = cells[*input].value(element.record, &[]).len();
-                let parsed = parse(kernel.as_ref(), cells, tools, element.record, *input, outputs);
-                done(bytes_in, parsed.map_err(bad)?)
             }
             Action::Wait(duration) => match ops::sleep(*duration, self.cancelled) {
                 true => done(0, 0),
@@ -213,36 +164,15 @@ impl Run<'_> {
                 let bytes = self.program.points[*point].element_bytes(cells);
                 done(bytes, bytes)
             }
-            Action::Duplicate { .. } | Action::FlatMap { .. } | Action::Nothing => done(0, 0),
+            _ => {
+                let row: &mut [u8] = match step.in_row(cells) {
+                    Some(field) => writer.row_mut(self.program.tensor_of(field), self.row)?,
+                    None => &mut [],
+                };
+                let applied = step.apply(cells, (element.record, row), tools, || draw.draw());
+                let (bytes_in, bytes_out) = applied.map_err(bad)?;
+                done(bytes_in, bytes_out)
+            }
         }
     }
-}
-
-/// Finds the values of `outputs` in that of `input`; returns the bytes found.
-fn parse(
-    kernel: &dyn Extract,
-    cells: &mut [Cell],
-    tools: &mut Tools,
-    record: &[u8],
-    input: usize,
-    outputs: &[usize],
-) -> Result<usize, String> {
-    let text = cells[input].value(record, &[]);
-    let start = cells[input].start_in_record();
-    let mut all = std::mem::take(&mut tools.found);
-    all.resize_with(outputs.len().max(all.len()), Cell::default);
-    let found = &mut all[..outputs.len()];
-    let mut parsed = kernel.extract(text, found, tools);
-    if start.is_none() && parsed.is_ok() {
-        // The input's buffer may be given to one of the outputs.
-        let owned = found.iter_mut().try_for_each(|cell| cell.own(text));
-        parsed = parsed.and_then(|bytes| owned.map(|()| bytes));
-    }
-    if parsed.is_ok() {
-        for (output, found) in outputs.iter().zip(found) {
-            cells[*output].adopt(found, start.unwrap_or(0));
-        }
-    }
-    tools.found = all;
-    parsed
 }

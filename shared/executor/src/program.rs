@@ -3,13 +3,13 @@
 use crate::{
     Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput,
     cache_point::{self, Point},
-    ops,
     sources::Reader,
     step::{Action, Step},
+    steps::Steps,
     zip::{self, ZippedReader},
 };
 use gristmill_format::{DType, Schema, TensorSpec};
-use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Op, Pipeline};
+use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
@@ -84,7 +84,7 @@ impl Program {
     ) -> Result<Program, ExecError> {
         let names = cell_names(pipeline);
         let cell = |name: &str| names.iter().position(|field| *field == name);
-        let mut steps = Vec::new();
+        let mut steps = Steps::new(compiler);
         let (mut batch_op, mut points) = (("batch", 0), 0);
         let whole = |i: u32| i as usize > pipeline.batch_stage();
         for ((stage, input), i) in pipeline.stages().iter().zip(pipeline.schemas()).zip(0_u32..) {
@@ -94,6 +94,7 @@ impl Program {
             }
             // Resolved before records are read; and what is cached of whole batches is the object itself.
             if stage.op.dataset().is_some() || whole(i) {
+                steps.interrupt();
                 continue;
             }
             if stage.op.cache_point().is_some() {
@@ -103,22 +104,9 @@ impl Program {
                 points += 1;
                 continue;
             }
-            let before = i.checked_sub(1).map(|i| &pipeline.stages()[i as usize].op);
-            if let Some(before) =
-                before.filter(|before| compiler.fuse && is_chained(before, &stage.op))
-                && let Some((name, kernel)) = ops::fuse(before, &stage.op)
-                && let Some(Step { action: Action::Transform { input, .. }, .. }) = steps.pop()
-            {
-                let action = Action::Transform { input, output: input, kernel, to_row: false };
-                let (blame, ordinal) = (before.name(), stage.ordinal);
-                steps.push(Step { name, blame, stage: i, ordinal, size: None, action });
-                continue;
-            }
-            let action = ops::compile(&stage.op, input, cell, compiler)?;
-            let size = stage.op.field().and_then(|name| known_size(input.field(name)?));
-            let (name, ordinal) = (compiler.name(&stage.op), stage.ordinal);
-            steps.push(Step { name, blame: name, stage: i, ordinal, size, action });
+            steps.operator((stage, i), input, cell)?;
         }
+        let mut steps = steps.list;
         let schema = tensor_schema(pipeline)?;
         let missing = || ExecError::Pipeline("a delivered field has no tensor".into());
         let tensor = |name: &str| schema.index_of(name).ok_or_else(missing);
@@ -236,12 +224,6 @@ impl Program {
     }
 }
 
-/// Whether `second` works on what `first` made, in place of it.
-fn is_chained(first: &Op, second: &Op) -> bool {
-    let field = first.field();
-    field.is_some() && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)
-}
-
 /// Every field that an element has at some time: those of the source first, dataset by dataset, in the
 /// order in which readers find them.
 fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
@@ -282,14 +264,6 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,
             Action::InPlace { .. } | Action::Wait(_) | Action::Point(_) | Action::Nothing => {}
         }
-    }
-}
-
-/// Height and width of an image, if all elements have the same.
-fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
-    match field.shape.as_slice() {
-        [Some(height), Some(width), _] => Some([*height as usize, *width as usize]),
-        _ => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a compiled pipeline consists of, and how one element goes through it.
 
 use crate::{
-    cell::{Cell, Sink},
+    cell::{Cell, Place, Sink},
     ops::LineReader,
     random::Draw,
 };
@@ -145,4 +145,99 @@ pub(crate) struct Step {
     /// Height and width of its input, where the schema says them; else the element does.
     pub(crate) size: Option<[usize; 2]>,
     pub(crate) action: Action,
+}
+
+impl Step {
+    /// Does to the values of one element what a step does that makes one of one, and returns the bytes it
+    /// read and made. `row` is where its field is delivered, if it writes there or finds it there; `draw`
+    /// is asked for if anything is drawn.
+    ///
+    /// # Errors
+    /// What is wrong with the record, in one line.
+    pub(crate) fn apply(
+        &self,
+        cells: &mut [Cell],
+        (record, row): (&[u8], &mut [u8]),
+        tools: &mut Tools,
+        draw: impl FnOnce() -> Draw,
+    ) -> Result<(usize, usize), String> {
+        match &self.action {
+            Action::Transform { input, output, kernel, to_row } => {
+                let row = to_row.then_some(row);
+                let (bytes_in, made) = if input == output {
+                    let cell = &mut cells[*input];
+                    let size = self.size.unwrap_or(cell.size);
+                    let (bytes, sink) = cell.split(record, row)?;
+                    (bytes.len(), kernel.run(View { bytes, size }, sink, tools, &mut draw())?)
+                } else {
+                    let both = cells.get_disjoint_mut([*input, *output]);
+                    let [from, to] = both.map_err(|error| error.to_string())?;
+                    let bytes = from.value(record, &[]);
+                    let view = View { bytes, size: self.size.unwrap_or(from.size) };
+                    (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw())?)
+                };
+                let cell = &mut cells[*output];
+                cell.moved(*to_row, made.bytes);
+                cell.size = made.size;
+                Ok((bytes_in, made.bytes))
+            }
+            Action::InPlace { field, kernel } => {
+                let cell = &mut cells[*field];
+                let size = self.size.unwrap_or(cell.size);
+                let value = cell.value_mut(record, row)?;
+                kernel.run(value, size, tools, &mut draw())?;
+                Ok((value.len(), value.len()))
+            }
+            Action::Shorten { field, most_bytes } => {
+                let cell = &mut cells[*field];
+                let bytes_in = cell.place.bytes();
+                cell.narrow(0, bytes_in.min(*most_bytes));
+                Ok((bytes_in, cell.place.bytes()))
+            }
+            Action::Parse { input, outputs, kernel } => {
+                let bytes_in = cells[*input].value(record, &[]).len();
+                let found = parse(kernel.as_ref(), cells, tools, record, *input, outputs)?;
+                Ok((bytes_in, found))
+            }
+            _ => Ok((0, 0)),
+        }
+    }
+
+    /// The cell of the field that is in its row while this step works on it.
+    pub(crate) fn in_row(&self, cells: &[Cell]) -> Option<usize> {
+        match self.action {
+            Action::Transform { output, to_row: true, .. } => Some(output),
+            Action::InPlace { field, .. } if cells[field].place == Place::Row => Some(field),
+            _ => None,
+        }
+    }
+}
+
+/// Finds the values of `outputs` in that of `input`; returns the bytes found.
+fn parse(
+    kernel: &dyn Extract,
+    cells: &mut [Cell],
+    tools: &mut Tools,
+    record: &[u8],
+    input: usize,
+    outputs: &[usize],
+) -> Result<usize, String> {
+    let text = cells[input].value(record, &[]);
+    let start = cells[input].start_in_record();
+    let mut all = std::mem::take(&mut tools.found);
+    all.resize_with(outputs.len().max(all.len()), Cell::default);
+    let found = &mut all[..outputs.len()];
+    let mut parsed = kernel.extract(text, found, tools);
+    if start.is_none() && parsed.is_ok() {
+        // The input's buffer may be given to one of the outputs.
+        let owned = found.iter_mut().try_for_each(|cell| cell.own(text));
+        parsed = parsed.and_then(|bytes| owned.map(|()| bytes));
+    }
+    if parsed.is_ok() {
+        for (output, found) in outputs.iter().zip(found) {
+            cells[*output].adopt(found, start.unwrap_or(0));
+        }
+    }
+    tools.found = all;
+    parsed
 }

@@ -15,6 +15,7 @@ mod join;
 mod layout;
 mod limits;
 mod open_frame;
+mod replace;
 mod schema;
 mod writer;
 
@@ -26,6 +27,7 @@ pub use frame::{Frame, TensorView};
 pub use join::join_rows;
 pub use layout::FrameLayout;
 pub use limits::Limits;
+pub use replace::replace_tensors;
 pub use schema::{Schema, TensorSpec};
 pub use writer::{ChunkWriter, Codec};
 

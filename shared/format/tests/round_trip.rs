@@ -117,6 +117,24 @@ fn assert_holds(frame: &Frame, records: &[Record]) {
     }
 }
 
+#[test]
+fn only_fixed_tensors_that_are_there_are_made_anew() {
+    let frame = frame_of(&[record(1)], 1);
+    for name in ["text", "nothing"] {
+        let spec = [TensorSpec::fixed(name, DType::F32, [5])];
+        let none = |_, _: &[u8], _: &mut [u8]| Ok(());
+        let replaced =
+            replace_tensors(&frame, &spec, &Limits::default(), BytesMut::with_capacity, none);
+        assert!(matches!(replaced, Err(FormatError::Invalid(_))), "{name}");
+    }
+    let large = [TensorSpec::fixed("image", DType::F32, [1 << 20])];
+    let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
+    let none = |_, _: &[u8], _: &mut [u8]| Ok(());
+    let never = |_| -> BytesMut { unreachable!("nothing is allocated") };
+    let replaced = replace_tensors(&frame, &large, &limits, never, none);
+    assert!(matches!(replaced, Err(FormatError::OverLimit { .. })), "{replaced:?}");
+}
+
 proptest! {
     #[test]
     fn fewer_rows_than_planned_give_the_same_frame(rows in 1usize..30, more in 0usize..300) {
@@ -124,6 +142,41 @@ proptest! {
         let exact = frame_of(&records, rows);
         assert_holds(&exact, &records);
         assert_eq!(frame_of(&records, rows + more).bytes(), exact.bytes());
+    }
+
+    #[test]
+    fn a_frame_with_tensors_made_anew_is_what_a_writer_makes_of_them(rows in 1usize..30) {
+        let records: Vec<_> = (0..rows as u64).map(record).collect();
+        let frame = frame_of(&records, rows);
+        // Larger values of another dtype: other places in the frame, too.
+        let made = TensorSpec::fixed("image", DType::F32, [5]);
+        let widened = |row: &[u8]| -> Vec<u8> {
+            row.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect()
+        };
+        let replaced = replace_tensors(
+            &frame,
+            std::slice::from_ref(&made),
+            &Limits::default(),
+            BytesMut::with_capacity,
+            |place, from, to| {
+                assert_eq!(place, 0);
+                to.copy_from_slice(&widened(from));
+                Ok(())
+            },
+        );
+        let mut tensors = mixed().tensors().to_vec();
+        tensors[0] = made;
+        let schema = Schema::new(tensors).unwrap();
+        let mut writer = ChunkWriter::new(Codec::Stored);
+        writer.begin_frame(&schema, rows).unwrap();
+        for (row, record) in records.iter().enumerate() {
+            let mut record = record.clone();
+            record[0] = widened(&record[0]);
+            write_row(&mut writer, &schema, row, &record);
+        }
+        writer.end_frame(FrameKind::Batch, rows).unwrap();
+        let expected = only_frame(&mut writer);
+        prop_assert_eq!(&replaced.unwrap()[..], &expected.bytes()[..]);
     }
 
     #[test]

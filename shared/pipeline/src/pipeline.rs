@@ -4,7 +4,7 @@ use crate::{
     Asset, Batching, Cardinality, Deliver, Op, PipelineError, Schema, Signatures, Source, Stage,
     flow::Flow,
     node::{Node, Value, shown},
-    ops::Custom,
+    ops::{Custom, Normalise},
     table::{Table, nearest},
 };
 use gristmill_types::DatasetOp;
@@ -28,6 +28,8 @@ pub struct Pipeline {
     deliver: Deliver,
     schemas: Vec<Schema>,
     output: Schema,
+    finishing: Vec<Schema>,
+    delivered: Schema,
     batching: Batching,
     auto_order: bool,
 }
@@ -37,7 +39,14 @@ struct Canonical<'a> {
     version: u32,
     source: &'a Source,
     ops: Vec<CanonicalOp<'a>>,
-    deliver: &'a Deliver,
+    deliver: CanonicalDeliver<'a>,
+}
+
+#[derive(Serialize)]
+struct CanonicalDeliver<'a> {
+    normalise: &'a Option<Normalise>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ops: Vec<CanonicalOp<'a>>,
 }
 
 #[derive(Serialize)]
@@ -47,6 +56,19 @@ struct CanonicalOp<'a> {
     ordinal: u32,
     keep_position: bool,
     params: &'a Op,
+}
+
+impl<'a> CanonicalOp<'a> {
+    fn new(stage: &'a Stage) -> Self {
+        let Stage { op, ordinal, keep_position, .. } = stage;
+        let (name, version) = op.identity();
+        let (ordinal, keep_position) = (*ordinal, *keep_position);
+        CanonicalOp { op: name, version, ordinal, keep_position, params: op }
+    }
+
+    fn all(stages: &'a [Stage]) -> Vec<Self> {
+        stages.iter().map(Self::new).collect()
+    }
 }
 
 impl Pipeline {
@@ -96,7 +118,16 @@ impl Pipeline {
 
     /// The same source with other operators.
     pub(crate) fn with_stages(&self, stages: Vec<Stage>) -> Result<Pipeline, PipelineError> {
-        let Pipeline { name, source, deliver, auto_order, .. } = self.clone();
+        self.with_delivery(stages, self.deliver.clone())
+    }
+
+    /// The same source with other operators, in workers and after them.
+    pub(crate) fn with_delivery(
+        &self,
+        stages: Vec<Stage>,
+        deliver: Deliver,
+    ) -> Result<Pipeline, PipelineError> {
+        let Pipeline { name, source, auto_order, .. } = self.clone();
         let checked = Self::check(name, source, stages, None, deliver, None);
         checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
     }
@@ -111,7 +142,8 @@ impl Pipeline {
         let parsed = Node::parse(json).and_then(|root| Self::read_canonical(&root));
         // Lines of a text that no person wrote help nobody.
         parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
-            pipeline.stages.iter_mut().for_each(|stage| stage.line = None);
+            let Pipeline { stages, deliver, .. } = &mut pipeline;
+            stages.iter_mut().chain(&mut deliver.stages).for_each(|stage| stage.line = None);
             pipeline
         })
     }
@@ -127,12 +159,16 @@ impl Pipeline {
             )));
         }
         let source = Source::parse_canonical(table.require("source")?)?;
-        let ops = op_nodes(table.require("ops")?)?;
-        let stages = ops.iter().map(read_canonical_stage).collect::<Result<Vec<_>, _>>()?;
-        let deliver = Deliver::parse(table.require("deliver")?)?;
+        let stages = read_canonical_stages(table.require("ops")?)?;
+        let mut delivery = Table::new("`deliver`", table.require("deliver")?)?;
+        let mut deliver = Deliver::read(&mut delivery)?;
+        if let Some(ops) = delivery.get("ops") {
+            deliver.stages = read_canonical_stages(ops)?;
+        }
+        delivery.finish()?;
         table.finish()?;
         let mut ordinals = BTreeSet::new();
-        if !stages.iter().all(|stage| ordinals.insert(stage.ordinal)) {
+        if !stages.iter().chain(&deliver.stages).all(|stage| ordinals.insert(stage.ordinal)) {
             return Err(PipelineError::general("two ops have the same ordinal"));
         }
         Self::check(None, source, stages, None, deliver, None)
@@ -189,30 +225,33 @@ impl Pipeline {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
             return Err(PipelineError::at_line(ops_line, message));
         };
-        deliver.check(&flow).map_err(|m| PipelineError::at_line(deliver_line, m))?;
         let output = flow.schema().with_implicit();
-        Ok(Pipeline { name, source, stages, deliver, schemas, output, batching, auto_order: true })
+        let finishing = deliver.infer(&mut flow);
+        let finishing = finishing.map_err(|m| PipelineError::at_line(deliver_line, m))?;
+        let delivered = flow.schema().with_implicit();
+        Ok(Pipeline {
+            name,
+            source,
+            stages,
+            deliver,
+            schemas,
+            output,
+            finishing,
+            delivered,
+            batching,
+            auto_order: true,
+        })
     }
 
     /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
     /// source path, which change no result.
     pub fn canonical_json(&self) -> String {
-        let ops = self.stages.iter().map(|stage| {
-            let Stage { op, ordinal, keep_position, .. } = stage;
-            let (name, version) = op.identity();
-            CanonicalOp {
-                op: name,
-                version,
-                ordinal: *ordinal,
-                keep_position: *keep_position,
-                params: op,
-            }
-        });
+        let Deliver { stages, normalise } = &self.deliver;
         to_json(&Canonical {
             version: CANONICAL_VERSION,
             source: &self.source,
-            ops: ops.collect(),
-            deliver: &self.deliver,
+            ops: CanonicalOp::all(&self.stages),
+            deliver: CanonicalDeliver { normalise, ops: CanonicalOp::all(stages) },
         })
     }
 
@@ -250,7 +289,7 @@ impl Pipeline {
         batch.unwrap_or(self.stages.len())
     }
 
-    /// What trainers do with delivered batches.
+    /// What is done to batches after workers have made them.
     pub fn deliver(&self) -> &Deliver {
         &self.deliver
     }
@@ -261,9 +300,21 @@ impl Pipeline {
         &self.schemas
     }
 
-    /// One element as it is delivered, `__key__` and `__copy__` included.
+    /// One element as workers make it, `__key__` and `__copy__` included.
     pub fn output_schema(&self) -> &Schema {
         &self.output
+    }
+
+    /// One element on its way through the fetcher: entry 0 is what workers make, entry i + 1 what operator
+    /// i of [`Deliver::stages`] does.
+    pub fn finishing_schemas(&self) -> &[Schema] {
+        &self.finishing
+    }
+
+    /// One element as it is delivered, `__key__` and `__copy__` included: what the fetcher makes of
+    /// [`output_schema`](Self::output_schema).
+    pub fn delivered_schema(&self) -> &Schema {
+        &self.delivered
     }
 
     /// Whether every record of an epoch becomes exactly one element.
@@ -280,7 +331,7 @@ impl Pipeline {
         self.stages.iter().filter_map(|stage| stage.op.dataset()).collect()
     }
 
-    /// Bytes of one delivered element; `None` if elements differ.
+    /// Bytes of one element as workers make it; `None` if elements differ.
     pub fn element_bytes(&self) -> Option<u64> {
         self.output.element_bytes()
     }
@@ -421,6 +472,10 @@ fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
         }
     }
     Ok(())
+}
+
+fn read_canonical_stages(node: &Node) -> Result<Vec<Stage>, PipelineError> {
+    op_nodes(node)?.iter().map(read_canonical_stage).collect()
 }
 
 fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {

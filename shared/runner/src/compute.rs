@@ -1,33 +1,83 @@
 //! Where splits are computed.
 
 use crate::RunError;
+use futures::future::Either;
+use std::future::Future;
+use tokio::task::JoinHandle;
+
+/// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function memory").
+const MB_PER_VCPU: f64 = 1769.0;
 
 /// How a host runs work that keeps a processor busy for long.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compute {
-    /// On a thread of its own, so that objects are sent and received meanwhile.
-    #[default]
-    Threads,
+    /// So many at a time, each on a thread of its own, so that objects are sent and received meanwhile.
+    Threads(usize),
     /// Where it is asked for: in simulations, where the order of everything must be known.
     Inline,
 }
 
+impl Default for Compute {
+    fn default() -> Self {
+        Self::Threads(1)
+    }
+}
+
 impl Compute {
+    /// As many threads as a function of this much memory has processors, to the nearest: one that is
+    /// hardly there is worth less than the memory of another split. One if that is not known.
+    pub fn of_function(memory_mb: Option<u32>) -> Self {
+        let vcpus = memory_mb.map_or(1.0, |memory_mb| f64::from(memory_mb) / MB_PER_VCPU);
+        Self::Threads(vcpus.round().max(1.0) as usize)
+    }
+
+    /// Work that runs at a time.
+    pub(crate) fn at_once(self) -> usize {
+        match self {
+            Self::Threads(threads) => threads.max(1),
+            Self::Inline => 1,
+        }
+    }
+
     /// Runs `work` to its end. A panic is a passing fault of this worker, not of the job.
     pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> Result<T, RunError> + Send + 'static,
     ) -> Result<T, RunError> {
+        self.start(work).await
+    }
+
+    /// As [`run`](Self::run), of which threads need not be waited for to begin.
+    pub(crate) fn start<T: Send + 'static, W>(
+        self,
+        work: W,
+    ) -> impl Future<Output = Result<T, RunError>> + use<T, W>
+    where
+        W: FnOnce() -> Result<T, RunError> + Send + 'static,
+    {
         match self {
-            Self::Threads => join(tokio::task::spawn_blocking(work)).await,
-            Self::Inline => work(),
+            Self::Threads(_) => Either::Left(join(tokio::task::spawn_blocking(work))),
+            Self::Inline => Either::Right(async move { work() }),
         }
     }
 }
 
 /// The result of a task; one that panicked is a passing fault.
-pub(crate) async fn join<T>(
-    task: tokio::task::JoinHandle<Result<T, RunError>>,
-) -> Result<T, RunError> {
+pub(crate) async fn join<T>(task: JoinHandle<Result<T, RunError>>) -> Result<T, RunError> {
     task.await.unwrap_or_else(|error| Err(RunError::Passing(format!("a task died: {error}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_the_processors_that_memory_brings() {
+        for (memory_mb, threads) in
+            [(512, 1), (1769, 1), (2048, 1), (3008, 2), (3538, 2), (10_240, 6)]
+        {
+            assert_eq!(Compute::of_function(Some(memory_mb)), Compute::Threads(threads));
+        }
+        assert_eq!(Compute::of_function(None), Compute::default());
+    }
 }

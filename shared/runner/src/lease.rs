@@ -7,16 +7,20 @@ use crate::{
 };
 use async_trait::async_trait;
 use gristmill_ports::call_with_retry;
-use gristmill_protocol::{Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
+use gristmill_protocol::{CacheOrders, Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
 use gristmill_types::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::JoinHandle,
+};
 
 /// Time kept back at the end of an invocation for storing and committing what is done.
 const STOP_MARGIN_MS: u64 = 1_500;
@@ -76,8 +80,8 @@ impl LeaseRun<'_> {
 
     /// Works until the lease is committed, lost or out of time. What is committed stays so.
     pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
-        // One split is stored while the next one runs: memory for two objects.
-        let (finished, queue) = mpsc::channel(1);
+        // One split is stored while others run: memory for one object more than there are threads.
+        let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
         let committing = async {
             let outcome = committer::commit_all(self, sink, queue).await;
@@ -126,81 +130,108 @@ impl LeaseRun<'_> {
         Ok(())
     }
 
+    /// Splits are read ahead, computed as many at a time as there are processors, and handed over in order.
     async fn run_splits(
         &self,
         finished: mpsc::Sender<Handover>,
         stop: &Arc<AtomicBool>,
     ) -> Result<(), RunError> {
-        let epoch = self.lease.epoch;
         let orders = Arc::new(self.lease.cache.clone());
-        let mut ahead = None;
+        // A worker that says which split it starts starts one at a time: its death tells which it was.
+        let at_once = if self.lease.marks() { 1 } else { self.runner.compute.at_once() };
+        let mut reads = Reads::new(self, &orders);
+        let mut computing = VecDeque::with_capacity(at_once);
+        let mut outcome = Ok(());
         for (i, &position) in self.lease.todo.iter().enumerate() {
             if self.out_of_time() {
-                return Err(RunError::OutOfTime);
+                outcome = Err(RunError::OutOfTime);
+                break;
             }
             // Later splits are marked by the flush of the one before.
             if self.lease.marks() && i == 0 {
                 self.mark(position).await?;
             }
-            let began = self.runner.clock.monotonic();
-            let source = match ahead.take() {
-                Some(reading) => join(reading).await?,
-                None => self.context.read(self.runner, &orders, epoch, position).await?,
-            };
-            let source_ms = self.millis_since(began);
-            if let Some(&next) = self.lease.todo.get(i + 1) {
-                let (context, runner) = (self.context.clone(), self.runner.clone());
-                let orders = Arc::clone(&orders);
-                ahead =
-                    Some(tokio::spawn(
-                        async move { context.read(&runner, &orders, epoch, next).await },
-                    ));
-            }
+            let (source, source_ms) = reads.next(position).await?;
             // Room for the result before there is one. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
-            let started = self.runner.clock.monotonic();
-            let mut split = match self.compute(position, source, stop).await {
-                Err(RunError::BadCache(why)) if orders.get.is_some() => {
-                    tracing::warn!(position, why, "what was cached is damaged: computed");
-                    let orders = from_the_source(&orders);
-                    let source = self.context.read(self.runner, &orders, epoch, position).await?;
-                    self.compute(position, source, stop).await?
-                }
-                // Nothing was read: it does not fit, and never will.
-                Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
-                computed => computed?,
-            };
-            let compute_ms = self.millis_since(started);
-            self.learn(compute_ms);
-            split.cost = WorkerCost { source_ms, compute_ms, put_ms: 0 };
-            if let Some(profile) = &mut split.profile {
-                profile.source_wait_ms = u64::from(source_ms);
-            }
-            let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
-            let next = next.map(|&position| self.name(position).index);
-            let (committed, done) = oneshot::channel();
-            room.send(Handover { split, next, committed });
-            if next.is_some() && done.await.is_err() {
+            let read_bytes = source.bytes();
+            let result = self.compute(position, source, stop);
+            computing.push_back(Computing { i, source_ms, read_bytes, room, result });
+            if computing.len() == at_once
+                && let Some(first) = computing.pop_front()
+                && !self.hand_over(first, &orders, stop).await?
+            {
                 return Ok(());
             }
         }
-        Ok(())
+        for rest in computing {
+            if !self.hand_over(rest, &orders, stop).await? {
+                return Ok(());
+            }
+        }
+        outcome
     }
 
-    async fn compute(
+    /// Waits for a split and gives it to the committer; whether that still takes any.
+    async fn hand_over(
+        &self,
+        split: Computing<'_, impl Future<Output = Result<Computed, RunError>>>,
+        orders: &Arc<CacheOrders>,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<bool, RunError> {
+        let Computing { i, source_ms, read_bytes, room, result } = split;
+        let position = self.lease.todo[i];
+        let (mut split, took) = match result.await {
+            Err(RunError::BadCache(why)) if orders.get.is_some() => {
+                tracing::warn!(position, why, "what was cached is damaged: computed");
+                let orders = from_the_source(orders);
+                let epoch = self.lease.epoch;
+                let source = self.context.read(self.runner, &orders, epoch, position).await?;
+                self.compute(position, source, stop).await?
+            }
+            // Nothing was read: it does not fit, and never will.
+            Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
+            computed => computed?,
+        };
+        let compute_ms = millis(took);
+        self.learn(compute_ms);
+        if i > 0 {
+            let waited = Duration::from_millis(source_ms.into());
+            self.context.read_ahead.observe(waited, took, read_bytes);
+        }
+        split.cost = WorkerCost { source_ms, compute_ms, put_ms: 0 };
+        if let Some(profile) = &mut split.profile {
+            profile.source_wait_ms = u64::from(source_ms);
+        }
+        let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
+        let next = next.map(|&position| self.name(position).index);
+        let (committed, done) = oneshot::channel();
+        room.send(Handover { split, next, committed });
+        Ok(next.is_none() || done.await.is_ok())
+    }
+
+    /// Begins to compute a split.
+    fn compute(
         &self,
         position: Position,
         source: SplitRead,
         stop: &Arc<AtomicBool>,
-    ) -> Result<FinishedSplit, RunError> {
+    ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
         let (context, epoch, stop) = (self.context.clone(), self.lease.epoch, Arc::clone(stop));
         let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
-        let cancelled = move || {
-            stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
+        let cancelled = {
+            let clock = Arc::clone(&clock);
+            move || {
+                stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
+            }
         };
-        let work = move || run_split(&context, epoch, position, &source, &cancelled);
-        self.runner.compute.run(work).await
+        let work = move || {
+            let began = clock.monotonic();
+            let split = run_split(&context, epoch, position, &source, &cancelled)?;
+            Ok((split, clock.monotonic().saturating_sub(began)))
+        };
+        self.runner.compute.start(work)
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
@@ -228,7 +259,69 @@ impl LeaseRun<'_> {
     }
 
     fn millis_since(&self, moment: Duration) -> u32 {
-        let taken = self.runner.clock.monotonic().saturating_sub(moment);
-        u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
+        millis(self.runner.clock.monotonic().saturating_sub(moment))
+    }
+}
+
+fn millis(taken: Duration) -> u32 {
+    u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// A split that was computed, and how long that took.
+type Computed = (FinishedSplit, Duration);
+
+/// A split on its way, with room for it at the committer.
+struct Computing<'a, F> {
+    /// Its place among the lease's splits.
+    i: usize,
+    /// What it waited to be read, and how much that was.
+    source_ms: u32,
+    read_bytes: u64,
+    room: mpsc::Permit<'a, Handover>,
+    result: F,
+}
+
+/// The sources of a lease's splits, read ahead of those that compute them.
+struct Reads<'a> {
+    run: &'a LeaseRun<'a>,
+    orders: Arc<CacheOrders>,
+    not_begun: std::slice::Iter<'a, Position>,
+    begun: VecDeque<JoinHandle<Result<SplitRead, RunError>>>,
+}
+
+impl<'a> Reads<'a> {
+    fn new(run: &'a LeaseRun<'a>, orders: &Arc<CacheOrders>) -> Self {
+        let (orders, not_begun) = (Arc::clone(orders), run.lease.todo.iter());
+        Reads { run, orders, not_begun, begun: VecDeque::new() }
+    }
+
+    /// The source of the split at `position`, the next in the lease's order, and the milliseconds
+    /// waited for it. Others are being read when it returns.
+    async fn next(&mut self, position: Position) -> Result<(SplitRead, u32), RunError> {
+        let LeaseRun { context, runner, lease, .. } = *self.run;
+        let began = runner.clock.monotonic();
+        let source = match self.begun.pop_front() {
+            Some(reading) => join(reading).await?,
+            None => {
+                self.not_begun.next();
+                context.read(runner, &self.orders, lease.epoch, position).await?
+            }
+        };
+        let waited_ms = self.run.millis_since(began);
+        while self.begun.len() < context.read_ahead.splits()
+            && let Some(&next) = self.not_begun.next()
+        {
+            let (context, runner, epoch) = (context.clone(), runner.clone(), lease.epoch);
+            let orders = Arc::clone(&self.orders);
+            let reading = async move { context.read(&runner, &orders, epoch, next).await };
+            self.begun.push_back(tokio::spawn(reading));
+        }
+        Ok((source, waited_ms))
+    }
+}
+
+impl Drop for Reads<'_> {
+    fn drop(&mut self) {
+        self.begun.iter().for_each(JoinHandle::abort);
     }
 }

@@ -9,6 +9,7 @@ mod dataset;
 mod error;
 mod indexing;
 mod lease;
+mod read_ahead;
 mod sink;
 mod split;
 mod stretches;

@@ -89,6 +89,13 @@ enum Content {
     },
 }
 
+impl SplitRead {
+    /// Bytes that were read.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.took.0
+    }
+}
+
 impl JobContext {
     /// Reads what the split at `position` of `epoch` is made of.
     pub async fn read(

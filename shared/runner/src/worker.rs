@@ -1,6 +1,8 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
-use crate::{Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun};
+use crate::{
+    Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun, read_ahead::ReadAhead,
+};
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
 use gristmill_pipeline::{Pipeline, Source};
@@ -24,8 +26,8 @@ use tokio::sync::OnceCell;
 
 /// How long a worker insists on a claim: it holds nothing yet, others can work.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
-/// A split is stored while the next one is computed.
-const MAX_BUFFERS: usize = 2;
+/// A split is stored while the next ones are computed: buffers beside one for each of those.
+const SPARE_BUFFERS: usize = 1;
 /// Below this much time left, a claim is not worth its write.
 const MIN_CLAIM_MS: u64 = 5_000;
 
@@ -72,8 +74,11 @@ pub struct JobContext {
     dataset_ops: Arc<[DatasetOp]>,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
-    /// Buffers of objects that were stored, for the next ones.
+    /// Buffers of objects that were stored, for the next ones, and the most of them.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
+    most_buffers: usize,
+    /// How early sources have to be read.
+    pub(crate) read_ahead: Arc<ReadAhead>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
 }
 
@@ -95,6 +100,8 @@ impl JobContext {
             dataset_ops: pipeline.dataset_ops().into(),
             scratches: Arc::default(),
             buffers: Arc::default(),
+            most_buffers: runner.compute.at_once() + SPARE_BUFFERS,
+            read_ahead: Arc::default(),
             dataset: Arc::default(),
         })
     }
@@ -113,7 +120,7 @@ impl JobContext {
     pub(crate) fn recycle(&self, object: Bytes) {
         let Ok(buffer) = object.try_into_mut() else { return };
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffers.len() < MAX_BUFFERS {
+        if buffers.len() < self.most_buffers {
             buffers.push(Vec::from(buffer));
         }
     }

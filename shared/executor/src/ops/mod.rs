@@ -18,6 +18,7 @@ mod inflate;
 mod layout;
 mod length;
 mod normalise;
+mod normalise_layout_cast;
 mod one_hot;
 mod pad_sequence;
 mod parse_csv;
@@ -184,14 +185,28 @@ fn without_field(op: &Op) -> Result<Action, ExecError> {
     }
 }
 
-/// One step that does what `first` and then `second` do, cheaper than both, if there is such a one.
-/// Nobody else reads what is in between.
-pub(crate) fn fuse(first: &Op, second: &Op) -> Option<(&'static str, Box<dyn Transform>)> {
-    match (first, second) {
-        (Op::Decode(decode), Op::RandomResizedCrop(crop)) if decode.channels == 3 => {
+/// One step that does what the operators of `chain` do one after the other, cheaper than all of them,
+/// if there is such a one. The first is given `input`, and nobody else reads what is in between.
+pub(crate) fn fuse(
+    chain: &[&Op],
+    input: &FieldSchema,
+) -> Option<(&'static str, Box<dyn Transform>)> {
+    match chain {
+        [Op::Decode(decode), Op::RandomResizedCrop(crop)] if decode.channels == 3 => {
             let crop = random_resized_crop::CropAndResize::new(crop, 3);
             let fused = decode_crop::DecodeAndCrop::new(crop);
             Some(("decode+random_resized_crop", Box::new(fused)))
+        }
+        [Op::Normalise(normalise), then @ ..] => {
+            let name = match then {
+                [Op::Layout(_)] => "normalise+layout",
+                [Op::Cast(_)] => "normalise+cast",
+                [Op::Layout(_), Op::Cast(_)] => "normalise+layout+cast",
+                [Op::Cast(_), Op::Layout(_)] => "normalise+cast+layout",
+                _ => return None,
+            };
+            let fused = normalise_layout_cast::NetworkInput::new(normalise, then, input)?;
+            Some((name, Box::new(fused)))
         }
         _ => None,
     }

@@ -20,6 +20,7 @@ use std::{
 
 mod caching;
 mod elements;
+mod finishing;
 mod fused;
 mod parsing;
 mod sequences;

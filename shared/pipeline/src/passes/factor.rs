@@ -41,6 +41,14 @@ impl Factor {
     }
 }
 
+/// Of an operator whose field has a known size before and after.
+pub(super) fn known(op: &Op, input: &crate::Schema, output: &crate::Schema) -> Factor {
+    let bytes = |schema: &crate::Schema| schema.field(op.field()?)?.element_bytes();
+    let ratio = |(before, after): (u64, u64)| (before > 0).then(|| after as f64 / before as f64);
+    let inflation_factor = bytes(input).zip(bytes(output)).and_then(ratio);
+    Factor { inflation_factor, basis: Basis::Static }
+}
+
 /// Bytes of a field, and whether they are an author's estimate.
 type Size = (f64, bool);
 

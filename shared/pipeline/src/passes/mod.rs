@@ -7,6 +7,7 @@
 mod dataset;
 mod dead;
 mod factor;
+mod fetcher;
 mod order;
 
 pub use factor::{Basis, Factor, Measured};
@@ -41,6 +42,10 @@ pub enum Change {
     Refused {
         across: &'static str,
     },
+    /// From this index among the operators to the fetcher, which applies it to what was delivered.
+    ToFetcher {
+        from: usize,
+    },
 }
 
 /// A pipeline after all passes, and what they did.
@@ -57,6 +62,7 @@ pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
     dead::remove(&mut optimised);
     if pipeline.auto_order() {
         order::reorder(&mut optimised, measured);
+        fetcher::move_widening(&mut optimised);
     }
     optimised
 }
@@ -65,6 +71,13 @@ impl Pipeline {
     /// What each operator does to the size of its field, in the order of the operators.
     pub fn factors(&self, measured: &Measured) -> Vec<Factor> {
         factor::factors(self, measured)
+    }
+
+    /// What each operator of the fetcher does to the size of its field; their shapes are known.
+    pub fn finishing_factors(&self) -> Vec<Factor> {
+        let schemas = self.finishing_schemas().windows(2);
+        let stages = self.deliver().stages.iter().zip(schemas);
+        stages.map(|(stage, edges)| factor::known(&stage.op, &edges[0], &edges[1])).collect()
     }
 }
 

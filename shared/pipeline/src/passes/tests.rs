@@ -19,8 +19,11 @@ ops:
 
 fn optimised(ops: &str) -> (Vec<&'static str>, Vec<Note>) {
     let Optimised { pipeline, notes } = optimise(&pipeline(ops), &Measured::new());
-    (pipeline.stages().iter().map(|stage| stage.op.name()).collect(), notes)
+    let stages = pipeline.stages().iter().chain(&pipeline.deliver().stages);
+    (stages.map(|stage| stage.op.name()).collect(), notes)
 }
+
+const NORMALISE: &str = "normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]";
 
 #[test]
 fn what_makes_images_smaller_comes_first() {
@@ -86,7 +89,54 @@ fn what_makes_elements_larger_comes_late() {
          - flip
          - batch: { size: 4 }",
     );
-    assert_eq!(order, ["decode", "resize", "flip", "normalise", "batch"]);
+    // So late that the fetcher does it.
+    assert_eq!(order, ["decode", "resize", "flip", "batch", "normalise"]);
+}
+
+#[test]
+fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
+    let text = format!(
+        "- decode\n- resize: {{ size: 64 }}\n- {NORMALISE} }}\n- layout: {{ to: nchw }}\n\
+         - cast: {{ dtype: f16 }}\n- one_hot: {{ field: label, classes: 9 }}\n- batch: {{ size: 4 }}"
+    );
+    let before = pipeline(&text);
+    let Optimised { pipeline: after, notes } = optimise(&before, &Measured::new());
+    let names = |stages: &[crate::Stage]| -> Vec<_> {
+        stages.iter().map(|stage| stage.op.name()).collect()
+    };
+    assert_eq!(names(after.stages()), ["decode", "resize", "one_hot", "batch"]);
+    assert_eq!(names(&after.deliver().stages), ["normalise", "layout", "cast"]);
+    assert_eq!(after.delivered_schema(), before.output_schema());
+    assert_eq!(after.output_schema().field("image").unwrap().to_string(), "u8 [64, 64, 3]");
+    assert_eq!(notes.last().unwrap().change, Change::ToFetcher { from: 4 });
+    // What is registered says the same.
+    let read = Pipeline::from_canonical(&after.canonical_json()).unwrap();
+    assert_eq!(read.canonical_json(), after.canonical_json());
+    assert_eq!(read.finishing_schemas(), after.finishing_schemas());
+    // Once there, it stays there.
+    assert_eq!(optimise(&after, &Measured::new()).pipeline, after);
+}
+
+#[test]
+fn what_saves_nothing_or_may_not_move_stays_in_workers() {
+    let resize = "- decode\n- resize: { size: 64 }\n";
+    for ops in [
+        // Pixels only change places.
+        "- layout: { to: nchw }\n- batch: { size: 4 }".to_owned(),
+        format!("- {NORMALISE}, keep_position: true }}\n- batch: {{ size: 4 }}"),
+        // What comes after it needs it.
+        format!("- {NORMALISE} }}\n- random_erasing: {{ p: 1 }}\n- batch: {{ size: 4 }}"),
+        format!("- {NORMALISE} }}\n- duplicate: {{ copies: 2 }}\n- batch: {{ size: 4 }}"),
+        // What is cached is what the author said.
+        format!("- {NORMALISE} }}\n- autocache\n- batch: {{ size: 4 }}"),
+        format!("- {NORMALISE} }}\n- drop: {{ fields: [image] }}\n- batch: {{ size: 4 }}"),
+    ] {
+        let before = pipeline(&format!("{resize}{ops}"));
+        let after = optimise(&before, &Measured::new()).pipeline;
+        assert!(after.deliver().stages.is_empty(), "{ops}");
+        assert_eq!(after.delivered_schema(), after.output_schema());
+        assert!(!after.canonical_json().contains("\"deliver\":{\"normalise\":null,"), "{ops}");
+    }
 }
 
 #[test]
@@ -100,8 +150,8 @@ fn a_dtype_that_others_need_is_not_taken_away() {
          - flip
          - batch: { size: 4 }",
     );
-    assert_eq!(order, ["decode", "flip", "resize", "normalise", "cast", "batch"]);
-    assert!(notes.iter().all(|note| note.pass == "auto_order"));
+    assert_eq!(order, ["decode", "flip", "resize", "batch", "normalise", "cast"]);
+    assert!(notes.iter().all(|note| ["auto_order", "to_fetcher"].contains(&note.pass)));
 }
 
 #[test]

@@ -9,9 +9,6 @@ pub const MB_PER_VCPU: f64 = 1769.0;
 /// What a function moves each way, sustained: inferred from others' reports (600 Mbit/s and less),
 /// not published and not measured by us.
 pub const NETWORK_BYTES_PER_S: f64 = 71e6;
-/// Processors a worker keeps busy: it computes one split at a time on one thread, and reads the
-/// next and stores the last beside it.
-const WORKER_THREADS: f64 = 1.0;
 /// MB in the gigabyte that memory is billed by.
 const MB_PER_GB: f64 = 1024.0;
 
@@ -53,9 +50,10 @@ impl FunctionShape {
         f64::from(self.memory_mb) / MB_PER_VCPU
     }
 
-    /// Processors that compute: memory beyond one vCPU makes a worker no faster.
+    /// Processors that compute: a worker computes as many splits at a time as it has processors, to the
+    /// nearest, each on one thread.
     pub fn computing_vcpus(&self) -> f64 {
-        self.vcpus().min(WORKER_THREADS)
+        self.vcpus().min(self.vcpus().round().max(1.0))
     }
 
     /// A second of it, however busy.

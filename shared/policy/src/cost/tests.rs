@@ -149,12 +149,15 @@ fn instances_are_as_cheap_as_the_documentation_says() {
 }
 
 #[test]
-fn memory_beyond_a_processor_makes_no_worker_faster_and_waiting_needs_none() {
+fn memory_brings_processors_for_computing_and_waiting_needs_none() {
     let work = SplitWork { cpu_s: 2.0, wait_s: 1.0, overhead_s: 0.5, ..SplitWork::default() };
     let of = |memory_mb| work.worker_s(&FunctionShape { memory_mb, ..FunctionShape::default() });
-    // 2 + 1 + 0.5; the same with 5.8 processors; 2 / (884.5/1,769) + 1 + 0.5 with half of one
+    // 2 + 1 + 0.5; 2 / 5.789 + 1 + 0.5 on six threads; 2 / (884.5/1,769) + 1 + 0.5 with half of one
     assert_near(of(1769), 3.5);
-    assert_near(of(10_240), 3.5);
+    assert_near(of(10_240), 1.8455);
+    // Two threads share the 1.7 processors of 3,008 MB; one has one of the 1.2 of 2,048 MB to itself.
+    assert_near(of(3008), 2.0 / (3008.0 / 1769.0) + 1.5);
+    assert_near(of(2048), 3.5);
     assert_near(of(885), 5.498);
 }
 

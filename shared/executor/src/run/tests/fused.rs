@@ -69,3 +69,20 @@ fn grey_images_are_decoded_and_cropped_apart() {
     let frame = &frames(&bench.all())[0];
     assert_eq!(frame.get("image").unwrap().shape(), [4, 24, 24, 1]);
 }
+
+#[test]
+fn a_bare_loop_runs_every_kernel_over_every_record() {
+    let bench = Bench::new(RESNET, &image_records(5));
+    let mut scratch = bench.program.scratch();
+    let part = bench.input(0, 5).parts.remove(0);
+    let copied = bench.program.run_kernels(&mut scratch, &part, 0).unwrap();
+    assert_eq!(copied, 5 * (24 * 24 * 3 + 8));
+    let twice =
+        RESNET.replace("  - random_resized", "  - duplicate: { copies: 2 }\n  - random_resized");
+    let twice = Bench::new(&twice, &image_records(5));
+    let copied = twice.program.run_kernels(&mut twice.program.scratch(), &part, 0).unwrap();
+    assert_eq!(copied, 2 * 5 * (24 * 24 * 3 + 8));
+    let filtered = RESNET.replace("  - flip", "  - filter: { field: label, min: 1 }");
+    let filtered = Bench::new(&filtered, &image_records(5));
+    assert!(filtered.program.run_kernels(&mut filtered.program.scratch(), &part, 0).is_err());
+}

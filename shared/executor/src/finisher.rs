@@ -1,0 +1,132 @@
+//! The operators that are left to the fetcher, applied to batches that workers made.
+
+use crate::{
+    Compiler, ExecError,
+    cell::{Cell, Place},
+    program::tensor_spec,
+    random::Draw,
+    step::{Action, Step, Tools},
+    steps::Steps,
+};
+use bytes::BytesMut;
+use gristmill_format::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
+use gristmill_pipeline::{Pipeline, Stage};
+
+/// Takes batches from what crosses the wire to what is delivered. The bytes are those that workers would
+/// have made with the same operators.
+pub struct Finisher {
+    /// The tensors that it makes, in place of those of the same name.
+    tensors: Vec<TensorSpec>,
+    /// What makes each of them.
+    steps: Vec<Vec<Step>>,
+    cell: Cell,
+    tools: Tools,
+}
+
+impl std::fmt::Debug for Finisher {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Finisher").field("tensors", &self.tensors).finish_non_exhaustive()
+    }
+}
+
+impl Finisher {
+    /// Of a pipeline that leaves operators to the fetcher; none of others.
+    ///
+    /// # Errors
+    /// [`ExecError::Pipeline`] if this build cannot run them, or they cannot be run on batches.
+    pub fn compile(pipeline: &Pipeline) -> Result<Option<Finisher>, ExecError> {
+        let stages = &pipeline.deliver().stages;
+        if stages.is_empty() {
+            return Ok(None);
+        }
+        let compiler = Compiler::new();
+        let (mut tensors, mut steps) = (Vec::new(), Vec::new());
+        for (name, made) in &pipeline.delivered_schema().fields {
+            let of_field = |stage: &&Stage| stage.op.field() == Some(name);
+            let stages: Vec<&Stage> = stages.iter().filter(of_field).collect();
+            if stages.is_empty() {
+                continue;
+            }
+            let spec = tensor_spec(name, made).filter(|spec| !spec.ragged);
+            let spec = spec.ok_or_else(|| refused(&format!("`{name}` differs in size")))?;
+            tensors.push(spec);
+            steps.push(compile_field(pipeline, &stages, &compiler)?);
+        }
+        if steps.iter().map(Vec::len).sum::<usize>() == 0 {
+            return Err(refused("they make nothing that is delivered"));
+        }
+        Ok(Some(Finisher { tensors, steps, cell: Cell::default(), tools: Tools::default() }))
+    }
+
+    /// The batch as it is delivered, in the empty buffer that `buffer` gives for that many bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Invalid`] if the frame is not of this pipeline, [`FormatError::OverLimit`] if what is
+    /// delivered would be larger than `limits` allow.
+    pub fn finish(
+        &mut self,
+        frame: &Frame,
+        limits: &Limits,
+        buffer: impl FnOnce(usize) -> BytesMut,
+    ) -> Result<BytesMut, FormatError> {
+        let Finisher { tensors, steps, cell, tools } = self;
+        replace_tensors(frame, tensors, limits, buffer, |tensor, from, to| {
+            run(&steps[tensor], cell, tools, (from, to)).map_err(FormatError::invalid)
+        })
+    }
+}
+
+/// The steps of one field, given the schema that workers deliver.
+fn compile_field(
+    pipeline: &Pipeline,
+    stages: &[&Stage],
+    compiler: &Compiler<'_>,
+) -> Result<Vec<Step>, ExecError> {
+    let schemas = pipeline.finishing_schemas();
+    let mut steps = Steps::new(compiler);
+    for stage in stages {
+        let at = pipeline.deliver().stages.iter().position(|other| other.ordinal == stage.ordinal);
+        let input = at.and_then(|at| schemas.get(at)).ok_or_else(|| refused("one is unknown"))?;
+        steps.operator((stage, 0), input, |_| Some(0))?;
+    }
+    // A deterministic operator that writes its own field in one piece; anything else was forged.
+    let fits = |step: &Step| {
+        matches!(step.action, Action::Transform { .. } | Action::InPlace { .. } | Action::Nothing)
+    };
+    let mut steps = steps.list;
+    if !steps.iter().all(fits) {
+        return Err(refused("one of them works on more than its field"));
+    }
+    // What is last written goes straight to its row.
+    let last = steps.iter_mut().rev().find_map(|step| match &mut step.action {
+        Action::Transform { to_row, .. } => Some(to_row),
+        _ => None,
+    });
+    last.into_iter().for_each(|to_row| *to_row = true);
+    Ok(steps)
+}
+
+fn refused(why: &str) -> ExecError {
+    ExecError::Pipeline(format!("operators cannot be applied to delivered batches: {why}"))
+}
+
+/// Takes one row through the steps.
+fn run(
+    steps: &[Step],
+    cell: &mut Cell,
+    tools: &mut Tools,
+    (from, to): (&[u8], &mut [u8]),
+) -> Result<(), String> {
+    cell.place = Place::Record(0..from.len());
+    for step in steps {
+        step.apply(std::slice::from_mut(cell), (from, to), tools, Draw::fixed)?;
+    }
+    if cell.place != Place::Row {
+        let value = cell.value(from, &[]);
+        if value.len() != to.len() {
+            return Err("a row has another size than its tensor".into());
+        }
+        to.copy_from_slice(value);
+    }
+    Ok(())
+}

@@ -1,0 +1,69 @@
+//! A frame with some of its tensors made anew: what is done to a batch after it was written.
+
+use bytes::BytesMut;
+
+use crate::{FormatError, Frame, Limits, Schema, TensorSpec, schema::Role};
+
+/// The frame with each tensor of `replaced` in place of the fixed one of that name, in the empty buffer
+/// that `buffer` gives for that many bytes. `row` is given the place of a tensor in `replaced`, a row of
+/// the one it replaces and the row to write all of, which holds zeros.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if a tensor is missing or ragged, and what `row` returns;
+/// [`FormatError::OverLimit`] if the frame would be larger than `limits` allow.
+pub fn replace_tensors(
+    frame: &Frame,
+    replaced: &[TensorSpec],
+    limits: &Limits,
+    buffer: impl FnOnce(usize) -> BytesMut,
+    mut row: impl FnMut(usize, &[u8], &mut [u8]) -> Result<(), FormatError>,
+) -> Result<BytesMut, FormatError> {
+    let schema = schema_with(frame, replaced)?;
+    let items: Vec<usize> = schema.tensors().iter().map(|spec| items(frame, spec)).collect();
+    let layout = schema.layout(frame.rows(), &items)?;
+    FormatError::within("frame size in bytes", layout.frame_bytes() as u64, limits.frame_bytes)?;
+    let mut made = buffer(layout.frame_bytes());
+    made.extend_from_slice(layout.header());
+    for part in schema.parts() {
+        let spec = &schema.tensors()[part.tensor];
+        let Some(view) = frame.get(&spec.name) else { continue };
+        let place = replaced.iter().position(|replaced| replaced.name == spec.name);
+        match (place, part.role) {
+            (Some(place), _) => {
+                let row_bytes = schema.item_bytes(part.tensor).unwrap_or(0);
+                for i in 0..frame.rows() {
+                    // Zeroed a row at a time: it is still in the cache when it is written.
+                    let start = made.len();
+                    made.resize(start + row_bytes, 0);
+                    row(place, view.row(i).unwrap_or_default(), &mut made[start..])?;
+                }
+            }
+            (None, Role::Values) => made.extend_from_slice(view.values()),
+            (None, Role::Offsets) => made.extend_from_slice(view.offsets()),
+        }
+    }
+    Ok(made)
+}
+
+fn schema_with(frame: &Frame, replaced: &[TensorSpec]) -> Result<Schema, FormatError> {
+    let mut tensors = frame.schema().tensors().to_vec();
+    for spec in replaced {
+        let place = tensors.iter_mut().find(|tensor| tensor.name == spec.name);
+        match place.filter(|tensor| !tensor.ragged && !spec.ragged) {
+            Some(tensor) => tensor.clone_from(spec),
+            None => {
+                let name = &spec.name;
+                return Err(FormatError::invalid(format!(
+                    "the frame has no fixed tensor {name:?}"
+                )));
+            }
+        }
+    }
+    Schema::new(tensors)
+}
+
+/// Items of all rows of a ragged tensor; 0 of others.
+fn items(frame: &Frame, spec: &TensorSpec) -> usize {
+    let view = frame.get(&spec.name).filter(|_| spec.ragged);
+    view.map_or(0, |view| view.item_at(frame.rows()))
+}

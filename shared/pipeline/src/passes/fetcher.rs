@@ -1,0 +1,129 @@
+//! What makes a field larger just before it is delivered is left to the fetcher: pixels then cross the
+//! wire as u8 and become numbers around zero in the trainer's host, which so receives a quarter of the
+//! bytes.
+
+use super::{Change, Note, Optimised};
+use crate::{Cardinality, Deliver, Effect, FieldSchema, Op, Pipeline, Randomness, Stage};
+use std::collections::BTreeSet;
+
+/// Less saved than this is not worth the trainer's time: the field as delivered is that much larger.
+const LEAST_RATIO: f64 = 1.05;
+
+/// Moves what widens delivered fields from workers to the fetcher.
+pub(super) fn move_widening(optimised: &mut Optimised) {
+    let pipeline = &optimised.pipeline;
+    let moved = widening(pipeline);
+    if moved.is_empty() {
+        return;
+    }
+    let (mut stages, mut deliver) = (Vec::new(), pipeline.deliver().clone());
+    let mut notes = Vec::new();
+    for (from, stage) in pipeline.stages().iter().enumerate() {
+        if !moved.contains(&from) {
+            stages.push(stage.clone());
+            continue;
+        }
+        notes.push(note(from, stage, pipeline));
+        deliver.stages.push(stage.clone());
+    }
+    if let Some(pipeline) = same_when_delivered(pipeline, stages, deliver) {
+        optimised.pipeline = pipeline;
+        optimised.notes.extend(notes);
+    }
+}
+
+/// The pipeline with these operators in workers and after them, if what is delivered stays the same.
+fn same_when_delivered(
+    pipeline: &Pipeline,
+    stages: Vec<Stage>,
+    deliver: Deliver,
+) -> Option<Pipeline> {
+    let moved = pipeline.with_delivery(stages, deliver).ok()?;
+    (moved.delivered_schema() == pipeline.delivered_schema()).then_some(moved)
+}
+
+fn note(from: usize, stage: &Stage, pipeline: &Pipeline) -> Note {
+    let field = stage.op.field().unwrap_or_default();
+    let schema = |i: usize| pipeline.schemas()[i].field(field).map(FieldSchema::to_string);
+    let (before, after) = (schema(from).unwrap_or_default(), schema(from + 1).unwrap_or_default());
+    Note {
+        pass: "to_fetcher",
+        op: stage.op.name(),
+        ordinal: stage.ordinal,
+        line: stage.line,
+        change: Change::ToFetcher { from },
+        reason: format!(
+            "`{field}` crosses the wire before it becomes larger ({before} -> {after}); what is \
+             delivered is the same"
+        ),
+    }
+}
+
+/// Indices of the operators that widen what is delivered, and of those after them on the same field.
+fn widening(pipeline: &Pipeline) -> BTreeSet<usize> {
+    let mut moved = BTreeSet::new();
+    for field in pipeline.output_schema().fields.keys() {
+        let last = last_on(pipeline, field);
+        let bytes =
+            |i: usize| pipeline.schemas()[i].field(field).and_then(FieldSchema::element_bytes);
+        // Of equally small places the last one, with the least left to do.
+        let smallest = last.iter().filter_map(|&i| Some((bytes(i)?, std::cmp::Reverse(i)))).min();
+        let (Some((smallest, at)), Some(delivered)) =
+            (smallest, last.last().and_then(|&i| bytes(i + 1)))
+        else {
+            continue;
+        };
+        if delivered as f64 > smallest as f64 * LEAST_RATIO {
+            moved.extend(last.into_iter().filter(|i| *i >= at.0));
+        }
+    }
+    moved
+}
+
+/// The operators at the end of what happens to `field` that can be applied to what was delivered as
+/// well, first to last.
+fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
+    let stages = &pipeline.stages()[..pipeline.batch_stage()];
+    let mut last: Vec<usize> = Vec::new();
+    for (i, stage) in stages.iter().enumerate().rev() {
+        let of_field = stage.op.field() == Some(field) || stage.op.outputs().contains(&field);
+        if !of_field && touches_nothing_else(&stage.op) {
+            continue;
+        }
+        let known = |i: usize| pipeline.schemas()[i].field(field).is_some_and(is_fixed);
+        if !of_field || !can_follow(stage) || !known(i) || !known(i + 1) {
+            break;
+        }
+        last.push(i);
+    }
+    last.reverse();
+    last
+}
+
+/// Whether elements stay what and how many they are, but for the operator's own field.
+fn touches_nothing_else(op: &Op) -> bool {
+    let declared = op.declaration();
+    declared.cardinality == Cardinality::OneToOne
+        && op.cache_point().is_none()
+        && op.dataset().is_none()
+        && !matches!(op, Op::Custom(_))
+}
+
+/// Whether the fetcher can do it: the same for every element whatever its origin, in place of its
+/// field, and without records that it refuses.
+fn can_follow(stage: &Stage) -> bool {
+    let Stage { op, keep_position, .. } = stage;
+    let declared = op.declaration();
+    let of_values = matches!(op, Op::Layout(_)) || declared.effect == Effect::Value;
+    !keep_position
+        && of_values
+        && !matches!(op, Op::Custom(_))
+        && declared.randomness == Randomness::Deterministic
+        && declared.cardinality == Cardinality::OneToOne
+        && op.output() == op.field()
+}
+
+/// Whether all elements have the same shape, so that a batch holds nothing but their values.
+fn is_fixed(field: &FieldSchema) -> bool {
+    field.known_shape().is_some() && field.dtype.size_bytes().is_some()
+}
