@@ -77,7 +77,7 @@ async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
         Some(data) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
         None => {
             let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            Source::parse_all(authored.pipeline.source_paths(), base).map_err(Failure::usage)?
+            Source::parse_all(&authored.pipeline.source_paths(), base).map_err(Failure::usage)?
         }
     };
     let stack = Stack::named_or_own(&args.service).await?;

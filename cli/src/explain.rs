@@ -5,17 +5,19 @@ use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, 
 use gristmill_executor::Compiler;
 use gristmill_fetcher::Authored;
 use gristmill_pipeline::{
-    Pipeline, Schema, Stage,
+    FieldSchema, Pipeline, Schema, Source, Stage,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
 };
 use serde_json::{Value, json};
-use std::fmt::Write;
+use std::{fmt::Write, path::Path};
 
 pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
-    let data = args.data.as_deref();
-    let (measured, sampled) = match data {
-        Some(data) => sample::measure((&pipeline, &assets), data, args.sample)?,
+    let (measured, sampled) = match args.data.as_deref() {
+        Some(data) => {
+            let data = sample::places(&pipeline, Some(data), Path::new("."))?;
+            sample::measure((&pipeline, &assets), &data, args.sample)?
+        }
         None => (Measured::new(), 0),
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
@@ -86,7 +88,14 @@ fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>
 
 /// The source and every operator with what is on the edge after it.
 fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
-    let source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
+    let mut source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
+    if pipeline.source().is_zip() {
+        let member = |source: &Source| {
+            let fields: Vec<&String> = source.features.keys().collect();
+            json!({ "format": source.format.name(), "repeat": source.repeat, "fields": fields })
+        };
+        source["zip"] = pipeline.source().members().map(member).collect();
+    }
     let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
         let Edge { stage, schema, factor: Factor { inflation_factor, basis }, runs_in } = edge;
         let declared = stage.op.declaration();
@@ -125,12 +134,22 @@ fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
 
 fn table(pipeline: &Pipeline, measured: &Measured) -> String {
     let mut text = String::new();
-    let fields = |schema: &Schema| {
-        let fields = schema.fields.iter();
-        fields.map(|(name, field)| format!("{name}: {field}")).collect::<Vec<_>>().join(", ")
-    };
+    let shown = |(name, field): (&String, &FieldSchema)| format!("{name}: {field}");
+    let fields = |schema: &Schema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let records = &pipeline.schemas()[0];
     // Writing to a string does not fail.
-    let _ = writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(&pipeline.schemas()[0]));
+    let _ = match pipeline.source().is_zip() {
+        true => writeln!(text, "  zip of"),
+        false => writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)),
+    };
+    for source in pipeline.source().members().filter(|_| pipeline.source().is_zip()) {
+        let own = records.fields.iter().filter(|(name, _)| source.features.contains_key(*name));
+        let own = own.map(shown).collect::<Vec<_>>().join(", ");
+        let times =
+            if source.repeat == 1 { String::new() } else { format!(", {} times", source.repeat) };
+        let name = format!("  {}{times}", source.format.name());
+        let _ = writeln!(text, "  {name:<28} {:>9}  {own}", "");
+    }
     for Edge { stage, schema, factor, runs_in } in operators_of(pipeline, measured) {
         let mark = match factor.basis {
             Basis::Static | Basis::Unknown => "",

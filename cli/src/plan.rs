@@ -19,10 +19,8 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
     }
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
-    let data = match &args.data {
-        Some(data) => data.clone(),
-        None => beside(&args.pipeline, pipeline.source_paths()),
-    };
+    let dir = args.pipeline.parent().unwrap_or(Path::new("."));
+    let data = sample::places(&pipeline, args.data.as_deref(), dir)?;
     let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample)?;
     measured.function_slowdown = args.function_slowdown;
     let records = args.records.unwrap_or(found);
@@ -57,20 +55,8 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         here.seconds,
         here.first_seconds
     );
-    say!("profiled {:.0} of {records} records of {data}", measured.records);
+    say!("profiled {:.0} of {records} records of {}", measured.records, data.join(" and "));
     Ok(())
-}
-
-/// The first place the pipeline names, as seen from where its file is.
-fn beside(pipeline: &Path, paths: &[String]) -> String {
-    let first = paths.first().map_or("", String::as_str);
-    match first.starts_with("s3://") {
-        true => first.to_owned(),
-        false => {
-            let dir = pipeline.parent().unwrap_or(Path::new("."));
-            dir.join(first).to_string_lossy().into_owned()
-        }
-    }
 }
 
 fn prices(args: &PlanArgs) -> Result<Prices, Failure> {

@@ -3,10 +3,10 @@
 use crate::{bench::thread_cpu, failure::Failure, operators};
 use bytes::Bytes;
 use gristmill_executor::{
-    Assets, Compiler, OpMetrics, Part, Program, SplitInput, SplitOutput,
+    Assets, Compiler, OpMetrics, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
     sources::{FileIndex, IndexBuilder},
 };
-use gristmill_pipeline::{Cardinality, Op, Pipeline, Stage, passes::Measured};
+use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
 use gristmill_types::{ErrorPolicy, RecordKey};
 use std::{
@@ -25,46 +25,105 @@ struct Sample {
     n_records: u32,
     /// Their bytes where they are stored.
     stored_bytes: u64,
-    /// Records of the file, and its bytes.
-    file: (u32, u64),
+    /// Of the file of each dataset, its bytes for each of its records.
+    bytes_per_record: Vec<f64>,
     /// Of this thread, for all of them.
     cpu: Duration,
 }
 
-/// Runs the first `most` records of the dataset; bad ones are left out.
-fn run(program: &Program, pipeline: &Pipeline, path: &Path, most: u32) -> Result<Sample, Failure> {
-    let (bytes, index) = read(pipeline, path)?;
-    let n_records = index.len().min(most);
-    // Bytes of records that are there.
-    let end = index.byte_range(0, n_records).map_or(0, |range| range.end as usize);
-    let first = RecordKey { file: 0, record: 0 };
-    let part = Part { first, n_records, data: bytes.slice(..end), index: &index };
+/// A file that was read.
+struct Shard {
+    bytes: Bytes,
+    index: FileIndex,
+}
+
+impl Shard {
+    /// Its first records, as far as it has so many, and their bytes.
+    fn first(&self, file: u32, n_records: u32) -> Part<'_> {
+        let n_records = self.index.len().min(n_records);
+        // Bytes of records that are there.
+        let end = self.index.byte_range(0, n_records).map_or(0, |range| range.end as usize);
+        let first = RecordKey { file, record: 0 };
+        Part { first, n_records, data: self.bytes.slice(..end), index: &self.index }
+    }
+}
+
+/// The path a dataset of the pipeline is sampled at; there is one unless datasets are zipped.
+pub type Places = Vec<String>;
+
+/// Where to sample: at `data`, or where the pipeline, a file in `dir`, says that its datasets lie.
+pub fn places(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result<Places, Failure> {
+    let beside = |source: &Source| match source.paths.first().map_or("", String::as_str) {
+        path if path.starts_with("s3://") => path.to_owned(),
+        path => dir.join(path).to_string_lossy().into_owned(),
+    };
+    match data {
+        Some(_) if pipeline.source().is_zip() => Err(Failure::usage(
+            "the pipeline zips datasets, whose paths stand in its file: leave out `--data`",
+        )),
+        Some(data) => Ok(vec![data.to_owned()]),
+        None => Ok(pipeline.source().members().map(beside).collect()),
+    }
+}
+
+/// Runs the first `most` records of files, one of each dataset; bad ones are left out.
+fn run(
+    program: &Program,
+    pipeline: &Pipeline,
+    paths: &[PathBuf],
+    most: u32,
+) -> Result<Sample, Failure> {
+    let members = || pipeline.source().members();
+    let shards = members().zip(paths).map(|(source, path)| read(source.format, path));
+    let shards: Vec<Shard> = shards.collect::<Result<_, _>>()?;
+    let [first, others @ ..] = shards.as_slice() else {
+        return Err(Failure::usage("there is no file to look at"));
+    };
+    let lengths = members().skip(1).zip(others);
+    let lengths = lengths.map(|(source, shard)| shard.index.len().saturating_mul(source.repeat));
+    let n_records = lengths.fold(first.index.len().min(most), u32::min);
+    let zipped = (1..).zip(others).map(|(file, shard)| {
+        let length = shard.index.len().max(1);
+        let pick = |i| Pick { part: 0, record: i % length, copy: 0 };
+        Zipped {
+            parts: vec![shard.first(file, n_records)],
+            files: vec![paths[file as usize].display().to_string()],
+            picks: Some((0..n_records).map(pick).collect()),
+        }
+    });
+    let zipped: Vec<Zipped<'_>> = zipped.collect();
+    let part = first.first(0, n_records);
+    let parts = std::iter::once(&part).chain(zipped.iter().flat_map(|zipped| &zipped.parts));
+    let stored_bytes = parts.map(|part| part.data.len() as u64).sum();
     // What cannot be decoded has no size.
-    let input = SplitInput { on_error: ErrorPolicy::Skip, ..SplitInput::whole(part) };
+    let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
+    let named = paths[0].display();
     let before = thread_cpu();
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let cpu = thread_cpu().saturating_sub(before);
-    let output = output.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+    let output = output.map_err(|error| Failure::failed(format!("{named}: {error}")))?;
     if output.rows == 0 {
         let why = output.skipped.first().map_or(String::new(), |record| {
             format!(": {} ({}): {}", record.key, record.op, record.reason)
         });
-        return Err(Failure::failed(format!("{}: no element came through{why}", path.display())));
+        return Err(Failure::failed(format!("{named}: no element came through{why}")));
     }
-    let file = (index.len(), bytes.len() as u64);
-    Ok(Sample { output, n_records, stored_bytes: end as u64, file, cpu })
+    let each = |shard: &Shard| shard.bytes.len() as f64 / f64::from(shard.index.len().max(1));
+    let bytes_per_record = shards.iter().map(each).collect();
+    Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
 /// What operators did to the first `most` elements of the dataset, and how many those were.
 pub fn measure(
     (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &str,
+    data: &Places,
     most: u32,
 ) -> Result<(Measured, u32), Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let Sample { output, n_records, .. } = run(&program, pipeline, &first_file(data)?, most)?;
+    let (first, _) = first_files(data)?;
+    let Sample { output, n_records, .. } = run(&program, pipeline, &first, most)?;
     let mut measured = Measured::new();
     for metric in &output.metrics {
         let Some(stage) = metric.stage.and_then(|stage| pipeline.stages().get(stage as usize))
@@ -85,17 +144,16 @@ pub fn measure(
 /// as far as their bytes tell.
 pub fn profile(
     (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &str,
+    data: &Places,
     most: u32,
 ) -> Result<(plan::Measured, u64), Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let files = files(data)?;
-    let first = files.first().ok_or_else(|| Failure::usage(format!("{data} names no file")))?;
+    let (first, files) = first_files(data)?;
     // Once to warm up: what is measured is the steady state.
-    run(&program, pipeline, first, most.min(16))?;
-    let sample = run(&program, pipeline, first, most)?;
+    run(&program, pipeline, &first, most.min(16))?;
+    let sample = run(&program, pipeline, &first, most)?;
     let stage = |metric: &OpMetrics| pipeline.stages().get(metric.stage? as usize);
     let waits = |metric: &OpMetrics| matches!(stage(metric), Some(Stage { op: Op::Sleep(_), .. }));
     let metrics = &sample.output.metrics;
@@ -127,18 +185,24 @@ pub fn profile(
         ops,
         ..plan::Measured::default()
     };
-    let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |about| about.len()));
-    let (file_records, file_bytes) = sample.file;
-    let per_record = file_bytes as f64 / f64::from(file_records.max(1));
-    let records = sizes.sum::<u64>() as f64 / per_record.max(1.0);
+    // A zip is as long as the shortest of its datasets.
+    let of_one = |((source, files), per_record): ((&Source, &Vec<PathBuf>), &f64)| {
+        let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |about| about.len()));
+        sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
+    };
+    let datasets = pipeline.source().members().zip(&files).zip(&sample.bytes_per_record);
+    let records = datasets.map(of_one).fold(f64::INFINITY, f64::min);
     Ok((measured, records.round() as u64))
 }
 
-/// The first file of a dataset in byte order.
-fn first_file(data: &str) -> Result<PathBuf, Failure> {
-    let mut files = files(data)?;
-    files.truncate(1);
-    files.pop().ok_or_else(|| Failure::usage(format!("{data} names no file")))
+/// The first file of each dataset, and all files of each.
+fn first_files(data: &Places) -> Result<(Vec<PathBuf>, Vec<Vec<PathBuf>>), Failure> {
+    let files: Vec<Vec<PathBuf>> = data.iter().map(|data| files(data)).collect::<Result<_, _>>()?;
+    let first = files.iter().zip(data).map(|(files, data)| {
+        let first = files.first().cloned();
+        first.ok_or_else(|| Failure::usage(format!("{data} names no file")))
+    });
+    Ok((first.collect::<Result<_, _>>()?, files))
 }
 
 /// The files of a dataset in byte order.
@@ -168,7 +232,7 @@ fn files(data: &str) -> Result<Vec<PathBuf>, Failure> {
     Ok(found.collect())
 }
 
-fn read(pipeline: &Pipeline, path: &Path) -> Result<(Bytes, FileIndex), Failure> {
+fn read(format: Format, path: &Path) -> Result<Shard, Failure> {
     let named =
         |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
     let file = File::open(path).map_err(|error| named(&error))?;
@@ -177,8 +241,8 @@ fn read(pipeline: &Pipeline, path: &Path) -> Result<(Bytes, FileIndex), Failure>
     if bytes.len() as u64 > MAX_BYTES {
         return Err(named(&"it is larger than 512 MiB: sample a smaller file"));
     }
-    let mut builder = IndexBuilder::new(pipeline.source().format).map_err(|e| named(&e))?;
+    let mut builder = IndexBuilder::new(format).map_err(|e| named(&e))?;
     builder.push(&bytes).map_err(|error| named(&error))?;
     let index = builder.finish().map_err(|error| named(&error))?;
-    Ok((Bytes::from(bytes), index))
+    Ok(Shard { bytes: Bytes::from(bytes), index })
 }

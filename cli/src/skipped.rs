@@ -57,6 +57,8 @@ impl Report {
     pub fn in_words_of(mut self, source: &Source) -> Self {
         for left in self.records.values_mut() {
             left.at.source = source.in_words(&left.at.source);
+            // Of what is zipped, it names the other record.
+            left.at.record.reason = source.in_words(&left.at.record.reason);
         }
         self
     }

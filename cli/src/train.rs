@@ -39,6 +39,8 @@ pub async fn demo(args: DemoArgs) -> Result<(), Failure> {
     };
     let source = match (&args.train.data, &args.pipeline) {
         (Some(data), _) => parse_source(data, Path::new("."))?,
+        // What is generated is one dataset.
+        (None, Some(path)) if pipeline.pipeline.source().is_zip() => own(&pipeline, path)?,
         (None, _) => generated(&args).await?,
     };
     train(&args.train, "demo", pipeline, source).await
@@ -48,12 +50,15 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
     let pipeline = job::read_pipeline(&args.pipeline)?;
     let source = match &args.train.data {
         Some(data) => parse_source(data, Path::new("."))?,
-        None => {
-            let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            Source::parse_all(pipeline.pipeline.source_paths(), base).map_err(Failure::usage)?
-        }
+        None => own(&pipeline, &args.pipeline)?,
     };
     train(&args.train, "run", pipeline, source).await
+}
+
+/// Where the pipeline in the file `path` says that its data lies.
+fn own(authored: &Authored, path: &Path) -> Result<Source, Failure> {
+    let base = path.parent().unwrap_or(Path::new("."));
+    Source::parse_all(&authored.pipeline.source_paths(), base).map_err(Failure::usage)
 }
 
 fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {

@@ -3,7 +3,7 @@
 use crate::images::pack_images;
 use gristmill_pipeline::{Format, Source as PipelineSource};
 use gristmill_ports::{ObjectError, ObjectInfo, Objects};
-use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, SourceFile};
+use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, Members, SourceFile};
 use gristmill_types::{Fingerprint, Namespace};
 use std::{
     fs, io,
@@ -168,12 +168,15 @@ pub enum ListError {
     TooMany { bucket: String, pattern: String, files: usize },
     #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
     Folders(usize),
+    #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
+    Zipped,
     #[error("cannot describe the images: {0}")]
     Stored(serde_json::Error),
 }
 
 /// Lists what `source` reads from `bucket`, pattern after pattern: a key, a prefix (a directory, with
 /// or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
+/// Of zipped datasets the patterns are those of the first, then those of the next, as many as its paths.
 ///
 /// # Errors
 /// If nothing is found, or the object store does not answer.
@@ -184,26 +187,19 @@ pub async fn list_dataset(
     source: &PipelineSource,
     (bucket, patterns): (&str, &[String]),
 ) -> Result<Dataset, ListError> {
-    if source.format == Format::Images {
+    if source.format == Format::Images && !source.is_zip() {
         let [pattern] = patterns else { return Err(ListError::Folders(patterns.len())) };
         return pack_images(objects, ns, own_bucket, source, (bucket, pattern)).await;
     }
     let mut files = Vec::new();
-    for pattern in patterns {
-        let is_glob = pattern.contains(WILD);
-        let listed = list_files(objects, bucket, pattern).await?;
-        // A directory of shards may hold notes about itself.
-        let listed = listed.into_iter().filter(|info| is_glob || !info.key.ends_with(".json"));
+    let mut counts = Vec::new();
+    for patterns in patterns_of(source, patterns)? {
         let before = files.len();
-        files.extend(listed.map(|info| SourceFile {
-            key: info.key,
-            size: info.size,
-            etag: info.etag,
-        }));
-        if files.len() == before {
-            let (bucket, pattern) = (bucket.to_owned(), pattern.to_owned());
-            return Err(ListError::Empty { bucket, pattern });
+        for pattern in patterns {
+            files.extend(list_shards(objects, bucket, pattern).await?);
         }
+        // A message carries fewer than this many.
+        counts.push(u32::try_from(files.len() - before).unwrap_or(u32::MAX));
     }
     let listed_bytes: usize =
         files.iter().map(|file| file.key.len() + file.etag.len() + FILE_OVERHEAD_BYTES).sum();
@@ -211,7 +207,42 @@ pub async fn list_dataset(
         let (bucket, pattern) = (bucket.to_owned(), patterns.join(", "));
         return Err(ListError::TooMany { bucket, pattern, files: files.len() });
     }
-    Ok(Dataset { bucket: bucket.to_owned(), files })
+    Ok(Dataset { bucket: bucket.to_owned(), files, members: Members::of(counts) })
+}
+
+/// The patterns of each dataset.
+fn patterns_of<'a>(
+    source: &PipelineSource,
+    mut patterns: &'a [String],
+) -> Result<Vec<&'a [String]>, ListError> {
+    if !source.is_zip() {
+        return Ok(vec![patterns]);
+    }
+    let mut divided = Vec::new();
+    for member in source.members() {
+        let (own, rest) = patterns.split_at_checked(member.paths.len()).ok_or(ListError::Zipped)?;
+        divided.push(own);
+        patterns = rest;
+    }
+    if patterns.is_empty() { Ok(divided) } else { Err(ListError::Zipped) }
+}
+
+/// Lists the files of records that match `pattern`, of which there is at least one.
+async fn list_shards(
+    objects: &dyn Objects,
+    bucket: &str,
+    pattern: &str,
+) -> Result<Vec<SourceFile>, ListError> {
+    let is_glob = pattern.contains(WILD);
+    let listed = list_files(objects, bucket, pattern).await?;
+    // A directory of shards may hold notes about itself.
+    let listed = listed.into_iter().filter(|info| is_glob || !info.key.ends_with(".json"));
+    let files: Vec<SourceFile> =
+        listed.map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag }).collect();
+    match files.is_empty() {
+        false => Ok(files),
+        true => Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() }),
+    }
 }
 
 /// Lists the files of `bucket` that match `pattern` and are not hidden, in key order.
@@ -271,6 +302,33 @@ mod tests {
         let dataset =
             list_dataset(&objects, &ns, "own", source, ("b", &[pattern.to_owned()])).await?;
         Ok(dataset.files.into_iter().map(|file| file.key).collect())
+    }
+
+    #[tokio::test]
+    async fn the_files_of_a_zip_are_those_of_its_datasets() {
+        let objects = MemoryObjects::default();
+        for key in ["x/1", "x/2", "y/1", "z/1"] {
+            let path = ObjectPath::new("b", key);
+            objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
+        }
+        let yaml = "source: { zip: [\
+                    { tfrecord: [z, x], features: { v: { dtype: i64 } } }, \
+                    { jsonl: y, features: { w: { dtype: i64 } } }] }\n\
+                    ops: [{ batch: { size: 1 } }]";
+        let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
+        let (ns, source) = ("a".parse().unwrap(), pipeline.source());
+        let patterns = pipeline.source_paths();
+        let dataset = list_dataset(&objects, &ns, "own", source, ("b", &patterns)).await.unwrap();
+        let keys: Vec<&str> = dataset.files.iter().map(|file| file.key.as_str()).collect();
+        assert_eq!(keys, ["z/1", "x/1", "x/2", "y/1"]);
+        assert_eq!(dataset.members, Members::of(vec![3, 1]));
+        // Other datasets of the same files are another dataset.
+        let divided = Dataset { members: Members::of(vec![1, 3]), ..dataset.clone() };
+        assert_ne!(divided.version("x"), dataset.version("x"));
+        for patterns in [&patterns[..1], &patterns[..2]] {
+            let error = list_dataset(&objects, &ns, "own", source, ("b", patterns)).await;
+            assert!(matches!(error, Err(ListError::Zipped)), "{error:?}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) async fn pack_images(
         objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
         files.push(SourceFile { key, size, etag: fingerprint.to_string() });
     }
-    Ok(Dataset { bucket: own_bucket.to_owned(), files })
+    Ok(Dataset::one(own_bucket, files))
 }
 
 /// Labels images, and puts them in an order that has nothing to do with their names: a split then has

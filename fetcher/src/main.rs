@@ -217,7 +217,7 @@ async fn registration(
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let data = match &args.data {
         Some(data) => Source::parse(data, std::path::Path::new("."))?,
-        None => Source::parse_all(pipeline.source_paths(), base)?,
+        None => Source::parse_all(&pipeline.source_paths(), base)?,
     };
     let (bucket, patterns) = match data {
         Source::S3 { bucket, patterns } => (bucket, patterns),

@@ -151,7 +151,7 @@ impl Scenario {
             visitation: self.visitation,
             sharding: self.sharding,
         };
-        let dataset = Dataset { bucket: DATA.to_owned(), files };
+        let dataset = Dataset::one(DATA, files);
         Ok(Register { job: cloud.store.job.clone(), spec, dataset })
     }
 

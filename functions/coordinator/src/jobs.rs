@@ -9,13 +9,13 @@ use crate::{
     store::{busy, invalid},
 };
 use bytes::Bytes;
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 use gristmill_protocol::{
     Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, keys,
 };
 use gristmill_splits::{
-    Outcome, SplitPlan,
+    Member, Outcome, SplitPlan,
     job::JobState,
     order::{Ramp, default_r},
 };
@@ -39,7 +39,8 @@ impl Coordinator {
         }
         let n_files = u32::try_from(dataset.files.len())
             .map_err(|_| invalid("the dataset has more files than can be counted"))?;
-        let dataset_version = dataset.version(pipeline.source().format.name());
+        check_members(pipeline.source(), dataset)?;
+        let dataset_version = dataset.version(&pipeline.source().stored_as());
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
         let caching = self.begin_caching(job, &wanted).await?;
@@ -108,9 +109,10 @@ impl Coordinator {
         if records.len() != listing.files.len() {
             return Err(busy("the index is not complete yet"));
         }
-        let files = listing.files.into_iter().zip(records);
+        let Dataset { bucket, files, members } = listing;
+        let files = files.into_iter().zip(records);
         let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
-        let manifest = Manifest { bucket: listing.bucket, files };
+        let manifest = Manifest { bucket, files, members };
         let pipeline = pipeline_of(&item.spec)?;
         let plan = self.plan(&item.spec, &pipeline, &manifest, item.caching.as_ref())?;
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
@@ -158,13 +160,12 @@ impl Coordinator {
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
-        let files = manifest.records();
-        let stored_records: u64 = files.iter().map(|&records| u64::from(records)).sum();
-        let stored: u64 = manifest.files.iter().map(|file| file.file.size).sum();
-        let record_bytes = pipeline.bytes_per_record(stored / stored_records.max(1));
+        let record_bytes = pipeline.bytes_per_record(stored_bytes_per_record(manifest));
+        let records = manifest.records();
+        let members = members(pipeline.source(), manifest, &records)?;
         let ops = pipeline.dataset_ops();
         let view = |split_records| {
-            let plan = SplitPlan::of_view(&files, split_records, &ops);
+            let plan = SplitPlan::of_zip(&members, split_records, &ops);
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
@@ -203,6 +204,45 @@ impl Coordinator {
     }
 }
 
+/// Refuses files that are not those of the pipeline's datasets.
+fn check_members(source: &Source, dataset: &Dataset) -> Result<(), Refusal> {
+    let (wanted, found) = (source.members().count(), dataset.members.count());
+    if wanted != found {
+        return Err(invalid(format!(
+            "the pipeline reads {wanted} datasets side by side, and the files of {found} are listed"
+        )));
+    }
+    match dataset.members.divide(&dataset.files) {
+        Some(files) if files.iter().all(|files| !files.is_empty()) => Ok(()),
+        _ => Err(invalid("one of the datasets of a zip has no files: name at least one for each")),
+    }
+}
+
+/// The datasets of a job as splits are made of them.
+fn members<'a>(
+    source: &Source,
+    manifest: &Manifest,
+    records: &'a [u32],
+) -> Result<Vec<Member<'a>>, Refusal> {
+    let divided = manifest.members.divide(records);
+    let divided = divided.ok_or_else(|| invalid("the index is that of other datasets"))?;
+    let member = |(source, records_per_file): (&Source, &'a [u32])| Member {
+        records_per_file,
+        times: source.repeat,
+    };
+    Ok(source.members().zip(divided).map(member).collect())
+}
+
+/// Bytes that a record has where it is stored, with what is zipped to it.
+fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
+    let of_one = |files: &[ManifestFile]| {
+        let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
+        files.iter().map(|file| file.file.size).sum::<u64>() / records.max(1)
+    };
+    let divided = manifest.members.divide(&manifest.files).unwrap_or_default();
+    divided.into_iter().map(of_one).sum()
+}
+
 /// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
     Pipeline::from_canonical(&spec.pipeline)
@@ -232,7 +272,7 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
     }
     // The pipelines are the same.
     let pipeline = pipeline_of(&item.spec)?;
-    if item.dataset_version != dataset.version(pipeline.source().format.name()) {
+    if item.dataset_version != dataset.version(&pipeline.source().stored_as()) {
         return Err(invalid(format!(
             "job {job} exists over another dataset, or its files have changed since: \
              choose another job name"
@@ -252,5 +292,61 @@ pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     match error {
         ObjectError::Unavailable(_) => busy(error.to_string()),
         _ => invalid(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_protocol::{Members, SourceFile};
+
+    fn pipeline(source: &str) -> Pipeline {
+        Pipeline::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n")).unwrap()
+    }
+
+    fn zip() -> Pipeline {
+        pipeline(
+            "{ zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
+             { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }",
+        )
+    }
+
+    fn dataset(sizes: &[u64], members: &[u32]) -> Dataset {
+        let file = |&size: &u64| SourceFile { key: "k".into(), size, etag: "e".into() };
+        let files = sizes.iter().map(file).collect();
+        Dataset { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+    }
+
+    #[test]
+    fn files_must_be_those_of_the_pipelines_datasets() {
+        let refused = |pipeline: &Pipeline, members: &[u32]| {
+            check_members(pipeline.source(), &dataset(&[1, 1, 1], members)).err()
+        };
+        let alone = pipeline("{ jsonl: a, features: { x: { dtype: i64 } } }");
+        assert!(refused(&alone, &[]).is_none() && refused(&zip(), &[2, 1]).is_none());
+        for (pipeline, members, words) in [
+            (&alone, &[2, 1][..], "reads 1 datasets side by side, and the files of 2"),
+            (&zip(), &[], "reads 2 datasets side by side, and the files of 1"),
+            (&zip(), &[3, 0], "has no files"),
+            (&zip(), &[3, 1], "has no files"),
+        ] {
+            let refusal = refused(pipeline, members).unwrap();
+            assert!(refusal.message.contains(words), "{refusal:?}");
+        }
+    }
+
+    #[test]
+    fn a_zip_is_planned_by_its_shortest_dataset_and_the_bytes_of_all() {
+        let Dataset { bucket, files, members: of } = dataset(&[1000, 3000, 200], &[2, 1]);
+        let records = [20, 30, 2];
+        let files = files.into_iter().zip(records);
+        let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
+        let manifest = Manifest { bucket, files, members: of };
+        // 4,000 bytes of 50 records, and 200 of 2.
+        assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
+        let records = manifest.records();
+        let members = members(zip().source(), &manifest, &records).unwrap();
+        let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
+        assert_eq!((plan.records(), plan.n_splits()), (20, 5));
     }
 }

@@ -79,7 +79,7 @@ impl World {
             sharding: Default::default(),
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
-        let dataset = Dataset { bucket: "data".into(), files: vec![file] };
+        let dataset = Dataset::one("data", vec![file]);
         let reply = self.call(Call::Register(Register { job: name(job), spec, dataset })).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
     }

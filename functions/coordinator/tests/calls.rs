@@ -110,7 +110,7 @@ impl World {
             max_skipped: 0,
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
-        let dataset = Dataset { bucket: "data".into(), files: (0..files).map(file).collect() };
+        let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job = world.job.clone();
         let reply = world.call(Call::Register(Register { job, spec, dataset })).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");

@@ -28,6 +28,7 @@ mod staging;
 mod step;
 mod steps;
 pub mod user;
+mod zip;
 
 pub use assets::Assets;
 pub use compiler::Compiler;
@@ -37,7 +38,7 @@ pub use metrics::OpMetrics;
 pub use program::Program;
 pub use resume::ResumeInput;
 pub use run::Scratch;
-pub use split::{Part, Pick, SplitInput, SplitOutput};
+pub use split::{Part, Pick, SplitInput, SplitOutput, Zipped};
 
 /// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and
 /// tokenises. Our own kernels are covered by those versions.

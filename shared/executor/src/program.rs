@@ -6,6 +6,7 @@ use crate::{
     sources::Reader,
     step::{Action, Step},
     steps::Steps,
+    zip::{self, ZippedReader},
 };
 use gristmill_format::{DType, Schema, TensorSpec};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
@@ -13,6 +14,8 @@ use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline}
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
     pub(crate) reader: Reader,
+    /// Of the further datasets of a zip.
+    pub(crate) zipped: Vec<ZippedReader>,
     pub(crate) steps: Vec<Step>,
     /// Name of the batch op, and its index in the pipeline's stages.
     pub(crate) batch_op: (&'static str, u32),
@@ -133,6 +136,7 @@ impl Program {
         })?;
         Ok(Program {
             reader: Reader::new(pipeline.source()),
+            zipped: zip::readers(pipeline.source()),
             steps,
             batch_op,
             batching,
@@ -220,10 +224,11 @@ impl Program {
     }
 }
 
-/// Every field that an element has at some time: those of the source first, in the order in which
-/// readers find them.
+/// Every field that an element has at some time: those of the source first, dataset by dataset, in the
+/// order in which readers find them.
 fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
-    let mut names: Vec<&str> = pipeline.source().features.keys().map(String::as_str).collect();
+    let features = pipeline.source().members().flat_map(|source| source.features.keys());
+    let mut names: Vec<&str> = features.map(String::as_str).collect();
     for stage in pipeline.stages() {
         for name in stage.op.outputs() {
             if !names.contains(&name) {

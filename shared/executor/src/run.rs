@@ -6,15 +6,15 @@ use crate::{
     cell::{Cell, Place},
     element::Element,
     program::Delivered,
-    split::{Part, Pick, SplitInput, SplitOutput},
+    split::{Part, Record, SplitInput, SplitOutput, records},
     staging::{Refused, Staging},
     step::Tools,
+    zip,
 };
 use bytes::Bytes;
 use gristmill_format::{ChunkWriter, Codec, FormatError, FrameKind};
 use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
-    ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     time::Instant,
 };
@@ -86,7 +86,8 @@ pub(crate) fn run(
     input: &SplitInput<'_>,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<SplitOutput, ExecError> {
-    input.parts.iter().try_for_each(Part::check)?;
+    let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
+    input.parts.iter().chain(zipped).try_for_each(Part::check)?;
     let point = input.put.map(|point| program.point(point)).transpose()?;
     let left = input.n_records();
     let SplitInput { epoch, seed, on_error, .. } = *input;
@@ -174,45 +175,32 @@ impl<'a> Run<'a> {
 
     fn split(mut self, input: &SplitInput<'_>) -> Result<SplitOutput, ExecError> {
         self.reserve(self.program.width);
-        self.copy = input.copy;
-        let Some(picks) = &input.picks else {
-            for part in &input.parts {
-                for (i, bytes) in part.records() {
-                    self.one(part, i, bytes)?;
-                }
-            }
-            return self.finish();
-        };
-        let bytes_of = |part: &Part<'_>| part.records().map(|(_, bytes)| bytes).collect::<Vec<_>>();
-        let bytes_of: Vec<Vec<Range<usize>>> = input.parts.iter().map(bytes_of).collect();
-        for &Pick { part, record, copy } in picks {
-            let at = part as usize;
-            let found = bytes_of.get(at).and_then(|records| records.get(record as usize));
-            let (Some(bytes), Some(part)) = (found, input.parts.get(at)) else {
-                let what = format!("record {record} of part {part} was not read");
-                return Err(ExecError::Source(what));
-            };
-            self.copy = copy;
-            self.one(part, record, bytes.clone())?;
+        let mut zipped = zip::besides(self.program, input)?;
+        for record in records(&input.parts, input.picks.as_deref(), input.copy) {
+            let others =
+                zipped.iter_mut().map(zip::Besides::next).collect::<Result<Vec<_>, _>>()?;
+            self.one(&record?, &others)?;
         }
         self.finish()
     }
 
-    /// Runs one record, and applies the policy if it is bad.
-    fn one(&mut self, part: &Part<'_>, record: u32, bytes: Range<usize>) -> Result<(), ExecError> {
+    /// Runs one record and those that go with it, and applies the policy if one of them is bad.
+    fn one(&mut self, record: &Record<'_>, others: &[zip::Beside<'_>]) -> Result<(), ExecError> {
         if (self.cancelled)() {
             return Err(ExecError::Cancelled);
         }
-        let key = RecordKey { file: part.first.file, record: part.first.record + record };
+        let Record { key, stored, copy, .. } = *record;
+        self.copy = copy;
         self.lap = Instant::now();
-        // All of them together are as long as `data`, which was checked.
-        let stored = part.data.get(bytes).unwrap_or_default();
-        match self.record(key, stored) {
+        match self.record(key, stored, others) {
             Ok(()) => {}
             Err(Fault::Cancelled) => return Err(ExecError::Cancelled),
             Err(Fault::Fatal(error)) => return Err(error),
             Err(Fault::Record { op, reason }) => {
                 self.bad_record(SkippedRecord { key, op: op.to_owned(), reason }, Some(stored))?;
+                if self.terms.on_error == ErrorPolicy::Quarantine {
+                    self.quarantined.extend(others.iter().map(zip::Beside::raw));
+                }
             }
         }
         self.left -= 1;
@@ -303,15 +291,25 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One record into the rows of what it becomes.
-    fn record(&mut self, key: RecordKey, stored: &[u8]) -> Result<(), Fault> {
+    /// One record, and those that go with it, into the rows of what it becomes.
+    fn record(
+        &mut self,
+        key: RecordKey,
+        stored: &[u8],
+        others: &[zip::Beside<'_>],
+    ) -> Result<(), Fault> {
         self.begin_frame()?;
         let outcome = self.guarded(|run, at| {
+            let bad = |reason| Fault::Record { op: SOURCE, reason };
             let read = run.program.reader.read(stored, &mut run.scratch.cells);
-            let (record, kept_bytes) =
-                read.map_err(|reason| Fault::Record { op: SOURCE, reason })?;
+            let (record, mut kept_bytes) = read.map_err(bad)?;
+            let mut stored_bytes = stored.len();
+            for other in others {
+                kept_bytes += other.read(&mut run.scratch.cells).map_err(bad)?;
+                stored_bytes += other.stored_bytes();
+            }
             let active_ns = run.lap();
-            run.metrics[0].add(active_ns, 1, stored.len(), kept_bytes);
+            run.metrics[0].add(active_ns, 1, stored_bytes, kept_bytes);
             run.scratch.places.clear();
             run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
         });

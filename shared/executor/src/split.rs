@@ -17,6 +17,8 @@ pub struct SplitInput<'a> {
     pub copy: u32,
     /// The records to run, one after the other; if not given, all there are.
     pub picks: Option<Vec<Pick>>,
+    /// What was read of each further dataset of a zip.
+    pub zipped: Vec<Zipped<'a>>,
     /// The place to cache at which elements are put aside: its index among those of the pipeline, one
     /// before the batch. What comes before it then draws as in epoch 0.
     pub put: Option<u32>,
@@ -31,6 +33,16 @@ pub struct Part<'a> {
     pub data: Bytes,
     /// The index of the file they are in.
     pub index: &'a FileIndex,
+}
+
+/// Records of a dataset that is zipped to the first: as many as that has, in the same order.
+#[derive(Clone, Debug)]
+pub struct Zipped<'a> {
+    pub parts: Vec<Part<'a>>,
+    /// What errors call the file of each part.
+    pub files: Vec<String>,
+    /// As [`SplitInput::picks`]; copies are those of the first.
+    pub picks: Option<Vec<Pick>>,
 }
 
 /// One record of what was read.
@@ -54,16 +66,67 @@ impl<'a> SplitInput<'a> {
             parts: vec![part],
             copy: 0,
             picks: None,
+            zipped: Vec::new(),
             put: None,
         }
     }
 
     /// How many records are run.
     pub(crate) fn n_records(&self) -> u32 {
-        match &self.picks {
-            Some(picks) => picks.len() as u32,
-            None => self.parts.iter().map(|part| part.n_records).sum(),
-        }
+        count(&self.parts, self.picks.as_deref())
+    }
+}
+
+/// A record to run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Record<'a> {
+    pub(crate) key: RecordKey,
+    /// Its bytes, framing included.
+    pub(crate) stored: &'a [u8],
+    pub(crate) copy: u32,
+    /// The part it is of.
+    pub(crate) part: u32,
+}
+
+/// Records one after the other, found as they are asked for: small ones are too many for a list.
+pub(crate) type Records<'a> = Box<dyn Iterator<Item = Result<Record<'a>, ExecError>> + 'a>;
+
+/// The records of `parts` that are to be run, in their order.
+pub(crate) fn records<'a>(
+    parts: &'a [Part<'_>],
+    picks: Option<&'a [Pick]>,
+    copy: u32,
+) -> Records<'a> {
+    let Some(picks) = picks else {
+        let of_part = move |(part, at): (&'a Part<'_>, u32)| {
+            part.records().map(move |(record, bytes)| Ok(part.record(at, record, bytes, copy)))
+        };
+        return Box::new(parts.iter().zip(0..).flat_map(of_part));
+    };
+    let bytes_of = |part: &Part<'_>| part.records().map(|(_, bytes)| bytes).collect::<Vec<_>>();
+    let bytes_of: Vec<Vec<Range<usize>>> = parts.iter().map(bytes_of).collect();
+    Box::new(picks.iter().map(move |&Pick { part: at, record, copy }| {
+        let found = bytes_of.get(at as usize).and_then(|records| records.get(record as usize));
+        let (Some(bytes), Some(part)) = (found, parts.get(at as usize)) else {
+            let what = format!("record {record} of part {at} was not read");
+            return Err(ExecError::Source(what));
+        };
+        Ok(part.record(at, record, bytes.clone(), copy))
+    }))
+}
+
+/// How many records are run.
+fn count(parts: &[Part<'_>], picks: Option<&[Pick]>) -> u32 {
+    match picks {
+        Some(picks) => picks.len() as u32,
+        None => parts.iter().map(|part| part.n_records).sum(),
+    }
+}
+
+impl Zipped<'_> {
+    /// How many records there are.
+    pub(crate) fn n_records(&self) -> u32 {
+        count(&self.parts, self.picks.as_deref())
     }
 }
 
@@ -85,6 +148,14 @@ impl Part<'_> {
             "bytes {}..{} of the file were read as {data_bytes} bytes",
             expected.start, expected.end
         )))
+    }
+
+    /// One of its records, which is the `at`-th part.
+    fn record(&self, at: u32, record: u32, bytes: Range<usize>, copy: u32) -> Record<'_> {
+        let key = RecordKey { file: self.first.file, record: self.first.record + record };
+        // All of them together are as long as `data`, which was checked.
+        let stored = self.data.get(bytes).unwrap_or_default();
+        Record { key, stored, copy, part: at }
     }
 
     /// Its records in order: number and bytes.

@@ -91,10 +91,6 @@ impl Pipeline {
             params: params(identity.params),
             ordinal: identity.ordinal,
         });
-        DescribedPrefix {
-            source: serde_json::to_value(self.source()).unwrap_or_default(),
-            ops: described.collect(),
-            drawn: None,
-        }
+        DescribedPrefix { source: self.source().described(), ops: described.collect(), drawn: None }
     }
 }

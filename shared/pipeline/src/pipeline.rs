@@ -203,6 +203,13 @@ impl Pipeline {
                 };
                 return Err(at(message));
             }
+            if source.is_zip() && matches!(stage.op.dataset(), Some(DatasetOp::Interleave { .. })) {
+                return Err(at(
+                    "`interleave` takes the files of one dataset in turn, and `zip` pairs records by \
+                     their place in all files of each; leave one of them out"
+                        .to_owned(),
+                ));
+            }
             if stage.op.dataset().is_some() {
                 flow.comes_before_caches(stage.op.name()).map_err(at)?;
             }
@@ -264,9 +271,10 @@ impl Pipeline {
     }
 
     /// Where the data lies, as the author wrote it: paths, directories, globs or
-    /// `s3://bucket/prefix`, whose files follow each other. Empty when read from the canonical form.
-    pub fn source_paths(&self) -> &[String] {
-        &self.source.paths
+    /// `s3://bucket/prefix`, whose files follow each other; of zipped datasets those of the first, then
+    /// those of the next. Empty when read from the canonical form.
+    pub fn source_paths(&self) -> Vec<String> {
+        self.source.members().flat_map(|source| &source.paths).cloned().collect()
     }
 
     /// The operators in the order they run; the last one is the batch, or the place to cache after it.

@@ -8,6 +8,8 @@ use crate::{
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
+mod zip;
+
 /// Most features kept of a record.
 const MAX_FEATURES: usize = 256;
 /// Longest field name, in bytes: what a tensor name may have.
@@ -20,6 +22,8 @@ const MAX_DIMS: usize = 8;
 const MAX_PATHS: usize = 1024;
 /// How an unknown dimension is written.
 const UNKNOWN: i32 = -1;
+/// How messages call the whole source.
+const WHAT: &str = "`source`";
 
 /// How records are stored, and under which keys their features are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,21 +142,84 @@ pub struct Source {
     pub paths: Vec<String>,
     pub format: Format,
     pub features: BTreeMap<String, Feature>,
+    /// How often its records come, one time after the other: of a dataset in a zip, else once.
+    pub repeat: u32,
+    /// Datasets that are zipped to it: record i of it goes with record i of each of them, as far as the
+    /// shortest has any. Their features are fields beside its own.
+    pub zipped: Vec<Source>,
 }
 
 impl Serialize for Source {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(1))?;
-        map.serialize_entry(self.format.name(), &self.features)?;
+        match self.is_zip() {
+            true => {
+                map.serialize_entry(zip::KEY, &self.members().map(zip::Alone).collect::<Vec<_>>())?
+            }
+            false => map.serialize_entry(self.format.name(), &self.features)?,
+        }
         map.end()
     }
 }
 
 impl Source {
+    /// A dataset that is read by itself.
+    pub const fn alone(
+        paths: Vec<String>,
+        format: Format,
+        features: BTreeMap<String, Feature>,
+    ) -> Self {
+        Source { paths, format, features, repeat: 1, zipped: Vec::new() }
+    }
+
+    /// Whether it is several datasets side by side.
+    pub fn is_zip(&self) -> bool {
+        !self.zipped.is_empty()
+    }
+
+    /// The datasets side by side, this one first.
+    pub fn members(&self) -> impl Iterator<Item = &Source> {
+        std::iter::once(self).chain(&self.zipped)
+    }
+
+    /// How the records of all datasets are stored, for naming them: other records are found in the
+    /// same files of another format.
+    pub fn stored_as(&self) -> String {
+        self.members().map(|source| source.format.name()).collect::<Vec<_>>().join("+")
+    }
+
+    /// What is read, for saying how that of two pipelines differs: of a zip, dataset by dataset.
+    pub(crate) fn described(&self) -> serde_json::Value {
+        // Plain data without maps of other keys than text always has a JSON form.
+        if !self.is_zip() {
+            return serde_json::to_value(self).unwrap_or_default();
+        }
+        let dataset = |(i, source): (usize, &Source)| {
+            let value = serde_json::to_value(zip::Alone(source)).unwrap_or_default();
+            (format!("dataset {i}"), value)
+        };
+        serde_json::Value::Object((1..).zip(self.members()).map(dataset).collect())
+    }
+
     /// The `source` of a pipeline file.
     pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
-        let mut table = Table::new("`source`", node)?;
-        let (format, path) = format_of(&mut table)?;
+        let mut table = Table::new(WHAT, node)?;
+        match table.get(zip::KEY) {
+            Some(datasets) => {
+                table.finish()?;
+                zip::parse(datasets, zip::parse_member)
+            }
+            None => {
+                let source = Self::parse_alone(WHAT, &mut table)?;
+                table.finish()?;
+                Ok(source)
+            }
+        }
+    }
+
+    /// One dataset, which messages call `what`.
+    fn parse_alone(what: &str, table: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let (format, path) = format_of(what, table)?;
         let paths = match &path.value {
             Value::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => paths
                 .iter()
@@ -169,17 +236,24 @@ impl Source {
             (Format::Images, None) => image_features(),
             (_, None) => parse_features(format, table.require("features")?)?,
         };
-        table.finish()?;
-        Ok(Source { paths, format, features })
+        Ok(Source::alone(paths, format, features))
     }
 
     /// The `source` of the canonical form.
     pub(crate) fn parse_canonical(node: &Node) -> Result<Self, PipelineError> {
-        let mut table = Table::new("`source`", node)?;
-        let (format, node) = format_of(&mut table)?;
-        let features = parse_features(format, node)?;
+        let mut table = Table::new(WHAT, node)?;
+        if let Some(datasets) = table.get(zip::KEY) {
+            table.finish()?;
+            return zip::parse(datasets, zip::parse_canonical_member);
+        }
+        let source = Self::parse_canonical_alone(WHAT, &mut table)?;
         table.finish()?;
-        Ok(Source { paths: Vec::new(), format, features })
+        Ok(source)
+    }
+
+    fn parse_canonical_alone(what: &str, table: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let (format, node) = format_of(what, table)?;
+        Ok(Source::alone(Vec::new(), format, parse_features(format, node)?))
     }
 
     /// The schema of what it yields.
@@ -188,22 +262,24 @@ impl Source {
             let (dtype, shape) = (feature.dtype.dtype(), feature.shape.clone());
             (name.clone(), FieldSchema { dtype, shape, range: None })
         };
-        Schema { fields: self.features.iter().map(field).collect() }
+        let features = self.members().flat_map(|source| &source.features);
+        Schema { fields: features.map(field).collect() }
     }
 }
 
-/// The one format that `source` names, and what stands under its name.
-fn format_of<'a>(table: &mut Table<'a>) -> Result<(Format, &'a Node), PipelineError> {
+/// The one format that a dataset names, and what stands under its name.
+fn format_of<'a>(what: &str, table: &mut Table<'a>) -> Result<(Format, &'a Node), PipelineError> {
     let named = Format::ALL.map(|format| Some((format, table.get(format.name())?)));
     match named.into_iter().flatten().collect::<Vec<_>>().as_slice() {
         [one] => Ok(*one),
         [] => {
             let paths = Format::ALL.map(|format| format!("`{}: PATH`", format.name()));
             let paths = one_of(&paths.each_ref().map(String::as_str));
-            Err(table.error(format!("`source` needs {paths}, the files to read")))
+            Err(table.error(format!("{what} needs {paths}, the files to read")))
         }
         [(first, _), (second, node), ..] => Err(node.error(format!(
-            "`source` names both `{}` and `{}`; a pipeline reads one",
+            "{what} names both `{}` and `{}`; a dataset has one format, and `zip` is for several \
+             datasets side by side",
             first.name(),
             second.name()
         ))),

@@ -1,6 +1,6 @@
 //! What a job is: its specification, its dataset, and the split plan derived from both.
 
-use crate::CachingView;
+use crate::{CachingView, Members};
 use gristmill_types::{
     Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkippedRecord, Visitation,
 };
@@ -30,14 +30,22 @@ impl SourceFile {
 pub struct Dataset {
     pub bucket: String,
     pub files: Vec<SourceFile>,
+    #[serde(default, skip_serializing_if = "Members::is_one")]
+    pub members: Members,
 }
 
 impl Dataset {
+    /// The files of one dataset.
+    pub fn one(bucket: impl Into<String>, files: Vec<SourceFile>) -> Self {
+        Self { bucket: bucket.into(), files, members: Members::default() }
+    }
+
     /// BLAKE3 over bucket, keys, sizes, etags and the format they are read as: changes when any file
-    /// does, and when other records are found in them.
+    /// does, when other records are found in them, and when they are other datasets' of a zip.
     pub fn version(&self, format: &str) -> Fingerprint {
         let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
-        let lines = format!("{format}\n{}", lines.collect::<String>());
+        let members = self.members.to_string();
+        let lines = format!("{format}{members}\n{}", lines.collect::<String>());
         Fingerprint::of("gristmill dataset v2", lines.as_bytes())
     }
 }
@@ -55,6 +63,8 @@ pub struct ManifestFile {
 pub struct Manifest {
     pub bucket: String,
     pub files: Vec<ManifestFile>,
+    #[serde(default, skip_serializing_if = "Members::is_one")]
+    pub members: Members,
 }
 
 impl Manifest {

@@ -9,6 +9,7 @@ mod calls;
 mod events;
 mod job;
 pub mod keys;
+mod members;
 mod pack;
 
 pub use caching::{
@@ -25,6 +26,7 @@ pub use job::{
     Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
     SourceFile, SpecDifference,
 };
+pub use members::Members;
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 
 /// Version of every message; a peer of another version is refused by name.

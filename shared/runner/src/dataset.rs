@@ -1,5 +1,6 @@
 //! The indexed dataset as a worker reads it: manifest and file indices, cached; splits as one
-//! ranged read for each run of neighbours, a few of Parquet, or one for each image.
+//! ranged read for each run of neighbours, a few of Parquet, or one for each image; those of zipped
+//! datasets beside each other.
 
 use crate::{
     RunError,
@@ -7,15 +8,15 @@ use crate::{
     stretches::{self, Span},
 };
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
 use gristmill_executor::{
-    Part, Pick,
+    Part, Pick, Zipped,
     sources::{FileIndex, Records, images},
 };
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects};
 use gristmill_protocol::{Manifest, Pack, PackedImage, keys};
-use gristmill_splits::{SplitPlan, Visit};
+use gristmill_splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_types::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use std::{
     collections::VecDeque,
@@ -35,11 +36,19 @@ const SPANS_AHEAD: usize = 8;
 /// What was read for a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
-    stretches: Vec<Stretch>,
+    first: Reading,
+    /// Of the further datasets of a zip.
+    zipped: Vec<Reading>,
     /// Which of an epoch's visits of these records, if it has them once.
     pub(crate) copy: u32,
+}
+
+/// What was read of one dataset.
+#[derive(Debug, Clone)]
+struct Reading {
+    stretches: Vec<Stretch>,
     /// The records to run, unless it is all of them in their order.
-    pub(crate) picks: Option<Vec<Pick>>,
+    picks: Option<Vec<Pick>>,
     source: Arc<Source>,
 }
 
@@ -53,41 +62,54 @@ struct Stretch {
     file: Arc<IndexedFile>,
 }
 
+/// The records of a split, opened: of each stretch, end to end, dataset by dataset.
+#[derive(Debug)]
+pub struct Opened {
+    first: Vec<Records>,
+    zipped: Vec<Vec<Records>>,
+}
+
 impl SplitSource {
-    /// The records of each stretch, end to end. Takes time where files are compressed, or Parquet.
+    /// Opens what was read. Takes time where files are compressed, or Parquet.
     ///
     /// # Errors
     /// If they are not what was indexed, naming the file.
-    pub fn open(&self) -> Result<Vec<Records>, RunError> {
-        let open = |stretch: &Stretch| {
-            let Stretch { first, n_records, parts, file } = stretch;
-            let opened = file.index.open(first.record, *n_records, &self.source, parts);
-            opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
-        };
-        self.stretches.iter().map(open).collect()
+    pub fn open(&self) -> Result<Opened, RunError> {
+        let zipped = self.zipped.iter().map(Reading::open).collect::<Result<_, _>>()?;
+        Ok(Opened { first: self.first.open()?, zipped })
     }
 
     /// Bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
-        let parts = self.stretches.iter().flat_map(|stretch| &stretch.parts);
+        let all = std::iter::once(&self.first).chain(&self.zipped);
+        let parts = all.flat_map(|read| &read.stretches).flat_map(|stretch| &stretch.parts);
         parts.map(|part| part.len() as u64).sum()
     }
 
-    /// What was opened, as the executor takes it.
-    pub fn parts<'a>(&'a self, opened: &'a [Records]) -> Vec<Part<'a>> {
-        let part = |(stretch, records): (&'a Stretch, &'a Records)| Part {
-            first: stretch.first,
-            n_records: stretch.n_records,
-            data: records.data.clone(),
-            index: records.index.as_ref().unwrap_or(&stretch.file.index),
+    /// What was opened of the first dataset, as the executor takes it.
+    pub fn parts<'a>(&'a self, opened: &'a Opened) -> Vec<Part<'a>> {
+        self.first.parts(&opened.first)
+    }
+
+    /// The records of the first dataset to run, unless it is all of them in their order.
+    pub(crate) fn picks(&self) -> Option<Vec<Pick>> {
+        self.first.picks.clone()
+    }
+
+    /// What was opened of the others.
+    pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
+        let zipped = |(read, records): (&'a Reading, &'a Vec<Records>)| Zipped {
+            parts: read.parts(records),
+            files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
+            picks: read.picks.clone(),
         };
-        self.stretches.iter().zip(opened).map(part).collect()
+        self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
     }
 
     /// Where a record is, for people.
     pub fn describe(&self, key: RecordKey) -> String {
         let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
-        let Some(Stretch { file, .. }) = self.stretches.iter().find(of_file) else {
+        let Some(Stretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
             return key.to_string();
         };
         let image = |pack: &Pack| {
@@ -96,6 +118,27 @@ impl SplitSource {
         };
         let image = file.pack.as_ref().and_then(image);
         image.unwrap_or_else(|| format!("{} record {}", file.path, key.record))
+    }
+}
+
+impl Reading {
+    fn open(&self) -> Result<Vec<Records>, RunError> {
+        let open = |stretch: &Stretch| {
+            let Stretch { first, n_records, parts, file } = stretch;
+            let opened = file.index.open(first.record, *n_records, &self.source, parts);
+            opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
+        };
+        self.stretches.iter().map(open).collect()
+    }
+
+    fn parts<'a>(&'a self, opened: &'a [Records]) -> Vec<Part<'a>> {
+        let part = |(stretch, records): (&'a Stretch, &'a Records)| Part {
+            first: stretch.first,
+            n_records: stretch.n_records,
+            data: records.data.clone(),
+            index: records.index.as_ref().unwrap_or(&stretch.file.index),
+        };
+        self.stretches.iter().zip(opened).map(part).collect()
     }
 }
 
@@ -113,7 +156,8 @@ pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     version: Fingerprint,
-    source: Arc<Source>,
+    /// Of each dataset; several of a zip.
+    sources: Vec<Arc<Source>>,
     manifest: Manifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
 }
@@ -122,7 +166,7 @@ impl DatasetCache {
     /// Reads the manifest of dataset `version` from `bucket`.
     pub async fn open(
         objects: &dyn Objects,
-        source: Arc<Source>,
+        source: &Source,
         ns: &Namespace,
         bucket: &str,
         version: Fingerprint,
@@ -130,8 +174,12 @@ impl DatasetCache {
         let path = ObjectPath::new(bucket, keys::manifest(ns, version));
         let manifest: Manifest = serde_json::from_slice(&objects.get(&path).await?)
             .map_err(|error| RunError::fatal(format!("{path} is not a manifest: {error}")))?;
+        let sources: Vec<_> = source.members().cloned().map(Arc::new).collect();
+        if manifest.members.count() != sources.len() {
+            return Err(RunError::fatal(format!("{path} is that of another number of datasets")));
+        }
         let (ns, bucket) = (ns.clone(), bucket.to_owned());
-        Ok(Self { ns, bucket, version, source, manifest, indices: Mutex::default() })
+        Ok(Self { ns, bucket, version, sources, manifest, indices: Mutex::default() })
     }
 
     /// The dataset version this cache reads.
@@ -141,7 +189,17 @@ impl DatasetCache {
 
     /// How the dataset, as `ops` make it, divides into splits of `split_records`.
     pub fn split_plan(&self, split_records: u32, ops: &[DatasetOp]) -> Result<SplitPlan, RunError> {
-        SplitPlan::of_view(&self.manifest.records(), split_records, ops)
+        let records = self.manifest.records();
+        let divided = self.manifest.members.divide(&records).ok_or_else(|| {
+            RunError::fatal("the manifest has not the files of its datasets".to_owned())
+        })?;
+        let sources = divided.into_iter().zip(&self.sources);
+        let member = |(records_per_file, source): (_, &Arc<Source>)| Member {
+            records_per_file,
+            times: source.repeat,
+        };
+        let members: Vec<Member<'_>> = sources.map(member).collect();
+        SplitPlan::of_zip(&members, split_records, ops)
             .map_err(|error| RunError::fatal(error.to_string()))
     }
 
@@ -151,18 +209,43 @@ impl DatasetCache {
         objects: &dyn Objects,
         visit: &Visit,
     ) -> Result<SplitSource, RunError> {
-        let spans = stretches::spans(&visit.runs);
-        let reads: Vec<_> = spans.iter().map(|&span| self.read_span(objects, span)).collect();
-        let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
-        let source = Arc::clone(&self.source);
+        let shuffled = visit.shuffled.as_ref();
+        let runs = std::iter::once(&visit.runs).chain(&visit.zipped);
+        let reads = self.sources.iter().zip(runs);
+        let reads = reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled));
+        let mut zipped = try_join_all(reads).await?;
+        if zipped.len() != self.sources.len() {
+            return Err(RunError::fatal("a split is of fewer datasets than are zipped".to_owned()));
+        }
+        let first = zipped.remove(0);
         let copy = visit.runs.first().map_or(0, |run| run.copy);
-        let picks = stretches::picks(&spans, visit);
-        Ok(SplitSource { stretches, copy, picks, source })
+        Ok(SplitSource { first, zipped, copy })
     }
 
-    async fn read_span(&self, objects: &dyn Objects, span: Span) -> Result<Stretch, RunError> {
+    /// Reads what `runs` are of one dataset: neighbours together.
+    async fn read_runs(
+        &self,
+        objects: &dyn Objects,
+        source: &Arc<Source>,
+        runs: &[Run],
+        shuffled: Option<&Order>,
+    ) -> Result<Reading, RunError> {
+        let spans = stretches::spans(runs);
+        let reads: Vec<_> =
+            spans.iter().map(|&span| self.read_span(objects, source, span)).collect();
+        let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
+        let picks = stretches::picks(&spans, runs, shuffled);
+        Ok(Reading { stretches, picks, source: Arc::clone(source) })
+    }
+
+    async fn read_span(
+        &self,
+        objects: &dyn Objects,
+        source: &Source,
+        span: Span,
+    ) -> Result<Stretch, RunError> {
         let Span { file: number, first_record, records } = span;
-        let file = self.indexed(objects, number).await?;
+        let file = self.indexed(objects, source.format, number).await?;
         let not_there =
             || RunError::fatal(format!("the index of {} does not hold {span:?}", file.path));
         let parts = match &file.pack {
@@ -173,7 +256,7 @@ impl DatasetCache {
             }
             None => {
                 let etag = self.manifest.files[number as usize].file.etag.as_str();
-                let ranges = file.index.stored_ranges(first_record, records, &self.source);
+                let ranges = file.index.stored_ranges(first_record, records, source);
                 let ranges =
                     ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
                 let reads = ranges
@@ -189,6 +272,7 @@ impl DatasetCache {
     async fn indexed(
         &self,
         objects: &dyn Objects,
+        format: Format,
         file: u32,
     ) -> Result<Arc<IndexedFile>, RunError> {
         let cached = |indices: &VecDeque<(u32, Arc<IndexedFile>)>| {
@@ -197,7 +281,7 @@ impl DatasetCache {
         if let Some(index) = cached(&self.lock()) {
             return Ok(index);
         }
-        let indexed = Arc::new(self.read_index(objects, file).await?);
+        let indexed = Arc::new(self.read_index(objects, format, file).await?);
         let mut indices = self.lock();
         indices.push_front((file, Arc::clone(&indexed)));
         let mut bytes = 0;
@@ -210,16 +294,21 @@ impl DatasetCache {
         Ok(indexed)
     }
 
-    async fn read_index(&self, objects: &dyn Objects, file: u32) -> Result<IndexedFile, RunError> {
+    async fn read_index(
+        &self,
+        objects: &dyn Objects,
+        format: Format,
+        file: u32,
+    ) -> Result<IndexedFile, RunError> {
         let source = &self.manifest.files[file as usize].file;
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
-        if self.source.format == Format::Images {
+        if format == Format::Images {
             let pack = read_pack(objects, &path).await?;
             let index = images::index(pack.images.iter().map(|image| image.size))
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, pack: Some(pack) });
         }
-        let (format, fingerprint) = (self.source.format, source.fingerprint(&self.manifest.bucket));
+        let fingerprint = source.fingerprint(&self.manifest.bucket);
         let stored =
             ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint, format.name()));
         let index = FileIndex::decode(&objects.get(&stored).await?, format)

@@ -104,12 +104,16 @@ impl LeaseRun<'_> {
             let file = listing.files.get(position as usize).ok_or_else(|| {
                 RunError::fatal(format!("file {position} is not in the dataset's listing"))
             })?;
+            let member = listing.members.of_file(position);
+            let source = self.context.source.members().nth(member).ok_or_else(|| {
+                RunError::fatal(format!("file {position} is of no dataset of the pipeline"))
+            })?;
             let started = self.runner.clock.monotonic();
             let Runner { objects, config, .. } = self.runner;
             let rows = ensure_index(
                 &**objects,
                 self.runner.compute,
-                self.context.source.format,
+                source.format,
                 &config.ns,
                 &config.bucket,
                 &listing.bucket,

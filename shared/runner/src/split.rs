@@ -212,7 +212,8 @@ fn from_source<'a>(
         on_error: context.view.spec.on_error,
         parts: source.parts(&opened),
         copy: source.copy,
-        picks: source.picks.clone(),
+        picks: source.picks(),
+        zipped: source.zipped(&opened),
         put: read.put.as_ref().map(|(point, _)| *point),
     };
     let output =

@@ -1,7 +1,7 @@
 //! From the runs of a visit to what is read for it: each record once, neighbours together.
 
 use gristmill_executor::Pick;
-use gristmill_splits::{Run, Visit};
+use gristmill_splits::{Run, order::Order};
 
 /// Neighbours in one file that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,15 @@ pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
     spans
 }
 
-/// The records of `visit` in the order in which they are run; none if that is the order in which
-/// `spans` hold them.
-pub(crate) fn picks(spans: &[Span], visit: &Visit) -> Option<Vec<Pick>> {
-    let as_read = visit.runs.iter().map(Span::of).eq(spans.iter().copied());
-    let one_copy = visit.runs.windows(2).all(|pair| pair[0].copy == pair[1].copy);
-    if as_read && one_copy && visit.shuffled.is_none() {
+/// The records of `runs`, maybe shuffled, in the order in which they are run; none if that is the order in
+/// which `spans` hold them.
+pub(crate) fn picks(spans: &[Span], runs: &[Run], shuffled: Option<&Order>) -> Option<Vec<Pick>> {
+    let as_read = runs.iter().map(Span::of).eq(spans.iter().copied());
+    let one_copy = runs.windows(2).all(|pair| pair[0].copy == pair[1].copy);
+    if as_read && one_copy && shuffled.is_none() {
         return None;
     }
-    let picks = visit.runs.iter().flat_map(|run| {
+    let picks = runs.iter().flat_map(|run| {
         // The last span that begins at or before the run.
         let after = |span: &Span| (span.file, span.first_record) <= (run.file, run.first_record);
         let part = spans.partition_point(after).saturating_sub(1);
@@ -58,7 +58,7 @@ pub(crate) fn picks(spans: &[Span], visit: &Visit) -> Option<Vec<Pick>> {
         (0..run.records).map(move |i| Pick { part: part as u32, record: offset + i, copy })
     });
     let picks: Vec<Pick> = picks.collect();
-    let Some(order) = &visit.shuffled else { return Some(picks) };
+    let Some(order) = shuffled else { return Some(picks) };
     let shuffled = (0..picks.len() as u32).filter_map(|at| picks.get(order.split_at(at)? as usize));
     Some(shuffled.copied().collect())
 }
@@ -66,14 +66,9 @@ pub(crate) fn picks(spans: &[Span], visit: &Visit) -> Option<Vec<Pick>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_splits::order::Order;
 
     const fn run(file: u32, first_record: u32, records: u32, copy: u32) -> Run {
         Run { file, first_record, records, copy }
-    }
-
-    fn visit(runs: &[Run]) -> Visit {
-        Visit { runs: runs.to_vec(), shuffled: None }
     }
 
     #[test]
@@ -88,7 +83,7 @@ mod tests {
     #[test]
     fn what_is_read_in_order_needs_no_picks() {
         let runs = [run(0, 2, 3, 4), run(1, 0, 2, 4)];
-        assert_eq!(picks(&spans(&runs), &visit(&runs)), None);
+        assert_eq!(picks(&spans(&runs), &runs, None), None);
     }
 
     #[test]
@@ -96,9 +91,9 @@ mod tests {
         let runs = [run(1, 4, 2, 0), run(0, 0, 1, 0), run(1, 5, 1, 1)];
         let pick = |part, record, copy| Pick { part, record, copy };
         let expected = [pick(1, 0, 0), pick(1, 1, 0), pick(0, 0, 0), pick(1, 1, 1)];
-        assert_eq!(picks(&spans(&runs), &visit(&runs)).unwrap(), expected);
-        let shuffled = Visit { shuffled: Some(Order::new(4, 5, 0)), ..visit(&runs) };
-        let mut found = picks(&spans(&runs), &shuffled).unwrap();
+        assert_eq!(picks(&spans(&runs), &runs, None).unwrap(), expected);
+        let order = Order::new(4, 5, 0);
+        let mut found = picks(&spans(&runs), &runs, Some(&order)).unwrap();
         assert_ne!(found, expected);
         let by_place = |pick: &Pick| (pick.part, pick.record, pick.copy);
         found.sort_unstable_by_key(by_place);

@@ -174,8 +174,8 @@ impl JobContext {
             };
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let version = self.view.dataset_version;
-            let source = Arc::clone(&self.source);
-            let dataset = DatasetCache::open(&*runner.objects, source, ns, bucket, version).await?;
+            let objects = &*runner.objects;
+            let dataset = DatasetCache::open(objects, &self.source, ns, bucket, version).await?;
             let splits = dataset.split_plan(plan.split_records, &self.dataset_ops)?;
             Ok::<_, RunError>((dataset, plan, splits))
         };

@@ -38,4 +38,4 @@ pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use lease::{Commit, Fail, Flush, Mark, Release, fail, flush, mark, release, retry_delay_ms};
 pub use plan::{SplitPlan, Visit};
 pub use refusal::{Outcome, Refusal};
-pub use view::{Run, ViewError};
+pub use view::{Member, Run, ViewError};

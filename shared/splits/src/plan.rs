@@ -1,9 +1,9 @@
 //! Which records a split covers: files cut into runs of `split_records`, the last of each file
-//! shorter; or, with dataset operators, the sequence that these make of the files.
+//! shorter; or, with dataset operators or several datasets, the sequence that these make of the files.
 
 use crate::{
     order::{self, Order},
-    view::{Run, View, ViewError, mixed},
+    view::{Member, Run, View, ViewError, mixed},
 };
 use gristmill_types::{DatasetOp, Epoch, Position, SplitId};
 
@@ -25,7 +25,7 @@ pub struct SplitPlan {
     /// Splits before each file, and their total last.
     first_split: Vec<u32>,
     records: u64,
-    /// What dataset operators make of the files. Splits then know no bounds of files.
+    /// What dataset operators make of the files, or zipping. Splits then know no bounds of files.
     view: Option<View>,
     in_order: bool,
 }
@@ -35,6 +35,8 @@ pub struct SplitPlan {
 pub struct Visit {
     /// Its records, neighbours together.
     pub runs: Vec<Run>,
+    /// What goes with them in each further dataset of a zip: as many records, in the same order.
+    pub zipped: Vec<Vec<Run>>,
     /// The order in which they are run, if it is not this one.
     pub shuffled: Option<Order>,
 }
@@ -68,13 +70,28 @@ impl SplitPlan {
         split_records: u32,
         ops: &[DatasetOp],
     ) -> Result<Self, ViewError> {
+        Self::of_zip(&[Member::once(records_per_file)], split_records, ops)
+    }
+
+    /// As [`of_view`](Self::of_view), of zipped datasets: their files one after the other, those of the
+    /// first first, which names the records.
+    ///
+    /// # Errors
+    /// As [`of_view`](Self::of_view).
+    pub fn of_zip(
+        members: &[Member<'_>],
+        split_records: u32,
+        ops: &[DatasetOp],
+    ) -> Result<Self, ViewError> {
         let too_many = ViewError::TooMany("splits");
-        let plan = Self::new(records_per_file, split_records).ok_or(too_many.clone())?;
+        let first = members.first().map_or(&[][..], |first| first.records_per_file);
+        let plan = Self::new(first, split_records).ok_or(too_many.clone())?;
         let in_order = ops.contains(&DatasetOp::InOrder);
-        if ops.iter().all(|op| *op == DatasetOp::InOrder) {
+        let alone = members == [Member::once(first)];
+        if alone && ops.iter().all(|op| *op == DatasetOp::InOrder) {
             return Ok(Self { in_order, ..plan });
         }
-        let view = View::new(records_per_file, ops, plan.split_records)?;
+        let view = View::new(members, ops, plan.split_records)?;
         let records = view.records();
         let splits = records.div_ceil(u64::from(plan.split_records));
         let splits = u32::try_from(splits).map_err(|_| too_many)?;
@@ -102,6 +119,7 @@ impl SplitPlan {
             let SplitRange { file, first_record, records } = self.split(split)?;
             return Some(Visit {
                 runs: vec![Run { file, first_record, records, copy }],
+                zipped: Vec::new(),
                 shuffled: None,
             });
         };
@@ -112,14 +130,15 @@ impl SplitPlan {
         let first = u64::from(split) * size;
         // Copies draw apart from each other, and from what `repeat` makes.
         let seed = if copy == 0 { seed } else { mixed(seed, 0, copy) };
-        let mut runs = view.runs(first..first + size, seed, drawn);
+        let mut zipped = view.runs(first..first + size, seed, drawn);
+        let mut runs = zipped.remove(0);
         for run in &mut runs {
             run.copy = run.copy.checked_mul(copies)?.checked_add(copy)?;
         }
         let records = runs.iter().map(|run| run.records).sum();
         let shuffled =
             view.shuffle().map(|own| Order::new(records, mixed(seed, own ^ first, copy), drawn));
-        Some(Visit { runs, shuffled })
+        Some(Visit { runs, zipped, shuffled })
     }
 
     /// The number of the visit at `position` among all of an epoch, whatever their order.
@@ -201,6 +220,25 @@ mod tests {
         assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]);
         let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
         assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
+    }
+
+    #[test]
+    fn what_is_zipped_comes_along() {
+        let members = [Member::once(&[3, 4]), Member { records_per_file: &[2, 1], times: 2 }];
+        let plan = SplitPlan::of_zip(&members, 4, &[DatasetOp::InOrder]).unwrap();
+        assert_eq!((plan.n_splits(), plan.records()), (2, 6));
+        let run = |file, first_record, records, copy| Run { file, first_record, records, copy };
+        let first = plan.visit(1, 9, 0, 0).unwrap();
+        assert_eq!(first.runs, [run(0, 0, 3, 0), run(1, 0, 1, 0)]);
+        assert_eq!(first.zipped, [[run(2, 0, 2, 0), run(3, 0, 1, 0), run(2, 0, 1, 1)]]);
+        let second = plan.visit(1, 9, 0, 1).unwrap();
+        assert_eq!(second.runs, [run(1, 1, 2, 0)]);
+        assert_eq!(second.zipped, [[run(2, 1, 1, 1), run(3, 0, 1, 1)]]);
+        assert_eq!(plan.visit(1, 9, 0, 2), None);
+        // Alone, a dataset is divided as ever.
+        let alone = SplitPlan::of_zip(&members[..1], 4, &[]).unwrap();
+        assert_eq!(alone, SplitPlan::new(&[3, 4], 4).unwrap());
+        assert_eq!(SplitPlan::of_zip(&[], 4, &[]).unwrap().visit(1, 9, 0, 0), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! A dataset as an epoch sees it: files one after the other, then what dataset operators make of
-//! them, found by arithmetic for any place without going through what comes before it.
+//! A dataset as an epoch sees it: files one after the other, maybe zipped with those of other datasets,
+//! then what dataset operators make of them, found by arithmetic for any place without going through
+//! what comes before it.
 
 use crate::order::Order;
 use gristmill_types::{DatasetOp, Epoch};
@@ -32,18 +33,45 @@ pub enum ViewError {
     TooFine,
     #[error("`interleave` works on files: put it before the other dataset operators")]
     NotOnFiles,
+    #[error("`interleave` works on the files of one dataset, not on those of a zip")]
+    Zipped,
+}
+
+/// One of the datasets of an epoch; that several are zipped means that record i of the first goes with
+/// record i of each other one, as far as the shortest has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member<'a> {
+    pub records_per_file: &'a [u32],
+    /// How often its records come, one time after the other.
+    pub times: u32,
+}
+
+impl<'a> Member<'a> {
+    /// A dataset whose records come once.
+    pub const fn once(records_per_file: &'a [u32]) -> Self {
+        Self { records_per_file, times: 1 }
+    }
 }
 
 /// The records of an epoch in their order, but for how splits are permuted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
+    /// One for each dataset, the first of which names the records.
+    sequences: Vec<Sequence>,
+    steps: Vec<Step>,
+    records: u64,
+    shuffle: Option<u64>,
+}
+
+/// The records of a dataset, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sequence {
     /// First place of each run, in ascending order; the total last.
     starts: Vec<u64>,
     /// What begins there: file and record.
     runs: Vec<(u32, u32)>,
-    steps: Vec<Step>,
-    records: u64,
-    shuffle: Option<u64>,
+    /// How often it is gone through.
+    times: u32,
 }
 
 /// One operator, with what it must know of its input.
@@ -63,18 +91,30 @@ struct Stretch {
 }
 
 impl View {
-    /// What `ops` make of files of the given record counts, cut into splits of `split_records`.
+    /// What `ops` make of zipped datasets, the first files being those of the first, cut into splits of
+    /// `split_records`.
     pub(crate) fn new(
-        records_per_file: &[u32],
+        members: &[Member<'_>],
         ops: &[DatasetOp],
         split_records: u32,
     ) -> Result<Self, ViewError> {
-        let files = files(records_per_file);
-        let mut view =
-            View { starts: Vec::new(), runs: files, steps: Vec::new(), records: 0, shuffle: None };
-        view.count(records_per_file.iter().map(|&records| u64::from(records)));
+        let mut sequences = Vec::with_capacity(members.len());
+        let mut first_file = 0_u32;
+        for member in members {
+            let files = (first_file..).zip(member.records_per_file);
+            let runs =
+                files.map(|(file, &records)| Run { file, first_record: 0, records, copy: 0 });
+            sequences.push(Sequence::new(&runs.collect::<Vec<_>>(), member.times));
+            let files = u32::try_from(member.records_per_file.len()).ok();
+            let after = files.and_then(|files| first_file.checked_add(files));
+            first_file = after.ok_or(ViewError::TooMany("files"))?;
+        }
+        let lengths = sequences.iter().map(Sequence::records).collect::<Option<Vec<_>>>();
+        let lengths = lengths.ok_or(ViewError::TooMany("records"))?;
+        let records = lengths.into_iter().min().unwrap_or(0);
+        let mut view = View { sequences, steps: Vec::new(), records, shuffle: None };
         for op in ops {
-            view.apply(op, records_per_file, split_records)?;
+            view.apply(op, members, split_records)?;
         }
         Ok(view)
     }
@@ -89,8 +129,8 @@ impl View {
         self.shuffle
     }
 
-    /// The neighbours that the records at `places` are, in their order.
-    pub(crate) fn runs(&self, places: Range<u64>, seed: u64, epoch: Epoch) -> Vec<Run> {
+    /// The neighbours that the records at `places` are, in their order: those of each dataset.
+    pub(crate) fn runs(&self, places: Range<u64>, seed: u64, epoch: Epoch) -> Vec<Vec<Run>> {
         let end = places.end.min(self.records);
         let records = end.saturating_sub(places.start);
         let mut stretches = vec![Stretch { start: places.start, records, copy: 0 }];
@@ -101,17 +141,18 @@ impl View {
             }
             stretches = before;
         }
-        let mut runs = Vec::with_capacity(stretches.len());
-        for stretch in stretches {
-            self.cut(stretch, &mut runs);
-        }
-        runs
+        let of = |sequence: &Sequence| {
+            let mut runs = Vec::with_capacity(stretches.len());
+            stretches.iter().for_each(|stretch| sequence.cut(*stretch, &mut runs));
+            runs
+        };
+        self.sequences.iter().map(of).collect()
     }
 
     fn apply(
         &mut self,
         op: &DatasetOp,
-        records_per_file: &[u32],
+        members: &[Member<'_>],
         split_records: u32,
     ) -> Result<(), ViewError> {
         match *op {
@@ -127,12 +168,14 @@ impl View {
                 self.steps.push(Step::Repeat { input, count });
             }
             DatasetOp::Interleave { cycle_length, block_length } => {
-                if !self.steps.is_empty() || self.records != self.total() {
+                let ([sequence], [member]) = (&mut *self.sequences, members) else {
+                    return Err(ViewError::Zipped);
+                };
+                if !self.steps.is_empty() || Some(self.records) != sequence.records() {
                     return Err(ViewError::NotOnFiles);
                 }
-                let runs = interleave(records_per_file, cycle_length, block_length)?;
-                self.runs = runs.iter().map(|run| (run.file, run.first_record)).collect();
-                self.count(runs.iter().map(|run| u64::from(run.records)));
+                let runs = interleave(member.records_per_file, cycle_length, block_length)?;
+                *sequence = Sequence::new(&runs, member.times);
             }
             DatasetOp::Shuffle { blocks, seed } => {
                 let block = u64::from(split_records.div_ceil(blocks.max(1)).max(1));
@@ -147,34 +190,47 @@ impl View {
         }
         Ok(())
     }
+}
 
-    /// Where each run begins, given how long they are.
-    fn count(&mut self, records: impl Iterator<Item = u64>) {
+impl Sequence {
+    /// Runs one after the other, as often as `times`.
+    fn new(runs: &[Run], times: u32) -> Self {
         let mut total = 0;
-        self.starts = std::iter::once(0).chain(records.map(|n| sum(&mut total, n))).collect();
-        self.records = total;
+        let ends = runs.iter().map(|run| sum(&mut total, u64::from(run.records)));
+        let starts = std::iter::once(0).chain(ends).collect();
+        let runs = runs.iter().map(|run| (run.file, run.first_record)).collect();
+        Self { starts, runs, times }
     }
 
+    /// Of one time.
     fn total(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Cuts neighbours in the sequence of all files at the ends of runs.
+    /// Of all times; none if that cannot be counted.
+    fn records(&self) -> Option<u64> {
+        self.total().checked_mul(u64::from(self.times))
+    }
+
+    /// Cuts neighbours in the sequence at the ends of runs.
     fn cut(&self, stretch: Stretch, runs: &mut Vec<Run>) {
         let Stretch { mut start, records, copy } = stretch;
-        let end = (start + records).min(self.total());
+        let total = self.total();
+        let end = start.saturating_add(records).min(self.records().unwrap_or(0));
         while start < end {
+            let (time, place) = (start / total, start % total);
             // The last run that begins at or before it: those without records begin there too.
-            let at = self.starts.partition_point(|first| *first <= start) - 1;
-            let until = self.starts[at + 1].min(end);
+            let at = self.starts.partition_point(|first| *first <= place) - 1;
+            let length = (self.starts[at + 1] - place).min(end - start);
             let (file, first) = self.runs[at];
-            let first_record = first + (start - self.starts[at]) as u32;
-            let run = Run { file, first_record, records: (until - start) as u32, copy };
+            let first_record = first + (place - self.starts[at]) as u32;
+            let copy = copy.saturating_mul(self.times).saturating_add(time as u32);
+            let run = Run { file, first_record, records: length as u32, copy };
             match runs.last_mut().filter(|last| follows(last, &run)) {
                 Some(last) => last.records += run.records,
                 None => runs.push(run),
             }
-            start = until;
+            start += length;
         }
     }
 }
@@ -233,10 +289,6 @@ impl Step {
 pub(crate) fn mixed(seed: u64, own: u64, copy: u32) -> u64 {
     let copy = u64::from(copy) + 1;
     seed ^ own.rotate_left(32) ^ copy.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-fn files(records_per_file: &[u32]) -> Vec<(u32, u32)> {
-    (0..).zip(records_per_file).map(|(file, _)| (file, 0)).collect()
 }
 
 /// The runs of files read in turn, as tf.data's `interleave` without parallelism: `cycle_length`

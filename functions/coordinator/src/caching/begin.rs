@@ -61,7 +61,7 @@ impl Wanted<'_> {
 
     /// All that takes part in a point's fingerprint.
     pub fn described(&self, point: &CachePoint) -> Described {
-        let Dataset { bucket: _, files } = self.dataset;
+        let Dataset { files, .. } = self.dataset;
         let listed = if files.len() <= MAX_FILES_DESCRIBED { files.as_slice() } else { &[] };
         let files = listed.iter().map(|file| SourceVersion {
             key: file.key.clone(),
@@ -200,7 +200,7 @@ impl Coordinator {
     pub(crate) async fn explain_cache(&self, asked: &CacheExplain) -> Result<Reply, Refusal> {
         let CacheExplain { spec, dataset } = asked;
         let pipeline = pipeline_of(spec)?;
-        let version = dataset.version(pipeline.source().format.name());
+        let version = dataset.version(&pipeline.source().stored_as());
         let numerics = self.numerics_of(spec).await?;
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
         let found = self.find_cached(&wanted).await?;
@@ -230,7 +230,7 @@ impl Coordinator {
             return Ok(item.caching.clone());
         };
         let pipeline = pipeline_of(&item.spec)?;
-        let dataset = Dataset { bucket: String::new(), files: Vec::new() };
+        let dataset = Dataset::one("", Vec::new());
         let (spec, version) = (&item.spec, item.dataset_version);
         let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
         let reason = match caching.state.mode {
@@ -252,7 +252,7 @@ impl Coordinator {
         let manifest = self.manifest(item.dataset_version).await?;
         let files = manifest.map(|manifest| manifest.files).unwrap_or_default();
         let files = files.into_iter().map(|indexed| indexed.file).collect();
-        let dataset = Dataset { bucket: String::new(), files };
+        let dataset = Dataset::one("", files);
         let (spec, version) = (&item.spec, item.dataset_version);
         let wanted = Wanted { spec, pipeline: &pipeline, dataset: &dataset, version, numerics };
         let mut points = wanted.points().into_iter();

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    Pick,
     random::DrawKey,
     sources::{
         FileIndex,

@@ -121,7 +121,7 @@ fn source(format: Format) -> Source {
         feature("weights", FeatureDType::F32, &[Some(2)]),
         feature("text", FeatureDType::Bytes, &[]),
     ];
-    Source { paths: Vec::new(), format, features: features.into() }
+    Source::alone(Vec::new(), format, features.into())
 }
 
 /// The records of a split, as a worker gets them.

@@ -544,7 +544,11 @@ fn sources_say_how_their_records_are_stored() {
 
     let error = |source: &str| Pipeline::parse(&pipeline(source)).unwrap_err().to_string();
     let both = error("images: x, tfrecord: y");
-    assert_eq!(both, "line 1: `source` names both `tfrecord` and `images`; a pipeline reads one");
+    assert_eq!(
+        both,
+        "line 1: `source` names both `tfrecord` and `images`; a dataset has one format, and `zip` is \
+         for several datasets side by side"
+    );
     let features = error("webdataset: x");
     assert!(features.contains("`source` needs `features`"), "{features}");
     for key in ["JPG", "'jpg;'", "a/b"] {

@@ -9,7 +9,7 @@ type Seen = (u32, u32, u32);
 
 fn seen(view: &View, size: u64, epoch: Epoch) -> Vec<Seen> {
     let runs = (0..view.records().div_ceil(size))
-        .flat_map(|split| view.runs(split * size..(split + 1) * size, 7, epoch));
+        .flat_map(|split| view.runs(split * size..(split + 1) * size, 7, epoch).remove(0));
     runs.flat_map(|run| (0..run.records).map(move |i| (run.file, run.first_record + i, run.copy)))
         .collect()
 }
@@ -44,7 +44,7 @@ fn multiset(seen: &[Seen]) -> BTreeMap<(u32, u32), usize> {
 }
 
 fn view(files: &[u32], ops: &[DatasetOp]) -> View {
-    View::new(files, ops, 4).unwrap()
+    View::new(&[Member::once(files)], ops, 4).unwrap()
 }
 
 #[test]
@@ -60,7 +60,8 @@ fn interleave_is_that_of_tf_data() {
 
 #[test]
 fn what_cannot_be_had_is_refused() {
-    let refused = |files: &[u32], ops: &[DatasetOp]| View::new(files, ops, 1).unwrap_err();
+    let refused =
+        |files: &[u32], ops: &[DatasetOp]| View::new(&[Member::once(files)], ops, 1).unwrap_err();
     let interleave = DatasetOp::Interleave { cycle_length: 2, block_length: 1 };
     let skip = DatasetOp::Skip { count: 1 };
     assert_eq!(refused(&[4, 4], &[skip, interleave]), ViewError::NotOnFiles);
@@ -69,6 +70,11 @@ fn what_cannot_be_had_is_refused() {
     assert_eq!(refused(&[u32::MAX], &repeats), ViewError::TooMany("records"));
     let shuffle = DatasetOp::Shuffle { blocks: 1, seed: 0 };
     assert_eq!(refused(&[u32::MAX, 1], &[shuffle]), ViewError::TooMany("blocks"));
+    let zipped = |members: &[Member<'_>], ops: &[DatasetOp]| View::new(members, ops, 1);
+    let two = [Member::once(&[4, 4]), Member::once(&[8])];
+    assert_eq!(zipped(&two, &[interleave]), Err(ViewError::Zipped));
+    let long = Member { records_per_file: &[u32::MAX; 3], times: u32::MAX };
+    assert_eq!(zipped(&[two[0], long], &[]), Err(ViewError::TooMany("records")));
 }
 
 #[test]
@@ -80,6 +86,48 @@ fn a_shuffled_epoch_differs_from_the_next_and_from_its_own_repeat() {
     assert_ne!(keys(&first[..64]), keys(&first[64..]));
     assert_ne!(first, second);
     assert_eq!(first, seen(&view, 4, 0));
+}
+
+/// (file, record) of each dataset at each place, as far as all have one.
+fn zip_of_lists(members: &[(Vec<u32>, u32)]) -> Vec<Vec<(u32, u32)>> {
+    let mut first_file = 0;
+    let lists = members.iter().map(|(files, times)| {
+        let once: Vec<_> = listed(files).iter().map(|s| (first_file + s.0, s.1)).collect();
+        first_file += files.len() as u32;
+        once.repeat(*times as usize)
+    });
+    let lists: Vec<Vec<(u32, u32)>> = lists.collect();
+    let shortest = lists.iter().map(Vec::len).min().unwrap_or(0);
+    (0..shortest).map(|at| lists.iter().map(|list| list[at]).collect()).collect()
+}
+
+fn as_members(members: &[(Vec<u32>, u32)]) -> Vec<Member<'_>> {
+    members.iter().map(|(files, times)| Member { records_per_file: files, times: *times }).collect()
+}
+
+/// What goes together at each place of `runs`, as (file, record).
+fn together(runs: &[Vec<Run>]) -> Vec<Vec<(u32, u32)>> {
+    let flat = |runs: &Vec<Run>| -> Vec<(u32, u32)> {
+        let records = |run: &Run| {
+            let (file, first) = (run.file, run.first_record);
+            (0..run.records).map(move |i| (file, first + i))
+        };
+        runs.iter().flat_map(records).collect()
+    };
+    let flat: Vec<_> = runs.iter().map(flat).collect();
+    assert!(flat.iter().all(|records| records.len() == flat[0].len()), "{runs:?}");
+    (0..flat[0].len()).map(|at| flat.iter().map(|records| records[at]).collect()).collect()
+}
+
+#[test]
+fn a_zip_ends_with_the_shortest() {
+    let fifty = Member::once(&[20, 0, 30]);
+    let ten = Member { records_per_file: &[4, 6], times: 10 };
+    let records = |members: &[Member<'_>]| View::new(members, &[], 8).unwrap().records();
+    assert_eq!((records(&[fifty, ten]), records(&[ten, fifty])), (50, 50));
+    assert_eq!(records(&[fifty, Member::once(&[4, 6]), fifty]), 10);
+    assert_eq!(records(&[fifty, Member::once(&[0])]), 0);
+    assert_eq!(records(&[]), 0);
 }
 
 fn list_op() -> impl Strategy<Value = DatasetOp> {
@@ -109,6 +157,45 @@ proptest! {
     }
 
     #[test]
+    fn a_zip_is_that_of_lists_however_it_is_split(
+        members in prop::collection::vec((prop::collection::vec(0u32..9, 0..5), 1u32..4), 1..4),
+        ops in prop::collection::vec(list_op(), 0..4),
+        size in 1u64..9,
+    ) {
+        let pairs = zip_of_lists(&members);
+        let places = (0..pairs.len() as u32).map(|place| (place, 0, 0)).collect();
+        let places = ops.iter().fold(places, apply);
+        let expected: Vec<_> = places.iter().map(|seen| pairs[seen.0 as usize].clone()).collect();
+        let view = View::new(&as_members(&members), &ops, 4).unwrap();
+        prop_assert_eq!(view.records(), expected.len() as u64);
+        let splits = 0..view.records().div_ceil(size);
+        let runs = splits.map(|split| view.runs(split * size..(split + 1) * size, 7, 0));
+        let found: Vec<_> = runs.flat_map(|runs| together(&runs)).collect();
+        prop_assert_eq!(found, expected);
+        // No two visits of a record have one number.
+        let mut apart = seen(&view, size, 0);
+        apart.sort_unstable();
+        apart.dedup();
+        prop_assert_eq!(apart.len() as u64, view.records());
+    }
+
+    #[test]
+    fn a_shuffled_zip_has_each_pair_once(
+        members in prop::collection::vec((prop::collection::vec(0u32..20, 0..5), 1u32..4), 2..4),
+        blocks in 1u32..6, split_records in 1u32..9, size in 1u64..9, epoch in 0u32..3,
+    ) {
+        let ops = [DatasetOp::Shuffle { blocks, seed: 9 }];
+        let view = View::new(&as_members(&members), &ops, split_records).unwrap();
+        let splits = 0..view.records().div_ceil(size);
+        let runs = splits.map(|split| view.runs(split * size..(split + 1) * size, 7, epoch));
+        let mut found: Vec<_> = runs.flat_map(|runs| together(&runs)).collect();
+        let mut expected = zip_of_lists(&members);
+        found.sort_unstable();
+        expected.sort_unstable();
+        prop_assert_eq!(found, expected);
+    }
+
+    #[test]
     fn shuffling_and_interleaving_lose_nothing(
         files in prop::collection::vec(0u32..30, 0..8),
         cycle_length in 1u32..5, block_length in 1u32..5,
@@ -119,7 +206,7 @@ proptest! {
             DatasetOp::Shuffle { blocks, seed: 9 },
             DatasetOp::Repeat { count: 2 },
         ];
-        let view = View::new(&files, &ops, split_records).unwrap();
+        let view = View::new(&[Member::once(&files)], &ops, split_records).unwrap();
         let found = seen(&view, size, epoch);
         prop_assert_eq!(view.records(), found.len() as u64);
         let expected: Vec<Seen> = listed(&files).into_iter().flat_map(|seen| [seen; 2]).collect();

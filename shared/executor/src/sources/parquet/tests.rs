@@ -124,7 +124,7 @@ fn features(wanted: &[(&str, FeatureDType, &[Option<u32>])]) -> Source {
         (key.replace('.', "_"), feature)
     };
     let features = wanted.iter().map(feature).collect();
-    Source { paths: Vec::new(), format: Format::Parquet, features }
+    Source::alone(Vec::new(), Format::Parquet, features)
 }
 
 fn source() -> Source {

@@ -1,0 +1,124 @@
+//! Several datasets side by side: `zip`, a list of sources.
+
+use super::{Format, MAX_FEATURES, Source};
+use crate::{
+    PipelineError,
+    node::{Node, Value, shown},
+    table::Table,
+};
+use serde::{Serialize, Serializer, ser::SerializeMap};
+use std::collections::BTreeMap;
+
+/// The key of `source` that lists datasets.
+pub(super) const KEY: &str = "zip";
+/// Most datasets side by side: a split reads of each of them.
+const MAX_DATASETS: usize = 16;
+const REPEAT: &str = "repeat";
+
+/// A dataset of a zip, without the others.
+pub(super) struct Alone<'a>(pub(super) &'a Source);
+
+impl Serialize for Alone<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Source { format, features, repeat, .. } = self.0;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry(format.name(), features)?;
+        if *repeat != 1 {
+            map.serialize_entry(REPEAT, repeat)?;
+        }
+        map.end()
+    }
+}
+
+/// The list of datasets under `zip`, each read by `member`, which is told what messages call it.
+pub(super) fn parse(
+    node: &Node,
+    member: impl Fn(String, &Node) -> Result<Source, PipelineError>,
+) -> Result<Source, PipelineError> {
+    let datasets = match &node.value {
+        Value::Seq(datasets) if (2..=MAX_DATASETS).contains(&datasets.len()) => datasets,
+        Value::Seq(datasets) => {
+            return Err(node.error(format!(
+                "`zip` puts 2 to {MAX_DATASETS} datasets side by side, not {}",
+                datasets.len()
+            )));
+        }
+        _ => {
+            return Err(node.error(format!(
+                "`zip` must be a list of datasets, each as `source` has it, not {}",
+                node.shown()
+            )));
+        }
+    };
+    let mut fields = BTreeMap::new();
+    let mut members = Vec::with_capacity(datasets.len());
+    for (i, node) in (1..).zip(datasets) {
+        let source = member(format!("dataset {i} of `zip`"), node)?;
+        for name in source.features.keys() {
+            if let Some(first) = fields.insert(name.clone(), i) {
+                return Err(at_feature(node, name).error(format!(
+                    "datasets {first} and {i} of `zip` both have the field {}; give one of them \
+                     another name, and say with `key` what it is called in its records",
+                    shown(name)
+                )));
+            }
+        }
+        if fields.len() > MAX_FEATURES {
+            return Err(node.error(format!(
+                "the datasets of `zip` have more than {MAX_FEATURES} fields together"
+            )));
+        }
+        members.push(source);
+    }
+    let zipped = members.split_off(1);
+    // There are at least two.
+    let first = members.pop().ok_or_else(|| node.error("`zip` has no datasets"))?;
+    Ok(Source { zipped, ..first })
+}
+
+/// A dataset as an author writes it.
+pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, PipelineError> {
+    let mut table = Table::new(&*what, node)?;
+    if let Some(inner) = table.get(KEY) {
+        return Err(inner.error("a `zip` within a `zip`; put its datasets beside the others"));
+    }
+    let source = Source::parse_alone(&what, &mut table)?;
+    if source.format == Format::Images {
+        return Err(node.error(
+            "`images` cannot be zipped: a folder has no order that other records could follow; \
+             put the images into tar or TFRecord files",
+        ));
+    }
+    repeated(source, table)
+}
+
+/// A dataset of the canonical form.
+pub(super) fn parse_canonical_member(what: String, node: &Node) -> Result<Source, PipelineError> {
+    let mut table = Table::new(&*what, node)?;
+    let source = Source::parse_canonical_alone(&what, &mut table)?;
+    repeated(source, table)
+}
+
+fn repeated(source: Source, mut table: Table<'_>) -> Result<Source, PipelineError> {
+    let repeat = match table.get(REPEAT) {
+        Some(node) => table.whole(REPEAT, node, 1..=u32::MAX)?,
+        None => 1,
+    };
+    table.finish()?;
+    Ok(Source { repeat, ..source })
+}
+
+/// Where a dataset names a field, for the line of a message.
+fn at_feature<'a>(dataset: &'a Node, name: &str) -> &'a Node {
+    let is = |node: &Node, name: &str| matches!(&node.value, Value::Str(text) if text == name);
+    let within = |node: &'a Node, name: &str| match &node.value {
+        Value::Map(entries) => entries.iter().find(|(key, _)| is(key, name)),
+        _ => None,
+    };
+    let features = within(dataset, "features").map(|(_, features)| features);
+    let feature = features.and_then(|features| within(features, name));
+    feature.map_or(dataset, |(key, _)| key)
+}
+
+#[cfg(test)]
+mod tests;
