@@ -33,7 +33,7 @@ const MEETING: f64 = 1.2;
 const KNEE_FEWEST: u32 = 3;
 
 /// First estimates of so few workers wait for as many reports.
-const FEW: u32 = 8;
+const FEW: u32 = 4;
 const FEW_REPORTS: u32 = 3;
 
 /// A worker's batch takes this much longer than its times say where claims and flushes matter: three
