@@ -330,6 +330,10 @@ pub struct UpArgs {
     /// Workers that may run at a time
     #[arg(long, default_value_t = 1000)]
     pub max_workers: u32,
+    /// What a worker takes its memory to be, in MB; 1769 is one processor, and one split computed at a time
+    #[arg(long, default_value_t = 1769, value_name = "MB",
+          value_parser = clap::value_parser!(u32).range(512..=10_240))]
+    pub worker_memory: u32,
     /// Print the endpoints as one JSON line when ready
     #[arg(long)]
     pub json: bool,

@@ -35,9 +35,9 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     config.schedules = vec![upkeep()];
     let executable = std::env::current_exe().map_err(Failure::failed)?;
     let region = config.region.clone();
-    let max_workers = args.max_workers;
+    let workers = (args.max_workers, args.worker_memory);
     let service =
-        Service::start(config, |endpoints| functions(&executable, endpoints, &region, max_workers));
+        Service::start(config, |endpoints| functions(&executable, endpoints, &region, workers));
     let service = service.await.map_err(Failure::failed)?;
     let file = describe(&service, &region);
     let published = file.publish(kept.path()).map_err(Failure::failed)?;
@@ -83,7 +83,7 @@ fn functions(
     executable: &Path,
     endpoints: &Endpoints,
     region: &str,
-    max_workers: u32,
+    (max_workers, worker_memory_mb): (u32, u32),
 ) -> Vec<FunctionConfig> {
     let settings = Settings {
         ns: NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid")),
@@ -123,6 +123,7 @@ fn functions(
         FunctionConfig {
             on_failure: Some(COORDINATOR.to_owned()),
             reserved_concurrency: Some(max_workers),
+            memory_mb: worker_memory_mb,
             ..function(WORKER)
         },
         FunctionConfig { timeout: Duration::from_secs(60), ..function(SCALER) },

@@ -69,6 +69,29 @@ fn every_record_once_and_one_hash_whoever_works() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_worker_of_three_processors_makes_the_batches_of_one() -> Result<()> {
+    let dir = test_dir()?;
+    let (report, _) = demo(&dir, "one", &["--workers", "1", "--split-batches", "1"])?;
+    let state = dir.path("state").display().to_string();
+    let up = ["up", "--json", "--state-dir", &state, "--worker-memory", "5307"];
+    let mut up = Background::start(&mut dir.gristmill(&up))?;
+    let ready: Value = serde_json::from_str(&up.line()?)?;
+    let endpoint = ready["endpoint"].as_str().unwrap();
+    let (data, pipeline) = (data_dir(&dir)?, dir.path("resnet.yaml"));
+    // That of the demo.
+    let text = include_str!("../../examples/resnet50.yaml").replace("size: 64", "size: 16");
+    fs::write(&pipeline, text)?;
+    let sink = dir.path("three");
+    let mut command = dir.gristmill(&["run", "--json", "--epochs", "2", "--endpoint", endpoint]);
+    command.arg(&pipeline).args(["--data", &data, "--step-time", "0ms", "--workers", "1"]);
+    command.args(["--split-batches", "1"]).arg("--sink").arg(&sink);
+    let three = run_json(&mut command)?;
+    read_sink(&sink)?.assert_exact(2, IMAGES, 16);
+    assert_eq!(three["batches_blake3"], report["batches_blake3"]);
+    Ok(())
+}
+
 /// The generated dataset of this test's home.
 fn data_dir(dir: &TestDir) -> Result<String> {
     let datasets = dir.path(".cache/gristmill/datasets");

@@ -151,7 +151,14 @@ impl LeaseRun<'_> {
             if self.lease.marks() && i == 0 {
                 self.mark(position).await?;
             }
-            let (source, source_ms) = reads.next(position).await?;
+            let (source, source_ms) = match reads.next(position).await {
+                Ok(read) => read,
+                // What is being computed is not lost for it.
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            };
             // Room for the result before there is one. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
