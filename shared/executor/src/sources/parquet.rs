@@ -29,6 +29,7 @@ use ::parquet::file::{
 };
 use bytes::Bytes;
 use gristmill_pipeline::Source;
+use page_header::check_structure;
 use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -81,6 +82,7 @@ impl Layout {
     /// Reads and checks a footer; no pages are known yet.
     fn of_footer(footer: Bytes, limits: Limits) -> Result<Layout, String> {
         let metadata = guarded(|| {
+            check_structure(&footer)?;
             ParquetMetaDataReader::decode_metadata(&footer).map_err(|error| one_line(&error))
         })?;
         let (mut rows, mut first_rows) = (0_u64, vec![0]);

@@ -2,7 +2,7 @@
 
 use super::{
     Layout, MAX_FOOTER_BYTES, chunk_range, guarded, levels, one_line,
-    page_header::{Kind, PageHeader},
+    page_header::{Kind, PageHeader, check_structure},
     pieces::Pieces,
 };
 use crate::sources::Limits;
@@ -157,6 +157,15 @@ impl Indexer {
     ) -> Result<Stage, String> {
         let pieces = Pieces::new(vec![range], &[bytes])?;
         let found = guarded(|| {
+            let groups = layout.metadata.row_groups().iter();
+            for chunk in groups.flat_map(|group| group.columns()) {
+                let place = chunk.offset_index_offset().zip(chunk.offset_index_length());
+                let (start, bytes) = place.ok_or("a column has no page index")?;
+                let start = u64::try_from(start).map_err(|error| error.to_string())?;
+                let index = pieces.from(start).ok_or("a page index lies elsewhere")?;
+                let bytes = usize::try_from(bytes).map_err(|error| error.to_string())?;
+                check_structure(index.get(..bytes).ok_or("a page index is cut short")?)?;
+            }
             let mut reader = ParquetMetaDataReader::new_with_metadata(layout.metadata.clone())
                 .with_column_index_policy(PageIndexPolicy::Skip)
                 .with_offset_index_policy(PageIndexPolicy::Required);

@@ -3,8 +3,8 @@
 
 use super::super::varint;
 
-/// Structures in structures: statistics are two deep.
-const MAX_DEPTH: u32 = 8;
+/// Structures in structures and lists: statistics of a column in a footer are eight deep.
+const MAX_DEPTH: u32 = 16;
 /// Largest page, compressed or not. Writers make pages of about 1 MiB; one value may be larger.
 const MAX_PAGE_BYTES: i64 = 512 << 20;
 /// Most values of a page.
@@ -105,6 +105,12 @@ impl PageHeader {
             by_dictionary: BY_DICTIONARY.contains(&encoding),
         })
     }
+}
+
+/// Checks that a structure holds what its lists claim to: the decoder believes them, and would go over
+/// items that take no bytes for as long as it is told.
+pub(super) fn check_structure(mut bytes: &[u8]) -> Result<(), String> {
+    fields(&mut bytes, |rest, _, kind| skip(rest, kind, 0))
 }
 
 /// Goes over the fields of a structure.
