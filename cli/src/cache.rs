@@ -6,7 +6,7 @@ use crate::{
     attach::Stack,
     failure::Failure,
     job, status,
-    train::optimised,
+    train::{optimised, own},
 };
 use gristmill_fetcher::{NUMERICS, Source};
 use gristmill_protocol::{
@@ -75,10 +75,7 @@ async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
     }
     let source = match &args.data {
         Some(data) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
-        None => {
-            let base = args.pipeline.parent().unwrap_or(Path::new("."));
-            Source::parse_all(&authored.pipeline.source_paths(), base).map_err(Failure::usage)?
-        }
+        None => own(&authored, &args.pipeline)?,
     };
     let stack = Stack::named_or_own(&args.service).await?;
     let found = look_up(&stack, &args, optimised(&authored.pipeline), source).await;

@@ -56,7 +56,7 @@ pub async fn run(args: RunArgs) -> Result<(), Failure> {
 }
 
 /// Where the pipeline in the file `path` says that its data lies.
-fn own(authored: &Authored, path: &Path) -> Result<Source, Failure> {
+pub fn own(authored: &Authored, path: &Path) -> Result<Source, Failure> {
     let base = path.parent().unwrap_or(Path::new("."));
     Source::parse_all(&authored.pipeline.source_paths(), base).map_err(Failure::usage)
 }

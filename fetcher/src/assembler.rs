@@ -256,17 +256,7 @@ impl Assembler {
             }
         };
         let finisher = self.finisher.as_mut();
-        let frame = match finisher {
-            Some(finisher) => {
-                let frame = Frame::parse(frame, &Limits::default());
-                let buffers = &mut self.buffers;
-                let finished = frame.and_then(|frame| {
-                    finisher.finish(&frame, &Limits::default(), |bytes| buffers.take(bytes))
-                });
-                self.buffers.lend(finished.map_err(|error| bad(entry, &error))?)
-            }
-            None => frame,
-        };
+        let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
         let batch = Batch { epoch: entry.epoch, g, rows, frame };
         room.send(Assembled::Batch { batch, resume_place });
         Ok(true)
@@ -289,6 +279,18 @@ impl Assembler {
         self.progress.passed((next, 0));
         Ok(self.queue.send(Assembled::EpochEnd(totals)).await.is_ok())
     }
+}
+
+/// What workers left to do is done.
+fn finished(
+    finisher: Option<&mut Finisher>,
+    buffers: &BufferPool,
+    frame: Bytes,
+) -> Result<Bytes, FormatError> {
+    let Some(finisher) = finisher else { return Ok(frame) };
+    let frame = Frame::parse(frame, &Limits::default())?;
+    let finished = finisher.finish(&frame, &Limits::default(), |bytes| buffers.take(bytes))?;
+    Ok(buffers.lend(finished))
 }
 
 /// The object must hold what its entry promised, or batch numbers would shift.

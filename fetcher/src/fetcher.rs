@@ -12,7 +12,6 @@ use crate::{
     waits::{StageClock, Waits},
 };
 use gristmill_executor::{Finisher, user::Operators};
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
@@ -411,13 +410,6 @@ fn run_error(error: RunError) -> FetchError {
     FetchError::Refused(error.to_string())
 }
 
-/// What is left to the fetcher of the job's pipeline.
-fn finisher(view: &JobView) -> Result<Option<Finisher>, FetchError> {
-    let pipeline = Pipeline::from_canonical(&view.spec.pipeline);
-    let pipeline = pipeline.map_err(|error| FetchError::Refused(error.to_string()))?;
-    Finisher::compile(&pipeline).map_err(|error| FetchError::Refused(error.to_string()))
-}
-
 /// Downloads and joins from `resume` to the end of the run; an error ends it for everybody.
 async fn stream(
     downloader: Downloader,
@@ -436,7 +428,10 @@ async fn stream(
         let (place, next) = (start.place, (resume.0, start.joiner.position()));
         progress.starts_at(place, next);
         let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
-        let program = (Arc::clone(&downloader.context.program), finisher(&view)?);
+        let JobContext { program, pipeline, .. } = &*downloader.context;
+        let finisher = Finisher::compile(pipeline);
+        let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
+        let program = (Arc::clone(program), finisher);
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
         let assembler = Assembler::new(program, plan, epochs, resume, start, to, stages);

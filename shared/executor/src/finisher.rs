@@ -10,7 +10,7 @@ use crate::{
 };
 use bytes::BytesMut;
 use gristmill_format::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
-use gristmill_pipeline::{Pipeline, Stage};
+use gristmill_pipeline::{Pipeline, Schema, Stage};
 
 /// Takes batches from what crosses the wire to what is delivered. The bytes are those that workers would
 /// have made with the same operators.
@@ -42,17 +42,17 @@ impl Finisher {
         let compiler = Compiler::new();
         let (mut tensors, mut steps) = (Vec::new(), Vec::new());
         for (name, made) in &pipeline.delivered_schema().fields {
-            let of_field = |stage: &&Stage| stage.op.field() == Some(name);
-            let stages: Vec<&Stage> = stages.iter().filter(of_field).collect();
-            if stages.is_empty() {
+            let stages = stages.iter().zip(pipeline.finishing_schemas());
+            let stages = stages.filter(|(stage, _)| stage.op.field() == Some(name));
+            let steps_of_field = compile_field(stages, &compiler)?;
+            if steps_of_field.is_empty() {
                 continue;
             }
             let spec = tensor_spec(name, made).filter(|spec| !spec.ragged);
-            let spec = spec.ok_or_else(|| refused(&format!("`{name}` differs in size")))?;
-            tensors.push(spec);
-            steps.push(compile_field(pipeline, &stages, &compiler)?);
+            tensors.push(spec.ok_or_else(|| refused(&format!("`{name}` differs in size")))?);
+            steps.push(steps_of_field);
         }
-        if steps.iter().map(Vec::len).sum::<usize>() == 0 {
+        if tensors.is_empty() {
             return Err(refused("they make nothing that is delivered"));
         }
         Ok(Some(Finisher { tensors, steps, cell: Cell::default(), tools: Tools::default() }))
@@ -76,17 +76,13 @@ impl Finisher {
     }
 }
 
-/// The steps of one field, given the schema that workers deliver.
-fn compile_field(
-    pipeline: &Pipeline,
-    stages: &[&Stage],
-    compiler: &Compiler<'_>,
+/// The steps of one field's operators, each with the schema it is given.
+fn compile_field<'p>(
+    stages: impl Iterator<Item = (&'p Stage, &'p Schema)>,
+    compiler: &'p Compiler<'p>,
 ) -> Result<Vec<Step>, ExecError> {
-    let schemas = pipeline.finishing_schemas();
     let mut steps = Steps::new(compiler);
-    for stage in stages {
-        let at = pipeline.deliver().stages.iter().position(|other| other.ordinal == stage.ordinal);
-        let input = at.and_then(|at| schemas.get(at)).ok_or_else(|| refused("one is unknown"))?;
+    for (stage, input) in stages {
         steps.operator((stage, 0), input, |_| Some(0))?;
     }
     // A deterministic operator that writes its own field in one piece; anything else was forged.

@@ -3,24 +3,12 @@
 use crate::{
     ExecError, Program, Scratch,
     cell::Cell,
+    element::Element,
     random::DrawKey,
-    split::Part,
+    split::{Part, Record, records},
     step::{Action, Tools},
 };
-use gristmill_types::{Epoch, RecordKey};
-
-/// Where values are copied to that a batch would hold: rows one over the other.
-struct Rows(Vec<Vec<u8>>);
-
-/// What is the same for all steps of an element.
-#[derive(Clone, Copy)]
-struct Bare<'a> {
-    record: &'a [u8],
-    key: RecordKey,
-    epoch: Epoch,
-    copy: u32,
-    level: usize,
-}
+use gristmill_types::Epoch;
 
 impl Program {
     /// Parses every record of `part`, runs the operators' kernels over it, and copies what is delivered,
@@ -37,15 +25,16 @@ impl Program {
         epoch: Epoch,
     ) -> Result<u64, ExecError> {
         part.check()?;
-        let mut rows = Rows(vec![Vec::new(); self.delivered.len()]);
+        // Of each tensor a row, which all elements write one over the other.
+        let row = |tensor| vec![0; self.schema.item_bytes(tensor).unwrap_or(0)];
+        let mut rows: Vec<Vec<u8>> = (0..self.schema.tensors().len()).map(row).collect();
+        let Scratch { cells, tools, .. } = scratch;
         let mut copied = 0;
-        for (i, range) in part.records() {
-            let stored = &part.data[range];
-            let Scratch { cells, tools, .. } = scratch;
-            let read = self.reader.read(stored, cells).map_err(ExecError::Source)?;
-            let key = RecordKey { record: part.first.record + i, ..part.first };
-            let element = Bare { record: read.0, key, epoch, copy: 0, level: 0 };
-            let bytes = self.bare(0, element, (cells, tools), &mut rows);
+        for record in records(std::slice::from_ref(part), None, 0) {
+            let Record { key, stored, copy, .. } = record?;
+            let (record, _) = self.reader.read(stored, cells).map_err(ExecError::Source)?;
+            let element = Element { key, record, copy, level: 0 };
+            let bytes = self.bare(0, (element, epoch), (cells, tools), &mut rows);
             copied += bytes.map_err(ExecError::Source)?;
         }
         Ok(copied)
@@ -54,11 +43,11 @@ impl Program {
     fn bare(
         &self,
         from: usize,
-        element: Bare<'_>,
+        (element, epoch): (Element<'_>, Epoch),
         (cells, tools): (&mut [Cell], &mut Tools),
-        rows: &mut Rows,
+        rows: &mut [Vec<u8>],
     ) -> Result<u64, String> {
-        let Bare { record, key, epoch, copy, level } = element;
+        let Element { key, record, copy, level } = element;
         for (i, step) in self.steps.iter().enumerate().skip(from) {
             match &step.action {
                 Action::Duplicate { copies } => {
@@ -71,8 +60,8 @@ impl Program {
                             cell.place.clone_from(place);
                             cell.size = *size;
                         }
-                        let element = Bare { copy, level: level + 1, ..element };
-                        copied += self.bare(i + 1, element, (cells, tools), rows)?;
+                        let element = Element { copy, level: level + 1, ..element };
+                        copied += self.bare(i + 1, (element, epoch), (cells, tools), rows)?;
                     }
                     return Ok(copied);
                 }
@@ -83,7 +72,7 @@ impl Program {
                     let ordinal = step.ordinal;
                     let draw = DrawKey { seed: 0, epoch, record: key, repeat: 0, copy, ordinal };
                     let row: &mut [u8] = match step.in_row(cells) {
-                        Some(cell) => rows.of(self, cell)?,
+                        Some(cell) => rows.get_mut(self.tensor_of(cell)).ok_or("no such row")?,
                         None => &mut [],
                     };
                     step.apply(cells, (record, row), tools, || draw.draw())?;
@@ -91,7 +80,8 @@ impl Program {
             }
         }
         let mut copied = 0;
-        for (field, row) in self.delivered.iter().zip(&mut rows.0) {
+        for field in &self.delivered {
+            let row = &mut rows[field.tensor];
             if field.copied {
                 let value = cells[field.cell].value(record, &[]);
                 row.clear();
@@ -100,16 +90,5 @@ impl Program {
             copied += row.len() as u64;
         }
         Ok(copied)
-    }
-}
-
-impl Rows {
-    /// The row of a field of known size.
-    fn of(&mut self, program: &Program, cell: usize) -> Result<&mut [u8], String> {
-        let field = program.delivered.iter().position(|field| field.cell == cell);
-        let field = field.ok_or("a field that is written is not delivered")?;
-        let bytes = program.schema.item_bytes(program.delivered[field].tensor).unwrap_or(0);
-        self.0[field].resize(bytes, 0);
-        Ok(&mut self.0[field])
     }
 }

@@ -2,11 +2,9 @@
 
 use crate::RunError;
 use futures::future::Either;
+use gristmill_types::worker_threads;
 use std::future::Future;
 use tokio::task::JoinHandle;
-
-/// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function memory").
-const MB_PER_VCPU: f64 = 1769.0;
 
 /// How a host runs work that keeps a processor busy for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +22,9 @@ impl Default for Compute {
 }
 
 impl Compute {
-    /// As many threads as a function of this much memory has processors, to the nearest: one that is
-    /// hardly there is worth less than the memory of another split. One if that is not known.
+    /// The threads of a function of this much memory; one if that is not known.
     pub fn of_function(memory_mb: Option<u32>) -> Self {
-        let vcpus = memory_mb.map_or(1.0, |memory_mb| f64::from(memory_mb) / MB_PER_VCPU);
-        Self::Threads(vcpus.round().max(1.0) as usize)
+        Self::Threads(memory_mb.map_or(1, worker_threads) as usize)
     }
 
     /// Work that runs at a time.

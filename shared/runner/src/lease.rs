@@ -105,7 +105,7 @@ impl LeaseRun<'_> {
                 RunError::fatal(format!("file {position} is not in the dataset's listing"))
             })?;
             let member = listing.members.of_file(position);
-            let source = self.context.source.members().nth(member).ok_or_else(|| {
+            let source = self.context.pipeline.source().members().nth(member).ok_or_else(|| {
                 RunError::fatal(format!("file {position} is of no dataset of the pipeline"))
             })?;
             let started = self.runner.clock.monotonic();

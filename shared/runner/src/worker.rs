@@ -5,15 +5,13 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
-use gristmill_pipeline::{Pipeline, Source};
+use gristmill_pipeline::Pipeline;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
 use gristmill_splits::SplitPlan;
-use gristmill_types::{
-    DatasetOp, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
-};
+use gristmill_types::{Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -68,10 +66,7 @@ pub enum Ended {
 pub struct JobContext {
     pub view: Arc<JobView>,
     pub program: Arc<Program>,
-    /// How the dataset's records are stored, and what is read of them.
-    pub source: Arc<Source>,
-    /// What is done to the sequence of its records.
-    dataset_ops: Arc<[DatasetOp]>,
+    pub pipeline: Arc<Pipeline>,
     /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
     scratches: Arc<Mutex<Vec<Scratch>>>,
     /// Buffers of objects that were stored, for the next ones, and the most of them.
@@ -96,8 +91,7 @@ impl JobContext {
         Ok(Self {
             view: Arc::new(view),
             program: Arc::new(program),
-            source: Arc::new(pipeline.source().clone()),
-            dataset_ops: pipeline.dataset_ops().into(),
+            pipeline: Arc::new(pipeline),
             scratches: Arc::default(),
             buffers: Arc::default(),
             most_buffers: runner.compute.at_once() + SPARE_BUFFERS,
@@ -175,8 +169,9 @@ impl JobContext {
             let RunnerConfig { ns, bucket, .. } = &runner.config;
             let version = self.view.dataset_version;
             let objects = &*runner.objects;
-            let dataset = DatasetCache::open(objects, &self.source, ns, bucket, version).await?;
-            let splits = dataset.split_plan(plan.split_records, &self.dataset_ops)?;
+            let source = self.pipeline.source();
+            let dataset = DatasetCache::open(objects, source, ns, bucket, version).await?;
+            let splits = dataset.split_plan(plan.split_records, &self.pipeline.dataset_ops())?;
             Ok::<_, RunError>((dataset, plan, splits))
         };
         self.dataset.get_or_try_init(open).await

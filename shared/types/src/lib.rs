@@ -3,12 +3,14 @@
 //! Plain values without behaviour: no I/O, no clock, no randomness.
 
 mod dataset_op;
+mod function;
 mod hex;
 mod ids;
 mod record;
 mod visitation;
 
 pub use dataset_op::DatasetOp;
+pub use function::{MB_PER_VCPU, worker_threads};
 pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
     Position, SplitId,

@@ -1,11 +1,9 @@
 //! What a function of a given size can do, and what a second of it costs.
 
 use super::{Prices, Usd, quantity};
+use gristmill_types::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 
-/// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function
-/// memory"); more memory brings more, less memory a part of one.
-pub const MB_PER_VCPU: f64 = 1769.0;
 /// What a function moves each way, sustained: inferred from others' reports (600 Mbit/s and less),
 /// not published and not measured by us.
 pub const NETWORK_BYTES_PER_S: f64 = 71e6;
@@ -50,10 +48,9 @@ impl FunctionShape {
         f64::from(self.memory_mb) / MB_PER_VCPU
     }
 
-    /// Processors that compute: a worker computes as many splits at a time as it has processors, to the
-    /// nearest, each on one thread.
+    /// Processors that compute: those that a worker has threads for.
     pub fn computing_vcpus(&self) -> f64 {
-        self.vcpus().min(self.vcpus().round().max(1.0))
+        self.vcpus().min(f64::from(worker_threads(self.memory_mb)))
     }
 
     /// A second of it, however busy.

@@ -13,7 +13,7 @@ mod split;
 mod usd;
 
 pub use epoch::{Bound, EpochEstimate, EpochWork, Trainer};
-pub use function::{Architecture, FunctionShape, MB_PER_VCPU, NETWORK_BYTES_PER_S};
+pub use function::{Architecture, FunctionShape, NETWORK_BYTES_PER_S};
 pub use prices::{
     FunctionPrices, InstancePrices, ObjectPrices, PriceError, Prices, TablePrices, TransferPrices,
 };

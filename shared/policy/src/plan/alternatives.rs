@@ -2,9 +2,10 @@
 
 use super::{BreakEven, CachePoint, Job, Limits, Measured, SMALL_WORKER_MB};
 use crate::cost::{
-    Bound, Cost, DAY_S, EpochEstimate, EpochWork, FunctionShape, HOUR_S, MB_PER_VCPU, Requests,
-    SplitBound, Usd, quantity, ratio,
+    Bound, Cost, DAY_S, EpochEstimate, EpochWork, FunctionShape, HOUR_S, Requests, SplitBound, Usd,
+    quantity, ratio,
 };
+use gristmill_types::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
 
 /// What sort of alternative it is.

@@ -1,0 +1,25 @@
+//! What a function's memory brings with it.
+
+/// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function
+/// memory"); more memory brings more, less memory a part of one.
+pub const MB_PER_VCPU: f64 = 1769.0;
+
+/// Splits that a worker of so much memory computes at a time, each on one thread: as many as it has
+/// processors, to the nearest. One that is hardly there is worth less than the memory of another split.
+pub fn worker_threads(memory_mb: u32) -> u32 {
+    (f64::from(memory_mb) / MB_PER_VCPU).round().max(1.0) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_follow_the_processors_that_memory_brings() {
+        for (memory_mb, threads) in
+            [(512, 1), (1769, 1), (2048, 1), (3008, 2), (3538, 2), (10_240, 6)]
+        {
+            assert_eq!(worker_threads(memory_mb), threads);
+        }
+    }
+}
