@@ -9,6 +9,9 @@ use std::io::Cursor;
 /// What files begin with.
 pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 
+/// 256 colours of three bytes (PNG specification, 11.2.2).
+const MAX_PALETTE_BYTES: usize = 768;
+
 /// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
 pub(super) fn decode(
     bytes: &[u8],
@@ -22,6 +25,11 @@ pub(super) fn decode(
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let mut reader = decoder.read_info().map_err(bad)?;
     let size = checked_size("PNG", reader.info().height.into(), reader.info().width.into())?;
+    let palette = reader.info().palette.as_deref().unwrap_or_default();
+    if !palette.len().is_multiple_of(3) || palette.len() > MAX_PALETTE_BYTES {
+        // The decoder would panic over it.
+        return Err(format!("bad PNG: its palette has {} bytes", palette.len()));
+    }
     let pixels = size[0] * size[1];
     let (color, depth) = reader.output_color_type();
     let needed = reader.output_buffer_size().ok_or("bad PNG: it is too large")?;
