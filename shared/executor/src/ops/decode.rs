@@ -13,7 +13,8 @@ mod png;
 mod webp;
 
 /// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
-const MAX_PIXELS: u64 = 100_000_000;
+/// A fuzzer would do little else than fill large ones.
+const MAX_PIXELS: u64 = if cfg!(fuzzing) { 1_000_000 } else { 100_000_000 };
 /// Most scans of a progressive image; real scripts have about ten, a scan bomb thousands.
 const MAX_SCANS: usize = 500;
 /// Most pixels of all scans together: twenty scans of the largest image. Each scan visits all of it, so

@@ -23,9 +23,12 @@ pub(super) use indexing::Indexer;
 pub(super) use record::Extractor;
 
 use super::{Limits, lengths::Lengths, varint};
-use ::parquet::file::{
-    metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader},
-    page_index::offset_index::PageLocation,
+use ::parquet::{
+    basic::Compression,
+    file::{
+        metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader},
+        page_index::offset_index::PageLocation,
+    },
 };
 use bytes::Bytes;
 use gristmill_pipeline::Source;
@@ -78,6 +81,16 @@ fn one_line(error: &::parquet::errors::ParquetError) -> String {
     error.to_string().chars().map(plain).take(200).collect()
 }
 
+/// Refuses what the decoder is not built for.
+fn check_codec(chunk: &ColumnChunkMetaData) -> Result<(), String> {
+    let codec = match chunk.compression() {
+        Compression::BROTLI(_) => "Brotli",
+        Compression::LZO => "LZO",
+        _ => return Ok(()),
+    };
+    Err(format!("it is compressed with {codec}, which is not read; write it with zstd or snappy"))
+}
+
 /// Bytes of a column chunk; none if they are not in a file of `file_bytes`.
 fn chunk_range(chunk: &ColumnChunkMetaData, file_bytes: u64) -> Option<Range<u64>> {
     let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
@@ -112,6 +125,7 @@ impl Layout {
                 return Err(format!("row group {i} does not have the columns of the file"));
             }
             for chunk in group.columns() {
+                check_codec(chunk)?;
                 // The footer is behind everything else, so no chunk may reach the largest offset.
                 if chunk_range(chunk, i64::MAX as u64).is_none() {
                     return Err(format!("row group {i} has a column outside of the file"));

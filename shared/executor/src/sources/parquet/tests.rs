@@ -289,6 +289,22 @@ fn columns_that_cannot_be_read_are_named() {
     assert_eq!(rows[..3], [counts(0), counts(1), Ok(vec![two])]);
 }
 
+/// Two rows, as pyarrow 26 writes them.
+const BROTLI: &[u8] = b"\
+    PAR1\x15\x00\x15\x1c\x15\x1e,\x15\x04\x15\x00\x15\x06\x15\x06\x1c\x00\x00\x00\x1b\
+    \x0d\x00\x00\xa4\x01\x02\x04\x08\x86-\x01\x1a\x9e\x00\x15\x04\x19,5\x00\x18\x06schem\
+    a\x15\x02\x00\x15\x02%\x02\x18\x01a\x00\x16\x04\x19\x1c\x19\x1c&\x00\x1c\x15\x02\x19\
+    %\x06\x00\x19\x18\x01a\x15\x08\x16\x04\x16B\x16D&\x08I\x1c\x15\x00\x15\x00\x15\x02\
+    \x00<)\x06\x19&\x00\x04\x00\x00\x00\x16B\x16\x04&\x08\x16D\x00( parquet-cpp-arrow ve\
+    rsion 26.0.1\x19\x1c\x1c\x00\x00\x00z\x00\x00\x00PAR1";
+
+#[test]
+fn codecs_that_are_not_read_are_named() {
+    let mut builder = IndexBuilder::new(Format::Parquet).unwrap();
+    let outcome = builder.push(BROTLI).and_then(|()| builder.finish().map(|_| ()));
+    assert!(outcome.unwrap_err().to_string().contains("compressed with Brotli"));
+}
+
 #[test]
 fn files_that_lie_are_refused_or_harmless() {
     let good = file(style(WriterVersion::PARQUET_1_0, Compression::SNAPPY));
