@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_fetcher::{Authored, Fetcher, NUMERICS, Source, list_dataset, mount_name};
+use gristmill_fetcher::{Authored, Fetcher, Source, list_dataset, mount_name};
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
 use gristmill_types::JobName;
@@ -51,13 +51,6 @@ pub async fn dataset(
     })
 }
 
-/// The numerics class that the job is tied to, if it is known beforehand: work done here is of this
-/// machine's, and what is cached is looked for by class.
-fn numerics(stack: &Stack, args: &TrainArgs, pipeline: &Pipeline) -> String {
-    let looks = stack.local.is_some() && !pipeline.cache_points().is_empty();
-    if args.local_workers > 0 || looks { NUMERICS.to_owned() } else { String::new() }
-}
-
 /// Registers the job, or joins the one of its name.
 pub async fn register(
     stack: &Stack,
@@ -80,7 +73,7 @@ pub async fn register(
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,
-        numerics: numerics(stack, args, &authored.pipeline),
+        numerics: authored.numerics(args.local_workers, stack.local.is_some()),
         split_batches: args.split_batches,
         workers: args.most_workers(),
         autoscale: args.workers == Workers::Auto,

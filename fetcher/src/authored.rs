@@ -2,6 +2,7 @@
 //! pipeline's file is, stored where workers find them, by their content.
 
 use bytes::Bytes;
+use gristmill_executor::NUMERICS;
 use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Pipeline, PipelineError, Signatures};
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_protocol::keys;
@@ -48,6 +49,14 @@ impl Authored {
             Ok(hash)
         })?;
         Ok(Self { pipeline, assets })
+    }
+
+    /// The numerics class that a job of it is tied to, if that is known beforehand; else empty. Work in
+    /// the trainer's process is of this machine's, as are functions that run here: of them it matters if
+    /// there is a cache, where what others stored is looked for by class.
+    pub fn numerics(&self, local_workers: u32, functions_run_here: bool) -> String {
+        let looks = functions_run_here && !self.pipeline.cache_points().is_empty();
+        if local_workers > 0 || looks { NUMERICS.to_owned() } else { String::new() }
     }
 
     /// Stores the files in `bucket`, unless they are there.

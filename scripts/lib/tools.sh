@@ -84,7 +84,7 @@ deploy_profile() {
     local target=''
     [[ $1 != x86_64 ]] || target=',target=["x86_64-unknown-linux-gnu"]'
     export CARGO_LAMBDA_BUILD="{disable_optimizations=true$target}"
-    export CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+    export CARGO_PROFILE_RELEASE_LTO=thin CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1
     export CARGO_PROFILE_RELEASE_DEBUG=false CARGO_PROFILE_RELEASE_STRIP=symbols
     export CARGO_PROFILE_RELEASE_PANIC=unwind
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::{
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
@@ -25,26 +25,23 @@ impl TestDir {
         self.dir.path().join(name)
     }
 
-    fn isolate(&self, command: &mut Command) {
-        command.env("HOME", self.dir.path());
-        command.env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
-    }
-
     /// `gristmill` with these arguments.
     pub fn gristmill<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
-        let mut command = Command::new(&self.gristmill);
-        command.args(args);
-        self.isolate(&mut command);
-        command
+        self.program(&self.gristmill, args)
     }
 
     /// `gristmill-fetcher` with these arguments.
     pub fn fetcher<S: AsRef<std::ffi::OsStr>>(&self, args: &[S]) -> Command {
         let program = self.gristmill.with_file_name("gristmill-fetcher");
         assert!(program.exists(), "build it first: cargo build --release --workspace");
+        self.program(&program, args)
+    }
+
+    /// Another program with these arguments.
+    pub fn program<S: AsRef<std::ffi::OsStr>>(&self, program: &Path, args: &[S]) -> Command {
         let mut command = Command::new(program);
-        command.args(args);
-        self.isolate(&mut command);
+        command.args(args).env("HOME", self.dir.path());
+        command.env_remove("XDG_CACHE_HOME").env_remove("XDG_STATE_HOME");
         command
     }
 }

@@ -98,7 +98,7 @@ impl FrameInfo {
                 self.stored_bytes
             )));
         }
-        let crc32c = crc32c::crc32c(stored);
+        let crc32c = crate::crc32c(stored);
         if crc32c != self.crc32c {
             return Err(FormatError::corrupt(format!(
                 "frame at byte {} has crc32c {crc32c:08x} instead of {:08x}",
@@ -216,7 +216,7 @@ impl Footer {
             });
         };
         // Covers the index, its length and the version.
-        let crc32c = crc32c::crc32c(&tail[start..tail.len() - 12]);
+        let crc32c = crate::crc32c(&tail[start..tail.len() - 12]);
         if Some(crc32c) != u32_at(trailer, 12) {
             return Err(FormatError::corrupt("the checksum of its index does not match"));
         }
@@ -237,7 +237,7 @@ impl Footer {
         }
         out.extend_from_slice(&((out.len() - start) as u64).to_le_bytes());
         out.extend_from_slice(&VERSION.to_le_bytes());
-        out.extend_from_slice(&crc32c::crc32c(&out[start..]).to_le_bytes());
+        out.extend_from_slice(&crate::crc32c(&out[start..]).to_le_bytes());
         out.extend_from_slice(&MAGIC);
     }
 

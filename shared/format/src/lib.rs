@@ -42,6 +42,11 @@ const MAGIC: [u8; 8] = *b"\x89GRMILL\n";
 /// Version of the layout that this crate writes, and the only one it reads.
 const VERSION: u32 = 1;
 
+/// CRC-32C (Castagnoli; RFC 3720, appendix B.4): of frames, footers, indices and TFRecords.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
 /// Rounds `bytes` up to the next multiple of [`ALIGN_BYTES`]; `None` past the end of the range.
 fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(ALIGN_BYTES)

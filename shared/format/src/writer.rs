@@ -308,7 +308,7 @@ impl ChunkWriter {
             offset: self.used as u64,
             stored_bytes: stored_bytes as u64,
             raw_bytes: raw_bytes as u64,
-            crc32c: crc32c::crc32c(&self.object[self.used..end]),
+            crc32c: crate::crc32c(&self.object[self.used..end]),
         });
         self.used = padded;
         Ok(())

@@ -1,0 +1,263 @@
+//! `gristmill-fetcher`: the trainer's side of a job as a program of its own. Joins or starts a job
+//! on a running service and serves its batches over a unix socket or standard output.
+
+use crate::{
+    Authored, Fetcher, FetcherConfig, FetcherPorts, ListError, ServiceFile, Source, list_dataset,
+    mount_name,
+    server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
+};
+use anyhow::{Context, bail};
+use clap::Parser;
+use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
+use gristmill_executor::user::Operators;
+use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_protocol::{JobSpec, Register};
+use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, Visitation};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+};
+
+/// Serve the batches of a gristmill job to a training loop.
+///
+/// Joins the job of that name, or starts it if --pipeline is given. Frames and acknowledgements are
+/// described in the README ("Reading batches from any language"); examples/train.py reads them with
+/// numpy alone.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill-fetcher", version, max_term_width = 100)]
+struct Args {
+    /// Job to join or start: a-z, 0-9 and '-'
+    #[arg(long)]
+    job: JobName,
+    /// Service to use: the address that `gristmill up` prints
+    #[arg(long, conflicts_with = "state_dir")]
+    endpoint: Option<String>,
+    /// Service to use, by its state directory
+    #[arg(long)]
+    state_dir: Option<PathBuf>,
+    /// Unix socket to serve (readable by you only); `-` writes frames to standard output
+    #[arg(long, default_value = "gristmill.sock")]
+    socket: PathBuf,
+    /// Keeps the cursor: a restart continues after the last acknowledged batch
+    #[arg(long)]
+    state: Option<PathBuf>,
+    /// Pipeline file: starts the job if it does not exist
+    #[arg(long)]
+    pipeline: Option<PathBuf>,
+    /// Dataset: a directory, file or glob on this machine, or s3://bucket/prefix; default: the
+    /// pipeline's source
+    #[arg(long, requires = "pipeline")]
+    data: Option<String>,
+    /// Passes over the dataset
+    #[arg(long, default_value_t = 1)]
+    epochs: u32,
+    /// Decides order and augmentation
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Records of a batch; default: the pipeline's
+    #[arg(long)]
+    batch_size: Option<u32>,
+    /// Remote workers to hold while there is work
+    #[arg(long, default_value_t = 2)]
+    workers: u32,
+    /// Let the service decide how many remote workers training needs, at most --workers
+    #[arg(long)]
+    autoscale: bool,
+    /// Workers inside this process
+    #[arg(long, default_value_t = 0)]
+    local_workers: u32,
+    /// What to do with a record that cannot be decoded: fail, skip or quarantine
+    #[arg(long, default_value_t)]
+    on_error: ErrorPolicy,
+    /// What a trainer that dies and comes back is given: exactly-once, at-most-once or zero-once-or-more
+    #[arg(long, default_value_t)]
+    visitation: Visitation,
+    /// What an epoch is: the dataset (dynamic), or the dataset once for each worker (off)
+    #[arg(long, default_value_t)]
+    sharding: Sharding,
+    /// Memory for objects fetched ahead, in MiB; room for two is always taken
+    #[arg(long, default_value_t = 64)]
+    prefetch_mib: u64,
+}
+
+/// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
+#[tokio::main]
+pub async fn main_with(operators: Operators) -> ExitCode {
+    crate::return_large_buffers();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| "warn,gristmill_fetcher=info".into()),
+        )
+        .init();
+    let args = Args::parse();
+    tokio::select! {
+        outcome = run(args, operators) => match outcome {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("gristmill-fetcher: {error:#}");
+                let usage = error.downcast_ref::<Usage>().is_some();
+                ExitCode::from(if usage { 2 } else { 1 })
+            }
+        },
+        _ = tokio::signal::ctrl_c() => {
+            eprintln!("gristmill-fetcher: interrupted; the job goes on when a fetcher comes back");
+            ExitCode::from(130)
+        }
+    }
+}
+
+/// Marks an error as one of usage: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+struct Place {
+    aws: Aws,
+    ns: Namespace,
+    bucket: String,
+    coordinator_url: String,
+    /// The local service; none on AWS.
+    local: Option<ServiceFile>,
+}
+
+async fn find(args: &Args) -> anyhow::Result<Place> {
+    let file = match (&args.endpoint, &args.state_dir) {
+        (Some(endpoint), _) => Some(ServiceFile::of_endpoint(endpoint)?),
+        (None, Some(dir)) => Some(ServiceFile::of_state_dir(dir)?),
+        (None, None) => None,
+    };
+    let Some(file) = file else {
+        let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
+        let name_one = "name a service with --endpoint or --state-dir, or set GRISTMILL_COORDINATOR_URL and GRISTMILL_BUCKET";
+        let coordinator_url = settings.coordinator_url().context(name_one)?.to_owned();
+        let bucket = settings.bucket()?.to_owned();
+        return Ok(Place {
+            aws: Aws::from_env().await?,
+            ns: settings.ns,
+            bucket,
+            coordinator_url,
+            local: None,
+        });
+    };
+    let endpoints = Endpoints {
+        s3: file.s3.clone(),
+        dynamodb: file.dynamodb.clone(),
+        lambda: file.endpoint.clone(),
+        region: file.region.clone(),
+    };
+    let credentials = Credentials {
+        access_key_id: file.access_key_id.clone(),
+        secret_access_key: file.secret_access_key.clone(),
+        session_token: None,
+    };
+    Ok(Place {
+        aws: Aws::with(endpoints, credentials),
+        ns: file.namespace.parse()?,
+        bucket: file.bucket.clone(),
+        coordinator_url: file.coordinator_url.clone(),
+        local: Some(file),
+    })
+}
+
+async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
+    let place = find(&args).await?;
+    let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+    let ports = FetcherPorts {
+        operators: Arc::new(operators),
+        ..FetcherPorts::new(Arc::new(coordinator), Arc::new(place.aws.objects()))
+    };
+    let cursors = CursorFile::new(args.state.clone());
+    let cursor = cursors.load()?;
+    match &args.pipeline {
+        Some(path) => {
+            let register = registration(&args, &place, &ports, path).await?;
+            Fetcher::register(&ports, register).await?;
+        }
+        None => {
+            let known = Fetcher::describe(&ports, &args.job).await;
+            known.context("give --pipeline to start it")?;
+        }
+    }
+    let config = FetcherConfig {
+        local_workers: args.local_workers,
+        prefetch_bytes: args.prefetch_mib << 20,
+        ..FetcherConfig::new(place.ns.clone(), place.bucket.clone(), args.job.clone())
+    };
+    let start = |cursor: Cursor| {
+        let resume = (cursor.epoch, cursor.g);
+        Fetcher::start(ports.clone(), FetcherConfig { resume, ..config.clone() })
+    };
+    if args.socket.as_os_str() == "-" {
+        let fetcher = start(cursor).await?;
+        return Ok(serve_stream(fetcher, &mut tokio::io::stdout(), cursors).await?);
+    }
+    let listener = listen(&args.socket)?;
+    tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {}", args.socket.display());
+    let served = serve_socket(listener, cursors, start).await;
+    // A socket left behind would look like a server that hangs.
+    let _ = std::fs::remove_file(&args.socket);
+    Ok(served?)
+}
+
+async fn registration(
+    args: &Args,
+    place: &Place,
+    ports: &FetcherPorts,
+    path: &Path,
+) -> anyhow::Result<Register> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
+    let base = path.parent().unwrap_or(Path::new("."));
+    let authored = Authored::parse_with(&text, base, &ports.operators.signatures())
+        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    authored.store(&*ports.objects, &place.ns, &place.bucket).await?;
+    let numerics = authored.numerics(args.local_workers, place.local.is_some());
+    let mut pipeline = authored.pipeline;
+    if let Some(batch_size) = args.batch_size {
+        pipeline =
+            pipeline.with_batch_size(batch_size).map_err(|error| Usage(error.to_string()))?;
+    }
+    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
+    let data = match &args.data {
+        Some(_) if pipeline.source().is_zip() => bail!(Usage(ListError::Zipped.to_string())),
+        Some(data) => Source::parse(data, Path::new("."))?,
+        None => Source::parse_all(&pipeline.source_paths(), base)?,
+    };
+    let (bucket, patterns) = match data {
+        Source::S3 { bucket, patterns } => (bucket, patterns),
+        Source::Local { root, patterns } => {
+            let Some(file) = &place.local else {
+                bail!(Usage("data on this machine cannot be read by functions on AWS: name s3://bucket/prefix".into()));
+            };
+            let bucket = mount_name(&root);
+            place.aws.local_service(&file.endpoint).mount(&bucket, &root).await?;
+            (bucket, patterns)
+        }
+    };
+    let source = pipeline.source();
+    let dataset =
+        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &patterns))
+            .await?;
+    Ok(Register {
+        job: args.job.clone(),
+        spec: JobSpec {
+            pipeline: pipeline.canonical_json(),
+            seed: args.seed,
+            epochs: args.epochs,
+            on_error: args.on_error,
+            numerics,
+            split_batches: None,
+            workers: args.workers,
+            autoscale: args.autoscale,
+            budget_workers: None,
+            local_workers: args.local_workers,
+            max_skipped: u64::MAX,
+            visitation: args.visitation,
+            sharding: args.sharding,
+        },
+        dataset,
+    })
+}
