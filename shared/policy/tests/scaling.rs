@@ -191,6 +191,28 @@ fn stale_reports_and_impossible_ones_change_nothing() {
 }
 
 #[test]
+fn a_change_of_work_that_shows_with_its_first_stall_is_followed_at_once() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    let mut ideal = Ideal::new(0.1, 1.6);
+    ideal.run(&mut state, &settings, 60);
+    assert_eq!((state.target, state.phase), (16, Phase::Converged));
+    ideal.work_s = 3.2;
+    // The first split of the new kind is reported with the wait for it, and one report brings none.
+    let mut reasons = Vec::new();
+    for i in 0..4 {
+        let mut report = ideal.report(state.target);
+        report.worker = report.worker.filter(|_| i != 1);
+        let (next, decision) = decide(&report, &state, &settings);
+        state = next;
+        reasons.push(decision.reason);
+    }
+    let is_change = |reason: &Reason| matches!(reason, Reason::WorkerChanged { .. });
+    assert!(reasons.iter().any(is_change), "{reasons:?}");
+    assert!((31..=33).contains(&state.target), "{}", state.target);
+}
+
+#[test]
 fn another_mode_is_measured_anew() {
     let settings = Settings::default();
     let mut state = State::begin(&settings);

@@ -70,7 +70,11 @@ pub(super) fn held_back(
         true => capacity.workers.clamp(1.0, count),
         false => busy(capacity, count),
     };
-    let enough = whole(busy * settings.goal());
+    // Where fewer workers find larger parts of leases, less of a window is at work: a count that was too few is not tried
+    // again, though no more than that are busy.
+    let had_too_few = state.low.filter(|_| !waits && state.has_parts_of_leases);
+    let too_few = had_too_few.map_or(0.0, |low| low.ray(settings.goal()));
+    let enough = whole((busy * settings.goal()).max(too_few)).min(workers);
     let window_most = state.window_most(report);
     let is_of_window = (window_most - count).abs() < (0.03 * count).max(1.5);
     let idle = match waits && is_full {
@@ -163,6 +167,16 @@ fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
 /// Whether workers are missing or idle for want of something to claim.
 pub(super) fn lacks_work(capacity: &Capacity, count: f64) -> bool {
     capacity.full > BACKPRESSURE || capacity.workers < AT_WORK * count
+}
+
+/// Whether a full window still has a part of a lease for nearly everybody: more workers then take smaller parts, and more of
+/// it is at work.
+pub(super) fn finds_parts(state: &State, capacity: &Capacity) -> bool {
+    let count = f64::from(state.target);
+    state.has_parts_of_leases
+        && state.plateau.is_none()
+        && capacity.stall > STALL_SLIGHT
+        && capacity.workers >= AT_WORK * count
 }
 
 /// Workers of this count that had work.
@@ -302,4 +316,51 @@ pub(super) fn below(state: &State, settings: &Settings, capacity: &Capacity) -> 
     };
     // With room to be sure that it is too few, unless it is not.
     whole(knee * settings.goal())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_parts(target: u32) -> State {
+        let mut state = State { target, has_parts_of_leases: true, ..State::default() };
+        state.block.reports = 30;
+        state.low = Some(Point { workers: 20.0, covered: 0.89 });
+        state
+    }
+
+    fn capacity(stall: f64, workers: f64) -> Capacity {
+        Capacity {
+            covered: 1.0 - stall,
+            error: 0.005,
+            stall,
+            full: 0.9,
+            workers,
+            downstream: false,
+            may_be_downstream: false,
+        }
+    }
+
+    #[test]
+    fn a_count_that_was_too_few_is_not_tried_again_though_no_more_are_busy() {
+        let settings = Settings::default();
+        let mut state = of_parts(24);
+        held_back(&mut state, &Report::default(), &settings, &capacity(0.0, 19.6));
+        // 20 covered 89 %: 22 cover the goal.
+        assert_eq!(state.target, 22);
+        let mut state = State { has_parts_of_leases: false, ..of_parts(24) };
+        held_back(&mut state, &Report::default(), &settings, &capacity(0.0, 19.6));
+        assert_eq!(state.target, 20);
+    }
+
+    #[test]
+    fn a_full_window_that_gives_everybody_a_part_is_no_limit_yet() {
+        assert!(finds_parts(&of_parts(20), &capacity(0.3, 18.0)));
+        assert!(!finds_parts(&of_parts(20), &capacity(0.3, 12.0)), "most find nothing");
+        assert!(!finds_parts(&of_parts(20), &capacity(0.0, 18.0)), "nobody waits");
+        assert!(!finds_parts(
+            &State { has_parts_of_leases: false, ..of_parts(20) },
+            &capacity(0.3, 18.0)
+        ));
+    }
 }

@@ -7,11 +7,13 @@ use super::{
     load::load_changed,
     refine::refine,
     target::move_to,
-    thresholds::BACKPRESSURE,
 };
 
 /// Reports of workers' times before a change of them is one of load.
 const WORK_SAMPLES: u32 = 4;
+
+/// Generations of splits in which fast workers and slow ones come as often as they are.
+const WAVES: f64 = 2.0;
 
 /// The next state and the target, with its reason. Never above the limits; O(1).
 pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, Decision) {
@@ -46,9 +48,10 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     };
     let is_first = state.batches.replace(report.batches).is_none();
     if state.mode != report.mode && !is_first {
-        state.begin_mode();
+        state.begin_mode(report.lease_batches);
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
-        state.before_until = state.settled_at;
+        state.work_settled_at = state.settled_at;
+        state.since_move_s = 0.0;
         state.mode = report.mode;
         return Reason::ModeChanged { workers };
     }
@@ -57,16 +60,21 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
         return Reason::NothingLeft { workers };
     }
     let settled = from_batch >= state.settled_at;
+    let is_current = settled || state.times_are_new(report);
+    let rounds = (report.batches - from_batch) as f64 / f64::from(report.clients.max(1));
+    let elapsed_s = rounds * report.batch_time_s();
+    state.since_move_s += elapsed_s;
     let step_before = state.step.add(report.step_s);
-    let work = report.worker_batch_s().filter(|_| settled);
+    let work = report.worker_batch_s().filter(|_| from_batch >= state.work_settled_at);
     // Of a few splits before nothing can differ: right after a start they are one worker's.
     let is_known = state.work.samples >= WORK_SAMPLES;
-    let work_before = work.and_then(|work_s| state.work.add(work_s)).filter(|_| is_known);
-    track_fresh(state, report, settled);
-    // Nothing is ever further ahead than the window, and where it is full something is.
-    if report.window_full > BACKPRESSURE || state.window_batches > 0.0 {
-        state.window_batches = state.window_batches.max(report.ahead_batches as f64);
-    }
+    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let wave = (WAVES * generation / (report.batches - from_batch) as f64).ceil() as u32;
+    let work_before =
+        work.and_then(|work_s| state.work.add_of_waves(work_s, wave)).filter(|_| is_known);
+    track_fresh(state, report, is_current, wave);
+    state.pass_before(elapsed_s);
+    state.observe_window(report);
     if let (true, Some(times)) = (settled, report.worker_times()) {
         state.crowd.add(report.workers, times.compute_s);
     }

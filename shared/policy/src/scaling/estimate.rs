@@ -42,12 +42,12 @@ const UNSEEN: f64 = 1.6;
 
 /// While there is only an estimate, follows what a worker takes by itself: what it waits for others
 /// at what they share does not count.
-pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
+pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, wave: u32) {
     let is_wanted = state.estimated.is_some() || state.is_following;
     if let (true, Some(times)) = (is_wanted, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
         if state.is_following && !state.is_step {
-            let has_before = report.batches < state.before_until;
+            let has_before = state.before_s > 0.0;
             let most = if has_before { FRESH_MOST } else { FRESH_LATE };
             state.fresh.samples = state.fresh.samples.min(most - 1);
             // Splits of before the change among those after it are no noise.
@@ -60,12 +60,15 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, settled: bool) {
             _ => ALONE * alone_s,
         };
         // Where only the step changed, what is asked is how workers do in their new number.
-        if settled || !(state.is_following && state.is_step) {
-            state.fresh.add(times.compute_s + shared_s);
+        if is_current || !(state.is_following && state.is_step) {
+            // Of a new kind of split there are times of several waves before they are averaged; a new count shows at once.
+            let is_new_work = state.is_following && !state.is_step && state.before_s == 0.0;
+            let wave = if is_new_work { wave } else { 0 };
+            state.fresh.add_of_waves(times.compute_s + shared_s, wave);
         }
         let waiting = times.total_s() / (times.compute_s + times.shared_s().min(alone_s));
         // Right after a move all begin together, and meet once.
-        if settled && state.is_following && waiting > MEETING {
+        if is_current && state.is_following && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
             state.knee.add(report.workers / waiting);
         }

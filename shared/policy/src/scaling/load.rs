@@ -21,7 +21,13 @@ pub(super) fn load_changed(
 ) -> Option<Reason> {
     let differs = |before: &f64, after: f64| (after / before).ln().abs() > CHANGED;
     let step_before = step_before.filter(|before| differs(before, state.step.mean));
-    let work_before = work_before.filter(|before| differs(before, state.work.mean));
+    // What a move of the target explains is none: workers wait for each other in proportion at most.
+    let moved = state
+        .of_load
+        .map_or(0.0, |of_load| (f64::from(state.target) / f64::from(of_load.target)).ln().abs());
+    let work_before = work_before
+        .filter(|before| differs(before, state.work.mean))
+        .filter(|before| (state.work.mean / before).ln().abs() > CHANGED + moved);
     if step_before.is_none() && work_before.is_none() {
         return None;
     }
@@ -29,7 +35,10 @@ pub(super) fn load_changed(
     let work_s = state.work.mean;
     state.knee = Tracker::default();
     if let Some(before_s) = work_before {
-        state.covered_before = state.plateau;
+        state.covered_before = state.plateau_of_source();
+        if let Some(of_load) = state.of_load.take() {
+            (state.need, state.need_at) = (of_load.need, of_load.need_at);
+        }
         state.need *= state.work.mean / before_s;
         state.need_work_s = state.work.mean;
         state.crowd = Crowd::default();
@@ -50,12 +59,14 @@ pub(super) fn load_changed(
     state.has_converged = false;
     state.block = Block::default();
     state.throttle = Default::default();
+    state.of_load = None;
     let wanted = wanted(state, report, settings);
     if state.plateau.is_none() || step_before.is_some() {
         state.estimated = Some(0);
         state.is_following = true;
         state.fresh.restart();
-        state.before_until = report.batches.saturating_add(report.ahead_batches);
+        let before_s = work_before.unwrap_or_default();
+        state.before_s = before_s * f64::from(report.lease_batches.max(1));
         state.is_step = work_before.is_none();
         if state.is_step {
             state.need_work_s = work_s;
@@ -67,6 +78,9 @@ pub(super) fn load_changed(
 /// What was learnt, restated for a step that is `ratio` times as long.
 pub(super) fn rescale(state: &mut State, ratio: f64) {
     state.need /= ratio;
+    if let Some(of_load) = &mut state.of_load {
+        of_load.need /= ratio;
+    }
     state.need_step_s *= ratio;
     for point in [&mut state.low, &mut state.high, &mut state.at_work].into_iter().flatten() {
         point.covered *= ratio;
@@ -99,7 +113,10 @@ fn wanted(state: &State, report: &Report, settings: &Settings) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::capacity::Point, *};
+    use super::{
+        super::{capacity::Point, state::OfLoad},
+        *,
+    };
 
     /// 166 workers cover the 58 % that their source allows.
     fn at_the_knee(phase: Phase) -> State {
@@ -131,5 +148,34 @@ mod tests {
         rescale(&mut state, 1.5);
         assert!((state.plateau.unwrap_or_default() - 0.9).abs() < 1e-9);
         assert!((state.high.map_or(0.0, |high| high.covered) - 0.87).abs() < 1e-9);
+    }
+
+    /// 69 workers were right; then 80 were asked for, and a batch takes them so many seconds.
+    fn moved_since(work_s: f64) -> (State, Report) {
+        let of_load = Some(OfLoad { need: 70.0, need_at: 69.0, target: 69 });
+        let mut state =
+            State { target: 80, need: 90.0, need_step_s: 0.1, of_load, ..State::default() };
+        state.step.add(0.1);
+        state.work.add(work_s);
+        (state, Report { batches: 5_000, clients: 1, ..Report::default() })
+    }
+
+    #[test]
+    fn a_change_that_shows_after_a_move_is_one_of_what_was_known_before_it() {
+        let (mut state, report) = moved_since(14.0);
+        let reason = load_changed(&mut state, &report, &Settings::default(), None, Some(7.0));
+        assert!(matches!(reason, Some(Reason::WorkerChanged { .. })), "{reason:?}");
+        // Not 1.8 times what the move was made for, which was seen of the change already.
+        assert!((state.need - 140.0).abs() < 1e-9, "{}", state.need);
+        assert_eq!(state.of_load, None);
+    }
+
+    #[test]
+    fn what_the_move_explains_is_no_change() {
+        let (mut state, report) = moved_since(7.0 * 1.3);
+        let before = state;
+        let reason = load_changed(&mut state, &report, &Settings::default(), None, Some(7.0));
+        assert_eq!(reason, None, "they may wait for each other");
+        assert_eq!(state, before);
     }
 }

@@ -4,7 +4,8 @@ use super::{
     Phase, Reason, Report, Settings, State,
     block::{Block, Capacity, Times},
     capacity::{Point, whole},
-    contention::{below, fills_window, held_back, lacks_work, search, waiting},
+    contention::{below, fills_window, finds_parts, held_back, lacks_work, search, waiting},
+    state::OfLoad,
     target::{move_refined, move_to},
     thresholds::{
         BACKPRESSURE, CERTAIN, CERTAIN_CONVERGED, GAIN_CLEAR, GAIN_FULL, GAIN_NONE, REPORTS_GOOD,
@@ -73,10 +74,16 @@ pub(super) fn refine(
     };
     let due = due && state.block.batches() as f64 >= generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
+    // The next report tells whether it is the load that has changed: then what it needs is known at once.
+    let may_be_load =
+        state.of_load.is_some() && report.worker.is_some() && state.work.is_in_doubt();
+    let capacity = capacity.filter(|_| !may_be_load);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
-    if capacity.full > BACKPRESSURE
+    if capacity.full > BACKPRESSURE && !finds_parts(state, &capacity)
         || capacity.downstream
-        || lacks_work(&capacity, f64::from(workers)) && report.throttled == 0
+        || lacks_work(&capacity, f64::from(workers))
+            && report.throttled == 0
+            && !finds_parts(state, &capacity)
         || fills_window(state, report, &capacity) && state.at_work.is_none()
     {
         return held_back(state, report, settings, &capacity);
@@ -247,6 +254,10 @@ pub(super) fn converge(state: &mut State, capacity: &Capacity) -> Reason {
         state.learn(&Point { workers: f64::from(workers), covered: capacity.covered });
     }
     state.estimated = None;
+    if state.of_load.is_none_or(|of_load| of_load.target == workers) {
+        let State { need, need_at, target, .. } = *state;
+        state.of_load = Some(OfLoad { need, need_at, target });
+    }
     state.phase = Phase::Converged;
     // The longer it is measured the smaller an error shows; but not for ever, things drift.
     if !state.has_converged || state.block.reports >= REPORTS_REMEMBERED {

@@ -1,8 +1,8 @@
 //! What the policy remembers of a job between two reports: a few hundred bytes, kept in an item.
 
 use super::{
-    Report, Settings, block::Block, capacity::Point, crowd::Crowd, throttle::Throttle,
-    tracker::Tracker,
+    Report, Settings, block::Block, capacity::Point, crowd::Crowd, thresholds::BACKPRESSURE,
+    throttle::Throttle, tracker::Tracker,
 };
 use serde::{Deserialize, Serialize};
 
@@ -45,6 +45,13 @@ pub struct State {
     pub(super) need_work_s: f64,
     /// Everything before this batch was handed out under another count.
     pub(super) settled_at: u64,
+    /// What had been learnt under this load when it last converged: `need`, the count it was measured at, and the target.
+    /// While it is known a change of load shows in `work`, whatever the target is moved to.
+    pub(super) of_load: Option<OfLoad>,
+    /// Before this batch `work` would be of another count.
+    pub(super) work_settled_at: u64,
+    /// Seconds of reports since the target changed.
+    pub(super) since_move_s: f64,
     /// Reports in a row in which workers were missing.
     pub(super) short_handed: u32,
     /// What was measured at this target.
@@ -62,8 +69,8 @@ pub struct State {
     pub(super) estimated: Option<u32>,
     /// The estimate follows a change of load, whose count was known before.
     pub(super) is_following: bool,
-    /// Everything before this batch was handed out before it.
-    pub(super) before_until: u64,
+    /// Seconds for which splits begun before it may still come.
+    pub(super) before_s: f64,
     /// That load is the trainer's step alone.
     pub(super) is_step: bool,
     /// The most workers known to be too few, the fewest known to be enough.
@@ -76,6 +83,9 @@ pub struct State {
     pub(super) at_work: Option<Point>,
     /// Batches that workers may be ahead, as last seen; 0 before that.
     pub(super) window_batches: f64,
+    /// More were at work in it than it has leases: a window of leases of several splits hands out what is left of it, the
+    /// smaller the more workers ask, and its size does not say how many it keeps busy.
+    pub(super) has_parts_of_leases: bool,
     /// Share of the demand that could be covered at best before what a batch costs changed.
     pub(super) covered_before: Option<f64>,
     /// Workers whose work what they share lets through, since the load changed.
@@ -89,6 +99,14 @@ pub struct State {
     pub(super) throttle: Throttle,
 }
 
+/// What a load needs.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct OfLoad {
+    pub need: f64,
+    pub need_at: f64,
+    pub target: u32,
+}
+
 impl State {
     /// Before the first report.
     pub fn begin(settings: &Settings) -> Self {
@@ -100,6 +118,7 @@ impl State {
     /// Forgets what was learnt about workers.
     pub(super) fn forget_workers(&mut self) {
         self.work.restart();
+        self.of_load = None;
         self.block = Block::default();
         self.need = 0.0;
         self.need_step_s = 0.0;
@@ -113,13 +132,14 @@ impl State {
 
     /// What a batch costs a worker may change from the next splits on. Until it shows the count stays right, unless what
     /// workers share was the limit: then nothing is known.
-    pub(super) fn begin_mode(&mut self) {
+    pub(super) fn begin_mode(&mut self, lease_batches: u32) {
         let before = *self;
         self.forget_workers();
+        self.before_s = before.work.mean * f64::from(lease_batches.max(1));
         self.is_following = true;
         self.is_step = false;
         // What held workers back does so until the contrary shows.
-        self.covered_before = before.plateau;
+        self.covered_before = before.plateau_of_source();
         if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
             self.need = before.need;
             self.need_step_s = before.need_step_s;
@@ -128,6 +148,33 @@ impl State {
             self.estimated = Some(0);
             self.phase = Phase::Scaling;
         }
+    }
+
+    /// Lets time pass after a change of load. Once no split of before it can come any more, its times are averaged anew.
+    pub(super) fn pass_before(&mut self, seconds: f64) {
+        let had_before = self.before_s > 0.0;
+        self.before_s = (self.before_s - seconds).max(0.0);
+        if had_before && self.before_s == 0.0 && self.is_following && !self.is_step {
+            self.fresh.restart();
+        }
+    }
+
+    /// The most that what workers share lets through; a window holds back so many workers, whatever a batch costs them.
+    pub(super) fn plateau_of_source(&self) -> Option<f64> {
+        self.plateau.filter(|_| self.at_work.is_none())
+    }
+
+    /// Takes in how far workers may be ahead, where that shows: nothing is ever further ahead than the window, and where it
+    /// is full something is.
+    pub(super) fn observe_window(&mut self, report: &Report) {
+        if report.window_full > BACKPRESSURE || self.window_batches > 0.0 {
+            self.window_batches = self.window_batches.max(report.ahead_batches as f64);
+            self.has_parts_of_leases |= report.workers > self.window_leases(report) + 0.5;
+        }
+    }
+
+    fn window_leases(&self, report: &Report) -> f64 {
+        self.window_batches / f64::from(report.lease_batches.max(1))
     }
 
     /// Takes a measured count in: how many would cover the demand exactly.
@@ -139,10 +186,22 @@ impl State {
         self.covered_before = None;
     }
 
+    /// Whether the splits whose times come with the next report were begun under this count: a worker that has been at
+    /// work for a whole lease since it changed has done so. What it made may have yet to arrive.
+    pub(super) fn times_are_new(&self, report: &Report) -> bool {
+        let split_s = report.worker_batch_s().unwrap_or(f64::INFINITY)
+            * f64::from(report.lease_batches.max(1));
+        self.since_move_s > split_s
+    }
+
     /// The most workers that a window keeps busy, where it has been seen full.
     pub(super) fn window_most(&self, report: &Report) -> f64 {
-        let leases = self.window_batches / f64::from(report.lease_batches.max(1));
-        if leases > 0.0 { (WINDOW_USEFUL * leases).max(1.0) } else { f64::INFINITY }
+        let leases = self.window_leases(report);
+        if leases > 0.0 && !self.has_parts_of_leases {
+            (WINDOW_USEFUL * leases).max(1.0)
+        } else {
+            f64::INFINITY
+        }
     }
 
     /// Workers that do what `workers` would at the speed they have when `at` of them work.
@@ -159,5 +218,59 @@ impl State {
         self.tries = 0;
         self.direction = 0;
         self.has_converged = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::WorkerTimes, *};
+
+    #[test]
+    fn times_of_before_a_change_are_averaged_only_while_they_come() {
+        let mut state = State { is_following: true, before_s: 25.0, ..State::default() };
+        state.fresh.add(3.0);
+        state.pass_before(20.0);
+        assert_eq!(state.fresh.samples, 1, "some are still at splits of before");
+        state.pass_before(20.0);
+        assert_eq!(state.fresh.samples, 0);
+        state.fresh.add(1.0);
+        state.pass_before(20.0);
+        assert_eq!(state.fresh.samples, 1, "once");
+    }
+
+    #[test]
+    fn a_window_is_no_limit_of_the_source() {
+        let mut state = State { plateau: Some(0.7), ..State::default() };
+        assert_eq!(state.plateau_of_source(), Some(0.7));
+        state.at_work = Some(Point { workers: 20.0, covered: 0.7 });
+        assert_eq!(state.plateau_of_source(), None);
+    }
+
+    #[test]
+    fn times_are_of_a_count_once_a_lease_under_it_can_have_been_done() {
+        let times = WorkerTimes { compute_s: 2.0, ..WorkerTimes::default() };
+        let report = Report { lease_batches: 8, worker: Some(times), ..Report::default() };
+        let mut state = State { since_move_s: 15.0, ..State::default() };
+        assert!(!state.times_are_new(&report));
+        state.since_move_s = 17.0;
+        assert!(state.times_are_new(&report));
+        assert!(!state.times_are_new(&Report { worker: None, ..report }));
+    }
+
+    #[test]
+    fn a_window_that_keeps_more_at_work_than_it_has_leases_hands_out_parts() {
+        // Room for 12.5 leases of 24 batches.
+        let report = |workers: f64| Report {
+            window_full: 0.9,
+            ahead_batches: 300,
+            lease_batches: 24,
+            workers,
+            ..Report::default()
+        };
+        let mut state = State::default();
+        state.observe_window(&report(12.4));
+        assert!((state.window_most(&report(12.4)) - 0.86 * 12.5).abs() < 1e-9);
+        state.observe_window(&report(14.2));
+        assert_eq!(state.window_most(&report(14.2)), f64::INFINITY);
     }
 }

@@ -47,11 +47,15 @@ pub(super) fn move_to(
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
     let target = wanted.clamp(1, most.min(granted).max(1));
     if target != state.target {
+        if state.of_load.is_none() {
+            state.work.restart();
+            state.work_settled_at = report.batches.saturating_add(report.ahead_batches);
+        }
         state.target = target;
+        state.since_move_s = 0.0;
         state.decisions = state.decisions.saturating_add(1);
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.block = Block::default();
-        state.work.restart();
         state.short_handed = 0;
     }
     match reason {

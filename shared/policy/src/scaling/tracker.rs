@@ -12,8 +12,12 @@ use serde::{Deserialize, Serialize};
 const ALLOWANCE: f64 = 0.1;
 /// The sum at which a change is certain.
 const THRESHOLD: f64 = 0.75;
+/// The sum from which one sample may be the first of a change.
+const DOUBTFUL: f64 = 0.25;
 /// Samples the mean remembers: more would make it blind to slow drift.
 const MEMORY: u32 = 120;
+/// Share by which the farthest samples come nearer with each further one.
+const FADING: f32 = 0.01;
 
 /// Mean of positive samples since the last change.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -26,8 +30,13 @@ pub(super) struct Tracker {
     /// Mean absolute deviation of the logarithm, over all samples so far.
     spread: f64,
     spread_samples: u32,
+    #[serde(skip_serializing_if = "Excursion::is_at_rest")]
     above: Excursion,
+    #[serde(skip_serializing_if = "Excursion::is_at_rest")]
     below: Excursion,
+    /// The highest and lowest samples of late.
+    highest: f32,
+    lowest: f32,
 }
 
 /// Evidence that the value has moved one way.
@@ -38,19 +47,26 @@ struct Excursion {
     sum: f64,
     /// Number of the samples since it left 0.
     samples: u32,
-    /// The tracker's mean before it left 0.
+    /// The tracker's mean before it left 0, and the farthest sample that way.
     before: f64,
+    extreme: f32,
 }
 
 impl Excursion {
-    fn add(&mut self, excess: f64, mean: f64, wide: f64) -> bool {
-        self.sum += excess - ALLOWANCE * wide;
+    fn is_at_rest(&self) -> bool {
+        *self == Self::default()
+    }
+
+    fn add(&mut self, excess: f64, mean: f64, extreme: f32, wide: f64) -> bool {
+        // What is certain need not grow: it passes as soon as the samples are back.
+        self.sum = (self.sum + excess - ALLOWANCE * wide).min(2.0 * THRESHOLD * wide);
         if self.sum <= 0.0 {
             *self = Self::default();
             return false;
         }
         if self.samples == 0 {
             self.before = mean;
+            self.extreme = extreme;
         }
         self.samples += 1;
         self.sum > THRESHOLD * wide && self.samples >= 2
@@ -70,6 +86,11 @@ impl Tracker {
         Typical { mean_s: self.mean, error_s }
     }
 
+    /// Whether the latest sample may be the first of a change.
+    pub fn is_in_doubt(&self) -> bool {
+        [self.above, self.below].iter().any(|way| way.samples == 1 && way.sum > DOUBTFUL)
+    }
+
     /// Forgets the mean, not how much samples vary.
     pub fn restart(&mut self) {
         let Self { spread, spread_samples, .. } = *self;
@@ -85,18 +106,30 @@ impl Tracker {
     /// Takes a positive sample in. Where it shows a change the mean starts anew from the latest two,
     /// and the mean before is returned.
     pub fn add(&mut self, sample: f64) -> Option<f64> {
+        self.add_of_waves(sample, 0)
+    }
+
+    /// The same where samples come in waves of so many, of fast workers first and then of slow ones: what was seen
+    /// before is a change only once it lasts longer than a wave.
+    pub fn add_of_waves(&mut self, sample: f64, wave: u32) -> Option<f64> {
         if self.samples > 0 && self.mean > 0.0 {
             let moved = (sample / self.mean).ln();
             // What varies by more than 10 % needs as much more to be certain.
             let wide = (self.sigma() / 0.1).max(1.0);
-            let rose = self.above.add(moved, self.mean, wide);
-            let fell = self.below.add(-moved, self.mean, wide);
+            // Earlier ones may be of before the change.
+            let (mean, samples) = ((self.previous + sample) / 2.0, 2);
+            // What was seen in less than a wave is not all there is.
+            let knows = |way: &Excursion| self.samples >= way.samples + wave.min(MEMORY / 2);
+            let (knows_above, knows_below) = (knows(&self.above), knows(&self.below));
+            let rose = self.above.add(moved, self.mean, self.highest, wide)
+                && (self.above.samples > wave || knows_above && mean as f32 > self.above.extreme);
+            let fell = self.below.add(-moved, self.mean, self.lowest, wide)
+                && (self.below.samples > wave || knows_below && (mean as f32) < self.below.extreme);
             if rose || fell {
                 let before = if rose { self.above.before } else { self.below.before };
-                // Earlier ones may be of before the change.
-                let (mean, samples) = ((self.previous + sample) / 2.0, 2);
                 let Self { spread, spread_samples, .. } = *self;
                 *self = Self { mean, samples, spread, spread_samples, ..Self::default() };
+                (self.highest, self.lowest) = (mean as f32, mean as f32);
                 return Some(before);
             }
             // A change is not spread: no sample counts for more than half.
@@ -104,6 +137,12 @@ impl Tracker {
             self.spread_samples = (self.spread_samples + 1).min(MEMORY);
             self.spread += (moved.abs().min(0.5) - self.spread) / f64::from(self.spread_samples);
         }
+        if self.samples == 0 {
+            (self.highest, self.lowest) = (sample as f32, sample as f32);
+        }
+        let (seen, mean) = (sample as f32, self.mean as f32);
+        self.highest = seen.max(self.highest - FADING * (self.highest - mean));
+        self.lowest = seen.min(self.lowest + FADING * (mean - self.lowest));
         self.samples = (self.samples + 1).min(MEMORY);
         self.mean += (sample - self.mean) / f64::from(self.samples);
         None
@@ -142,5 +181,45 @@ mod tests {
         assert_eq!(tracker.add(1.7), None, "a pause of the trainer");
         (0..10).for_each(|_| assert_eq!(tracker.add(1.0), None));
         assert!((tracker.mean - 1.0).abs() < 0.05);
+    }
+
+    /// Ten splits of fast workers, ten of slow ones, and so on: a wave is twenty.
+    fn of_two_speeds(reports: u32) -> impl Iterator<Item = f64> {
+        (0..reports).map(|i| if i / 10 % 2 == 0 { 1.0 } else { 1.8 })
+    }
+
+    #[test]
+    fn waves_of_fast_and_slow_workers_are_no_change() {
+        let mut tracker = Tracker::default();
+        for sample in of_two_speeds(200) {
+            assert_eq!(tracker.add_of_waves(sample, 20), None);
+        }
+        let mut tracker = Tracker::default();
+        let seen = of_two_speeds(200).filter_map(|sample| tracker.add(sample)).count();
+        assert!(seen > 0, "as if they were drawn one by one they would be");
+    }
+
+    #[test]
+    fn what_was_never_seen_is_a_change_at_once_and_what_lasts_is_one_later() {
+        for (sample, reports) in [(2.2, 2..=3), (1.5, 21..=25)] {
+            let mut tracker = Tracker::default();
+            for i in 0..40 {
+                let seen = if (3..5).contains(&i) { 1.8 } else { 1.0 };
+                assert_eq!(tracker.add_of_waves(seen, 20), None);
+            }
+            let noticed = (1..=60).find(|_| tracker.add_of_waves(sample, 20).is_some());
+            assert!(noticed.is_some_and(|n| reports.contains(&n)), "{sample}: {noticed:?}");
+        }
+    }
+
+    #[test]
+    fn one_sample_far_off_is_in_doubt_until_the_next() {
+        let mut tracker = Tracker::default();
+        (0..10).for_each(|_| assert_eq!(tracker.add(1.0), None));
+        assert!(!tracker.is_in_doubt());
+        assert_eq!(tracker.add(1.7), None);
+        assert!(tracker.is_in_doubt());
+        assert_eq!(tracker.add(1.0), None);
+        assert!(!tracker.is_in_doubt());
     }
 }
