@@ -5,8 +5,8 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
-use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile};
+use gristmill_aws::{Aws, LocalService, Settings};
+use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of};
 use gristmill_ports::{Coordinator, ObjectError, ObjectPath};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
@@ -231,22 +231,6 @@ pub fn find(args: &ServiceArgs) -> Result<Found, Failure> {
             "which service? name it with --endpoint or --state-dir, or say --backend aws",
         )),
     }
-}
-
-/// The AWS APIs of a service on this machine.
-pub fn aws_of(file: &ServiceFile) -> Aws {
-    let endpoints = Endpoints {
-        s3: file.s3.clone(),
-        dynamodb: file.dynamodb.clone(),
-        lambda: file.endpoint.clone(),
-        region: file.region.clone(),
-    };
-    let credentials = Credentials {
-        access_key_id: file.access_key_id.clone(),
-        secret_access_key: file.secret_access_key.clone(),
-        session_token: None,
-    };
-    Aws::with(endpoints, credentials)
 }
 
 /// Where a service of one's own keeps its objects.

@@ -142,6 +142,17 @@ async fn find(args: &Args) -> anyhow::Result<Place> {
             local: None,
         });
     };
+    Ok(Place {
+        aws: aws_of(&file),
+        ns: file.namespace.parse()?,
+        bucket: file.bucket.clone(),
+        coordinator_url: file.coordinator_url.clone(),
+        local: Some(file),
+    })
+}
+
+/// The AWS APIs of a service on this machine.
+pub fn aws_of(file: &ServiceFile) -> Aws {
     let endpoints = Endpoints {
         s3: file.s3.clone(),
         dynamodb: file.dynamodb.clone(),
@@ -153,13 +164,7 @@ async fn find(args: &Args) -> anyhow::Result<Place> {
         secret_access_key: file.secret_access_key.clone(),
         session_token: None,
     };
-    Ok(Place {
-        aws: Aws::with(endpoints, credentials),
-        ns: file.namespace.parse()?,
-        bucket: file.bucket.clone(),
-        coordinator_url: file.coordinator_url.clone(),
-        local: Some(file),
-    })
+    Aws::with(endpoints, credentials)
 }
 
 async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {

@@ -2,14 +2,14 @@
 
 use crate::{
     args::{Backend, DoctorArgs},
-    attach::{Found, aws_of, find},
+    attach::{Found, find},
     failure::Failure,
 };
 use gristmill_aws::{
     Aws, BucketRights, Caller, DeployedFunction, Heard, HttpCoordinator, PROBE_DEADLINE, Probes,
     Quota, Settings, SettingsError, Trouble,
 };
-use gristmill_fetcher::{AttachError, ServiceFile};
+use gristmill_fetcher::{AttachError, ServiceFile, aws_of};
 use gristmill_ports::{CallError, Coordinator};
 use gristmill_protocol::{Call, Reply};
 use gristmill_types::Namespace;
