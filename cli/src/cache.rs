@@ -6,7 +6,7 @@ use crate::{
     attach::Stack,
     failure::Failure,
     job, status,
-    train::{optimised, own},
+    train::{optimised, own, parse_source},
 };
 use gristmill_fetcher::{NUMERICS, Source};
 use gristmill_protocol::{
@@ -74,7 +74,7 @@ async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
         )));
     }
     let source = match &args.data {
-        Some(data) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
+        Some(data) => parse_source(data, Path::new("."))?,
         None => own(&authored, &args.pipeline)?,
     };
     let stack = Stack::named_or_own(&args.service).await?;

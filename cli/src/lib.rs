@@ -45,13 +45,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
     if let Command::Function { name } = &cli.command {
         return finish(function::run(name));
     }
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| "error".into()),
-        )
-        .init();
+    gristmill_fetcher::log_to_stderr("error");
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {

@@ -61,7 +61,7 @@ pub fn own(authored: &Authored, path: &Path) -> Result<Source, Failure> {
     Source::parse_all(&authored.pipeline.source_paths(), base).map_err(Failure::usage)
 }
 
-fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {
+pub fn parse_source(text: &str, base: &Path) -> Result<Source, Failure> {
     Source::parse(text, base).map_err(Failure::usage)
 }
 

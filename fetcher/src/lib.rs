@@ -30,6 +30,6 @@ pub use error::FetchError;
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
 pub use gristmill_executor::NUMERICS;
 pub use memory::return_large_buffers;
-pub use program::{aws_of, main_with};
+pub use program::{aws_of, log_to_stderr, main_with};
 pub use service_file::{AttachError, ServiceFile};
 pub use waits::Waits;

@@ -18,6 +18,7 @@ use std::{
     process::ExitCode,
     sync::Arc,
 };
+use tracing_subscriber::EnvFilter;
 
 /// Serve the batches of a gristmill job to a training loop.
 ///
@@ -82,16 +83,21 @@ struct Args {
 }
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
-#[tokio::main]
-pub async fn main_with(operators: Operators) -> ExitCode {
+pub fn main_with(operators: Operators) -> ExitCode {
+    // Before there are other threads.
     crate::return_large_buffers();
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .with_env_filter(
-            tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| "warn,gristmill_fetcher=info".into()),
-        )
-        .init();
+    log_to_stderr("warn,gristmill_fetcher=info");
+    serve(operators)
+}
+
+/// Has what a program logs written to standard error: what `RUST_LOG` asks for, or else `unless_asked`.
+pub fn log_to_stderr(unless_asked: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| unless_asked.into());
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+}
+
+#[tokio::main]
+async fn serve(operators: Operators) -> ExitCode {
     let args = Args::parse();
     tokio::select! {
         outcome = run(args, operators) => match outcome {
