@@ -156,7 +156,7 @@ fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
     let Some(at_work) = state.at_work else { return *capacity };
     let count = f64::from(state.target);
     let idle = (1.0 - capacity.workers / count).clamp(0.0, 1.0);
-    let generation = count * f64::from(report.lease_batches.max(1));
+    let generation = report.generation(count);
     let waves = state.block.batches() as f64 / generation.max(1.0);
     let busy = capacity.workers.max(1.0);
     let covered = at_work.covered * state.crowd.alone(busy) / state.crowd.alone(at_work.workers);

@@ -48,7 +48,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     };
     let is_first = state.batches.replace(report.batches).is_none();
     if state.mode != report.mode && !is_first {
-        state.begin_mode(report.lease_batches);
+        state.begin_mode(report);
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.work_settled_at = state.settled_at;
         state.since_move_s = 0.0;
@@ -68,7 +68,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     let work = report.worker_batch_s().filter(|_| from_batch >= state.work_settled_at);
     // Of a few splits before nothing can differ: right after a start they are one worker's.
     let is_known = state.work.samples >= WORK_SAMPLES;
-    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let generation = report.generation(f64::from(workers));
     let wave = (WAVES * generation / (report.batches - from_batch) as f64).ceil() as u32;
     let work_before =
         work.and_then(|work_s| state.work.add_of_waves(work_s, wave)).filter(|_| is_known);

@@ -19,15 +19,14 @@ pub(super) fn load_changed(
     step_before: Option<f64>,
     work_before: Option<f64>,
 ) -> Option<Reason> {
-    let differs = |before: &f64, after: f64| (after / before).ln().abs() > CHANGED;
-    let step_before = step_before.filter(|before| differs(before, state.step.mean));
+    let distance = |before: f64, after: f64| (after / before).ln().abs();
+    let step_before = step_before.filter(|before| distance(*before, state.step.mean) > CHANGED);
     // What a move of the target explains is none: workers wait for each other in proportion at most.
     let moved = state
         .of_load
-        .map_or(0.0, |of_load| (f64::from(state.target) / f64::from(of_load.target)).ln().abs());
-    let work_before = work_before
-        .filter(|before| differs(before, state.work.mean))
-        .filter(|before| (state.work.mean / before).ln().abs() > CHANGED + moved);
+        .map_or(0.0, |of_load| distance(f64::from(of_load.target), f64::from(state.target)));
+    let work_before =
+        work_before.filter(|before| distance(*before, state.work.mean) > CHANGED + moved);
     if step_before.is_none() && work_before.is_none() {
         return None;
     }
@@ -66,7 +65,7 @@ pub(super) fn load_changed(
         state.is_following = true;
         state.fresh.restart();
         let before_s = work_before.unwrap_or_default();
-        state.before_s = before_s * f64::from(report.lease_batches.max(1));
+        state.before_s = before_s * report.lease();
         state.is_step = work_before.is_none();
         if state.is_step {
             state.need_work_s = work_s;

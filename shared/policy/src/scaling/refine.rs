@@ -59,7 +59,7 @@ pub(super) fn refine(
     state.block.add(report, from_batch);
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
-    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let generation = report.generation(f64::from(workers));
     let due = match state.has_converged {
         true => reports >= settings.revisit_reports.max(REPORTS_FEWEST),
         false => reports >= REPORTS_FEWEST,
@@ -79,11 +79,10 @@ pub(super) fn refine(
         state.of_load.is_some() && report.worker.is_some() && state.work.is_in_doubt();
     let capacity = capacity.filter(|_| !may_be_load);
     let Some(capacity) = capacity else { return Reason::Measuring { reports, workers } };
-    if capacity.full > BACKPRESSURE && !finds_parts(state, &capacity)
+    let is_idle = capacity.full > BACKPRESSURE
+        || lacks_work(&capacity, f64::from(workers)) && report.throttled == 0;
+    if is_idle && !finds_parts(state, &capacity)
         || capacity.downstream
-        || lacks_work(&capacity, f64::from(workers))
-            && report.throttled == 0
-            && !finds_parts(state, &capacity)
         || fills_window(state, report, &capacity) && state.at_work.is_none()
     {
         return held_back(state, report, settings, &capacity);
@@ -192,7 +191,7 @@ fn too_few(
     let at_limit = workers >= granted.min(enough);
     let waits = waiting(state) > WAITING;
     let is_contended = gain < GAIN_FULL || waits;
-    let generation = f64::from(workers) * f64::from(report.lease_batches.max(1));
+    let generation = report.generation(f64::from(workers));
     let is_long = reports >= REPORTS_CONTENTION && state.block.batches() as f64 > 2.0 * generation;
     if is_contended && !is_long {
         return Reason::Measuring { reports, workers };

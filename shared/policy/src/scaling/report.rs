@@ -71,6 +71,16 @@ impl Report {
         self.step_s + self.stall_s
     }
 
+    /// Batches of a lease.
+    pub(super) fn lease(&self) -> f64 {
+        f64::from(self.lease_batches.max(1))
+    }
+
+    /// Batches that so many workers have in hand at a time: what is seen at a count was made by it once these are delivered.
+    pub(super) fn generation(&self, workers: f64) -> f64 {
+        workers * self.lease()
+    }
+
     /// What a worker spends on a batch, where it is known and makes sense.
     pub fn worker_times(&self) -> Option<WorkerTimes> {
         self.worker.filter(|times| {

@@ -132,10 +132,10 @@ impl State {
 
     /// What a batch costs a worker may change from the next splits on. Until it shows the count stays right, unless what
     /// workers share was the limit: then nothing is known.
-    pub(super) fn begin_mode(&mut self, lease_batches: u32) {
+    pub(super) fn begin_mode(&mut self, report: &Report) {
         let before = *self;
         self.forget_workers();
-        self.before_s = before.work.mean * f64::from(lease_batches.max(1));
+        self.before_s = before.work.mean * report.lease();
         self.is_following = true;
         self.is_step = false;
         // What held workers back does so until the contrary shows.
@@ -174,7 +174,7 @@ impl State {
     }
 
     fn window_leases(&self, report: &Report) -> f64 {
-        self.window_batches / f64::from(report.lease_batches.max(1))
+        self.window_batches / report.lease()
     }
 
     /// Takes a measured count in: how many would cover the demand exactly.
@@ -189,9 +189,8 @@ impl State {
     /// Whether the splits whose times come with the next report were begun under this count: a worker that has been at
     /// work for a whole lease since it changed has done so. What it made may have yet to arrive.
     pub(super) fn times_are_new(&self, report: &Report) -> bool {
-        let split_s = report.worker_batch_s().unwrap_or(f64::INFINITY)
-            * f64::from(report.lease_batches.max(1));
-        self.since_move_s > split_s
+        let lease_s = report.worker_batch_s().unwrap_or(f64::INFINITY) * report.lease();
+        self.since_move_s > lease_s
     }
 
     /// The most workers that a window keeps busy, where it has been seen full.
