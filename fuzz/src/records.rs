@@ -8,8 +8,11 @@ use gristmill_executor::{
 use gristmill_format::{Chunk, Limits as ChunkLimits};
 use gristmill_pipeline::{Format, Pipeline, Source};
 use gristmill_types::{ErrorPolicy, RecordKey};
+use libjpeg_turbo_rs::DecodeWarning;
 use std::sync::LazyLock;
 
+/// Most pixels of an image that is decoded twice.
+const MAX_PIXELS: usize = 1 << 20;
 /// Small, so that reaching them is cheap.
 const LIMITS: Limits = Limits { record_bytes: 1 << 16, records: 1 << 10 };
 
@@ -99,9 +102,26 @@ pub fn example(bytes: &[u8]) {
     file(&NUMBERS, Format::TfRecord, &record);
 }
 
-/// JPEGs, decoded, cropped and stacked.
+/// JPEGs, decoded, cropped and stacked. What our decoder takes for whole, libjpeg-turbo-rs must make the
+/// same pixels of.
 pub fn jpeg(bytes: &[u8]) {
     content(&PICTURES, bytes);
+    let Some(frame) = gristmill_jpeg::Frame::find(bytes) else { return };
+    if frame.width * frame.height > MAX_PIXELS {
+        return;
+    }
+    let mut rgb = vec![0; frame.width * frame.height * 3];
+    let (x, y) = (0..frame.width, 0..frame.height);
+    if gristmill_jpeg::Decoder::default().decode(&frame, x, y, &mut rgb).is_none() {
+        return;
+    }
+    let mut library = libjpeg_turbo_rs::Decoder::new(bytes).expect("the same header");
+    library.set_output_format(libjpeg_turbo_rs::PixelFormat::Rgb);
+    let image = library.decode_image().expect("the same image");
+    let made_up =
+        |warning: &DecodeWarning| !matches!(warning, DecodeWarning::ExtraneousData { .. });
+    assert!(!image.warnings.iter().any(made_up), "{:?}", image.warnings);
+    assert!(image.data == rgb, "other pixels than the library's");
 }
 
 /// PNGs, likewise; also with the checksums of their chunks put right, so that damage reaches the code

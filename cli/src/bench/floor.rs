@@ -4,10 +4,10 @@ use super::{Failure, thread_cpu};
 use crate::dataset::Random;
 use fast_image_resize::{
     FilterType, ResizeAlg, ResizeOptions, Resizer,
-    images::{TypedCroppedImage, TypedImage, TypedImageRef},
+    images::{TypedImage, TypedImageRef},
     pixels::U8x3,
 };
-use libjpeg_turbo_rs::{Decoder, PixelFormat};
+use gristmill_jpeg::{Decoder, Frame};
 use std::time::{Duration, Instant};
 
 const SIDE: u32 = 224;
@@ -28,7 +28,8 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
         false => ResizeAlg::Interpolation(FilterType::Bilinear),
     };
     let options = ResizeOptions::new().resize_alg(algorithm);
-    let mut resizer = Resizer::new();
+    let (mut decoder, mut resizer) = (Decoder::default(), Resizer::new());
+    let mut decoded = Vec::new();
     let mut pixels = vec![0; (SIDE * SIDE * 3) as usize];
     let mut normalised = vec![0.0_f32; pixels.len()];
     let mut random = Random::keyed(0, 0);
@@ -38,22 +39,18 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
         if began.elapsed().as_secs_f64() >= seconds {
             break;
         }
-        let mut decoder = Decoder::new(jpeg).map_err(Failure::failed)?;
-        decoder.set_output_format(PixelFormat::Rgb);
-        let window = window(decoder.header().width, decoder.header().height, &mut random);
-        decoder.set_crop_region(window.left, window.top, window.width, window.height);
-        let image = decoder.decode_image().map_err(Failure::failed)?;
-        // The decoder begins at a whole block.
-        let left = image.width - window.width;
-        let (width, height) = (image.width as u32, image.height as u32);
-        let source = TypedImageRef::<U8x3>::from_buffer(width, height, &image.data);
-        let source = source.map_err(Failure::failed)?;
-        let (width, height) = (window.width as u32, window.height as u32);
-        let crop = TypedCroppedImage::from_ref(&source, left as u32, 0, width, height);
-        let crop = crop.map_err(Failure::failed)?;
+        let frame = Frame::find(jpeg).ok_or_else(|| Failure::failed("not a baseline JPEG"))?;
+        let Window { left, top, width, height } = window(frame.width, frame.height, &mut random);
+        decoded.resize(decoded.len().max(width * height * 3), 0);
+        let image = &mut decoded[..width * height * 3];
+        decoder
+            .decode(&frame, left..left + width, top..top + height, image)
+            .ok_or_else(|| Failure::failed("a damaged JPEG"))?;
+        let source = TypedImageRef::<U8x3>::from_buffer(width as u32, height as u32, image)
+            .map_err(Failure::failed)?;
         let mut target =
             TypedImage::<U8x3>::from_buffer(SIDE, SIDE, &mut pixels).map_err(Failure::failed)?;
-        resizer.resize_typed(&crop, &mut target, &options).map_err(Failure::failed)?;
+        resizer.resize_typed(&source, &mut target, &options).map_err(Failure::failed)?;
         if i % 2 == 0 {
             for row in pixels.chunks_exact_mut(SIDE as usize * 3) {
                 row.as_chunks_mut::<3>().0.reverse();
@@ -74,8 +71,8 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
 }
 
 /// As torchvision's `RandomResizedCrop`: area 8 to 100 %, ratio 3/4 to 4/3.
-fn window(width: u16, height: u16, random: &mut Random) -> Window {
-    let (w, h) = (f64::from(width), f64::from(height));
+fn window(width: usize, height: usize, random: &mut Random) -> Window {
+    let (w, h) = (width as f64, height as f64);
     for _ in 0..10 {
         let area = w * h * (0.08 + 0.92 * f64::from(random.unit()));
         let ratio = ((0.75_f64).ln() + (16.0_f64 / 9.0).ln() * f64::from(random.unit())).exp();
@@ -87,5 +84,5 @@ fn window(width: u16, height: u16, random: &mut Random) -> Window {
             return Window { left, top, width: cw as usize, height: ch as usize };
         }
     }
-    Window { left: 0, top: 0, width: width.into(), height: height.into() }
+    Window { left: 0, top: 0, width, height }
 }

@@ -13,6 +13,7 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct Tools {
     pub(crate) resizer: Resizer,
+    pub(crate) jpeg: gristmill_jpeg::Decoder,
     /// Bytes in a form that only one operator knows.
     pub(crate) pixels: Vec<u8>,
     /// An image on its way between two operators that are one step.

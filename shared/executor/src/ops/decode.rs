@@ -5,9 +5,9 @@ use crate::{
     random::Draw,
     step::{Made, Tools, Transform, View},
 };
+use gristmill_jpeg::Frame;
 use gristmill_pipeline::ops::Decode;
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
-use std::ops::Range;
 
 mod png;
 mod webp;
@@ -102,6 +102,24 @@ fn drop_alpha(rgba: &[u8], rgb: &mut [[u8; 3]]) {
 }
 
 fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+    let Some(frame) = Frame::find(jpeg) else {
+        return decode_jpeg_by_library(jpeg, output, tools);
+    };
+    let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
+    let bytes = size[0] * size[1] * 3;
+    let rgb = output.take(bytes)?;
+    match tools.jpeg.decode(&frame, 0..size[1], 0..size[0], rgb) {
+        Some(()) => Ok(Made { bytes, size }),
+        None => decode_jpeg_by_library(jpeg, Sink::Row(rgb), tools),
+    }
+}
+
+/// For the images that are rare, and for what is wrong with those that are damaged.
+pub(super) fn decode_jpeg_by_library(
+    jpeg: &[u8],
+    output: Sink<'_>,
+    tools: &mut Tools,
+) -> Result<Made, String> {
     let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
     let header = decoder.header();
     let size = checked_size("JPEG", header.height.into(), header.width.into())?;
@@ -126,23 +144,6 @@ fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made,
 fn limits(max_scans: usize) -> DecodeLimits {
     let max_memory = Some(MAX_MEMORY_BYTES);
     DecodeLimits { max_pixels: MAX_PIXELS, max_scans, max_memory, ..DecodeLimits::default() }
-}
-
-/// RGB of the columns `x` and rows `y` of a JPEG that is one scan; `x` starts at a whole block.
-pub(super) fn decode_part(
-    jpeg: &[u8],
-    x: Range<usize>,
-    y: Range<usize>,
-) -> Result<Vec<u8>, String> {
-    let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
-    decoder.set_output_format(PixelFormat::Rgb);
-    decoder.set_crop_region(x.start, y.start, x.len(), y.len());
-    let image = decoder.decode_image().map_err(reason)?;
-    check_warnings(&image.warnings)?;
-    match [image.height, image.width] == [y.len(), x.len()] {
-        true => Ok(image.data),
-        false => Err("bad JPEG: its header and its image differ in size".into()),
-    }
 }
 
 fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Result<(), String> {

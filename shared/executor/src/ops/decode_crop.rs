@@ -1,13 +1,11 @@
 //! `decode` and `random_resized_crop` as one step: only what the window needs is decoded.
 //!
-//! Entropy decoding is two thirds of a JPEG's cost and goes from top to bottom, so the rows below the
-//! window are not read at all: the decoder is given an image that ends there. Left, right and above,
-//! what lies outside is parsed but not made into pixels. Around the window a block is decoded more
-//! than is used: upsampling looks at neighbours, and so the pixels are those of the whole image, bit
-//! for bit. What is damaged below the window goes unnoticed, but not that an image was cut short.
+//! A JPEG is coded from top to bottom, so the rows below the window are not read at all, and what lies
+//! above and beside it is parsed but not made into pixels. The pixels are those of the whole image,
+//! bit for bit. What is damaged below the window goes unnoticed, but not that an image was cut short.
 
 use super::{
-    decode::{checked_size, decode, decode_part},
+    decode::{checked_size, decode, decode_jpeg_by_library},
     random_resized_crop::CropAndResize,
     resize::Window,
 };
@@ -16,10 +14,7 @@ use crate::{
     random::Draw,
     step::{Made, Tools, Transform, View},
 };
-
-/// How far from its end the end-of-image marker of a whole image is looked for, in bytes: cameras
-/// append previews and padding.
-const MAX_TRAILER_BYTES: usize = 64 << 10;
+use gristmill_jpeg::Frame;
 
 /// bytes (JPEG) -> u8 `[size[0], size[1], 3]`.
 #[derive(Debug)]
@@ -32,7 +27,7 @@ impl DecodeAndCrop {
         DecodeAndCrop { crop }
     }
 
-    /// Decodes all of it first: for images whose rows do not come from top to bottom.
+    /// Decodes all of it first: for images that are not decoded by window.
     fn whole(
         &self,
         input: View<'_>,
@@ -48,6 +43,31 @@ impl DecodeAndCrop {
         tools.image = image;
         made
     }
+
+    /// Decodes the window into `image` and resizes it.
+    fn window(
+        &self,
+        jpeg: &[u8],
+        frame: &Frame<'_>,
+        window: Window,
+        image: &mut Vec<u8>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+    ) -> Result<Made, String> {
+        let range = |start: u32, length: u32| start as usize..(start + length) as usize;
+        let (x, y) = (range(window.left, window.width), range(window.top, window.height));
+        let size = [y.len(), x.len()];
+        let rgb = Sink::Buffer(image).take(x.len() * y.len() * 3)?;
+        if tools.jpeg.decode(frame, x, y, rgb).is_some() {
+            let window = Window { left: 0, top: 0, ..window };
+            return self.crop.resize.resize(View { bytes: rgb, size }, window, output, tools);
+        }
+        let Made { bytes, size } = decode_jpeg_by_library(jpeg, Sink::Buffer(image), tools)?;
+        if size != [frame.height, frame.width] {
+            return Err("bad JPEG: its header and its image differ in size".into());
+        }
+        self.crop.resize.resize(View { bytes: &image[..bytes], size }, window, output, tools)
+    }
 }
 
 impl Transform for DecodeAndCrop {
@@ -58,84 +78,14 @@ impl Transform for DecodeAndCrop {
         tools: &mut Tools,
         draw: &mut Draw,
     ) -> Result<Made, String> {
-        let frame = Frame::find(input.bytes).filter(|_| is_whole(input.bytes));
-        let Some(Frame { height_at, size, block }) = frame else {
+        let Some(frame) = Frame::find(input.bytes) else {
             return self.whole(input, output, tools, draw);
         };
-        let [height, width] = checked_size("JPEG", size[0].into(), size[1].into())?;
-        let window = self.crop.window([height, width], draw);
-        let around = |start: u32, length: u32, block: usize, most: usize| {
-            let (start, end) = (start as usize, (start + length) as usize);
-            (start / block * block).saturating_sub(block)..(end + block).min(most)
-        };
-        let x = around(window.left, window.width, block[1], width);
-        let y = around(window.top, window.height, block[0], height);
-        // Whole blocks, so that the last row has its neighbours.
-        let rows = y.end.next_multiple_of(block[0]).min(height);
-        tools.pixels.clear();
-        tools.pixels.extend_from_slice(input.bytes);
-        // Not more than the height was, which is a u16.
-        tools.pixels[height_at..height_at + 2].copy_from_slice(&(rows as u16).to_be_bytes());
-        let part = decode_part(&tools.pixels, x.clone(), y.clone())?;
-        let (left, top) = (window.left - x.start as u32, window.top - y.start as u32);
-        let view = View { bytes: &part, size: [y.len(), x.len()] };
-        self.crop.resize.resize(view, Window { left, top, ..window }, output, tools)
+        let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
+        let window = self.crop.window(size, draw);
+        let mut image = std::mem::take(&mut tools.image);
+        let made = self.window(input.bytes, &frame, window, &mut image, output, tools);
+        tools.image = image;
+        made
     }
-}
-
-/// What a JPEG's frame header says, if the image is one scan of 8-bit gray or YCbCr.
-struct Frame {
-    /// Where the height stands, two bytes.
-    height_at: usize,
-    size: [u16; 2],
-    /// Height and width of the blocks that are coded together.
-    block: [usize; 2],
-}
-
-impl Frame {
-    /// Walks the markers up to the first scan (ITU-T T.81, annex B).
-    fn find(jpeg: &[u8]) -> Option<Frame> {
-        if !jpeg.starts_with(&[0xff, 0xd8]) {
-            return None;
-        }
-        let mut at = 2;
-        let mut frame: Option<(Frame, usize)> = None;
-        loop {
-            let [0xff, marker, high, low] = *jpeg.get(at..)?.first_chunk()? else { return None };
-            let length = usize::from(u16::from_be_bytes([high, low]));
-            let segment = jpeg.get(at + 4..at + 2 + length)?;
-            match marker {
-                0xc0 | 0xc1 => frame = Some((Self::read(segment, at + 5)?, segment.len())),
-                // Progressive, lossless and arithmetic coding.
-                0xc2..=0xc3 | 0xc5..=0xc7 | 0xc9..=0xcf => return None,
-                0xda => {
-                    let (frame, bytes) = frame?;
-                    let components = (bytes - 6) / 3;
-                    return (usize::from(*segment.first()?) == components).then_some(frame);
-                }
-                _ => {}
-            }
-            at += 2 + length;
-        }
-    }
-
-    fn read(segment: &[u8], height_at: usize) -> Option<Frame> {
-        let (head, components) = segment.split_first_chunk::<6>()?;
-        let [precision, h1, h0, w1, w0, count] = *head;
-        if precision != 8 || !matches!(count, 1 | 3) || components.len() != usize::from(count) * 3 {
-            return None;
-        }
-        let most = |shift: u8| {
-            let factors = components.iter().skip(1).step_by(3).map(|factors| factors >> shift & 15);
-            8 * usize::from(factors.max().unwrap_or(1).clamp(1, 4))
-        };
-        let size = [u16::from_be_bytes([h1, h0]), u16::from_be_bytes([w1, w0])];
-        Some(Frame { height_at, size, block: [most(0), most(4)] })
-    }
-}
-
-/// Whether the image ends as it should, and not before.
-fn is_whole(jpeg: &[u8]) -> bool {
-    let tail = &jpeg[jpeg.len().saturating_sub(MAX_TRAILER_BYTES)..];
-    tail.ends_with(&[0xff, 0xd9]) || tail.windows(2).any(|pair| pair == [0xff, 0xd9])
 }

@@ -1,0 +1,162 @@
+//! Blocks of coefficients from bits.
+
+use crate::{
+    frame::NATURAL,
+    huffman::{AC_BITS, Ac, DC_BITS, Dc, END, extend},
+    segments::READ_BYTES,
+};
+use std::ops::Range;
+
+/// A block's 64 coefficients, row-major. Behind them is where what leaves the block is written.
+pub(crate) type Block = [i16; 128];
+
+/// Bits there are after a refill, at least.
+const REFILLED: u32 = 56;
+/// Look-ups of pairs that a refill suffices for. A code and its value have up to 31 bits.
+const LOOKUPS: u32 = (REFILLED - 1) / AC_BITS;
+const _: () = assert!(REFILLED >= 31 && LOOKUPS >= 4);
+
+/// Reads bits, the first of a byte first.
+#[derive(Debug)]
+pub(crate) struct Bits<'a> {
+    bytes: &'a [u8],
+    /// Where the segment ends; a refill reads beyond it.
+    end: usize,
+    /// Of the next byte to refill from.
+    at: usize,
+    /// The next bits, in front; behind the first `count`, 0 or what a refill would bring again.
+    bits: u64,
+    count: u32,
+}
+
+impl<'a> Bits<'a> {
+    pub(crate) fn new(bytes: &'a [u8], segment: Range<usize>) -> Self {
+        let mut bits = Bits { bytes, end: segment.end, at: segment.start, bits: 0, count: 0 };
+        bits.refill();
+        bits
+    }
+
+    /// Whether no more was read than there was.
+    pub(crate) fn sufficed(&self) -> bool {
+        self.at * 8 <= self.end * 8 + self.count as usize
+    }
+
+    #[inline(always)]
+    fn refill(&mut self) {
+        let next = self.bytes.get(self.at..).and_then(|bytes| bytes.first_chunk::<READ_BYTES>());
+        self.bits |= next.map_or(0, |bytes| u64::from_be_bytes(*bytes)) >> self.count;
+        self.at += ((63 - self.count) / 8) as usize;
+        self.count |= REFILLED;
+    }
+
+    #[inline(always)]
+    fn first(&self, count: u32) -> u64 {
+        self.bits >> (64 - count)
+    }
+
+    #[inline(always)]
+    fn skip(&mut self, count: u32) {
+        self.bits <<= count;
+        self.count -= count;
+    }
+
+    /// A value of `size` bits, at most 15.
+    #[inline(always)]
+    fn value(&mut self, size: u32) -> i16 {
+        // In two steps, for a size of 0.
+        let bits = self.bits >> 1 >> (63 - size);
+        self.skip(size);
+        extend(bits as u32, size)
+    }
+
+    /// By how much the mean differs from that of the component's last block.
+    #[inline(always)]
+    pub(crate) fn difference(&mut self, table: &Dc) -> Option<i16> {
+        let [mut length, mut size] = table.short(self.first(DC_BITS)).map(u32::from);
+        if length == 0 {
+            let (bits, symbol) = table.canonical.find(self.first(16) as u32)?;
+            (length, size) = (bits, symbol.into());
+        }
+        if size > 15 {
+            return None;
+        }
+        self.skip(length);
+        let difference = self.value(size);
+        self.refill();
+        Some(difference)
+    }
+
+    /// The other coefficients of a block, to where they stand if `STORE`.
+    #[inline(always)]
+    pub(crate) fn coefficients<const STORE: bool>(
+        &mut self,
+        table: &Ac,
+        block: &mut Block,
+    ) -> Option<()> {
+        let mut at = 0;
+        loop {
+            for _ in 0..LOOKUPS {
+                let (pair, before) = (table.pair(self.first(AC_BITS)), (self.bits, self.count));
+                if pair.bits == 0 {
+                    break;
+                }
+                self.skip(pair.bits.into());
+                let first = at + u32::from(pair.steps[0]);
+                at = first + u32::from(pair.steps[1]);
+                if STORE {
+                    put(block, first, pair.values[0]);
+                    put(block, at, pair.values[1]);
+                }
+                if at >= 63 {
+                    if first == 63 {
+                        // The block was full: the second is of the next one.
+                        (self.bits, self.count) = before;
+                        self.skip(pair.first_bits.into());
+                    }
+                    self.refill();
+                    return (first == 63 || is_end(if first > 63 { first } else { at }))
+                        .then_some(());
+                }
+            }
+            self.refill();
+            at = self.long::<STORE>(table, at, block)?;
+            if at >= 63 {
+                return is_end(at).then_some(());
+            }
+        }
+    }
+
+    /// The next code, if it or its value is too long for the table of pairs. Returns where it is.
+    #[inline(always)]
+    fn long<const STORE: bool>(&mut self, table: &Ac, at: u32, block: &mut Block) -> Option<u32> {
+        if table.pair(self.first(AC_BITS)).bits > 0 {
+            return Some(at);
+        }
+        let (length, symbol) = table.canonical.find(self.first(16) as u32)?;
+        self.skip(length);
+        let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
+        let value = self.value(size);
+        self.refill();
+        match (size, run) {
+            (0, 15) => Some(at + 16),
+            (0, _) => Some(at + END),
+            _ => {
+                let at = at + run + 1;
+                if STORE {
+                    put(block, at, value);
+                }
+                Some(at)
+            }
+        }
+    }
+}
+
+/// Whether a block may end at this place: at its last coefficient, or because a code says so.
+fn is_end(at: u32) -> bool {
+    at == 63 || at >= END
+}
+
+#[inline(always)]
+fn put(block: &mut Block, at: u32, value: i16) {
+    block[usize::from(NATURAL[at as usize & 255] & 127)] = value;
+}

@@ -1,0 +1,169 @@
+//! A window of an image: which blocks it needs, and their samples.
+
+use crate::{
+    entropy::{Bits, Block},
+    frame::{Component, Frame, SIDE},
+    huffman::{Ac, Dc, Slot},
+    pixels::{Colour, Plane},
+    segments::Segments,
+};
+use libjpeg_turbo_rs::simd::{SimdRoutines, detect};
+use std::{fmt, ops::Range, sync::LazyLock};
+
+/// The transforms for the vector unit of this machine.
+pub(crate) static ROUTINES: LazyLock<SimdRoutines> = LazyLock::new(detect);
+
+/// Columns around a window whose samples count when colours are interpolated. Two would do, but
+/// libjpeg's interpolation knows rows of fewer than three samples as a case of its own.
+const AROUND: usize = 8;
+
+/// Decodes images one after the other, with memory that is kept for the next. What it holds has no
+/// effect on what it makes.
+#[derive(Default)]
+pub struct Decoder {
+    dc: [Slot<Dc>; 4],
+    ac: [Slot<Ac>; 4],
+    segments: Segments,
+    planes: [Plane; 3],
+    colour: Colour,
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoder").finish_non_exhaustive()
+    }
+}
+
+/// One block of a unit, and where it goes.
+struct BlockPlan<'a> {
+    component: usize,
+    dc: &'a Dc,
+    ac: &'a Ac,
+    quantisation: &'a [u16; 64],
+    /// Of the unit's blocks of this component, across and down.
+    place: [usize; 2],
+    component_blocks: [usize; 2],
+}
+
+/// The units that a window needs.
+struct Units {
+    x: Range<usize>,
+    y: Range<usize>,
+    /// Units in a row of the image.
+    across: usize,
+}
+
+impl Units {
+    fn new(frame: &Frame<'_>, x: &Range<usize>, y: &Range<usize>) -> Units {
+        let [height, width] = frame.unit();
+        let [rows, across] = [frame.height.div_ceil(height), frame.width.div_ceil(width)];
+        let around = |pixels: &Range<usize>, unit: usize, units: usize| {
+            let end = (pixels.end + AROUND).div_ceil(unit).min(units);
+            pixels.start.saturating_sub(AROUND) / unit..end
+        };
+        Units { x: around(x, width, across), y: around(y, height, rows), across }
+    }
+}
+
+impl Decoder {
+    /// RGB of the columns `x` and rows `y` of an image: `rgb` is u8 `[y.len(), x.len(), 3]`. `None`
+    /// if the image is damaged; what `rgb` holds is then undefined. What is damaged below the window
+    /// goes unnoticed, but not that an image was cut short.
+    ///
+    /// # Panics
+    /// If the window is not inside the image, or `rgb` not of its size.
+    pub fn decode(
+        &mut self,
+        frame: &Frame<'_>,
+        x: Range<usize>,
+        y: Range<usize>,
+        rgb: &mut [u8],
+    ) -> Option<()> {
+        assert!(x.start < x.end && x.end <= frame.width, "columns {x:?} of {}", frame.width);
+        assert!(y.start < y.end && y.end <= frame.height, "rows {y:?} of {}", frame.height);
+        assert_eq!(rgb.len(), x.len() * y.len() * 3, "a window of {x:?} and {y:?}");
+        self.segments.fill(frame.scan, frame.restart > 0)?;
+        for component in frame.components() {
+            self.dc.get_mut(component.dc)?.define(frame.dc[component.dc]?);
+            self.ac.get_mut(component.ac)?.define(frame.ac[component.ac]?);
+        }
+        let units = Units::new(frame, &x, &y);
+        for (plane, component) in self.planes.iter_mut().zip(frame.components()) {
+            plane.cover(frame, component, &units.x, &units.y)?;
+        }
+        let blocks = blocks(frame, &self.dc, &self.ac)?;
+        read_units(frame, &units, &blocks, &self.segments, &mut self.planes)?;
+        self.colour.rows(frame, &self.planes, x, y, rgb);
+        Some(())
+    }
+}
+
+fn blocks<'a>(
+    frame: &'a Frame<'_>,
+    dc: &'a [Slot<Dc>; 4],
+    ac: &'a [Slot<Ac>; 4],
+) -> Option<Vec<BlockPlan<'a>>> {
+    let mut blocks = Vec::with_capacity(6);
+    for (index, component) in frame.components().iter().enumerate() {
+        let &Component { across, down, .. } = component;
+        let (dc, ac) = (dc[component.dc].table()?, ac[component.ac].table()?);
+        let quantisation = frame.quantisation(component)?;
+        for place in (0..down).flat_map(|y| (0..across).map(move |x| [x, y])) {
+            let component_blocks = [across, down];
+            blocks.push(BlockPlan {
+                component: index,
+                dc,
+                ac,
+                quantisation,
+                place,
+                component_blocks,
+            });
+        }
+    }
+    Some(blocks)
+}
+
+/// Reads units from the top down to the window's last, and the samples of those inside it.
+fn read_units(
+    frame: &Frame<'_>,
+    units: &Units,
+    blocks: &[BlockPlan<'_>],
+    segments: &Segments,
+    planes: &mut [Plane; 3],
+) -> Option<()> {
+    let mut ranges = segments.ranges();
+    let mut bits = Bits::new(segments.bytes(), ranges.next()?);
+    let (mut means, mut until_restart) = ([0_i16; 3], frame.restart);
+    let mut block: Block = [0; 128];
+    for y in 0..units.y.end {
+        for x in 0..units.across {
+            if frame.restart > 0 {
+                if until_restart == 0 {
+                    bits.sufficed().then_some(())?;
+                    bits = Bits::new(segments.bytes(), ranges.next()?);
+                    (means, until_restart) = ([0; 3], frame.restart);
+                }
+                until_restart -= 1;
+            }
+            let inside = y >= units.y.start && units.x.contains(&x);
+            for plan in blocks {
+                let mean = &mut means[plan.component];
+                *mean = mean.wrapping_add(bits.difference(plan.dc)?);
+                if !inside {
+                    bits.coefficients::<false>(plan.ac, &mut block)?;
+                    continue;
+                }
+                block[..64].fill(0);
+                block[0] = *mean;
+                bits.coefficients::<true>(plan.ac, &mut block)?;
+                let coefficients = block.first_chunk::<64>()?;
+                let mut samples = [0; SIDE * SIDE];
+                (ROUTINES.idct_islow)(coefficients, plan.quantisation, &mut samples);
+                let ([across, down], [dx, dy]) = (plan.component_blocks, plan.place);
+                let place = [(x - units.x.start) * across + dx, (y - units.y.start) * down + dy];
+                planes[plan.component].put(place, &samples);
+            }
+        }
+    }
+    bits.sufficed().then_some(())
+}
