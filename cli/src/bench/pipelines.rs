@@ -13,6 +13,7 @@ use gristmill_types::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
+    io::Read,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
     time::{Duration, Instant},
@@ -212,18 +213,28 @@ fn measure(
     let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (began, cpu) = (Instant::now(), process_cpu());
     let work = || -> Result<(), Failure> {
-        let mut scratch = program.scratch();
+        let (mut scratch, mut buffer) = (program.scratch(), Vec::new());
         while began.elapsed().as_secs_f64() < seconds {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let shard = &shards[at % shards.len()];
-            let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+            buffer.clear();
+            let mut file = std::fs::File::open(&shard.path).map_err(Failure::failed)?;
+            file.read_to_end(&mut buffer).map_err(Failure::failed)?;
+            let data = Bytes::from(buffer);
             let first = RecordKey { file: (at % shards.len()) as u32, record: 0 };
-            let part = Part { first, n_records: shard.index.len(), data, index: &shard.index };
+            let part = Part {
+                first,
+                n_records: shard.index.len(),
+                data: data.clone(),
+                index: &shard.index,
+            };
             let epoch = (at / shards.len()) as u32;
             let input = SplitInput { epoch, ..SplitInput::whole(part) };
             let output =
                 program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+            drop(input);
             scratch.recycle(output.object);
+            buffer = data.try_into_mut().map(Vec::from).unwrap_or_default();
             samples.fetch_add(u64::from(shard.index.len()), Ordering::Relaxed);
         }
         Ok(())
