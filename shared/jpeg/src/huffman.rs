@@ -1,5 +1,7 @@
 //! Huffman tables for looking up several things at once.
 
+use std::ops::Range;
+
 /// Longest code, in bits.
 const LONGEST: usize = 16;
 /// Bits that index a table of AC codes. One fewer loses what pairs gain, one more costs the cache.
@@ -10,20 +12,29 @@ pub(crate) const DC_BITS: u32 = 9;
 pub(crate) const END: u32 = 128;
 
 /// A code as JPEG defines them: shorter ones first, each one more than the last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Canonical {
     /// By length: what the first 16 bits are below, if a code is of this length or shorter.
     below: [u32; LONGEST + 1],
     /// By length: added to a code, the index of its symbol.
     offsets: [i32; LONGEST + 1],
-    symbols: Vec<u8>,
+    symbols: [u8; 256],
+    count: usize,
+}
+
+impl Default for Canonical {
+    fn default() -> Self {
+        let lengths = [0; LONGEST + 1];
+        Canonical { below: lengths, offsets: lengths.map(|_| 0), symbols: [0; 256], count: 0 }
+    }
 }
 
 impl Canonical {
     /// `None` if there are more codes than bits for them, or no symbols for codes.
     fn read(definition: &[u8]) -> Option<Canonical> {
         let (lengths, symbols) = definition.split_first_chunk::<LONGEST>()?;
-        let mut table = Canonical { symbols: symbols.to_vec(), ..Canonical::default() };
+        let mut table = Canonical { count: symbols.len(), ..Canonical::default() };
+        table.symbols.get_mut(..symbols.len())?.copy_from_slice(symbols);
         let (mut code, mut index) = (0_u32, 0_i32);
         for (length, &count) in (1..).zip(lengths) {
             table.offsets[length] = index - code as i32;
@@ -34,14 +45,38 @@ impl Canonical {
             table.below[length] = code << (LONGEST - length);
             code <<= 1;
         }
-        (index as usize == symbols.len() && symbols.len() <= 256).then_some(table)
+        (index as usize == symbols.len()).then_some(table)
+    }
+
+    /// Calls with every code of at most `longest` bits: which values of the next `longest` bits begin
+    /// with it, its length, and its symbol.
+    fn each(&self, longest: u32, mut with: impl FnMut(Range<usize>, u32, u8)) {
+        let mut start = 0;
+        for (length, symbol) in self.lengths().zip(&self.symbols[..self.count]) {
+            if length > longest {
+                break;
+            }
+            let end = start + (1 << (longest - length));
+            with(start..end, length, *symbol);
+            start = end;
+        }
+    }
+
+    /// The length of each code.
+    fn lengths(&self) -> impl Iterator<Item = u32> {
+        let codes = |length: u32| {
+            let [shorter, this] = [length - 1, length].map(|length| self.below[length as usize]);
+            (this - shorter) >> (LONGEST as u32 - length)
+        };
+        (1..=LONGEST as u32).flat_map(move |length| (0..codes(length)).map(move |_| length))
     }
 
     /// Length and symbol of the code that `bits`, 16 of them, begin with.
     pub(crate) fn find(&self, bits: u32) -> Option<(u32, u8)> {
         let length = (1..=LONGEST).find(|&length| bits < self.below[length])?;
         let index = (bits >> (LONGEST - length)) as i32 + self.offsets[length];
-        Some((length as u32, *self.symbols.get(usize::try_from(index).ok()?)?))
+        let symbols = &self.symbols[..self.count];
+        Some((length as u32, *symbols.get(usize::try_from(index).ok()?)?))
     }
 }
 
@@ -58,6 +93,12 @@ pub(crate) struct Dc {
     /// By the next bits: length and size, or 0 if the code is longer.
     short: [[u8; 2]; 1 << DC_BITS],
     pub(crate) canonical: Canonical,
+}
+
+impl Default for Dc {
+    fn default() -> Self {
+        Dc { short: [[0; 2]; 1 << DC_BITS], canonical: Canonical::default() }
+    }
 }
 
 impl Dc {
@@ -88,64 +129,41 @@ pub(crate) struct Ac {
     pub(crate) canonical: Canonical,
 }
 
+impl Default for Ac {
+    fn default() -> Self {
+        let pairs = Box::new([Pair::default(); 1 << AC_BITS]);
+        Ac { pairs, canonical: Canonical::default() }
+    }
+}
+
 impl Ac {
     #[inline(always)]
     pub(crate) fn pair(&self, bits: u64) -> Pair {
         self.pairs[bits as usize & ((1 << AC_BITS) - 1)]
     }
-}
 
-/// A table that is made from its definition.
-pub(crate) trait Table: Sized {
-    fn build(definition: &[u8]) -> Option<Self>;
-}
-
-impl Table for Dc {
-    fn build(definition: &[u8]) -> Option<Dc> {
-        let canonical = Canonical::read(definition)?;
-        let mut short = [[0; 2]; 1 << DC_BITS];
-        for (bits, to) in (0..).zip(&mut short) {
-            if let Some((length, size)) = canonical.find(bits << (16 - DC_BITS))
-                && length <= DC_BITS
-            {
-                *to = [length as u8, size];
-            }
-        }
-        Some(Dc { short, canonical })
-    }
-}
-
-impl Table for Ac {
-    fn build(definition: &[u8]) -> Option<Ac> {
-        let canonical = Canonical::read(definition)?;
-        let mut pairs = Box::new([Pair::default(); 1 << AC_BITS]);
-        for (bits, to) in (0..).zip(pairs.iter_mut()) {
-            *to = single(&canonical, bits).unwrap_or_default();
-        }
-        // From behind, for what follows a code stands further to the front only where it is itself.
-        let singles = pairs.clone();
-        for (bits, pair) in pairs.iter_mut().enumerate() {
-            let end = u32::from(pair.steps[0]) == END;
-            if pair.bits == 0 || end {
+    /// Adds to each entry the code behind its own, if that is all there too.
+    fn pair_up(&mut self) {
+        for bits in 0..self.pairs.len() {
+            let pair = self.pairs[bits];
+            if pair.bits == 0 || u32::from(pair.steps[0]) == END {
                 continue;
             }
-            let next = singles[bits << pair.bits & ((1 << AC_BITS) - 1)];
-            if next.bits > 0 && u32::from(pair.bits + next.bits) <= AC_BITS {
-                pair.bits += next.bits;
-                pair.steps[1] = next.steps[0];
-                pair.values[1] = next.values[0];
+            let next = self.pair((bits << pair.bits) as u64);
+            let both = pair.bits + next.first_bits;
+            if next.bits > 0 && u32::from(both) <= AC_BITS {
+                let to = &mut self.pairs[bits];
+                (to.bits, to.steps[1], to.values[1]) = (both, next.steps[0], next.values[0]);
             }
         }
-        Some(Ac { pairs, canonical })
     }
 }
 
-/// The code at the start of `bits`, if it and its value are all there.
-fn single(canonical: &Canonical, bits: u32) -> Option<Pair> {
-    let (length, symbol) = canonical.find(bits << (16 - AC_BITS))?;
+/// A code of `length` bits with its value, if both are all there in the `bits` of an index.
+fn single(bits: usize, length: u32, symbol: u8) -> Option<Pair> {
     let (run, size) = (symbol >> 4, u32::from(symbol & 15));
-    let bits_left = AC_BITS.checked_sub(length + size)?;
-    let value = extend(bits >> bits_left & ((1 << size) - 1), size);
+    let behind = AC_BITS.checked_sub(length + size)?;
+    let value = extend((bits >> behind) as u32 & ((1 << size) - 1), size);
     let step = match (size, run) {
         (0, 15) => 16,
         (0, _) => END as u8,
@@ -155,29 +173,55 @@ fn single(canonical: &Canonical, bits: u32) -> Option<Pair> {
     Some(Pair { bits: all, first_bits: all, steps: [step, 0], values: [value; 2] })
 }
 
-/// The table of a slot, kept while images define it alike, as those of one encoder do.
-#[derive(Debug)]
-pub(crate) struct Slot<T> {
-    definition: Vec<u8>,
-    table: Option<T>,
+/// A table that is made from its definition.
+pub(crate) trait Table: Default {
+    /// `None` if there is no such table; what it holds is then undefined.
+    fn fill(&mut self, definition: &[u8]) -> Option<()>;
 }
 
-impl<T> Default for Slot<T> {
-    fn default() -> Self {
-        Slot { definition: Vec::new(), table: None }
+impl Table for Dc {
+    fn fill(&mut self, definition: &[u8]) -> Option<()> {
+        self.canonical = Canonical::read(definition)?;
+        self.short.fill([0; 2]);
+        self.canonical.each(DC_BITS, |entries, length, size| {
+            self.short[entries].fill([length as u8, size]);
+        });
+        Some(())
     }
+}
+
+impl Table for Ac {
+    fn fill(&mut self, definition: &[u8]) -> Option<()> {
+        self.canonical = Canonical::read(definition)?;
+        self.pairs.fill(Pair::default());
+        self.canonical.each(AC_BITS, |entries, length, symbol| {
+            for bits in entries {
+                self.pairs[bits] = single(bits, length, symbol).unwrap_or_default();
+            }
+        });
+        self.pair_up();
+        Some(())
+    }
+}
+
+/// The table of a slot, kept while images define it alike, as those of one encoder do.
+#[derive(Debug, Default)]
+pub(crate) struct Slot<T> {
+    definition: Vec<u8>,
+    is_table: bool,
+    table: T,
 }
 
 impl<T: Table> Slot<T> {
     pub(crate) fn define(&mut self, definition: &[u8]) {
         if self.definition != definition {
-            self.table = T::build(definition);
+            self.is_table = self.table.fill(definition).is_some();
             self.definition.clear();
             self.definition.extend_from_slice(definition);
         }
     }
 
     pub(crate) fn table(&self) -> Option<&T> {
-        self.table.as_ref()
+        self.is_table.then_some(&self.table)
     }
 }

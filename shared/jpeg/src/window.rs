@@ -34,15 +34,19 @@ impl fmt::Debug for Decoder {
     }
 }
 
-/// One block of a unit, and where it goes.
+/// Blocks in a unit, at most.
+const MOST_BLOCKS: usize = 6;
+
+/// One block of a unit: what it is decoded with, and where it goes.
+#[derive(Clone, Copy)]
 struct BlockPlan<'a> {
     component: usize,
     dc: &'a Dc,
     ac: &'a Ac,
     quantisation: &'a [u16; 64],
-    /// Of the unit's blocks of this component, across and down.
+    /// Of the component's blocks in a unit, across and down: this one, and how many.
     place: [usize; 2],
-    component_blocks: [usize; 2],
+    places: [usize; 2],
 }
 
 /// The units that a window needs.
@@ -91,43 +95,43 @@ impl Decoder {
         for (plane, component) in self.planes.iter_mut().zip(frame.components()) {
             plane.cover(frame, component, &units.x, &units.y)?;
         }
-        let blocks = blocks(frame, &self.dc, &self.ac)?;
-        read_units(frame, &units, &blocks, &self.segments, &mut self.planes)?;
+        let mut plans = [None; MOST_BLOCKS];
+        for (plan, to) in blocks(frame, &self.dc, &self.ac).zip(&mut plans) {
+            *to = Some(plan?);
+        }
+        read_units(frame, &units, &plans, &self.segments, &mut self.planes)?;
         self.colour.rows(frame, &self.planes, x, y, rgb);
         Some(())
     }
 }
 
+/// The blocks of a unit, as they are coded.
 fn blocks<'a>(
     frame: &'a Frame<'_>,
     dc: &'a [Slot<Dc>; 4],
     ac: &'a [Slot<Ac>; 4],
-) -> Option<Vec<BlockPlan<'a>>> {
-    let mut blocks = Vec::with_capacity(6);
-    for (index, component) in frame.components().iter().enumerate() {
+) -> impl Iterator<Item = Option<BlockPlan<'a>>> {
+    frame.components().iter().enumerate().flat_map(move |(index, component)| {
         let &Component { across, down, .. } = component;
-        let (dc, ac) = (dc[component.dc].table()?, ac[component.ac].table()?);
-        let quantisation = frame.quantisation(component)?;
-        for place in (0..down).flat_map(|y| (0..across).map(move |x| [x, y])) {
-            let component_blocks = [across, down];
-            blocks.push(BlockPlan {
+        let plan = move |place| {
+            Some(BlockPlan {
                 component: index,
-                dc,
-                ac,
-                quantisation,
+                dc: dc[component.dc].table()?,
+                ac: ac[component.ac].table()?,
+                quantisation: frame.quantisation(component)?,
                 place,
-                component_blocks,
-            });
-        }
-    }
-    Some(blocks)
+                places: [across, down],
+            })
+        };
+        (0..across * down).map(move |at| plan([at % across, at / across]))
+    })
 }
 
 /// Reads units from the top down to the window's last, and the samples of those inside it.
 fn read_units(
     frame: &Frame<'_>,
     units: &Units,
-    blocks: &[BlockPlan<'_>],
+    plans: &[Option<BlockPlan<'_>>; MOST_BLOCKS],
     segments: &Segments,
     planes: &mut [Plane; 3],
 ) -> Option<()> {
@@ -146,7 +150,7 @@ fn read_units(
                 until_restart -= 1;
             }
             let inside = y >= units.y.start && units.x.contains(&x);
-            for plan in blocks {
+            for plan in plans.iter().flatten() {
                 let mean = &mut means[plan.component];
                 *mean = mean.wrapping_add(bits.difference(plan.dc)?);
                 if !inside {
@@ -156,12 +160,13 @@ fn read_units(
                 block[..64].fill(0);
                 block[0] = *mean;
                 bits.coefficients::<true>(plan.ac, &mut block)?;
-                let coefficients = block.first_chunk::<64>()?;
                 let mut samples = [0; SIDE * SIDE];
+                let coefficients = block.first_chunk::<64>()?;
                 (ROUTINES.idct_islow)(coefficients, plan.quantisation, &mut samples);
-                let ([across, down], [dx, dy]) = (plan.component_blocks, plan.place);
-                let place = [(x - units.x.start) * across + dx, (y - units.y.start) * down + dy];
-                planes[plan.component].put(place, &samples);
+                let ([across, down], [column, row]) = (plan.places, plan.place);
+                let column = (x - units.x.start) * across + column;
+                let row = (y - units.y.start) * down + row;
+                planes[plan.component].put([column, row], &samples);
             }
         }
     }
