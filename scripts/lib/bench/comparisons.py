@@ -31,7 +31,7 @@ class Run(typing.NamedTuple):
 
 
 RUNS = (
-    Run("p1", "tf", "tf.data", "tf_data", ALL_CORES, (("no_antialias", 1.55), ("fast", 2.2)),
+    Run("p1", "tf", "tf.data", "tf_data", ALL_CORES, (("no_antialias", 2.2),),
         "no antialias; decodes the crop alone"),
     Run("p1", "dali", "DALI", "dali_pipeline", ALL_CORES, (("antialias", 1.55),), "antialias; CPU operators"),
     Run("p1", "torch", "torch", "torch_loader", ALL_CORES, (("antialias", None),), "antialias; torchvision v2"),

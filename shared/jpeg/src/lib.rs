@@ -5,7 +5,7 @@
 //! branch from bytes whose stuffing is gone, and what lies outside the window is parsed without being
 //! stored, transformed or coloured. The transforms are libjpeg-turbo-rs's.
 //!
-//! What nearly every photograph in a dataset is, is decoded: one scan, Huffman codes, 8 bits, gray or
+//! What nearly every photograph in a dataset is, is decoded: one scan, Huffman codes, 8 bits, grey or
 //! YCbCr at 4:4:4, 4:2:2 or 4:2:0. For everything else, and for every image that is damaged, there is
 //! no answer but `None`: libjpeg-turbo-rs decodes those, or says what is wrong with them, so that only
 //! one decoder has an opinion.

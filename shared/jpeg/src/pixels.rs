@@ -82,8 +82,8 @@ impl Colour {
         for (y, rgb) in y.zip(rgb.chunks_exact_mut(x.len() * 3)) {
             let luma = &brightness.row(y)[columns.clone()];
             let [first, .., last] = frame.components() else {
-                for (to, &gray) in rgb.as_chunks_mut::<3>().0.iter_mut().zip(luma) {
-                    *to = [gray; 3];
+                for (to, &grey) in rgb.as_chunks_mut::<3>().0.iter_mut().zip(luma) {
+                    *to = [grey; 3];
                 }
                 continue;
             };

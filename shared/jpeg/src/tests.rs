@@ -10,7 +10,7 @@ use std::ops::Range;
 struct Picture {
     width: u16,
     height: u16,
-    /// Colour, or gray.
+    /// Colour, or grey.
     colour: bool,
     quality: u8,
     subsampling: Subsampling,
