@@ -5,8 +5,11 @@
 use anyhow::Result;
 use gristmill_sim::tfrecord::{Example, RecordWriter};
 use gristmill_tests::{TestDir, read_numbers, run_json};
+use parquet::{
+    data_type::Int64Type, file::writer::SerializedFileWriter, schema::parser::parse_message_type,
+};
 use serde_json::Value;
-use std::{collections::BTreeMap, fs, path::PathBuf, process::Command};
+use std::{collections::BTreeMap, fs, ops::Range, path::PathBuf, process::Command};
 
 /// Records of each file: 37 and 43.
 const IMAGES: [usize; 3] = [17, 0, 20];
@@ -118,6 +121,54 @@ fn records_at_the_same_place_come_together() -> Result<()> {
     assert_eq!(place.pairs(BOTH, ops, &[])?.0[&0], expected()[3..23]);
     let (thrice, _) = place.pairs(BOTH, "", &["--sharding", "off", "--workers", "3"])?;
     assert_eq!(sorted(thrice[&0].clone()), sorted(expected().repeat(3)));
+    Ok(())
+}
+
+/// A file of numbers in a column `id`, some of them in a row group.
+fn parquet(ids: Range<i64>) -> Result<Vec<u8>> {
+    let schema = parse_message_type("message m { required int64 id; }")?.into();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default())?;
+    let ids: Vec<i64> = ids.collect();
+    for ids in ids.chunks(7) {
+        let mut group = writer.next_row_group()?;
+        let mut column = group.next_column()?.unwrap();
+        column.typed::<Int64Type>().write_batch(ids, None, None)?;
+        column.close()?;
+        group.close()?;
+    }
+    Ok(writer.into_inner()?)
+}
+
+/// An archive of numbers, each in a file beside one that nobody asks for.
+fn archive(numbers: Range<i64>) -> Result<Vec<u8>> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for number in numbers {
+        for (name, content) in [("n", number.to_string()), ("txt", "rest".repeat(200))] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            builder.append_data(&mut header, format!("{number}.{name}"), content.as_bytes())?;
+        }
+    }
+    Ok(builder.into_inner()?)
+}
+
+#[test]
+fn records_come_together_whatever_holds_them() -> Result<()> {
+    let place = Place::new()?;
+    for (file, ids) in [0..17, 17..17, 17..37].into_iter().enumerate() {
+        fs::write(place.dir.path(&format!("images/rows-{file}.parquet")), parquet(ids)?)?;
+    }
+    for (file, numbers) in
+        [CAPTION..CAPTION + 30, CAPTION + 30..CAPTION + 43].into_iter().enumerate()
+    {
+        fs::write(place.dir.path(&format!("captions/shard-{file}.tar")), archive(numbers)?)?;
+    }
+    let zip = "{ parquet: images/rows-*, features: { id: { dtype: i64 } } }, \
+               { webdataset: captions/shard-*, features: { n: { dtype: i64 } } }";
+    let (in_order, _) = place.pairs(zip, "in_order, ", &["--split-batches", "2"])?;
+    assert_eq!(in_order, [0, 1].map(|epoch| (epoch, expected())).into());
+    let (plain, _) = place.pairs(zip, "", &["--split-batches", "2", "--workers", "3"])?;
+    assert_eq!(sorted(plain[&1].clone()), expected());
     Ok(())
 }
 
