@@ -45,9 +45,9 @@ pub async fn dataset(
     };
     let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), patterns.as_slice()));
     let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
-    listed.map_err(|error| match error {
-        gristmill_fetcher::ListError::Objects(_) => Failure::failed(error),
-        _ => Failure::usage(error),
+    listed.map_err(|error| match error.is_usage() {
+        true => Failure::usage(error),
+        false => Failure::failed(error),
     })
 }
 

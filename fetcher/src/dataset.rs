@@ -174,6 +174,13 @@ pub enum ListError {
     Stored(serde_json::Error),
 }
 
+impl ListError {
+    /// Whether what was asked for is at fault, rather than who was asked.
+    pub fn is_usage(&self) -> bool {
+        !matches!(self, ListError::Objects(_) | ListError::Stored(_))
+    }
+}
+
 /// Lists what `source` reads from `bucket`, pattern after pattern: a key, a prefix (a directory, with
 /// or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
 /// Of zipped datasets the patterns are those of the first, then those of the next, as many as its paths.

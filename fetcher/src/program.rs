@@ -2,8 +2,7 @@
 //! on a running service and serves its batches over a unix socket or standard output.
 
 use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, ListError, ServiceFile, Source, list_dataset,
-    mount_name,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, ServiceFile, Source, list_dataset, mount_name,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
 use anyhow::{Context, bail};
@@ -233,7 +232,6 @@ async fn registration(
     }
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let data = match &args.data {
-        Some(_) if pipeline.source().is_zip() => bail!(Usage(ListError::Zipped.to_string())),
         Some(data) => Source::parse(data, Path::new("."))?,
         None => Source::parse_all(&pipeline.source_paths(), base)?,
     };
@@ -249,9 +247,12 @@ async fn registration(
         }
     };
     let source = pipeline.source();
-    let dataset =
-        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &patterns))
-            .await?;
+    let listed =
+        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &patterns)).await;
+    let dataset = listed.map_err(|error| match error.is_usage() {
+        true => anyhow::Error::new(Usage(error.to_string())),
+        false => error.into(),
+    })?;
     Ok(Register {
         job: args.job.clone(),
         spec: JobSpec {
