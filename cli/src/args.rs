@@ -423,7 +423,7 @@ pub struct BenchE2eArgs {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json"
+    after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json\n  gristmill explain zipped.yaml --sample 100"
 )]
 pub struct ExplainArgs {
     /// Pipeline file (YAML)
@@ -431,9 +431,9 @@ pub struct ExplainArgs {
     /// Look at elements of this dataset: files by directory, file or glob
     #[arg(long)]
     pub data: Option<String>,
-    /// Most elements to look at
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub sample: u32,
+    /// Most elements to look at, 300 unless told; without --data, of the dataset that the pipeline names
+    #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: Option<u32>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

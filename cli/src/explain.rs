@@ -11,14 +11,18 @@ use gristmill_pipeline::{
 use serde_json::{Value, json};
 use std::{fmt::Write, path::Path};
 
+/// Elements that are looked at unless told how many.
+const SAMPLE: u32 = 300;
+
 pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
-    let (measured, sampled) = match args.data.as_deref() {
-        Some(data) => {
-            let data = sample::places(&pipeline, Some(data), Path::new("."))?;
-            sample::measure((&pipeline, &assets), &data, args.sample)?
+    let (measured, sampled) = match (args.data.as_deref(), args.sample) {
+        (None, None) => (Measured::new(), 0),
+        (data, most) => {
+            let dir = args.pipeline.parent().unwrap_or(Path::new("."));
+            let data = sample::places(&pipeline, data, dir)?;
+            sample::measure((&pipeline, &assets), &data, most.unwrap_or(SAMPLE))?
         }
-        None => (Measured::new(), 0),
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
     let operators = operators::get();
@@ -60,7 +64,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
         })
     {
         say!(
-            "Some sizes are not known before elements are looked at: --data samples them, \
+            "Some sizes are not known before elements are looked at: --data or --sample does so, \
              `decode: {{ typical_size: [height, width] }}` states them."
         );
     }

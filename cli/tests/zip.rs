@@ -289,6 +289,9 @@ fn what_comes_before_a_run_knows_of_all_datasets() -> Result<()> {
     let explained = run_json(place.dir.gristmill(&["explain", "--json"]).arg(&path))?;
     assert_eq!(explained["before"][0]["zip"][1]["format"], "jsonl");
     assert_eq!(explained["before"][0]["zip"][0]["repeat"], 2);
+    let sampled =
+        run_json(place.dir.gristmill(&["explain", "--json", "--sample", "3"]).arg(&path))?;
+    assert_eq!(sampled["sampled_elements"], 3);
     // The first files: 17 records twice, as far as the 5 of the other.
     let mut plan = place.dir.gristmill(&["plan", "--json", "--step-time", "10ms"]);
     let plan = run_json(plan.arg(&path))?;
