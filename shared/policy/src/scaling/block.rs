@@ -21,6 +21,9 @@ const WAVES: f64 = 0.4;
 /// told apart by it.
 const SLOPE_FLOOR: f64 = 0.003;
 
+/// Standard error of what others are compared with, relative to it: a third of the tolerance.
+const EXACT: f64 = 0.01;
+
 /// Sums over the reports of one count.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -127,6 +130,15 @@ pub(super) struct Capacity {
     pub downstream: bool,
     /// It looks so, but is not certain.
     pub may_be_downstream: bool,
+    /// The times of workers and trainer say the same.
+    pub is_explained: bool,
+}
+
+impl Capacity {
+    /// Whether others can be compared with it.
+    pub fn is_exact(&self) -> bool {
+        self.error <= EXACT * self.covered
+    }
 }
 
 impl Block {
@@ -184,14 +196,15 @@ impl Block {
         let piles_up = |certain: f64| stall > 0.05 && growth > (certain * growth_error).max(0.02);
         let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
         let error = stall_error.hypot(growth_error * (1.0 - stall));
-        let (covered, error) = match self.by_times(times) {
-            Some((timed, timed_error))
-                if (timed - measured).abs() < 2.5 * timed_error.hypot(error) =>
-            {
+        let by_times = self.by_times(times).filter(|(timed, timed_error)| {
+            (timed - measured).abs() < 2.5 * timed_error.hypot(error)
+        });
+        let (covered, error) = match by_times {
+            Some((timed, timed_error)) => {
                 let (a, b) = (error.powi(-2), timed_error.powi(-2));
                 ((measured * a + timed * b) / (a + b), (a + b).powf(-0.5))
             }
-            _ => (measured, error),
+            None => (measured, error),
         };
         Some(Capacity {
             covered,
@@ -201,6 +214,7 @@ impl Block {
             workers: self.workers / reports,
             downstream: piles_up(3.0),
             may_be_downstream: piles_up(1.0),
+            is_explained: by_times.is_some(),
         })
     }
 

@@ -20,8 +20,6 @@ use super::{
 /// Reports before a trainer that waits behind a full window is taken to do so for good: its batch time is
 /// what all fewer workers are compared with.
 const REPORTS_HELD_BACK: u32 = 20;
-/// Standard error of what is covered at best, as a share of the demand: a third of the tolerance.
-const PLATEAU_ERROR: f64 = 0.01;
 /// A trainer that waits less than this behind a full window does not wait.
 const STALL_SLIGHT: f64 = 0.02;
 /// Share of the count that must be idle before fewer are tried.
@@ -39,7 +37,7 @@ const AT_WORK: f64 = 0.85;
 /// The same where the trainer waits behind a full window; and of a count that a window of its size keeps busy: there some
 /// are idle now and then.
 const IDLE_HELD: f64 = 0.01;
-const IDLE_WINDOW: f64 = 0.06;
+const IDLE_WINDOW: f64 = 0.045;
 /// By how much counts must differ for the gain of the greater one to tell.
 const GAIN_APART: f64 = 1.2;
 
@@ -56,8 +54,7 @@ pub(super) fn held_back(
     // A count that has converged is not moved by a moment either.
     let is_slow = waits || state.has_converged;
     let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
-    let is_vague =
-        is_slow && (is_brief(state) || capacity.error > PLATEAU_ERROR) && reports < REPORTS_MOST;
+    let is_vague = is_slow && (is_brief(state) || !capacity.is_exact()) && reports < REPORTS_MOST;
     if reports < fewest || is_vague {
         return Reason::Measuring { reports, workers };
     }
@@ -87,8 +84,9 @@ pub(super) fn held_back(
         return converge(state, capacity);
     }
     if !is_less {
-        // Its workers are busy: whether they are too many by a few shows in what they cover.
-        return if waits {
+        // Its workers are busy: whether they are too many by a few shows in what they cover. Where they wait for each
+        // other they are busy at that, and fewer may do.
+        return if waits && waiting(state) <= WAITING {
             converge(state, capacity)
         } else {
             judge(state, report, settings, capacity)
@@ -99,6 +97,7 @@ pub(super) fn held_back(
     if waits {
         // Fewer may do: the next count tells.
         state.plateau = Some(covered);
+        state.plateau_at = count;
         if is_full && waiting(state) <= WAITING {
             return begin_window(state, report, settings, capacity);
         }
@@ -137,6 +136,7 @@ fn begin_window(
     // A count that the window's size allows is a little below the best that more of them would make.
     let is_best = count > state.window_most(report) + 1.0;
     state.plateau = Some(if is_best { covered } else { covered * (1.0 + WINDOW_MORE) });
+    state.plateau_at = count;
     state.at_work = Some(Point { workers: capacity.workers.max(1.0), covered });
     state.high = Some(Point { workers: count, covered });
     state.low = None;
@@ -242,6 +242,7 @@ pub(super) fn search(
     {
         // What was taken for the best cannot be had: it is what both cover.
         state.plateau = Some(low.covered.max(here.covered));
+        state.plateau_at = here.workers;
         state.high = Some(low);
         state.low = None;
         let wanted = whole(low.workers);
@@ -251,9 +252,11 @@ pub(super) fn search(
     let slot = if is_good { &mut state.high } else { &mut state.low };
     *slot = Some(here);
     let high = state.high.unwrap_or(here);
-    // Fewer workers were worse by what they were fewer: not a plateau at all.
+    // Fewer workers were worse by what they were fewer than those the best was seen at: not a plateau at all. Up to a knee,
+    // where fewer than those are as good, every worker is worth its number.
+    let best = Point { workers: state.plateau_at, covered: state.plateau.unwrap_or(1.0) };
     let no_plateau =
-        |low: &Point| high.workers > GAIN_APART * low.workers && low.gain(&high) > GAIN_FULL;
+        |low: &Point| best.workers > GAIN_APART * low.workers && low.gain(&best) > GAIN_FULL;
     if let Some(low) = state.low.filter(|low| !is_good && no_plateau(low)) {
         state.forget_search();
         state.learn(&low);
@@ -320,7 +323,7 @@ pub(super) fn below(state: &State, settings: &Settings, capacity: &Capacity) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::WorkerTimes, *};
 
     fn of_parts(target: u32) -> State {
         let mut state = State { target, has_parts_of_leases: true, ..State::default() };
@@ -338,6 +341,7 @@ mod tests {
             workers,
             downstream: false,
             may_be_downstream: false,
+            is_explained: true,
         }
     }
 
@@ -362,5 +366,47 @@ mod tests {
             &State { has_parts_of_leases: false, ..of_parts(20) },
             &capacity(0.3, 18.0)
         ));
+    }
+
+    /// 12 of 33 cover too little of what 33 and 15 cover, and no less than their number.
+    fn below_a_knee(plateau_at: f64) -> State {
+        let mut state = State {
+            target: 12,
+            need: 43.0,
+            plateau: Some(0.34),
+            plateau_at,
+            high: Some(Point { workers: 15.0, covered: 0.34 }),
+            ..State::default()
+        };
+        state.block.reports = REPORTS_MOST;
+        state
+    }
+
+    #[test]
+    fn workers_that_are_worth_their_number_below_a_knee_do_not_disprove_it() {
+        let (settings, report) = (Settings::default(), Report::default());
+        let here = Capacity { covered: 0.27, ..capacity(0.73, 12.0) };
+        let mut state = below_a_knee(33.0);
+        search(&mut state, &report, &settings, &here);
+        assert_eq!((state.plateau, state.target), (Some(0.34), 15));
+        let mut state = below_a_knee(15.0);
+        search(&mut state, &report, &settings, &here);
+        assert_eq!(state.plateau, None, "where none but 15 were tried it is none");
+    }
+
+    #[test]
+    fn workers_that_wait_for_each_other_behind_a_full_window_are_not_the_right_count() {
+        let busy = |shared_s: f64| {
+            let mut state = State { target: 27, need: 19.0, ..State::default() };
+            let worker = Some(WorkerTimes { source_s: shared_s, compute_s: 1.0, put_s: 0.0 });
+            (0..REPORTS_MOST).for_each(|i| {
+                state.block.add(&Report { worker, ..Report::default() }, u64::from(i));
+            });
+            state.alone_shared_s = Some(0.1);
+            state.low = Some(Point { workers: 21.0, covered: 0.78 });
+            held_back(&mut state, &Report::default(), &Settings::default(), &capacity(0.23, 27.0))
+        };
+        assert!(matches!(busy(0.1), Reason::Converged { .. }));
+        assert!(matches!(busy(0.6), Reason::Measuring { .. } | Reason::Contention { .. }));
     }
 }

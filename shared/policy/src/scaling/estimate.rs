@@ -97,6 +97,7 @@ fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reaso
     }
     let covered = (state.knee.mean / state.need).min(1.0);
     state.plateau = Some(covered);
+    state.plateau_at = f64::from(workers);
     state.high = Some(Point { workers: f64::from(workers), covered });
     state.low = None;
     state.tries = 0;

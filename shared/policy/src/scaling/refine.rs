@@ -18,6 +18,9 @@ const REPORTS_FEWEST: u32 = 3;
 /// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
 const DOUBT: f64 = 0.006;
 const DOUBT_WORKERS: f64 = 0.25;
+/// Generations of splits that a converged count is judged by: where splits of a new kind take longer than those of before,
+/// nothing at all arrives for most of one.
+const GENERATIONS_CONVERGED: f64 = 2.0;
 /// Share of the target at work below which a report says nothing about the target.
 const SHORT_HANDED: f64 = 0.7;
 /// Reports to wait for missing workers: longer than a cold start, after that they will not come.
@@ -72,7 +75,8 @@ pub(super) fn refine(
         step: state.step.typical(),
         compute: state.crowd.compute_at(state.block.workers()),
     };
-    let due = due && state.block.batches() as f64 >= generation;
+    let generations = if state.has_converged { GENERATIONS_CONVERGED } else { 1.0 };
+    let due = due && state.block.batches() as f64 >= generations * generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
     // The next report tells whether it is the load that has changed: then what it needs is known at once.
     let may_be_load =
@@ -164,6 +168,12 @@ fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
     }
 }
 
+/// Whether workers do as much as their own times say, and these know nothing of the others.
+fn meet_nobody(state: &State, capacity: &Capacity) -> bool {
+    let slow_each_other = state.crowd.alone(capacity.workers) < capacity.workers;
+    capacity.is_explained && waiting(state) <= WAITING && !slow_each_other
+}
+
 /// More workers are needed, unless they stand in each other's way.
 fn too_few(
     state: &mut State,
@@ -180,9 +190,11 @@ fn too_few(
         state.forget_search();
     }
     let before = state.low.unwrap_or(alone);
-    // What the noise of measuring hides is no sign of contention.
+    // What the noise of measuring hides is no sign of contention; nor is less than was expected where nobody waits and the
+    // times explain it: workers may have died.
     let expected = before.covered * (here.workers / before.workers - 1.0);
-    let gain = if expected > GAIN_CLEAR * capacity.error { before.gain(here) } else { 1.0 };
+    let is_clear = expected > GAIN_CLEAR * capacity.error && !meet_nobody(state, capacity);
+    let gain = if is_clear { before.gain(here) } else { 1.0 };
     state.estimated = None;
     let (most, _) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
@@ -192,7 +204,11 @@ fn too_few(
     let waits = waiting(state) > WAITING;
     let is_contended = gain < GAIN_FULL || waits;
     let generation = report.generation(f64::from(workers));
-    let is_long = reports >= REPORTS_CONTENTION && state.block.batches() as f64 > 2.0 * generation;
+    // All other counts are compared with it: it is to be known better than by what tells that it is too little.
+    let is_exact = capacity.is_exact() || reports >= REPORTS_MOST;
+    let is_long = reports >= REPORTS_CONTENTION
+        && state.block.batches() as f64 > 2.0 * generation
+        && is_exact;
     if is_contended && !is_long {
         return Reason::Measuring { reports, workers };
     }
@@ -200,6 +216,7 @@ fn too_few(
     if waits || (state.low.is_some() && gain < GAIN_NONE) {
         let high = if waits { *here } else { before };
         state.plateau = Some(high.covered.max(here.covered));
+        state.plateau_at = here.workers;
         state.high = Some(high);
         state.low = None;
         state.tries = 0;

@@ -76,8 +76,9 @@ pub struct State {
     /// The most workers known to be too few, the fewest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
-    /// Share of the demand that is covered at best, where workers meet.
+    /// Share of the demand that is covered at best, where workers meet, and the count it was seen at.
     pub(super) plateau: Option<f64>,
+    pub(super) plateau_at: f64,
     /// Workers at work and what they cover, where the window is what holds the others back: how many of a count are at
     /// work is counted exactly.
     pub(super) at_work: Option<Point>,
