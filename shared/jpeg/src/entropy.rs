@@ -2,7 +2,7 @@
 
 use crate::{
     frame::NATURAL,
-    huffman::{AC_BITS, Ac, DC_BITS, Dc, END, extend},
+    huffman::{AC_BITS, Ac, DC_BITS, Dc, END, Pair, extend},
     segments::READ_BYTES,
 };
 use std::ops::Range;
@@ -129,10 +129,11 @@ impl<'a> Bits<'a> {
     /// The next code, if it or its value is too long for the table of pairs. Returns where it is.
     #[inline(always)]
     fn long<const STORE: bool>(&mut self, table: &Ac, at: u32, block: &mut Block) -> Option<u32> {
-        if table.pair(self.first(AC_BITS)).bits > 0 {
-            return Some(at);
-        }
-        let (length, symbol) = table.canonical.find(self.first(16) as u32)?;
+        let (length, symbol) = match table.pair(self.first(AC_BITS)) {
+            Pair { bits: 1.., .. } => return Some(at),
+            Pair { first_bits: 0, .. } => table.canonical.find(self.first(16) as u32)?,
+            Pair { first_bits, steps: [symbol, _], .. } => (first_bits.into(), symbol),
+        };
         self.skip(length);
         let (run, size) = (u32::from(symbol >> 4), u32::from(symbol & 15));
         let value = self.value(size);

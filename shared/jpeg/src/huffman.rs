@@ -108,15 +108,15 @@ impl Dc {
     }
 }
 
-/// What the next bits of a block say: one code, two, or none.
+/// What the next bits of a block say: one code, two, or no whole one.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(8))]
 pub(crate) struct Pair {
     /// Bits of both, or 0 if the next code and its value are longer than the index.
     pub(crate) bits: u8,
-    /// Bits of the first.
+    /// Bits of the first. If there is none, of the code that begins here, or 0 if that alone is longer.
     pub(crate) first_bits: u8,
-    /// By how much each moves on in the block.
+    /// By how much each moves on in the block. If there is none, the symbol of that code.
     pub(crate) steps: [u8; 2],
     /// The coefficients that stand where they move to. If there is no second, it is the first again.
     pub(crate) values: [i16; 2],
@@ -196,7 +196,8 @@ impl Table for Ac {
         self.pairs.fill(Pair::default());
         self.canonical.each(AC_BITS, |entries, length, symbol| {
             for bits in entries {
-                self.pairs[bits] = single(bits, length, symbol).unwrap_or_default();
+                let code = Pair { first_bits: length as u8, steps: [symbol, 0], ..Pair::default() };
+                self.pairs[bits] = single(bits, length, symbol).unwrap_or(code);
             }
         });
         self.pair_up();
