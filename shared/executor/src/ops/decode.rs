@@ -130,6 +130,7 @@ pub(super) fn decode_jpeg_by_library(
     }
     let bytes = pixels * 3;
     if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
+        check_black(&decoder)?;
         decoder.set_output_format(PixelFormat::Cmyk);
         let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
         decode_into(&decoder, cmyk, size)?;
@@ -139,6 +140,17 @@ pub(super) fn decode_jpeg_by_library(
         decode_into(&decoder, output.take(bytes)?, size)?;
     }
     Ok(Made { bytes, size })
+}
+
+/// The library takes for granted that black has a sample for each pixel.
+fn check_black(decoder: &Decoder<'_>) -> Result<(), String> {
+    let components = decoder.header().components.iter();
+    let all = || components.clone().map(|c| (c.horizontal_sampling, c.vertical_sampling));
+    let most = all().fold((1, 1), |(h, v), (across, down)| (h.max(across), v.max(down)));
+    match all().next_back() {
+        Some(black) if black == most => Ok(()),
+        _ => Err("a CMYK JPEG with fewer samples of black than pixels: store it as RGB".into()),
+    }
 }
 
 fn limits(max_scans: usize) -> DecodeLimits {
@@ -190,5 +202,27 @@ fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
     for (from, to) in cmyk.as_chunks::<4>().0.iter().zip(rgb.as_chunks_mut::<3>().0) {
         let [c, m, y, k] = from.map(u32::from);
         *to = [c, m, y].map(|ink| ((ink * k + 127) / 255) as u8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+    use super::*;
+    use libjpeg_turbo_rs::Encoder;
+
+    #[test]
+    fn black_of_fewer_samples_is_refused_by_name() {
+        let pixels = vec![90; 33 * 40 * 4];
+        let decoded = |black| {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
+            let factors = vec![(2, 2), (1, 1), (1, 1), black];
+            let jpeg = encoder.sampling_factors(factors).encode().unwrap();
+            decode(&jpeg, Sink::Buffer(&mut Vec::new()), &mut Tools::default())
+        };
+        assert_eq!(decoded((2, 2)).unwrap().size, [40, 33]);
+        let said = decoded((1, 1)).unwrap_err();
+        assert!(said.contains("fewer samples of black"), "{said}");
     }
 }
