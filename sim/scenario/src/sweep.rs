@@ -134,8 +134,8 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
             // What was measured shortly is measured again with the others.
             *tried = Tried::new(tried.workers);
             is_done = false;
-            let wave = u64::from(tried.workers * world.split_batches * world.lease_splits);
-            let waves = (DECIDING_BATCHES / wave).clamp(WAVES_LONG, WAVES_DECIDING);
+            let waves =
+                (DECIDING_BATCHES / wave(world, tried.workers)).clamp(WAVES_LONG, WAVES_DECIDING);
             let seeds = if waves == WAVES_LONG { SEEDS / 2 } else { SEEDS };
             (0..seeds).for_each(|_| try_count(tried, waves));
         }
@@ -224,6 +224,12 @@ pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
     Measured { workers, batch_time_s }
 }
 
+/// Batches that are at work at a time: counts beyond those that a window lets work are measured alike.
+fn wave(world: &World, workers: u32) -> u64 {
+    let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
+    (lease * u64::from(workers)).min(world.window_batches)
+}
+
 /// A count to hold, and how it is measured.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
@@ -236,8 +242,7 @@ impl Hold {
     fn batch_time_s(&self, scenario: &Scenario, world: &World) -> f64 {
         let world = World { report_noise: 0.0, ..world.clone() };
         let clients = f64::from(world.clients);
-        let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
-        let wave = lease * u64::from(self.workers);
+        let wave = wave(&world, self.workers);
         let warm_up = (2 * wave + 200).max(world.window_batches.min(10 * wave));
         let measured =
             MEASURED_BATCHES.max(self.waves * wave).max(world.window_batches.min(20_000));

@@ -99,6 +99,16 @@ fn the_sweep_finds_the_knee() {
 }
 
 #[test]
+fn counts_beyond_what_a_window_lets_work_are_measured_alike() {
+    let narrow = scenario("[data]\nsplit_batches = 20\nwindow_batches = 150\n");
+    let seven = measure(&narrow, 0, 7);
+    assert!(seven.batch_time_s < 0.97 * measure(&narrow, 0, 5).batch_time_s);
+    for workers in [9, 20, 40] {
+        assert_eq!(measure(&narrow, 0, workers).batch_time_s, seven.batch_time_s);
+    }
+}
+
+#[test]
 fn concurrency_and_deaths_are_accounted_for() {
     let throttled = scenario("[platform]\nconcurrency = 12\nothers = 7\n[run]\nbatches = 4000\n");
     let run = simulate(&throttled, 1, Policy::Fixed(12));

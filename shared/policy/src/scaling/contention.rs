@@ -30,6 +30,8 @@ const BUSY_ERROR: f64 = 0.008;
 /// until those at work are an average.
 const WINDOW_FULL: f64 = 0.03;
 const WINDOWS_FEWEST: f64 = 10.0;
+/// Share of those it keeps busy at most that must be at work for the window to be what some of them wait for.
+const WINDOW_AT_WORK: f64 = 0.5;
 /// What many more workers than a window keeps busy would still gain.
 const WINDOW_MORE: f64 = 0.02;
 /// Share of the count at work below which the others are not there because they find nothing to do.
@@ -142,7 +144,7 @@ fn begin_window(
     state.low = None;
     state.tries = 0;
     state.estimated = None;
-    let workers = below(state, settings, capacity).min(state.target);
+    let workers = below(state, report, settings, capacity).min(state.target);
     if workers == state.target {
         return converge(state, capacity);
     }
@@ -264,7 +266,7 @@ pub(super) fn search(
         let reason = Reason::Stalled { covered: low.covered, from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);
     }
-    let wanted = next_count(state, settings, capacity, &high);
+    let wanted = next_count(state, report, settings, capacity, &high);
     if wanted == workers && is_good {
         return converge(state, capacity);
     }
@@ -279,11 +281,17 @@ fn adds_nothing(fewer: &Point, more: &Point, error: f64) -> bool {
 }
 
 /// The next count to try, or the answer: between the most that are too few and the fewest that are enough.
-fn next_count(state: &State, settings: &Settings, capacity: &Capacity, high: &Point) -> u32 {
+fn next_count(
+    state: &State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+    high: &Point,
+) -> u32 {
     let goal = plateau_goal(state, settings);
     let most = whole(high.workers);
     let Some(low) = state.low else {
-        return below(state, settings, capacity).clamp(1, most);
+        return below(state, report, settings, capacity).clamp(1, most);
     };
     if high.workers - low.workers <= (settings.tolerance() * high.workers).max(1.0) {
         return most;
@@ -296,13 +304,33 @@ fn next_count(state: &State, settings: &Settings, capacity: &Capacity, high: &Po
     whole(wanted.max(low.workers + 1.0)).min(most)
 }
 
+/// Where the window is the limit: 0 if fewer workers would all be at work, 1 if they would be idle for as much of their
+/// time as here. By what further workers brought once two counts tell.
+fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> f64 {
+    let first = Point { workers: state.plateau_at, covered: at_work.workers };
+    // Where most of the window is ready to be taken those that are idle are of no use at all.
+    if here.covered < WINDOW_AT_WORK * state.window_most(report) {
+        0.0
+    } else if first.workers > here.workers {
+        here.gain(&first).clamp(0.0, 1.0)
+    } else {
+        0.5
+    }
+}
+
 /// The count to try below one that is enough, where none is known that is not.
-pub(super) fn below(state: &State, settings: &Settings, capacity: &Capacity) -> u32 {
+pub(super) fn below(
+    state: &State,
+    report: &Report,
+    settings: &Settings,
+    capacity: &Capacity,
+) -> u32 {
     let count = f64::from(state.target);
     if let Some(at_work) = state.at_work {
-        // As many as are to be at work; where the window makes some of them wait, that shows.
-        let goal = plateau_goal(state, settings);
-        return whole(state.crowded(at_work.ray(goal), at_work.workers));
+        let wanted = state.crowded(at_work.ray(plateau_goal(state, settings)), at_work.workers);
+        let here = Point { workers: count, covered: capacity.workers.clamp(1.0, count) };
+        let share = idle_share(state, report, &here, &at_work);
+        return whole(wanted + share * (here.ray(wanted) - wanted));
     }
     let waits = waiting(state);
     let knee = if lacks_work(capacity, count) {
@@ -355,6 +383,29 @@ mod tests {
         let mut state = State { has_parts_of_leases: false, ..of_parts(24) };
         held_back(&mut state, &Report::default(), &settings, &capacity(0.0, 19.6));
         assert_eq!(state.target, 20);
+    }
+
+    #[test]
+    fn fewer_of_those_that_wait_for_the_window_are_idle_too() {
+        let report = Report { lease_batches: 20, ..Report::default() };
+        let tried = |leases: f64, target: u32, at_work: f64, plateau_at: f64| {
+            let at_work_first = Point { workers: 5.0, covered: 0.5 };
+            let state = State {
+                target,
+                window_batches: 20.0 * leases,
+                plateau: Some(0.515),
+                plateau_at,
+                at_work: Some(at_work_first),
+                ..State::default()
+            };
+            below(&state, &report, &Settings::default(), &capacity(0.5, at_work))
+        };
+        // Five of eight are at work: five to eight do as much.
+        assert_eq!(tried(9.0, 8, 5.0, 8.0), 7);
+        // A seventh brought nothing: five do.
+        assert_eq!(tried(9.0, 7, 5.0, 8.0), 5);
+        // Five of many leases: the others are ready and not taken.
+        assert_eq!(tried(40.0, 8, 5.0, 8.0), 5);
     }
 
     #[test]

@@ -40,6 +40,10 @@ const FEW_REPORTS: u32 = 3;
 /// standard deviations of the quotient of two single reports.
 const UNSEEN: f64 = 1.6;
 
+/// Share of all batches that lie untaken, and of its step that the trainer waits, from which on they pile up.
+const PILE: f64 = 0.1;
+const PILE_STALL: f64 = 0.2;
+
 /// While there is only an estimate, follows what a worker takes by itself: what it waits for others
 /// at what they share does not count.
 pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, wave: u32) {
@@ -116,6 +120,14 @@ fn between_batches_s(report: &Report) -> Option<f64> {
     is_exact.then(|| report.workers * report.batch_time_s() / f64::from(report.clients.max(1)))
 }
 
+/// Whether more is made than the trainer takes though it waits: then what lies between is the limit, and further workers
+/// would only make the pile grow.
+fn piles_up(report: &Report) -> bool {
+    let at_work = (report.workers + 1.0) * report.lease();
+    let waiting = report.ahead_batches as f64 - at_work;
+    report.stall_s > PILE_STALL * report.step_s && waiting > PILE * report.batches as f64
+}
+
 /// The first target: what a worker takes over what the trainer takes. After a change of mode it does not
 /// wait until all of before the change has arrived.
 pub(super) fn starting(
@@ -155,7 +167,10 @@ pub(super) fn starting(
     }
     state.estimated = Some(0);
     state.phase = Phase::Scaling;
-    let wanted = estimated(state, report, settings);
+    let wanted = match piles_up(report) {
+        true => workers,
+        false => estimated(state, report, settings),
+    };
     // Of a few workers one more or less is a decision of its own: they are worth two more reports.
     if wanted > 1 && wanted <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
         state.phase = Phase::Starting;
@@ -227,4 +242,25 @@ fn following_least(state: &State, age: u32, has_fresh: bool) -> f64 {
     let step_error = error(&state.step, state.step.samples);
     let (errors, least) = if age <= FOLLOWING_REPORTS { FOLLOWING } else { FOLLOWING_LATE };
     (errors * step_error.hypot(work_error)).max(least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pile_before_a_trainer_that_waits_asks_for_no_more_workers() {
+        let report = |ahead_batches: u64, stall_s: f64| Report {
+            batches: 300,
+            ahead_batches,
+            stall_s,
+            step_s: 0.1,
+            lease_batches: 19,
+            workers: 1.0,
+            ..Report::default()
+        };
+        assert!(piles_up(&report(200, 0.06)));
+        assert!(!piles_up(&report(200, 0.0)), "nobody waits");
+        assert!(!piles_up(&report(38, 0.06)), "a lease at work and one that just came");
+    }
 }

@@ -220,7 +220,7 @@ fn too_few(
         state.high = Some(high);
         state.low = None;
         state.tries = 0;
-        let wanted = below(state, settings, capacity).min(whole(high.workers));
+        let wanted = below(state, report, settings, capacity).min(whole(high.workers));
         let reason = Reason::Contention { from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);
     }

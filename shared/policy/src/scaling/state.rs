@@ -166,10 +166,11 @@ impl State {
     }
 
     /// Takes in how far workers may be ahead, where that shows: nothing is ever further ahead than the window, and where it
-    /// is full something is.
+    /// is full something is. A report comes right after a delivery, which may just have made room for one lease.
     pub(super) fn observe_window(&mut self, report: &Report) {
         if report.window_full > BACKPRESSURE || self.window_batches > 0.0 {
-            self.window_batches = self.window_batches.max(report.ahead_batches as f64);
+            let room = report.lease() * f64::from(report.claimable.min(1));
+            self.window_batches = self.window_batches.max(report.ahead_batches as f64 + room);
             self.has_parts_of_leases |= report.workers > self.window_leases(report) + 0.5;
         }
     }
@@ -255,6 +256,21 @@ mod tests {
         state.since_move_s = 17.0;
         assert!(state.times_are_new(&report));
         assert!(!state.times_are_new(&Report { worker: None, ..report }));
+    }
+
+    #[test]
+    fn a_place_that_was_just_freed_is_of_the_window() {
+        // Room for nine leases; where reports and leases end together one of them is free at every report.
+        let report = Report {
+            window_full: 0.9,
+            ahead_batches: 160,
+            claimable: 1,
+            lease_batches: 20,
+            ..Report::default()
+        };
+        let mut state = State::default();
+        state.observe_window(&report);
+        assert!((state.window_most(&report) - 0.86 * 9.0).abs() < 1e-9);
     }
 
     #[test]
