@@ -456,7 +456,7 @@ pub struct PlanArgs {
     #[arg(long)]
     pub data: Option<String>,
     /// Records to run
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = crate::sample::ELEMENTS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub sample: u32,
     /// Records of an epoch [default: as many as the files' bytes tell]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]

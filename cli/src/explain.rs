@@ -11,9 +11,6 @@ use gristmill_pipeline::{
 use serde_json::{Value, json};
 use std::{fmt::Write, path::Path};
 
-/// Elements that are looked at unless told how many.
-const SAMPLE: u32 = 300;
-
 pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
     let (measured, sampled) = match (args.data.as_deref(), args.sample) {
@@ -21,7 +18,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
         (data, most) => {
             let dir = args.pipeline.parent().unwrap_or(Path::new("."));
             let data = sample::places(&pipeline, data, dir)?;
-            sample::measure((&pipeline, &assets), &data, most.unwrap_or(SAMPLE))?
+            sample::measure((&pipeline, &assets), &data, most.unwrap_or(sample::ELEMENTS))?
         }
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);

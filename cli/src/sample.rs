@@ -16,6 +16,9 @@ use std::{
     time::Duration,
 };
 
+/// Elements that are looked at unless told how many.
+pub const ELEMENTS: u32 = 300;
+
 /// Most bytes of a file that are read for it.
 const MAX_BYTES: u64 = 512 << 20;
 

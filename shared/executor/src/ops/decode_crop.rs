@@ -30,30 +30,27 @@ impl DecodeAndCrop {
     /// Decodes all of it first: for images that are not decoded by window.
     fn whole(
         &self,
-        input: View<'_>,
+        bytes: &[u8],
+        image: &mut Vec<u8>,
         output: Sink<'_>,
         tools: &mut Tools,
         draw: &mut Draw,
     ) -> Result<Made, String> {
-        let mut image = std::mem::take(&mut tools.image);
-        let decoded = decode(input.bytes, Sink::Buffer(&mut image), tools);
-        let made = decoded.and_then(|Made { bytes, size }| {
-            self.crop.run(View { bytes: &image[..bytes], size }, output, tools, draw)
-        });
-        tools.image = image;
-        made
+        let Made { bytes, size } = decode(bytes, Sink::Buffer(image), tools)?;
+        self.crop.run(View { bytes: &image[..bytes], size }, output, tools, draw)
     }
 
-    /// Decodes the window into `image` and resizes it.
+    /// Decodes the window alone and resizes it.
     fn window(
         &self,
-        jpeg: &[u8],
-        frame: &Frame<'_>,
-        window: Window,
+        (jpeg, frame): (&[u8], &Frame<'_>),
         image: &mut Vec<u8>,
         output: Sink<'_>,
         tools: &mut Tools,
+        draw: &mut Draw,
     ) -> Result<Made, String> {
+        let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
+        let window = self.crop.window(size, draw);
         let range = |start: u32, length: u32| start as usize..(start + length) as usize;
         let (x, y) = (range(window.left, window.width), range(window.top, window.height));
         let size = [y.len(), x.len()];
@@ -78,13 +75,11 @@ impl Transform for DecodeAndCrop {
         tools: &mut Tools,
         draw: &mut Draw,
     ) -> Result<Made, String> {
-        let Some(frame) = Frame::find(input.bytes) else {
-            return self.whole(input, output, tools, draw);
-        };
-        let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
-        let window = self.crop.window(size, draw);
         let mut image = std::mem::take(&mut tools.image);
-        let made = self.window(input.bytes, &frame, window, &mut image, output, tools);
+        let made = match Frame::find(input.bytes) {
+            Some(frame) => self.window((input.bytes, &frame), &mut image, output, tools, draw),
+            None => self.whole(input.bytes, &mut image, output, tools, draw),
+        };
         tools.image = image;
         made
     }
