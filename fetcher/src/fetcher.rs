@@ -8,7 +8,7 @@ use crate::{
     ledger::{Ledger, Place},
     local::{self, LocalStore},
     poller::Poller,
-    progress::Progress,
+    progress::{Felt, Progress},
     waits::{StageClock, Waits},
 };
 use gristmill_executor::{Finisher, user::Operators};
@@ -243,12 +243,15 @@ impl Fetcher {
         let assembled = self.take().await?;
         self.asked = None;
         self.wait_began = None;
-        self.waits.add(&began, &self.stages.read(self.ports.clock.monotonic()));
+        let waits = self.stages.read(self.ports.clock.monotonic()).since(&began);
+        self.waits += waits;
         match assembled {
             Assembled::Batch { batch, .. } => {
                 let now = self.ports.clock.monotonic();
                 let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
-                self.progress.handed_over((since_last, now - asked), queued);
+                let fetching = waits.fetch + waits.decode;
+                self.progress
+                    .handed_over(Felt { since_last, waited: now - asked, fetching }, queued);
                 self.last_batch = Some((batch.epoch, batch.g));
                 self.report_if_due();
                 if self.visitation == Visitation::AtMostOnce {

@@ -46,6 +46,17 @@ struct Inner {
     mode_from: Option<Epoch>,
 }
 
+/// What a trainer felt of one batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Felt {
+    /// Time since the batch before.
+    pub since_last: Duration,
+    /// Part of it spent waiting.
+    pub waited: Duration,
+    /// Part of that in which its split was committed: it was on its way here.
+    pub fetching: Duration,
+}
+
 /// What the next report will be made of.
 #[derive(Debug, Default)]
 struct Gathering {
@@ -54,6 +65,7 @@ struct Gathering {
     batches: u64,
     time: Duration,
     waited: Duration,
+    fetching: Duration,
     polls: u32,
     full_polls: u32,
     queue_batches: u64,
@@ -134,7 +146,8 @@ impl Progress {
     }
 
     /// A batch is handed to the trainer.
-    pub fn handed_over(&self, (since_last, waited): (Duration, Duration), queue_batches: usize) {
+    pub fn handed_over(&self, felt: Felt, queue_batches: usize) {
+        let Felt { since_last, waited, fetching } = felt;
         let mut inner = self.lock();
         inner.batches += 1;
         inner.queue_batches = u32::try_from(queue_batches).unwrap_or(u32::MAX);
@@ -144,6 +157,7 @@ impl Progress {
         report.batches += 1;
         report.time += since_last;
         report.waited += waited.min(since_last);
+        report.fetching += fetching.min(waited).min(since_last);
     }
 
     /// Every split before `place` is taken in: it is in this host's memory, or with the trainer.
@@ -270,7 +284,7 @@ impl Progress {
         }
         inner.soon = false;
         let batches = inner.batches;
-        let Gathering { time, waited, polls, cost, ready_batches, .. } = inner.report;
+        let Gathering { time, waited, fetching, polls, cost, ready_batches, .. } = inner.report;
         let gathered = std::mem::take(&mut inner.report);
         let (n, polls) = (gathered.batches as f64, f64::from(polls));
         let per_batch = |seconds: f64| seconds / ready_batches;
@@ -283,6 +297,7 @@ impl Progress {
             batches,
             step_s: time.saturating_sub(waited).as_secs_f64() / n,
             stall_s: waited.as_secs_f64() / n,
+            fetch_stall_s: fetching.as_secs_f64() / n,
             queue_batches: gathered.queue_batches as f64 / polls,
             ahead_batches: gathered.ahead_batches,
             lease_batches: gathered.lease_batches,
@@ -315,7 +330,11 @@ impl Progress {
 mod tests {
     use super::*;
 
-    const TIMES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(10));
+    const TIMES: Felt = Felt {
+        since_last: Duration::from_millis(50),
+        waited: Duration::from_millis(10),
+        fetching: Duration::from_millis(4),
+    };
 
     fn begun() -> Progress {
         let progress = Progress::new((0, 0));
@@ -395,6 +414,7 @@ mod tests {
         let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
         assert_eq!((report.batches, report.ahead_batches), (10, 8));
         assert!(close(report.step_s, 0.04) && close(report.stall_s, 0.01), "{report:?}");
+        assert!(close(report.fetch_stall_s, 0.004), "{report:?}");
         assert!(close(report.queue_batches, 6.0) && close(report.workers, 3.0), "{report:?}");
         let worker = report.worker.unwrap();
         assert!(close(worker.source_s, 0.01) && close(worker.compute_s, 0.1), "{worker:?}");

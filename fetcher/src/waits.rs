@@ -1,6 +1,7 @@
 //! What a waiting trainer waits for.
 
 use std::{
+    ops::AddAssign,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -44,12 +45,23 @@ impl Waits {
         }
     }
 
-    /// With what passed between two readings of the clock.
-    pub(crate) fn add(&mut self, before: &Waits, after: &Waits) {
-        self.unclaimed += after.unclaimed.saturating_sub(before.unclaimed);
-        self.working += after.working.saturating_sub(before.working);
-        self.fetch += after.fetch.saturating_sub(before.fetch);
-        self.decode += after.decode.saturating_sub(before.decode);
+    /// What passed since another reading of the clock.
+    pub(crate) fn since(&self, before: &Waits) -> Waits {
+        Waits {
+            unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
+            working: self.working.saturating_sub(before.working),
+            fetch: self.fetch.saturating_sub(before.fetch),
+            decode: self.decode.saturating_sub(before.decode),
+        }
+    }
+}
+
+impl AddAssign for Waits {
+    fn add_assign(&mut self, more: Waits) {
+        self.unclaimed += more.unclaimed;
+        self.working += more.working;
+        self.fetch += more.fetch;
+        self.decode += more.decode;
     }
 }
 
@@ -118,8 +130,7 @@ mod tests {
         clock.enter(Stage::Decode, s(20));
         let after = clock.read(s(22));
         assert_eq!((after.unclaimed, after.working), (s(1), s(3)));
-        let mut waits = Waits::default();
-        waits.add(&before, &after);
+        let waits = after.since(&before);
         assert_eq!((waits.fetch, waits.decode, waits.total()), (s(5), s(2), s(7)));
         // A clock that goes back costs nothing.
         assert_eq!(clock.read(s(1)), after);

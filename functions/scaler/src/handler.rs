@@ -210,6 +210,7 @@ fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -
         clients: 1,
         step_s: report.step_s,
         stall_s: report.stall_s,
+        fetch_stall_s: report.fetch_stall_s,
         queue_batches: report.queue_batches,
         ahead_batches: report.ahead_batches,
         lease_batches: report.lease_batches,

@@ -31,6 +31,7 @@ impl Ideal {
             clients: 1,
             step_s: self.step_s,
             stall_s: stall_s.max(0.0),
+            fetch_stall_s: 0.0,
             queue_batches: self.queue,
             ahead_batches: self.queue as u64 + u64::from(workers),
             lease_batches: 1,
@@ -272,16 +273,17 @@ fn any_number() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn any_report()(
-        numbers in proptest::array::uniform8(any_number()),
+        numbers in proptest::array::uniform9(any_number()),
         counts in proptest::array::uniform7(prop_oneof![0..2_000u32, any::<u32>()]),
         batches in prop_oneof![0..100_000u64, any::<u64>()],
         has_worker in any::<bool>(),
     ) -> Report {
-        let [step_s, stall_s, queue_batches, window_full, workers, source_s, compute_s, at_s] = numbers;
+        let [step_s, stall_s, fetch_stall_s, queue_batches, window_full, workers, source_s, compute_s, at_s]
+            = numbers;
         let [clients, outstanding, throttled, mode, claimable, lease_batches, ahead] = counts;
         let worker = has_worker.then_some(WorkerTimes { source_s, compute_s, put_s: source_s });
         Report {
-            batches, clients, step_s, stall_s, queue_batches, ahead_batches: u64::from(ahead),
+            batches, clients, step_s, stall_s, fetch_stall_s, queue_batches, ahead_batches: u64::from(ahead),
             lease_batches, claimable, window_full, workers, outstanding, throttled, worker,
             mode: mode % 3, at_s,
         }

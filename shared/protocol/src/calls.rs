@@ -382,6 +382,8 @@ pub struct TrainingReport {
     pub step_s: f64,
     /// Mean time it waited for one.
     pub stall_s: f64,
+    /// Part of that in which the batch was committed, and on its way to the trainer.
+    pub fetch_stall_s: f64,
     /// Batches fetched or ready, and not taken; mean over the polls.
     pub queue_batches: f64,
     /// Batches handed out to workers or ready, and not delivered, at the latest poll.

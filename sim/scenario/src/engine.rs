@@ -331,9 +331,9 @@ impl<'s> Engine<'s> {
     /// The trainer takes its next batches; true when a report is due.
     fn take(&mut self) -> bool {
         let clients = self.world.clients;
-        let stall_s = self.trainer.take(self.now_s, &self.world);
+        let stall = self.trainer.take(self.now_s, &self.world);
         self.splits.deliver(u64::from(clients));
-        self.meter.taken(stall_s, self.trainer.step_s(), self.splits.ready());
+        self.meter.taken(&stall, self.trainer.step_s(), self.splits.ready());
         let next = self.scenario.phases.get(self.phase + 1);
         if let Some(next) = next.filter(|next| self.splits.delivered() >= next.from_batch) {
             let window_batches = self.world.window_batches;
@@ -358,6 +358,7 @@ impl<'s> Engine<'s> {
             clients: world.clients,
             step_s: noisy(meter.step_s / rounds),
             stall_s: noisy(meter.stall_s / rounds),
+            fetch_stall_s: noisy(meter.fetch_stall_s / rounds),
             queue_batches: noisy(meter.queue / rounds),
             ahead_batches: self.splits.ahead(),
             lease_batches: world.split_batches * world.lease_splits,

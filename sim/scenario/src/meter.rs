@@ -1,5 +1,6 @@
 //! Sums between two reports: what a fetcher and a coordinator measure.
 
+use crate::trainer::Stall;
 use gristmill_policy::scaling::WorkerTimes;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -8,6 +9,7 @@ pub(crate) struct Meter {
     pub rounds: u32,
     pub step_s: f64,
     pub stall_s: f64,
+    pub fetch_stall_s: f64,
     /// Sum of the queue's length at each take.
     pub queue: f64,
     /// Invocations refused.
@@ -28,9 +30,10 @@ impl Meter {
         }
     }
 
-    pub fn taken(&mut self, stall_s: f64, step_s: f64, ready: u64) {
+    pub fn taken(&mut self, stall: &Stall, step_s: f64, ready: u64) {
         self.rounds += 1;
-        self.stall_s += stall_s;
+        self.stall_s += stall.all_s;
+        self.fetch_stall_s += stall.fetch_s;
         self.step_s += step_s;
         self.queue += ready as f64;
     }

@@ -5,12 +5,25 @@ use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Trainer {
-    /// When each batch that is next in order is on the host.
-    arrivals: VecDeque<f64>,
+    /// When each batch that is next in order was made, and when it is on the host.
+    arrivals: VecDeque<Arrival>,
     ingest: Server,
     noise: Noise,
     free_s: f64,
     step_s: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Arrival {
+    made_s: f64,
+    at_s: f64,
+}
+
+/// How long a trainer waited, and for how much of that its batch was on the way to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stall {
+    pub all_s: f64,
+    pub fetch_s: f64,
 }
 
 impl Trainer {
@@ -23,23 +36,25 @@ impl Trainer {
     pub fn arrived(&mut self, batches: u64, now_s: f64, world: &World) {
         for _ in 0..batches {
             let at_s = self.ingest.serve(now_s, world.batch_bytes, world.ingest_per_s);
-            self.arrivals.push_back(at_s);
+            self.arrivals.push_back(Arrival { made_s: now_s, at_s });
         }
     }
 
     /// When it will take its next batches; infinite while they are not committed.
     pub fn next_take_s(&self, world: &World) -> f64 {
         let last = self.arrivals.get(world.clients as usize - 1);
-        last.map_or(f64::INFINITY, |at_s| at_s.max(self.free_s))
+        last.map_or(f64::INFINITY, |last| last.at_s.max(self.free_s))
     }
 
-    /// Takes a batch for each client; returns how long they waited, in seconds.
-    pub fn take(&mut self, now_s: f64, world: &World) -> f64 {
-        self.arrivals.drain(..world.clients as usize);
-        let stall_s = (now_s - self.free_s).max(0.0);
+    /// Takes a batch for each client, which must be there.
+    pub fn take(&mut self, now_s: f64, world: &World) -> Stall {
+        let last = self.arrivals.drain(..world.clients as usize).next_back();
+        let made_s = last.map_or(now_s, |last| last.made_s);
+        let all_s = (now_s - self.free_s).max(0.0);
+        let fetch_s = (now_s - made_s.max(self.free_s)).max(0.0);
         self.step_s = world.step_s * self.noise.factor(world.step_noise);
         self.free_s = now_s + self.step_s;
-        stall_s
+        Stall { all_s, fetch_s }
     }
 
     /// What the latest step takes.

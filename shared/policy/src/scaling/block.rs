@@ -1,9 +1,10 @@
 //! Settled reports of one count, summed up: what share of the demand its workers cover.
 //!
-//! Capacity over demand is (1 - f)(1 + x): f the share of its time the trainer waited, x the batches that
-//! more were handed out for each one delivered: what workers hold stays the same, so it is what the
-//! queue grew by, and it is counted exactly. x is the slope of a regression line, whose residuals say how far to
-//! trust it: splits arrive in bursts, and all workers of a count at first together.
+//! Capacity over demand is the batches that were handed out for each that the trainer would have taken had it never waited:
+//! what workers hold stays the same, so it is what they made, and it is counted exactly; what would have been taken is
+//! what was, and a small correction for the share of its time the trainer waited. It is the slope of a regression
+//! line, whose residuals say how far to trust it: splits arrive in bursts, and all workers of a count at first together. What
+//! is handed out goes on while the trainer waits for one worker (that is slow, or died), so that this moves nothing.
 //!
 //! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
 //! with the weight its error allows, unless they contradict each other: then what was measured counts.
@@ -17,10 +18,16 @@ const UNSEEN: f64 = 0.01;
 /// block; and of several waves, for that to the power of 1.5: a saw tooth alone would fall with the square.
 const WAVE: f64 = 0.25;
 const WAVES: f64 = 0.4;
-/// Where the queue is empty the slope's residuals are too; below this share of the demand nothing is
+/// Where nothing varies the residuals are zero; below this share of the demand nothing is
 /// told apart by it.
 const SLOPE_FLOOR: f64 = 0.003;
 
+/// Share of its time that a trainer waits from which on it matters what for.
+const STALL_TELLS: f64 = 0.05;
+/// Share of what is taken by which more must be made for it to pile up.
+const PILE: f64 = 0.02;
+/// Workers that make so many times what is wanted are too many, whatever the number.
+const MADE_MOST: f64 = 11.0;
 /// Standard error of what others are compared with, relative to it: a third of the tolerance.
 const EXACT: f64 = 0.01;
 
@@ -34,9 +41,12 @@ pub(super) struct Block {
     pub to_batch: u64,
     step_s: f64,
     stall_s: f64,
+    fetch_stall_s: f64,
     workers: f64,
     full: f64,
-    ahead: Line,
+    /// Batches that the trainer would have taken had it never waited; and over these, all that were handed out.
+    wanted: f64,
+    made: Line,
     work_s: f64,
     shared_s: f64,
     work_reports: u32,
@@ -142,18 +152,23 @@ impl Capacity {
 }
 
 impl Block {
-    pub fn add(&mut self, report: &Report, from_batch: u64) {
+    /// Takes in a report on what was delivered since `from_batch`, or since the report before; a step takes `step_s`.
+    pub fn add(&mut self, report: &Report, from_batch: u64, step_s: f64) {
         if self.reports == 0 {
             self.from_batch = from_batch;
+            self.to_batch = from_batch;
         }
+        let taken = report.batches.saturating_sub(self.to_batch) as f64;
+        self.wanted += taken * (1.0 + report.stall_s / step_s.max(1e-9));
+        let delivered = report.batches.saturating_sub(self.from_batch);
+        self.made.add(self.wanted, delivered as f64 + report.ahead_batches as f64);
         self.reports += 1;
         self.to_batch = report.batches;
         self.step_s += report.step_s;
         self.stall_s += report.stall_s;
+        self.fetch_stall_s += report.fetch_stall_s;
         self.workers += report.workers;
         self.full += report.window_full;
-        // Counted where the queue's length is measured; what is at work is the same all the time.
-        self.ahead.add(report.batches as f64, report.ahead_batches as f64);
         if let Some(work_s) = report.worker_batch_s() {
             self.work_s += work_s;
             self.shared_s += report.worker_times().map_or(0.0, |times| times.shared_s());
@@ -178,24 +193,24 @@ impl Block {
 
     /// None before there are three reports.
     pub fn capacity(&self, times: &Times) -> Option<Capacity> {
-        let (slope, slope_error) = self.ahead.slope()?;
+        let (made, made_error) = self.made.slope()?;
         let reports = f64::from(self.reports);
         let stall = self.stall_s / (self.step_s + self.stall_s);
         if !stall.is_finite() {
             return None;
         }
+        let measured = made.clamp(1e-6, MADE_MOST);
         // Stall and step are measured apart, each with its own error.
         let noise = times.step_sigma * std::f64::consts::SQRT_2 / reports.sqrt();
         let waves = self.batches() as f64 / times.generation.max(1.0);
         let wave = (WAVE / waves).min(WAVES / waves.powf(1.5));
-        // The trainer eats and waits once a wave; the last one may have been cut anywhere.
-        let stall_error = stall * (1.0 - stall) * noise.hypot(wave);
-        // A queue cannot grow by more than is made, nor shrink by more than is taken.
-        let growth = slope.clamp(-1.0, 10.0);
-        let growth_error = slope_error.max(SLOPE_FLOOR).hypot(wave);
-        let piles_up = |certain: f64| stall > 0.05 && growth > (certain * growth_error).max(0.02);
-        let measured = ((1.0 - stall) * (1.0 + growth)).max(1e-6);
-        let error = stall_error.hypot(growth_error * (1.0 - stall));
+        let taken = 1.0 - stall;
+        let error =
+            (stall * taken * noise).hypot(made_error.max(SLOPE_FLOOR * taken)).hypot(wave * taken);
+        // More is made than taken. Behind a worker that died it is too; but that batch is not on its way.
+        let is_fetch = stall > STALL_TELLS && self.fetch_stall_s > 0.5 * self.stall_s;
+        let piles_up =
+            |certain: f64| is_fetch && measured - taken > (certain * error).max(PILE * taken);
         let by_times = self.by_times(times).filter(|(timed, timed_error)| {
             (timed - measured).abs() < 2.5 * timed_error.hypot(error)
         });
@@ -251,5 +266,65 @@ impl Block {
         let covered = self.workers / reports * step_s / (work_s * times.clients);
         let error = covered * step_error.hypot(work_error).hypot(UNSEEN);
         (covered.is_finite() && covered > 0.0).then_some((covered, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+
+    const STEP_S: f64 = 0.1;
+
+    /// Reports of 100 batches each: how long the trainer waited in it, for each batch, and how many were ahead after it.
+    fn capacity(reports: &[(f64, u64)], fetch_share: f64) -> Capacity {
+        let mut block = Block::default();
+        let mut batches = 0;
+        for &(stall_s, ahead_batches) in reports {
+            let from_batch = batches;
+            batches += 100;
+            let report = Report {
+                batches,
+                step_s: STEP_S,
+                stall_s,
+                fetch_stall_s: stall_s * fetch_share,
+                ahead_batches,
+                workers: 20.0,
+                lease_batches: 8,
+                ..Report::default()
+            };
+            block.add(&report, from_batch, STEP_S);
+        }
+        let typical = Typical { mean_s: STEP_S, error_s: 0.001 };
+        let times = Times {
+            clients: 1.0,
+            generation: 160.0,
+            step_sigma: 0.05,
+            work_sigma: 0.1,
+            step: typical,
+            compute: None,
+        };
+        block.capacity(&times).unwrap()
+    }
+
+    #[test]
+    fn a_wait_for_one_worker_says_nothing_of_the_others() {
+        // 20 workers make exactly what is wanted. One dies: for 15 s nothing can be delivered, while the others go on.
+        let mut reports = [(0.0, 160); 20];
+        reports[19] = (0.15, 310);
+        let seen = capacity(&reports, 0.0);
+        assert!((seen.covered - 1.0).abs() < 0.02, "{seen:?}");
+        assert!(!seen.downstream && !seen.may_be_downstream, "{seen:?}");
+    }
+
+    #[test]
+    fn what_piles_up_on_its_way_to_a_trainer_that_waits_is_not_for_want_of_workers() {
+        // A third of the time is spent waiting, and a quarter more is made than taken.
+        let reports: Vec<(f64, u64)> = (1..=20).map(|i| (0.05, 160 + 25 * i)).collect();
+        let seen = capacity(&reports, 0.9);
+        assert!(seen.downstream, "{seen:?}");
+        assert!((seen.covered - 1.25 / 1.5).abs() < 0.01, "{seen:?}");
+        assert!(!capacity(&reports, 0.1).downstream, "it waits for workers");
     }
 }

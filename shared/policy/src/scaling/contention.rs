@@ -69,11 +69,8 @@ pub(super) fn held_back(
         true => capacity.workers.clamp(1.0, count),
         false => busy(capacity, count),
     };
-    // Where fewer workers find larger parts of leases, less of a window is at work: a count that was too few is not tried
-    // again, though no more than that are busy.
-    let had_too_few = state.low.filter(|_| !waits && state.has_parts_of_leases);
-    let too_few = had_too_few.map_or(0.0, |low| low.ray(settings.goal()));
-    let enough = whole((busy * settings.goal()).max(too_few)).min(workers);
+    let known = if waits { 0.0 } else { state.above_low(busy, settings) };
+    let enough = whole((busy * settings.goal()).max(known)).min(workers);
     let window_most = state.window_most(report);
     let is_of_window = (window_most - count).abs() < (0.03 * count).max(1.5);
     let idle = match waits && is_full {
@@ -451,7 +448,7 @@ mod tests {
             let mut state = State { target: 27, need: 19.0, ..State::default() };
             let worker = Some(WorkerTimes { source_s: shared_s, compute_s: 1.0, put_s: 0.0 });
             (0..REPORTS_MOST).for_each(|i| {
-                state.block.add(&Report { worker, ..Report::default() }, u64::from(i));
+                state.block.add(&Report { worker, ..Report::default() }, u64::from(i), 0.1);
             });
             state.alone_shared_s = Some(0.1);
             state.low = Some(Point { workers: 21.0, covered: 0.78 });

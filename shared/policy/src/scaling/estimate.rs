@@ -1,7 +1,7 @@
 //! The first target, from the times of one worker and of the trainer; and its renewals until it is measured.
 
 use super::{
-    Phase, Reason, Report, Settings, State,
+    Phase, Reason, Report, Settings, State, WorkerTimes,
     capacity::{Point, whole},
     load::rescale,
     target::move_to,
@@ -27,8 +27,8 @@ const FRESH_LATE: u32 = 40;
 /// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
 const FRESH_FEWEST: u32 = 2;
 
-/// After a change of load: how much longer a worker takes than alone where it waits for others for certain, and the
-/// reports of it that tell how many would not.
+/// How much longer a worker takes than alone where it waits for others for certain; and after a change of load the reports
+/// of it that tell how many would not.
 const MEETING: f64 = 1.2;
 const KNEE_FEWEST: u32 = 3;
 
@@ -70,13 +70,24 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
             let wave = if is_new_work { wave } else { 0 };
             state.fresh.add_of_waves(times.compute_s + shared_s, wave);
         }
-        let waiting = times.total_s() / (times.compute_s + times.shared_s().min(alone_s));
+        let waiting = waiting(&times, alone_s);
         // Right after a move all begin together, and meet once.
         if is_current && state.is_following && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
             state.knee.add(report.workers / waiting);
         }
     }
+}
+
+/// How many times as long as without the others a worker takes.
+fn waiting(times: &WorkerTimes, alone_s: f64) -> f64 {
+    times.total_s() / (times.compute_s + times.shared_s().min(alone_s))
+}
+
+/// Whether workers wait for each other for certain.
+fn meet(state: &State, report: &Report) -> bool {
+    let waits = |(times, alone_s): (WorkerTimes, f64)| waiting(&times, alone_s) > MEETING;
+    report.worker_times().zip(state.alone_shared_s).is_some_and(waits)
 }
 
 /// The count that times ask for, as far as a limit that is known lets it work.
@@ -215,6 +226,10 @@ pub(super) fn renew(
     let count = estimated_workers(state, report, settings);
     let wanted = whole(count);
     let target = f64::from(state.target);
+    if !state.is_following && wanted > state.target && meet(state, report) {
+        // What they share is the limit: it is measured here as well as with more of them.
+        return None;
+    }
     let (difference, fewest) = match state.is_following {
         // A count is rounded up: half of one on average.
         true => ((count - (target - 0.5)).abs(), 0.0),
@@ -262,5 +277,17 @@ mod tests {
         assert!(piles_up(&report(200, 0.06)));
         assert!(!piles_up(&report(200, 0.0)), "nobody waits");
         assert!(!piles_up(&report(38, 0.06)), "a lease at work and one that just came");
+    }
+
+    #[test]
+    fn workers_that_take_longer_than_alone_at_what_they_share_meet() {
+        let state = State { alone_shared_s: Some(0.2), ..State::default() };
+        let report = |source_s: f64| {
+            let times = WorkerTimes { source_s, compute_s: 1.0, put_s: 0.0 };
+            Report { worker: Some(times), ..Report::default() }
+        };
+        assert!(meet(&state, &report(0.6)));
+        assert!(!meet(&state, &report(0.3)), "by noise");
+        assert!(!meet(&State::default(), &report(0.6)), "nobody was alone");
     }
 }

@@ -2,12 +2,16 @@
 
 use super::{
     Phase, Reason, Report, Settings, State, block::Block, capacity::whole, crowd::Crowd,
-    estimate::estimated, target::move_to, tracker::Tracker,
+    estimate::estimated, state::Doubt, target::move_to, thresholds::BACKPRESSURE, tracker::Tracker,
 };
 
 /// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
 /// capacity measured.
 const CHANGED: f64 = 0.2;
+/// The same of workers that seem faster behind a full window: they leave and come back, and it may be others that do.
+const FASTER_BEHIND_WINDOW: f64 = 0.35;
+/// Reports in which a change that was noticed may turn out to be large.
+const DOUBT_REPORTS: u32 = 4;
 /// A best that covers less than this is a limit of its own; more may be deaths or a window for moments.
 const PLATEAU_LOW: f64 = 0.9;
 
@@ -19,14 +23,8 @@ pub(super) fn load_changed(
     step_before: Option<f64>,
     work_before: Option<f64>,
 ) -> Option<Reason> {
-    let distance = |before: f64, after: f64| (after / before).ln().abs();
     let step_before = step_before.filter(|before| distance(*before, state.step.mean) > CHANGED);
-    // What a move of the target explains is none: workers wait for each other in proportion at most.
-    let moved = state
-        .of_load
-        .map_or(0.0, |of_load| distance(f64::from(of_load.target), f64::from(state.target)));
-    let work_before =
-        work_before.filter(|before| distance(*before, state.work.mean) > CHANGED + moved);
+    let work_before = work_change(state, report, work_before);
     if step_before.is_none() && work_before.is_none() {
         return None;
     }
@@ -72,6 +70,33 @@ pub(super) fn load_changed(
         }
     }
     Some(move_to(state, report, settings, wanted, reason))
+}
+
+/// How much two durations differ, in logarithm.
+fn distance(before: f64, after: f64) -> f64 {
+    (after / before).ln().abs()
+}
+
+/// What workers took before, where they are faster or slower by more than comes without a change of load. Where it is less
+/// the next reports may tell: in the first the splits of before are mixed with those of after.
+fn work_change(state: &mut State, report: &Report, noticed: Option<f64>) -> Option<f64> {
+    if let Some(before_s) = noticed {
+        state.doubt = Some(Doubt { before_s, reports: DOUBT_REPORTS });
+    }
+    // Right after a move there is no average yet.
+    let Doubt { before_s, reports } = state.doubt.filter(|_| state.work.samples >= 2)?;
+    let after_s = state.work.mean;
+    let noise = match report.window_full > BACKPRESSURE && after_s < before_s {
+        true => FASTER_BEHIND_WINDOW,
+        false => CHANGED,
+    };
+    // What a move of the target explains is none: workers wait for each other in proportion at most.
+    let moved = state
+        .of_load
+        .map_or(0.0, |of_load| distance(f64::from(of_load.target), f64::from(state.target)));
+    let has_changed = distance(before_s, after_s) > noise + moved;
+    state.doubt = (!has_changed && reports > 1).then_some(Doubt { before_s, reports: reports - 1 });
+    has_changed.then_some(before_s)
 }
 
 /// What was learnt, restated for a step that is `ratio` times as long.
@@ -156,6 +181,7 @@ mod tests {
             State { target: 80, need: 90.0, need_step_s: 0.1, of_load, ..State::default() };
         state.step.add(0.1);
         state.work.add(work_s);
+        state.work.add(work_s);
         (state, Report { batches: 5_000, clients: 1, ..Report::default() })
     }
 
@@ -175,6 +201,43 @@ mod tests {
         let before = state;
         let reason = load_changed(&mut state, &report, &Settings::default(), None, Some(7.0));
         assert_eq!(reason, None, "they may wait for each other");
-        assert_eq!(state, before);
+        assert_eq!(State { doubt: None, ..state }, before);
+    }
+
+    /// Workers took 0.9 s; it is noticed that they take `work_s`, on average of two splits.
+    fn noticed(work_s: f64, window_full: f64) -> (State, Report, Option<f64>) {
+        let mut state = State { target: 9, ..State::default() };
+        state.work.add(work_s);
+        state.work.add(work_s);
+        let report = Report { window_full, ..Report::default() };
+        let before = work_change(&mut state, &report, Some(0.9));
+        (state, report, before)
+    }
+
+    #[test]
+    fn a_change_that_shows_only_in_part_is_one_once_it_shows_in_full() {
+        let (mut state, report, before) = noticed(1.05, 0.0);
+        assert_eq!(before, None, "17 % may be noise");
+        state.work.mean = 1.4;
+        assert_eq!(work_change(&mut state, &report, None), Some(0.9));
+        assert_eq!(work_change(&mut state, &report, None), None, "it is told once");
+        let (mut state, report, _) = noticed(1.05, 0.0);
+        for _ in 0..DOUBT_REPORTS {
+            assert_eq!(work_change(&mut state, &report, None), None);
+        }
+        state.work.mean = 1.4;
+        assert_eq!(
+            work_change(&mut state, &report, None),
+            None,
+            "what comes later is noticed anew"
+        );
+    }
+
+    #[test]
+    fn behind_a_full_window_others_may_be_at_work() {
+        assert_eq!(noticed(0.7, 0.0).2, Some(0.9));
+        assert_eq!(noticed(0.7, 0.9).2, None);
+        assert_eq!(noticed(0.45, 0.9).2, Some(0.9), "half is not by chance");
+        assert_eq!(noticed(1.2, 0.9).2, Some(0.9), "slower ones are too few");
     }
 }

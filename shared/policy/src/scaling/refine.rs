@@ -59,7 +59,7 @@ pub(super) fn refine(
     if report.window_full > BACKPRESSURE && state.block.is_never_full() {
         state.block = Block::default();
     }
-    state.block.add(report, from_batch);
+    state.block.add(report, from_batch, state.step.mean);
     let reports = state.block.reports;
     // Splits of one generation of workers arrive together: less than a generation is no average.
     let generation = report.generation(f64::from(workers));
@@ -121,8 +121,12 @@ pub(super) fn judge(
         return too_few(state, report, settings, &here, capacity);
     }
     if workers > whole(at_worst.ray(1.0)) && capacity.covered > 1.0 {
+        let wanted = state.crowded(here.ray(settings.goal()), count);
+        let wanted = whole(wanted.max(state.above_low(here.ray(1.0), settings))).min(workers);
+        if wanted == workers {
+            return converge(state, capacity);
+        }
         state.learn(&here);
-        let wanted = whole(state.crowded(here.ray(settings.goal()), count));
         let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);
     }

@@ -16,6 +16,8 @@ pub struct Report {
     pub step_s: f64,
     /// Mean time the trainer waited for a batch, in seconds; batch time is `step_s + stall_s`.
     pub stall_s: f64,
+    /// Part of `stall_s` in which the batch was made and on its way to the trainer: more workers would not shorten it.
+    pub fetch_stall_s: f64,
     /// Batches committed and not yet taken by the trainer, mean over the polls.
     pub queue_batches: f64,
     /// Batches handed out to workers or ready, and not delivered, now.
@@ -100,6 +102,7 @@ impl Report {
         let counts = [self.queue_batches, self.workers];
         is_duration(self.step_s)
             && (self.stall_s == 0.0 || is_duration(self.stall_s))
+            && (0.0..=LONGEST_S).contains(&self.fetch_stall_s)
             && counts.iter().all(|count| (0.0..1e15).contains(count))
             && (0.0..=1.0).contains(&self.window_full)
     }

@@ -23,6 +23,9 @@ pub enum Phase {
 /// not done holds all behind it.
 const WINDOW_USEFUL: f64 = 0.86;
 
+/// Two measurements of what is needed that differ by less are of one load.
+const SIMILAR: f64 = 1.1;
+
 /// Unknown fields are ignored and missing ones begin empty, so that two versions can share an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -48,6 +51,8 @@ pub struct State {
     /// What had been learnt under this load when it last converged: `need`, the count it was measured at, and the target.
     /// While it is known a change of load shows in `work`, whatever the target is moved to.
     pub(super) of_load: Option<OfLoad>,
+    /// Workers' times have moved, by less than a change of load for certain.
+    pub(super) doubt: Option<Doubt>,
     /// Before this batch `work` would be of another count.
     pub(super) work_settled_at: u64,
     /// Seconds of reports since the target changed.
@@ -108,6 +113,13 @@ pub(super) struct OfLoad {
     pub target: u32,
 }
 
+/// What workers took before their times moved, and for how many more reports that may be a change of load.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct Doubt {
+    pub before_s: f64,
+    pub reports: u32,
+}
+
 impl State {
     /// Before the first report.
     pub fn begin(settings: &Settings) -> Self {
@@ -119,6 +131,7 @@ impl State {
     /// Forgets what was learnt about workers.
     pub(super) fn forget_workers(&mut self) {
         self.work.restart();
+        self.doubt = None;
         self.of_load = None;
         self.block = Block::default();
         self.need = 0.0;
@@ -186,6 +199,14 @@ impl State {
         self.need_step_s = self.step.mean;
         self.estimated = None;
         self.covered_before = None;
+    }
+
+    /// What a count measured as too few says is enough, where so many would do in proportion: it is not tried again though
+    /// these are busy. Fewer workers may find larger parts of leases, or have lost the fastest of them. Where the two differ
+    /// by more the load has changed.
+    pub(super) fn above_low(&self, needed: f64, settings: &Settings) -> f64 {
+        let tells = |low: &Point| self.has_parts_of_leases || low.ray(1.0) < SIMILAR * needed;
+        self.low.filter(tells).map_or(0.0, |low| low.ray(settings.goal()))
     }
 
     /// Whether the splits whose times come with the next report were begun under this count: a worker that has been at
@@ -288,5 +309,15 @@ mod tests {
         assert!((state.window_most(&report(12.4)) - 0.86 * 12.5).abs() < 1e-9);
         state.observe_window(&report(14.2));
         assert_eq!(state.window_most(&report(14.2)), f64::INFINITY);
+    }
+
+    #[test]
+    fn a_count_that_was_too_few_is_not_enough_in_proportion() {
+        let settings = Settings::default();
+        let low = Some(Point { workers: 6.0, covered: 0.94 });
+        let state = State { low, ..State::default() };
+        // Seven cover 113 %: by proportion 6.2 are needed, and the six that were tried covered 94 %.
+        assert!(state.above_low(6.2, &settings) > 6.0);
+        assert_eq!(state.above_low(4.0, &settings), 0.0, "another load");
     }
 }

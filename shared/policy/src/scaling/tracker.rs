@@ -1,7 +1,7 @@
 //! A mean that notices when what it averages changes.
 //!
-//! Page's cumulative-sum test on the logarithm of (sample / mean), both ways. An allowance of 0.1 with a
-//! threshold of 0.75 under noise of 10 % is one false alarm in millions of reports; a
+//! Page's cumulative-sum test on the logarithm of (sample / mean), both ways. An allowance of 0.1 (and of what the mean of few
+//! samples may be off) with a threshold of 0.75 under noise of 10 % is one false alarm in millions of reports; a
 //! value that doubles or halves (0.69) is noticed by its second sample (one alone may be a pause of the
 //! trainer), one that moves by a third by its third or fourth.
 
@@ -57,9 +57,9 @@ impl Excursion {
         *self == Self::default()
     }
 
-    fn add(&mut self, excess: f64, mean: f64, extreme: f32, wide: f64) -> bool {
+    fn add(&mut self, excess: f64, mean: f64, extreme: f32, (allowance, wide): (f64, f64)) -> bool {
         // What is certain need not grow: it passes as soon as the samples are back.
-        self.sum = (self.sum + excess - ALLOWANCE * wide).min(2.0 * THRESHOLD * wide);
+        self.sum = (self.sum + excess - allowance).min(2.0 * THRESHOLD * wide);
         if self.sum <= 0.0 {
             *self = Self::default();
             return false;
@@ -116,14 +116,17 @@ impl Tracker {
             let moved = (sample / self.mean).ln();
             // What varies by more than 10 % needs as much more to be certain.
             let wide = (self.sigma() / 0.1).max(1.0);
+            // The mean of few samples is off itself.
+            let allowance = ALLOWANCE * wide + self.sigma() / f64::from(self.samples).sqrt();
+            let room = (allowance, wide);
             // Earlier ones may be of before the change.
             let (mean, samples) = ((self.previous + sample) / 2.0, 2);
             // What was seen in less than a wave is not all there is.
             let knows = |way: &Excursion| self.samples >= way.samples + wave.min(MEMORY / 2);
             let (knows_above, knows_below) = (knows(&self.above), knows(&self.below));
-            let rose = self.above.add(moved, self.mean, self.highest, wide)
+            let rose = self.above.add(moved, self.mean, self.highest, room)
                 && (self.above.samples > wave || knows_above && mean as f32 > self.above.extreme);
-            let fell = self.below.add(-moved, self.mean, self.lowest, wide)
+            let fell = self.below.add(-moved, self.mean, self.lowest, room)
                 && (self.below.samples > wave || knows_below && (mean as f32) < self.below.extreme);
             if rose || fell {
                 let before = if rose { self.above.before } else { self.below.before };
@@ -165,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_change_is_noticed_and_starts_anew() {
-        for (factor, reports) in [(2.0, 2), (0.5, 2), (1.4, 4), (0.7, 3), (1.25, 7)] {
+        for (factor, reports) in [(2.0, 2), (0.5, 2), (1.4, 4), (0.7, 4), (1.25, 9)] {
             let mut tracker = Tracker::default();
             (0..50).for_each(|_| assert_eq!(tracker.add(3.0), None));
             let noticed = (1..=reports).find_map(|_| tracker.add(3.0 * factor));
