@@ -1,7 +1,9 @@
 //! How far the trainer is, and what it felt on the way: what the poller reports.
 
 use crate::ledger::Place;
-use gristmill_protocol::{Ack, Polled, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds};
+use gristmill_protocol::{
+    Ack, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
+};
 use gristmill_types::{Epoch, Nonce};
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -40,6 +42,9 @@ struct Inner {
     batches: u64,
     queue_batches: u32,
     report: Gathering,
+    /// What splits that became ready cost since the last report, by the epoch from which on workers do what they did
+    /// there: those of an epoch that the trainer has yet to reach are kept until it does.
+    costs: BTreeMap<Option<Epoch>, Cost>,
     /// The next report goes out soon: nothing is known yet of what workers do now.
     soon: bool,
     /// The epoch from which on they do it.
@@ -72,9 +77,32 @@ struct Gathering {
     workers: u64,
     ahead_batches: u64,
     lease_batches: u32,
-    /// What splits that became ready cost, and the batches they hold.
-    cost: WorkerSeconds,
-    ready_batches: f64,
+}
+
+/// What workers spent on so many batches, in seconds.
+#[derive(Debug, Default)]
+struct Cost {
+    spent: WorkerSeconds,
+    batches: f64,
+}
+
+impl Cost {
+    fn add(&mut self, entry: &ReadyEntry, batch_size: f64) {
+        self.spent.source_s += f64::from(entry.cost.source_ms) / 1e3;
+        self.spent.compute_s += f64::from(entry.cost.compute_ms) / 1e3;
+        self.spent.put_s += f64::from(entry.cost.put_ms) / 1e3;
+        self.batches += f64::from(entry.rows) / batch_size;
+    }
+
+    fn per_batch(&self) -> Option<WorkerSeconds> {
+        let WorkerSeconds { source_s, compute_s, put_s } = self.spent;
+        let mean = |seconds: f64| seconds / self.batches;
+        (self.batches > 0.0).then(|| WorkerSeconds {
+            source_s: mean(source_s),
+            compute_s: mean(compute_s),
+            put_s: mean(put_s),
+        })
+    }
 }
 
 /// Shared by the trainer's side (which advances it) and the poller (which reports it).
@@ -105,6 +133,7 @@ impl Progress {
             batches: 0,
             queue_batches: 0,
             report: Gathering::default(),
+            costs: BTreeMap::new(),
             soon: true,
             mode_from: None,
         };
@@ -246,10 +275,15 @@ impl Progress {
         let batch_size = f64::from(plan.batch_size.max(1));
         let mut inner = self.lock();
         let caching = polled.job.caching.as_ref();
-        let mode_from = caching.and_then(|c| c.of(inner.delivered.0)).map(|mode| mode.from);
+        let mode_from = |epoch: Epoch| caching.and_then(|c| c.of(epoch)).map(|mode| mode.from);
+        for entry in polled.ready.iter().filter(|entry| entry.kind == ReadyKind::Object) {
+            inner.costs.entry(mode_from(entry.epoch)).or_default().add(entry, batch_size);
+        }
+        let mode_from = mode_from(inner.delivered.0);
         if inner.mode_from != mode_from {
             // What was felt of computing says nothing of reading a cache.
             inner.report = Gathering::default();
+            inner.costs.retain(|of, _| *of >= mode_from);
             (inner.soon, inner.mode_from) = (true, mode_from);
         }
         let fetched = u64::from(inner.queue_batches);
@@ -262,12 +296,6 @@ impl Progress {
         report.lease_batches = u32::try_from(per_split).unwrap_or(u32::MAX).saturating_mul(plan.r);
         let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.batches)).sum();
         report.queue_batches += fetched + ready;
-        for entry in polled.ready.iter().filter(|entry| entry.kind == ReadyKind::Object) {
-            report.cost.source_s += f64::from(entry.cost.source_ms) / 1e3;
-            report.cost.compute_s += f64::from(entry.cost.compute_ms) / 1e3;
-            report.cost.put_s += f64::from(entry.cost.put_ms) / 1e3;
-            report.ready_batches += f64::from(entry.rows) / batch_size;
-        }
     }
 
     /// The report on the batches since the last one, when there are enough of them: it goes out with
@@ -284,15 +312,11 @@ impl Progress {
         }
         inner.soon = false;
         let batches = inner.batches;
-        let Gathering { time, waited, fetching, polls, cost, ready_batches, .. } = inner.report;
+        let Gathering { time, waited, fetching, polls, .. } = inner.report;
+        let mode_from = inner.mode_from;
+        let worker = inner.costs.remove(&mode_from).and_then(|cost| cost.per_batch());
         let gathered = std::mem::take(&mut inner.report);
         let (n, polls) = (gathered.batches as f64, f64::from(polls));
-        let per_batch = |seconds: f64| seconds / ready_batches;
-        let worker = (ready_batches > 0.0).then(|| WorkerSeconds {
-            source_s: per_batch(cost.source_s),
-            compute_s: per_batch(cost.compute_s),
-            put_s: per_batch(cost.put_s),
-        });
         Some(TrainingReport {
             batches,
             step_s: time.saturating_sub(waited).as_secs_f64() / n,
@@ -329,6 +353,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gristmill_protocol::{CacheMode, CachingView, EpochMode};
 
     const TIMES: Felt = Felt {
         since_last: Duration::from_millis(50),
@@ -426,6 +451,33 @@ mod tests {
         assert_eq!(progress.report(), None);
         progress.handed_over(TIMES, 0);
         assert_eq!(progress.report().unwrap().batches, 110);
+    }
+
+    #[test]
+    fn what_splits_of_another_mode_cost_is_kept_until_the_trainer_is_there() {
+        let mode = |from, mode| EpochMode { from, mode, reason: String::new(), shelf: None };
+        let modes = vec![mode(0, CacheMode::Profile), mode(1, CacheMode::Compute)];
+        let caching = CachingView { points: Vec::new(), modes, unsettled: None };
+        let poll = |epoch, compute_ms| {
+            let mut polled = polled(4);
+            polled.job.caching = Some(caching.clone());
+            polled.ready[0].epoch = epoch;
+            polled.ready[0].cost.compute_ms = compute_ms;
+            polled
+        };
+        let progress = begun();
+        let compute_s = || {
+            (0..100).for_each(|_| progress.handed_over(TIMES, 0));
+            progress.report().unwrap().worker.map(|worker| (worker.compute_s * 1e3).round())
+        };
+        progress.polled(&poll(0, 400));
+        progress.polled(&poll(1, 800));
+        assert_eq!(compute_s(), Some(100.0), "the trainer is in epoch 0");
+        progress.polled(&poll(1, 1200));
+        assert_eq!(compute_s(), None, "nothing new of that mode");
+        progress.passed((1, 0));
+        progress.polled(&poll(0, 400));
+        assert_eq!(compute_s(), Some(250.0), "both splits of epoch 1, and no other");
     }
 
     #[test]

@@ -63,6 +63,8 @@ struct Worker {
     lease_left: u32,
     turn: u32,
     started_s: f64,
+    /// The execution mode its split was begun in.
+    mode: u32,
     times: WorkerTimes,
     holds_lease: bool,
 }
@@ -248,7 +250,10 @@ impl<'s> Engine<'s> {
 
     fn committed(&mut self, slot: u32) {
         let worker = self.workers[slot as usize];
-        self.meter.flushed(&worker.times, self.splits.split_batches());
+        // A fetcher knows what each split was made by: of another mode it says nothing.
+        if worker.mode == self.world.mode {
+            self.meter.flushed(&worker.times, self.splits.split_batches());
+        }
         self.run.splits += 1;
         let (now_s, world) = (self.now_s, &self.world);
         let trainer = &mut self.trainer;
@@ -309,6 +314,7 @@ impl<'s> Engine<'s> {
             * (1.0 + world.interference * others);
         worker.turn += 1;
         worker.started_s = self.now_s;
+        worker.mode = world.mode;
         worker.times = WorkerTimes { source_s: read_s, compute_s, put_s: 0.0 };
         let done_s = self.now_s + called_s + read_s + compute_s;
         if world.mean_life_s.is_finite() {

@@ -48,7 +48,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     };
     let is_first = state.batches.replace(report.batches).is_none();
     if state.mode != report.mode && !is_first {
-        state.begin_mode(report);
+        state.begin_mode();
         state.settled_at = report.batches.saturating_add(report.ahead_batches);
         state.work_settled_at = state.settled_at;
         state.since_move_s = 0.0;

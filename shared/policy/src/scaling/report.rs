@@ -34,8 +34,8 @@ pub struct Report {
     pub outstanding: u32,
     /// Invocations the platform refused since the report before.
     pub throttled: u32,
-    /// What a worker spends on a batch, mean over the flushes since the report before; none without
-    /// a flush.
+    /// What a worker spends on a batch, mean over the flushes of splits of this mode since the report before; none without
+    /// one.
     pub worker: Option<WorkerTimes>,
     /// Changes when the execution mode does (compute, put, get): what was learnt about workers ends.
     pub mode: u32,

@@ -146,10 +146,11 @@ impl State {
 
     /// What a batch costs a worker may change from the next splits on. Until it shows the count stays right, unless what
     /// workers share was the limit: then nothing is known.
-    pub(super) fn begin_mode(&mut self, report: &Report) {
+    pub(super) fn begin_mode(&mut self) {
         let before = *self;
         self.forget_workers();
-        self.before_s = before.work.mean * report.lease();
+        // Reports tell of splits of the new mode only.
+        self.before_s = 0.0;
         self.is_following = true;
         self.is_step = false;
         // What held workers back does so until the contrary shows.
