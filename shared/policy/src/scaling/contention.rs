@@ -95,15 +95,10 @@ pub(super) fn held_back(
     let covered = if waits { here.covered } else { count / busy };
     if waits {
         // Fewer may do: the next count tells.
-        state.plateau = Some(covered);
-        state.plateau_at = count;
         if is_full && waiting(state) <= WAITING {
             return begin_window(state, report, settings, capacity);
         }
-        state.high = Some(here);
-        state.low = None;
-        state.tries = 0;
-        state.estimated = None;
+        state.begin_search(here, here);
     } else {
         state.learn(&Point { workers: count, covered });
     }
@@ -134,13 +129,10 @@ fn begin_window(
     let covered = 1.0 - capacity.stall;
     // A count that the window's size allows is a little below the best that more of them would make.
     let is_best = count > state.window_most(report) + 1.0;
-    state.plateau = Some(if is_best { covered } else { covered * (1.0 + WINDOW_MORE) });
-    state.plateau_at = count;
+    let best = if is_best { covered } else { covered * (1.0 + WINDOW_MORE) };
+    let at_count = |covered: f64| Point { workers: count, covered };
+    state.begin_search(at_count(best), at_count(covered));
     state.at_work = Some(Point { workers: capacity.workers.max(1.0), covered });
-    state.high = Some(Point { workers: count, covered });
-    state.low = None;
-    state.tries = 0;
-    state.estimated = None;
     let workers = below(state, report, settings, capacity).min(state.target);
     if workers == state.target {
         return converge(state, capacity);
@@ -200,7 +192,7 @@ pub(super) fn waiting(state: &State) -> f64 {
 /// The share of the demand to aim for where workers meet.
 fn plateau_goal(state: &State, settings: &Settings) -> f64 {
     match state.plateau {
-        Some(covered) if covered < 1.0 => covered / (1.0 + settings.tolerance()),
+        Some(best) if best.covered < 1.0 => best.covered / (1.0 + settings.tolerance()),
         _ => settings.goal(),
     }
 }
@@ -234,14 +226,15 @@ pub(super) fn search(
         return judge(state, report, settings, capacity);
     }
     state.tries += 1;
-    state.plateau = state.plateau.map(|best| best.max(capacity.covered - capacity.error).min(1.0));
+    if let Some(best) = &mut state.plateau {
+        best.covered = best.covered.max(capacity.covered - capacity.error).min(1.0);
+    }
     // In doubt for fewer workers.
     let is_good = capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
     if let Some(low) = state.low.filter(|low| !is_good && adds_nothing(low, &here, capacity.error))
     {
         // What was taken for the best cannot be had: it is what both cover.
-        state.plateau = Some(low.covered.max(here.covered));
-        state.plateau_at = here.workers;
+        state.plateau = Some(Point { covered: low.covered.max(here.covered), ..here });
         state.high = Some(low);
         state.low = None;
         let wanted = whole(low.workers);
@@ -253,7 +246,7 @@ pub(super) fn search(
     let high = state.high.unwrap_or(here);
     // Fewer workers were worse by what they were fewer than those the best was seen at: not a plateau at all. Up to a knee,
     // where fewer than those are as good, every worker is worth its number.
-    let best = Point { workers: state.plateau_at, covered: state.plateau.unwrap_or(1.0) };
+    let best = state.plateau.unwrap_or(Point { workers: 0.0, covered: 1.0 });
     let no_plateau =
         |low: &Point| best.workers > GAIN_APART * low.workers && low.gain(&best) > GAIN_FULL;
     if let Some(low) = state.low.filter(|low| !is_good && no_plateau(low)) {
@@ -304,7 +297,8 @@ fn next_count(
 /// Where the window is the limit: 0 if fewer workers would all be at work, 1 if they would be idle for as much of their
 /// time as here. By what further workers brought once two counts tell.
 fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> f64 {
-    let first = Point { workers: state.plateau_at, covered: at_work.workers };
+    let first_at = state.plateau.map_or(0.0, |best| best.workers);
+    let first = Point { workers: first_at, covered: at_work.workers };
     // Where most of the window is ready to be taken those that are idle are of no use at all.
     if here.covered < WINDOW_AT_WORK * state.window_most(report) {
         0.0
@@ -390,8 +384,7 @@ mod tests {
             let state = State {
                 target,
                 window_batches: 20.0 * leases,
-                plateau: Some(0.515),
-                plateau_at,
+                plateau: Some(Point { workers: plateau_at, covered: 0.515 }),
                 at_work: Some(at_work_first),
                 ..State::default()
             };
@@ -421,8 +414,7 @@ mod tests {
         let mut state = State {
             target: 12,
             need: 43.0,
-            plateau: Some(0.34),
-            plateau_at,
+            plateau: Some(Point { workers: plateau_at, covered: 0.34 }),
             high: Some(Point { workers: 15.0, covered: 0.34 }),
             ..State::default()
         };
@@ -436,7 +428,8 @@ mod tests {
         let here = Capacity { covered: 0.27, ..capacity(0.73, 12.0) };
         let mut state = below_a_knee(33.0);
         search(&mut state, &report, &settings, &here);
-        assert_eq!((state.plateau, state.target), (Some(0.34), 15));
+        assert_eq!(state.plateau.map(|best| best.covered), Some(0.34));
+        assert_eq!(state.target, 15);
         let mut state = below_a_knee(15.0);
         search(&mut state, &report, &settings, &here);
         assert_eq!(state.plateau, None, "where none but 15 were tried it is none");

@@ -111,12 +111,8 @@ fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reaso
         return None;
     }
     let covered = (state.knee.mean / state.need).min(1.0);
-    state.plateau = Some(covered);
-    state.plateau_at = f64::from(workers);
-    state.high = Some(Point { workers: f64::from(workers), covered });
-    state.low = None;
-    state.tries = 0;
-    state.estimated = None;
+    let here = Point { workers: f64::from(workers), covered };
+    state.begin_search(here, here);
     let reason = Reason::Contention { from: workers, workers: wanted };
     Some(move_to(state, report, settings, wanted, reason))
 }

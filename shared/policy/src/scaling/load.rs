@@ -1,8 +1,15 @@
 //! Changes of load: another step, or workers of another speed.
 
 use super::{
-    Phase, Reason, Report, Settings, State, block::Block, capacity::whole, crowd::Crowd,
-    estimate::estimated, state::Doubt, target::move_to, thresholds::BACKPRESSURE, tracker::Tracker,
+    Phase, Reason, Report, Settings, State,
+    block::Block,
+    capacity::{Point, whole},
+    crowd::Crowd,
+    estimate::estimated,
+    state::Doubt,
+    target::move_to,
+    thresholds::BACKPRESSURE,
+    tracker::Tracker,
 };
 
 /// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
@@ -112,16 +119,17 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
     state.covered_before =
         state.covered_before.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
     // One that hardly held anybody back says nothing of what a faster trainer would meet.
-    let plateau = state.plateau.filter(|covered| *covered < PLATEAU_LOW);
+    let plateau = state.plateau.filter(|best| best.covered < PLATEAU_LOW);
     let is_knee = state.is_following || state.phase == Phase::Converged;
-    if let (Some(covered), Some(high), true) = (plateau, state.high, is_knee)
-        && covered * ratio >= 1.0
+    if let (Some(best), Some(high), true) = (plateau, state.high, is_knee)
+        && best.covered * ratio >= 1.0
     {
         // What held workers back does so no longer; up to there they were worth their number.
         state.need = high.ray(1.0);
         state.need_at = high.workers;
     }
-    state.plateau = plateau.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
+    let restated = plateau.map(|best| Point { covered: best.covered * ratio, ..best });
+    state.plateau = restated.filter(|best| best.covered < 1.0);
     if state.plateau.is_none() {
         state.forget_search();
     }
@@ -137,10 +145,7 @@ fn wanted(state: &State, report: &Report, settings: &Settings) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        super::{capacity::Point, state::OfLoad},
-        *,
-    };
+    use super::{super::state::OfLoad, *};
 
     /// 166 workers cover the 58 % that their source allows.
     fn at_the_knee(phase: Phase) -> State {
@@ -148,7 +153,7 @@ mod tests {
             phase,
             need: 340.0,
             need_step_s: 0.04,
-            plateau: Some(0.6),
+            plateau: Some(Point { workers: 200.0, covered: 0.6 }),
             high: Some(Point { workers: 166.0, covered: 0.58 }),
             ..State::default()
         }
@@ -170,7 +175,7 @@ mod tests {
     fn a_limit_that_still_holds_is_restated() {
         let mut state = at_the_knee(Phase::Converged);
         rescale(&mut state, 1.5);
-        assert!((state.plateau.unwrap_or_default() - 0.9).abs() < 1e-9);
+        assert!(state.plateau.is_some_and(|best| (best.covered - 0.9).abs() < 1e-9));
         assert!((state.high.map_or(0.0, |high| high.covered) - 0.87).abs() < 1e-9);
     }
 

@@ -219,11 +219,7 @@ fn too_few(
     let waits = waits && gain < GAIN_FULL;
     if waits || (state.low.is_some() && gain < GAIN_NONE) {
         let high = if waits { *here } else { before };
-        state.plateau = Some(high.covered.max(here.covered));
-        state.plateau_at = here.workers;
-        state.high = Some(high);
-        state.low = None;
-        state.tries = 0;
+        state.begin_search(Point { covered: high.covered.max(here.covered), ..*here }, high);
         let wanted = below(state, report, settings, capacity).min(whole(high.workers));
         let reason = Reason::Contention { from: workers, workers: wanted };
         return move_refined(state, report, settings, wanted, reason);

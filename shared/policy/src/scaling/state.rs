@@ -82,8 +82,7 @@ pub struct State {
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
     /// Share of the demand that is covered at best, where workers meet, and the count it was seen at.
-    pub(super) plateau: Option<f64>,
-    pub(super) plateau_at: f64,
+    pub(super) plateau: Option<Point>,
     /// Workers at work and what they cover, where the window is what holds the others back: how many of a count are at
     /// work is counted exactly.
     pub(super) at_work: Option<Point>,
@@ -176,7 +175,16 @@ impl State {
 
     /// The most that what workers share lets through; a window holds back so many workers, whatever a batch costs them.
     pub(super) fn plateau_of_source(&self) -> Option<f64> {
-        self.plateau.filter(|_| self.at_work.is_none())
+        self.plateau.filter(|_| self.at_work.is_none()).map(|best| best.covered)
+    }
+
+    /// Looks from here on for the fewest workers that cover what `best` does, of which `high` do.
+    pub(super) fn begin_search(&mut self, best: Point, high: Point) {
+        self.plateau = Some(best);
+        self.high = Some(high);
+        self.low = None;
+        self.tries = 0;
+        self.estimated = None;
     }
 
     /// Takes in how far workers may be ahead, where that shows: nothing is ever further ahead than the window, and where it
@@ -263,7 +271,8 @@ mod tests {
 
     #[test]
     fn a_window_is_no_limit_of_the_source() {
-        let mut state = State { plateau: Some(0.7), ..State::default() };
+        let best = Point { workers: 20.0, covered: 0.7 };
+        let mut state = State { plateau: Some(best), ..State::default() };
         assert_eq!(state.plateau_of_source(), Some(0.7));
         state.at_work = Some(Point { workers: 20.0, covered: 0.7 });
         assert_eq!(state.plateau_of_source(), None);
