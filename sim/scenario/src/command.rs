@@ -2,7 +2,7 @@
 
 use crate::{
     Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate,
-    sweeps, table,
+    sweeps, table, vary,
 };
 use gristmill_policy::scaling::{Cachew, Hpa, Policy, State, TfData};
 use std::{
@@ -27,6 +27,9 @@ pub struct Args {
     /// The first scenario drawn at random.
     #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "random")]
     pub first: u64,
+    /// Check this many variants of each scenario that is built in: every number times 0.6 to 1.6.
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all", "random"])]
+    pub vary: Option<u64>,
     /// Check under this many seeds: whether the bars hold.
     #[arg(long, value_name = "N")]
     pub seeds: Option<u32>,
@@ -45,7 +48,7 @@ pub struct Args {
     /// Draw the run into this directory.
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
-    /// Write the scenarios drawn at random, or those built in, into this directory.
+    /// Write the scenarios of `--all`, `--random` or `--vary` into this directory.
     #[arg(long, value_name = "DIR")]
     pub write: Option<PathBuf>,
 }
@@ -59,7 +62,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// Seeds of `--all` and `--random` unless said otherwise.
+/// Seeds of `--all`, `--random` and `--vary` unless said otherwise.
 const SEEDS: u32 = 100;
 
 /// Runs the command; everything it says goes to `out`.
@@ -69,18 +72,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
             .and_then(|()| out.flush())
             .map_err(|source| ScenarioError::Unwritable { path: "standard output".into(), source })
     };
-    let many = match (args.all, args.random) {
-        (true, _) => {
-            let all = shipped().iter();
-            Some(all.map(|(name, text)| (format!("{name}.toml"), (*text).to_owned())).collect())
-        }
-        (_, Some(count)) => {
-            let numbers = args.first..args.first.saturating_add(count);
-            Some(numbers.map(|n| (format!("random-{n}.toml"), random_scenario(n))).collect())
-        }
-        _ => None::<Vec<(String, String)>>,
-    };
-    if let Some(texts) = many {
+    if let Some(texts) = many(args)? {
         if let Some(directory) = &args.write {
             write_all(directory, &texts)?;
         }
@@ -91,7 +83,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     let Some(name) = &args.scenario else {
         let names: Vec<&str> = shipped().iter().map(|(name, _)| *name).collect();
         let message = format!(
-            "name a scenario file, --all or --random N; built in are: {}",
+            "name a scenario file, --all, --random N or --vary N; built in are: {}",
             names.join(", ")
         );
         return Err(ScenarioError::Usage(message));
@@ -125,6 +117,27 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     };
     say(out, &text)?;
     Ok(Outcome::Held)
+}
+
+/// The files that are checked together; none where one is run.
+fn many(args: &Args) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
+    let shipped = || shipped().iter().copied();
+    Ok(match *args {
+        Args { all: true, .. } => {
+            let file = |(name, text)| (format!("{name}.toml"), String::from(text));
+            Some(shipped().map(file).collect())
+        }
+        Args { random: Some(count), first, .. } => {
+            let numbers = first..first.saturating_add(count);
+            Some(numbers.map(|n| (format!("random-{n}.toml"), random_scenario(n))).collect())
+        }
+        Args { vary: Some(count), .. } => {
+            let file = |(name, text), n| Ok((format!("{name}-{n}.toml"), vary(name, text, n)?));
+            let variants = |of| (0..count).map(move |n| file(of, n));
+            Some(shipped().flat_map(variants).collect::<Result<_, ScenarioError>>()?)
+        }
+        _ => None,
+    })
 }
 
 fn outcome(verdicts: &[Verdict]) -> Outcome {

@@ -24,6 +24,7 @@ mod sweep;
 mod table;
 mod trainer;
 mod unimodal;
+mod vary;
 mod world;
 
 pub use check::{PhaseVerdict, Verdict, check, compare, is_near};
@@ -37,6 +38,7 @@ pub use scenario::{Paper, PhaseWorld, Prices, Scenario};
 pub use shipped::shipped;
 pub use sweep::{Measured, Sweep, measure, sweep, sweeps};
 pub use table::table;
+pub use vary::vary;
 pub use world::World;
 
 use gristmill_policy::scaling::Policy;

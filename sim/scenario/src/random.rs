@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// The text of scenario number `number`.
 pub fn random_scenario(number: u64) -> String {
-    let mut draw = Draw(fastrand::Rng::with_seed(number.wrapping_mul(0x9e37_79b9) + 17));
+    let mut draw = Draw::new(number);
     let step_s = draw.log(0.005, 1.0);
     let need = draw.log(0.6, 300.0);
     let clients = if draw.chance(0.2) { draw.whole(2, 4) } else { 1 };
@@ -86,15 +86,19 @@ pub fn random_scenario(number: u64) -> String {
     text
 }
 
-struct Draw(fastrand::Rng);
+pub(crate) struct Draw(fastrand::Rng);
 
 impl Draw {
+    pub fn new(number: u64) -> Self {
+        Self(fastrand::Rng::with_seed(number.wrapping_mul(0x9e37_79b9).wrapping_add(17)))
+    }
+
     fn real(&mut self, from: f64, to: f64) -> f64 {
         from + (to - from) * self.0.f64()
     }
 
     /// Evenly over orders of magnitude.
-    fn log(&mut self, from: f64, to: f64) -> f64 {
+    pub fn log(&mut self, from: f64, to: f64) -> f64 {
         self.real(from.ln(), to.ln()).exp()
     }
 

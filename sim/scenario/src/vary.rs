@@ -1,0 +1,117 @@
+//! Variants of a scenario: its numbers changed at random, by up to so much. What holds for those built in should hold near them.
+
+use crate::{ScenarioError, random::Draw};
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// A number is multiplied by between 1 / MOST and MOST.
+const MOST: f64 = 1.6;
+
+/// Keys whose values are varied; each alike wherever it stands, so that a step that doubles still does.
+const VARIED: &[&str] = &[
+    "batch",
+    "budget_usd_per_hour",
+    "cold_start",
+    "compute",
+    "concurrency",
+    "gets_per_s",
+    "ingest",
+    "interference",
+    "mean_life",
+    "network",
+    "others",
+    "puts_per_s",
+    "source",
+    "source_batch",
+    "step",
+    "table_writes_per_s",
+    "window_batches",
+];
+
+/// The text of variant `number` of a scenario.
+///
+/// # Errors
+/// Where the text is no TOML.
+pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError> {
+    let invalid = |message: String| ScenarioError::Usage(format!("{name}: {message}"));
+    let mut table: Table = text.parse().map_err(|error| invalid(format!("{error}")))?;
+    // What a paper measured is of its own numbers.
+    table.remove("paper");
+    table.insert("name".into(), Value::String(format!("{name} {number}")));
+    let seed = name.bytes().fold(number, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let mut draw = Draw::new(seed);
+    let factors = VARIED.iter().map(|key| (*key, draw.log(1.0 / MOST, MOST))).collect();
+    for value in table.iter_mut().map(|(_, value)| value) {
+        vary_section(value, &factors);
+    }
+    toml::to_string(&table).map_err(|error| invalid(format!("{error}")))
+}
+
+/// Of a section or of each of several.
+fn vary_section(value: &mut Value, factors: &BTreeMap<&str, f64>) {
+    match value {
+        Value::Array(sections) => {
+            sections.iter_mut().for_each(|section| vary_section(section, factors));
+        }
+        Value::Table(section) => {
+            for (key, value) in section.iter_mut() {
+                if let Some(said) = value.get("value") {
+                    *value = said.clone();
+                }
+                if let Some(factor) = factors.get(key.as_str()) {
+                    multiply(value, *factor);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn multiply(value: &mut Value, factor: f64) {
+    match value {
+        // At least one worker, request or batch.
+        Value::Integer(whole) if *whole > 0 => {
+            *whole = ((*whole as f64 * factor).round() as i64).max(1);
+        }
+        Value::Float(number) => *number *= factor,
+        Value::String(quantity) => {
+            let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.');
+            let (number, unit) = quantity.split_at(end.unwrap_or(quantity.len()));
+            if let Ok(number) = number.parse::<f64>() {
+                *quantity = format!("{:.4}{unit}", number * factor);
+            }
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "tests")]
+
+    use super::*;
+    use crate::{Scenario, shipped};
+
+    #[test]
+    fn every_variant_is_a_scenario() {
+        for (name, text) in shipped() {
+            for number in 0..5 {
+                let varied = vary(name, text, number).unwrap();
+                if let Err(error) = Scenario::parse(&varied, name) {
+                    panic!("{error}\n{varied}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_that_doubles_still_does() {
+        let text = "name = 'w'\n[trainer]\nstep = '100ms'\n[worker]\ncompute = '1s'\n\
+                    [[change]]\nat_batch = 20000\nstep = '200ms'\n";
+        let of = |number| Scenario::parse(&vary("w", text, number).unwrap(), "w").unwrap();
+        let [before, after] = [0, 1].map(|phase| of(3).phases[phase].world.step_s);
+        assert!((after / before - 2.0).abs() < 1e-3, "{before} {after}");
+        assert!((0.0625..=0.16).contains(&before) && before != 0.1, "{before}");
+        assert_ne!(before, of(4).phases[0].world.step_s);
+    }
+}
