@@ -100,11 +100,13 @@ impl Run {
         self.phase(phase).last().map_or(self.start, |tick| tick.target)
     }
 
-    /// Changes of the target until it first converged, in a phase, and whether it did.
+    /// Changes of the target until it first converged, in a phase, and whether it did. Giving up workers that the account
+    /// never granted is none: it changes nothing.
     pub fn decisions(&self, phase: usize) -> (u32, bool) {
         let mut decisions = 0;
         for tick in self.phase(phase) {
-            decisions += u32::from(tick.target != tick.before);
+            let is_refused = matches!(tick.reason, Reason::Throttled { .. });
+            decisions += u32::from(tick.target != tick.before && !is_refused);
             if tick.has_converged {
                 return (decisions, true);
             }

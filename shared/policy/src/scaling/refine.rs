@@ -160,6 +160,9 @@ pub(super) fn judge(
         return settled;
     }
     // The last correction: too small to be certain of while there was more to come.
+    if wanted > workers {
+        state.low = Some(here);
+    }
     move_to(state, report, settings, wanted, correction(capacity, workers, wanted))
 }
 
