@@ -243,11 +243,11 @@ impl Fetcher {
         let assembled = self.take().await?;
         self.asked = None;
         self.wait_began = None;
-        let waits = self.stages.read(self.ports.clock.monotonic()).since(&began);
+        let now = self.ports.clock.monotonic();
+        let waits = self.stages.read(now).since(&began);
         self.waits += waits;
         match assembled {
             Assembled::Batch { batch, .. } => {
-                let now = self.ports.clock.monotonic();
                 let since_last = now - self.last_handed_over.replace(now).unwrap_or(asked);
                 let fetching = waits.fetch + waits.decode;
                 self.progress

@@ -30,13 +30,17 @@ const BYTES: &[(&str, f64)] = &[
 ];
 
 fn parse(text: &str, units: &[(&str, f64)], expected: &str) -> Result<f64, String> {
-    let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(end);
+    let (number, unit) = number_and_unit(text.trim());
     let number: f64 = number.parse().map_err(|_| wrong(text, expected))?;
     let (_, factor) =
         units.iter().find(|(name, _)| *name == unit.trim()).ok_or_else(|| wrong(text, expected))?;
     Ok(number * factor)
+}
+
+/// Where the unit begins; the number may be none.
+pub fn number_and_unit(text: &str) -> (&str, &str) {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
+    text.split_at(end.unwrap_or(text.len()))
 }
 
 fn wrong(text: &str, expected: &str) -> String {

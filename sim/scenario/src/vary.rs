@@ -1,6 +1,6 @@
 //! Variants of a scenario: its numbers changed at random, by up to so much. What holds for those built in should hold near them.
 
-use crate::{ScenarioError, random::Draw};
+use crate::{ScenarioError, quantity::number_and_unit, random::Draw};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
@@ -38,7 +38,8 @@ pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError
     // What a paper measured is of its own numbers.
     table.remove("paper");
     table.insert("name".into(), Value::String(format!("{name} {number}")));
-    let seed = name.bytes().fold(number, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));
+    let mix = |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte));
+    let seed = name.bytes().fold(number, mix);
     let mut draw = Draw::new(seed);
     let factors = VARIED.iter().map(|key| (*key, draw.log(1.0 / MOST, MOST))).collect();
     for value in table.iter_mut().map(|(_, value)| value) {
@@ -75,8 +76,7 @@ fn multiply(value: &mut Value, factor: f64) {
         }
         Value::Float(number) => *number *= factor,
         Value::String(quantity) => {
-            let end = quantity.find(|c: char| !c.is_ascii_digit() && c != '.');
-            let (number, unit) = quantity.split_at(end.unwrap_or(quantity.len()));
+            let (number, unit) = number_and_unit(quantity);
             if let Ok(number) = number.parse::<f64>() {
                 *quantity = format!("{:.4}{unit}", number * factor);
             }

@@ -24,7 +24,7 @@ const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
 const FRESH_MOST: u32 = 4;
 /// The same when all of before has arrived: then noise is what is left, and each move puts off the measuring.
 const FRESH_LATE: u32 = 40;
-/// Reports of workers' times that an estimate after a change of mode needs: the first may be of before.
+/// Reports of workers' times that an estimate after a change of mode needs: one alone is noise.
 const FRESH_FEWEST: u32 = 2;
 
 /// How much longer a worker takes than alone where it waits for others for certain; and after a change of load the reports
@@ -70,7 +70,7 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
             let wave = if is_new_work { wave } else { 0 };
             state.fresh.add_of_waves(times.compute_s + shared_s, wave);
         }
-        let waiting = waiting(&times, alone_s);
+        let waiting = slowed(&times, alone_s);
         // Right after a move all begin together, and meet once.
         if is_current && state.is_following && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
@@ -80,13 +80,13 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
 }
 
 /// How many times as long as without the others a worker takes.
-fn waiting(times: &WorkerTimes, alone_s: f64) -> f64 {
+fn slowed(times: &WorkerTimes, alone_s: f64) -> f64 {
     times.total_s() / (times.compute_s + times.shared_s().min(alone_s))
 }
 
 /// Whether workers wait for each other for certain.
 fn meet(state: &State, report: &Report) -> bool {
-    let waits = |(times, alone_s): (WorkerTimes, f64)| waiting(&times, alone_s) > MEETING;
+    let waits = |(times, alone_s): (WorkerTimes, f64)| slowed(&times, alone_s) > MEETING;
     report.worker_times().zip(state.alone_shared_s).is_some_and(waits)
 }
 
