@@ -57,9 +57,9 @@ impl Excursion {
         *self == Self::default()
     }
 
-    fn add(&mut self, excess: f64, mean: f64, extreme: f32, (allowance, wide): (f64, f64)) -> bool {
+    fn add(&mut self, excess: f64, mean: f64, extreme: f32, wide: f64) -> bool {
         // What is certain need not grow: it passes as soon as the samples are back.
-        self.sum = (self.sum + excess - allowance).min(2.0 * THRESHOLD * wide);
+        self.sum = (self.sum + excess - ALLOWANCE * wide).min(2.0 * THRESHOLD * wide);
         if self.sum <= 0.0 {
             *self = Self::default();
             return false;
@@ -117,16 +117,15 @@ impl Tracker {
             // What varies by more than 10 % needs as much more to be certain.
             let wide = (self.sigma() / 0.1).max(1.0);
             // The mean of few samples is off itself.
-            let allowance = ALLOWANCE * wide + self.sigma() / f64::from(self.samples).sqrt();
-            let room = (allowance, wide);
+            let doubt = self.sigma() / f64::from(self.samples).sqrt();
             // Earlier ones may be of before the change.
             let (mean, samples) = ((self.previous + sample) / 2.0, 2);
             // What was seen in less than a wave is not all there is.
             let knows = |way: &Excursion| self.samples >= way.samples + wave.min(MEMORY / 2);
             let (knows_above, knows_below) = (knows(&self.above), knows(&self.below));
-            let rose = self.above.add(moved, self.mean, self.highest, room)
+            let rose = self.above.add(moved - doubt, self.mean, self.highest, wide)
                 && (self.above.samples > wave || knows_above && mean as f32 > self.above.extreme);
-            let fell = self.below.add(-moved, self.mean, self.lowest, room)
+            let fell = self.below.add(-moved - doubt, self.mean, self.lowest, wide)
                 && (self.below.samples > wave || knows_below && (mean as f32) < self.below.extreme);
             if rose || fell {
                 let before = if rose { self.above.before } else { self.below.before };
