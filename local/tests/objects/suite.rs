@@ -265,8 +265,11 @@ pub async fn readers_see_one_version_whatever_is_written(target: Target) {
                 let found = get.send().await.unwrap();
                 let etag = found.e_tag.clone().unwrap();
                 let body = found.body.collect().await.unwrap().into_bytes();
-                assert_eq!(body.len(), LENGTH);
-                assert!(body.iter().all(|&byte| byte == body[0]));
+                assert_eq!(body.len(), LENGTH, "versions are mixed: of another length");
+                assert!(
+                    body.iter().all(|&byte| byte == body[0]),
+                    "versions are mixed: in one body"
+                );
                 seen.insert((etag, body[0]));
             }
             seen
@@ -275,7 +278,7 @@ pub async fn readers_see_one_version_whatever_is_written(target: Target) {
     let seen = join_all(readers).await;
     let written = writer.await.unwrap();
     for seen in seen {
-        assert!(seen.unwrap().is_subset(&written), "a body and a tag of different versions");
+        assert!(seen.unwrap().is_subset(&written), "versions are mixed: body and tag");
     }
 }
 
