@@ -94,6 +94,23 @@ fn the_first_report_is_enough_for_an_estimate() {
 }
 
 #[test]
+fn what_times_do_not_tell_is_no_contention() {
+    let settings = Settings::default();
+    let mut state = State::begin(&settings);
+    // Calls make a batch cost 0.37 s, of which the worker's times tell 0.25.
+    let mut ideal = Ideal::new(0.1, 0.37);
+    let mut targets = Vec::new();
+    for _ in 0..60 {
+        let mut report = ideal.report(state.target);
+        report.worker = Some(WorkerTimes { compute_s: 0.25, ..WorkerTimes::default() });
+        targets.push(decide(&report, &state, &settings).1.target);
+        state = decide(&report, &state, &settings).0;
+    }
+    targets.dedup();
+    assert_eq!(targets, [1, 3, 4]);
+}
+
+#[test]
 fn a_change_of_load_is_followed_within_ten_reports() {
     for (factor, optimum) in [(0.5, 20), (2.0, 5)] {
         let settings = Settings::default();

@@ -201,13 +201,12 @@ fn too_few(
     // times explain it: workers may have died.
     let expected = before.covered * (here.workers / before.workers - 1.0);
     let is_clear = expected > GAIN_CLEAR * capacity.error && !meet_nobody(state, capacity);
+    // Against times alone neither: what they do not tell costs a worker as much whoever else is at work.
+    let is_clear = is_clear && (state.low.is_some() || waiting(state) > WAITING);
     let gain = if is_clear { before.gain(here) } else { 1.0 };
     state.estimated = None;
-    let (most, _) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
-    // Of those that are allowed the fewest that the tolerance allows, as of those that are needed.
-    let enough = whole(f64::from(most) * goal);
-    let at_limit = workers >= granted.min(enough);
+    let at_limit = workers >= granted.min(settings.enough());
     let waits = waiting(state) > WAITING;
     let is_contended = gain < GAIN_FULL || waits;
     let generation = report.generation(f64::from(workers));
@@ -247,11 +246,11 @@ fn too_few(
 /// More would help, and are not allowed: as many as the limit makes worth it.
 fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
-    let (most, limit) = settings.cap();
-    let enough = whole(f64::from(most) * settings.goal());
+    let ((most, limit), enough) = (settings.cap(), settings.enough());
     let wanted = whole(here.ray(settings.goal()));
     state.learn(here);
-    if workers > enough {
+    // What has converged is not moved by so little as lies between the two.
+    if workers > enough && !state.has_converged {
         let reason = Reason::Limited { limit, wanted, workers: enough };
         return move_to(state, report, settings, enough, reason);
     }
@@ -284,4 +283,21 @@ pub(super) fn converge(state: &mut State, capacity: &Capacity) -> Reason {
     }
     state.has_converged = true;
     Reason::Converged { covered: capacity.covered, workers }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn at_a_limit_what_has_converged_stays() {
+        let settings = Settings { max_workers: 200, ..Settings::default() };
+        let stays = |has_converged: bool| {
+            let mut state = State { target: 200, has_converged, ..State::default() };
+            let here = Point { workers: 200.0, covered: 0.96 };
+            stay_limited(&mut state, &Report::default(), &settings, &here);
+            state.target
+        };
+        assert_eq!((stays(false), stays(true)), (195, 200));
+    }
 }

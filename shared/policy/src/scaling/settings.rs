@@ -1,6 +1,6 @@
 //! What a user may tune, and the limits no decision exceeds.
 
-use super::Limit;
+use super::{Limit, capacity::whole};
 use serde::{Deserialize, Serialize};
 
 /// Settings of the policy; the defaults suit.
@@ -59,6 +59,11 @@ impl Settings {
         let (least, limit) =
             limits.into_iter().min_by_key(|(most, _)| *most).unwrap_or((1, Limit::MaxWorkers));
         (least.max(1), limit)
+    }
+
+    /// The fewest workers that do what the most allowed would, as far as the tolerance tells.
+    pub(super) fn enough(&self) -> u32 {
+        whole(f64::from(self.cap().0) * self.goal())
     }
 
     /// `tolerance`, kept where it makes sense.

@@ -1,6 +1,11 @@
 //! Setting the target: within the limits, and once converged in one direction only.
 
-use super::{Phase, Reason, Report, Settings, State, block::Block, thresholds::LOAD_CHANGE};
+use super::{
+    Phase, Reason, Report, Settings, State, block::Block, state::OfLoad, thresholds::LOAD_CHANGE,
+};
+
+/// A count that is so much more than what is allowed is so for certain.
+const FAR: f64 = 1.2;
 
 /// A move that follows from measurement: once converged it goes one way only, unless what is covered
 /// is so far off that the load must have changed.
@@ -16,7 +21,10 @@ pub(super) fn move_refined(
         Reason::Stalled { covered, .. } | Reason::Surplus { covered, .. } => covered,
         _ => 1.0,
     };
-    let is_other_load = !LOAD_CHANGE.contains(&covered);
+    // Of few workers the right count is far off where the other whole number beside what is needed would be it too.
+    let needed = f64::from(state.target) / covered;
+    let is_other_need = |of_load: OfLoad| !LOAD_CHANGE.contains(&(needed / of_load.need));
+    let is_other_load = !LOAD_CHANGE.contains(&covered) && state.of_load.is_none_or(is_other_need);
     if state.has_converged && direction != 0 {
         if state.direction == -direction && !is_other_load {
             state.phase = Phase::Converged;
@@ -45,7 +53,14 @@ pub(super) fn move_to(
 ) -> Reason {
     let (most, limit) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
-    let target = wanted.clamp(1, most.min(granted).max(1));
+    // Where more are needed by far, those that are enough are as good as the most that are allowed; what is in between stays.
+    let limited = match state.target {
+        at if (settings.enough()..=most).contains(&at) => at,
+        _ if f64::from(wanted) > FAR * f64::from(most) => settings.enough(),
+        _ => most,
+    };
+    let allowed = if wanted > most { limited } else { wanted };
+    let target = allowed.clamp(1, granted.max(1));
     if target != state.target {
         if state.of_load.is_none() {
             state.work.restart();
@@ -69,5 +84,53 @@ pub(super) fn move_to(
             Reason::WorkerChanged { before_s, after_s, workers: target }
         }
         _ => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two workers, of which one was enough but for the noise of measuring; it has gone up once.
+    fn at_two(need: f64) -> State {
+        let of_load = Some(OfLoad { need, need_at: 1.0, target: 2 });
+        State {
+            target: 2,
+            phase: Phase::Converged,
+            has_converged: true,
+            direction: 1,
+            of_load,
+            ..State::default()
+        }
+    }
+
+    #[test]
+    fn the_other_whole_number_is_no_other_load() {
+        let reason = || Reason::Surplus { covered: 1.95, from: 2, workers: 1 };
+        let moved = |need: f64| {
+            let mut state = at_two(need);
+            move_refined(&mut state, &Report::default(), &Settings::default(), 1, reason());
+            state.target
+        };
+        assert_eq!(moved(1.03), 2, "it was known that 1.03 are needed");
+        assert_eq!(moved(2.0), 1, "half of what was needed");
+    }
+
+    #[test]
+    fn of_what_is_allowed_as_many_as_are_enough() {
+        let settings = Settings { max_workers: 200, ..Settings::default() };
+        assert_eq!(settings.enough(), 195);
+        let limited = |from: u32, wanted: u32| {
+            let mut state = State { target: from, ..State::default() };
+            let reason = Reason::Retry { workers: wanted };
+            let reason = move_to(&mut state, &Report::default(), &settings, wanted, reason);
+            assert!(matches!(reason, Reason::Limited { .. }) == (wanted > 200), "{reason}");
+            state.target
+        };
+        assert_eq!(limited(10, 190), 190);
+        assert_eq!(limited(10, 210), 200, "fewer may be needed than it seems");
+        assert_eq!(limited(10, 300), 195);
+        assert_eq!([limited(197, 210), limited(197, 300)], [197, 197]);
+        assert_eq!(limited(250, 210), 200, "the limit was lowered");
     }
 }
