@@ -12,7 +12,7 @@ use gristmill_fetcher::{NUMERICS, Source};
 use gristmill_protocol::{
     CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
 };
-use gristmill_types::{ErrorPolicy, Fingerprint, Sharding, Visitation};
+use gristmill_types::{ErrorPolicy, Fingerprint};
 use serde_json::json;
 use std::path::Path;
 
@@ -103,19 +103,10 @@ async fn look_up(
 ) -> Result<Vec<PointFound>, Failure> {
     let dataset = job::dataset(stack, &pipeline, source).await?;
     let spec = JobSpec {
-        pipeline: pipeline.canonical_json(),
         seed: args.seed,
-        epochs: 1,
         on_error: ErrorPolicy::Skip,
         numerics: if stack.local.is_some() { NUMERICS.to_owned() } else { String::new() },
-        split_batches: None,
-        workers: 1,
-        autoscale: false,
-        budget_workers: None,
-        local_workers: 0,
-        max_skipped: u64::MAX,
-        visitation: Visitation::default(),
-        sharding: Sharding::default(),
+        ..JobSpec::new(pipeline.canonical_json())
     };
     match status::call(stack, &Call::CacheExplain(CacheExplain { spec, dataset })).await? {
         Reply::Explained { points } => Ok(points),

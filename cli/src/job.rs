@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_fetcher::{Authored, Fetcher, Source, list_dataset, mount_name};
+use gristmill_fetcher::{Authored, Fetcher, ListError, Source, list_dataset};
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
 use gristmill_types::JobName;
@@ -29,26 +29,17 @@ pub async fn dataset(
     pipeline: &Pipeline,
     source: Source,
 ) -> Result<Dataset, Failure> {
-    let (bucket, patterns) = match source {
-        Source::S3 { bucket, patterns } => (bucket, patterns),
-        Source::Local { root, patterns } => {
-            let Some(local) = &stack.local else {
-                return Err(Failure::usage(format!(
-                    "functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix",
-                    root.display()
-                )));
-            };
-            let bucket = mount_name(&root);
-            local.admin.mount(&bucket, &root).await.map_err(Failure::failed)?;
-            (bucket, patterns)
-        }
-    };
-    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), patterns.as_slice()));
-    let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
-    listed.map_err(|error| match error.is_usage() {
+    let not_listed = |error: ListError| match error.is_usage() {
         true => Failure::usage(error),
         false => Failure::failed(error),
-    })
+    };
+    let local = stack.local.as_ref();
+    let mount =
+        local.map(|local| async |name: &str, root: &Path| local.admin.mount(name, root).await);
+    let (bucket, patterns) = source.offered(mount).await.map_err(not_listed)?;
+    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), patterns.as_slice()));
+    let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
+    listed.map_err(not_listed)
 }
 
 /// Registers the job, or joins the one of its name.
@@ -69,7 +60,6 @@ pub async fn register(
         }
     };
     let spec = JobSpec {
-        pipeline: authored.pipeline.canonical_json(),
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,
@@ -79,9 +69,9 @@ pub async fn register(
         autoscale: args.workers == Workers::Auto,
         budget_workers: args.budget_workers(),
         local_workers: args.local_workers,
-        max_skipped: u64::MAX,
         visitation: args.visitation,
         sharding: args.sharding,
+        ..JobSpec::new(authored.pipeline.canonical_json())
     };
     let registered = Fetcher::register(&stack.ports, Register { job, spec, dataset }).await;
     registered.map_err(|error| match error {

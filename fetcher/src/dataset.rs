@@ -2,7 +2,7 @@
 
 use crate::images::pack_images;
 use gristmill_pipeline::{Format, Source as PipelineSource};
-use gristmill_ports::{ObjectError, ObjectInfo, Objects};
+use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
 use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, Members, SourceFile};
 use gristmill_types::{Fingerprint, Namespace};
 use std::{
@@ -56,6 +56,26 @@ impl Source {
         let mut sources = texts.iter().map(|text| Self::parse(text, base));
         let first = sources.next().unwrap_or_else(|| Self::parse("", base))?;
         sources.try_fold(first, |before, source| before.followed_by(source?))
+    }
+
+    /// The bucket that workers read it from, and the patterns there. A directory of this machine becomes one by `mount`
+    /// (a name for it, and the directory), where functions run here.
+    ///
+    /// # Errors
+    /// If it is on this machine and the functions are not, or the service does not answer.
+    pub async fn offered(
+        self,
+        mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
+    ) -> Result<(String, Vec<String>), ListError> {
+        match self {
+            Self::S3 { bucket, patterns } => Ok((bucket, patterns)),
+            Self::Local { root, patterns } => {
+                let Some(mount) = mount else { return Err(ListError::OutOfReach(root)) };
+                let bucket = mount_name(&root);
+                mount(&bucket, &root).await?;
+                Ok((bucket, patterns))
+            }
+        }
     }
 
     fn followed_by(self, other: Self) -> io::Result<Self> {
@@ -146,7 +166,7 @@ fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec
 
 /// The bucket under which a directory of this machine is mounted: the same for the same directory,
 /// so that a dataset keeps its version.
-pub fn mount_name(root: &Path) -> String {
+fn mount_name(root: &Path) -> String {
     let fingerprint = Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes());
     format!("dir-{}", &fingerprint.to_string()[..24])
 }
@@ -172,12 +192,16 @@ pub enum ListError {
     Zipped,
     #[error("cannot describe the images: {0}")]
     Stored(serde_json::Error),
+    #[error("functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix", .0.display())]
+    OutOfReach(PathBuf),
+    #[error(transparent)]
+    Mount(#[from] CallError),
 }
 
 impl ListError {
     /// Whether what was asked for is at fault, rather than who was asked.
     pub fn is_usage(&self) -> bool {
-        !matches!(self, ListError::Objects(_) | ListError::Stored(_))
+        !matches!(self, ListError::Objects(_) | ListError::Stored(_) | ListError::Mount(_))
     }
 }
 

@@ -2,10 +2,10 @@
 //! on a running service and serves its batches over a unix socket or standard output.
 
 use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, ServiceFile, Source, list_dataset, mount_name,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, ListError, ServiceFile, Source, list_dataset,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_executor::user::Operators;
@@ -235,40 +235,30 @@ async fn registration(
         Some(data) => Source::parse(data, Path::new("."))?,
         None => Source::parse_all(&pipeline.source_paths(), base)?,
     };
-    let (bucket, patterns) = match data {
-        Source::S3 { bucket, patterns } => (bucket, patterns),
-        Source::Local { root, patterns } => {
-            let Some(file) = &place.local else {
-                bail!(Usage("data on this machine cannot be read by functions on AWS: name s3://bucket/prefix".into()));
-            };
-            let bucket = mount_name(&root);
-            place.aws.local_service(&file.endpoint).mount(&bucket, &root).await?;
-            (bucket, patterns)
-        }
-    };
-    let source = pipeline.source();
-    let listed =
-        list_dataset(&*ports.objects, &place.ns, &place.bucket, source, (&bucket, &patterns)).await;
-    let dataset = listed.map_err(|error| match error.is_usage() {
+    let not_listed = |error: ListError| match error.is_usage() {
         true => anyhow::Error::new(Usage(error.to_string())),
         false => error.into(),
-    })?;
+    };
+    let local = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
+    let mount =
+        local.map(|local| async move |name: &str, root: &Path| local.mount(name, root).await);
+    let (bucket, patterns) = data.offered(mount).await.map_err(not_listed)?;
+    let (source, found) = (pipeline.source(), (bucket.as_str(), patterns.as_slice()));
+    let listed = list_dataset(&*ports.objects, &place.ns, &place.bucket, source, found).await;
+    let dataset = listed.map_err(not_listed)?;
     Ok(Register {
         job: args.job.clone(),
         spec: JobSpec {
-            pipeline: pipeline.canonical_json(),
             seed: args.seed,
             epochs: args.epochs,
             on_error: args.on_error,
             numerics,
-            split_batches: None,
             workers: args.workers,
             autoscale: args.autoscale,
-            budget_workers: None,
             local_workers: args.local_workers,
-            max_skipped: u64::MAX,
             visitation: args.visitation,
             sharding: args.sharding,
+            ..JobSpec::new(pipeline.canonical_json())
         },
         dataset,
     })

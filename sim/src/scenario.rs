@@ -137,19 +137,16 @@ impl Scenario {
         let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
         let pipeline = Pipeline::parse(&self.pipeline()).map_err(|error| error.to_string())?;
         let spec = JobSpec {
-            pipeline: pipeline.canonical_json(),
             seed: self.seed,
             epochs: self.epochs,
             on_error: if self.killer { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
-            numerics: String::new(),
             split_batches: Some(self.split_batches),
             workers: self.workers,
-            autoscale: false,
-            budget_workers: None,
             local_workers: self.local_workers,
             max_skipped: if self.killer { u64::MAX } else { 0 },
             visitation: self.visitation,
             sharding: self.sharding,
+            ..JobSpec::new(pipeline.canonical_json())
         };
         let dataset = Dataset::one(DATA, files);
         Ok(Register { job: cloud.store.job.clone(), spec, dataset })

@@ -16,7 +16,7 @@ use gristmill_protocol::{
     Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
     TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost, keys,
 };
-use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce};
+use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{ManualClock, NoWorkers};
 use std::sync::{
     Arc,
@@ -63,20 +63,12 @@ impl World {
              ops: [sleep: {{ ms: {ms} }}, batch: {{ size: {BATCH} }}, autocache]\n"
         );
         let spec = JobSpec {
-            pipeline: Pipeline::parse(&pipeline).unwrap().canonical_json(),
-            seed: 0,
             epochs: 2,
-            on_error: ErrorPolicy::Fail,
             numerics: numerics.to_owned(),
             split_batches: Some(1),
             // With a window that holds both epochs.
             workers: 20,
-            autoscale: false,
-            budget_workers: None,
-            local_workers: 0,
-            max_skipped: 0,
-            visitation: Default::default(),
-            sharding: Default::default(),
+            ..JobSpec::new(Pipeline::parse(&pipeline).unwrap().canonical_json())
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);

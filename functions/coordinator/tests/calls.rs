@@ -20,7 +20,7 @@ use gristmill_protocol::{
     Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
     TrainerMetrics, VERSION, Work, WorkerCost,
 };
-use gristmill_types::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce, Sharding, Visitation};
+use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,
@@ -95,19 +95,9 @@ impl World {
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
         let spec = JobSpec {
-            pipeline: Pipeline::parse(pipeline).unwrap().canonical_json(),
-            seed: 0,
-            epochs: 1,
-            on_error: ErrorPolicy::Fail,
-            numerics: String::new(),
             split_batches: Some(1),
             workers: 2,
-            autoscale: false,
-            budget_workers: None,
-            local_workers: 0,
-            visitation: Visitation::default(),
-            sharding: Sharding::default(),
-            max_skipped: 0,
+            ..JobSpec::new(Pipeline::parse(pipeline).unwrap().canonical_json())
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", (0..files).map(file).collect());

@@ -124,6 +124,25 @@ pub struct SpecDifference {
 }
 
 impl JobSpec {
+    /// A job that goes once through `pipeline` (its canonical JSON), with one worker and all else by default.
+    pub fn new(pipeline: String) -> Self {
+        Self {
+            pipeline,
+            seed: 0,
+            epochs: 1,
+            on_error: ErrorPolicy::default(),
+            numerics: String::new(),
+            split_batches: None,
+            workers: 1,
+            autoscale: false,
+            budget_workers: None,
+            local_workers: 0,
+            max_skipped: u64::MAX,
+            visitation: Visitation::default(),
+            sharding: Sharding::default(),
+        }
+    }
+
     /// The first difference that would change what is delivered; how many workers run is no such.
     pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
         let pairs = [

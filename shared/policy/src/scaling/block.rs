@@ -9,7 +9,7 @@
 //! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
 //! with the weight its error allows, unless they contradict each other: then what was measured counts.
 
-use super::Report;
+use super::{Report, thresholds::FETCHING};
 use serde::{Deserialize, Serialize};
 
 /// What times may miss: claims, flushes, deaths, as a share of the demand.
@@ -208,7 +208,7 @@ impl Block {
         let error =
             (stall * taken * noise).hypot(made_error.max(SLOPE_FLOOR * taken)).hypot(wave * taken);
         // More is made than taken. Behind a worker that died it is too; but that batch is not on its way.
-        let is_fetch = stall > STALL_TELLS && self.fetch_stall_s > 0.5 * self.stall_s;
+        let is_fetch = stall > STALL_TELLS && self.fetch_stall_s > FETCHING * self.stall_s;
         let piles_up =
             |certain: f64| is_fetch && measured - taken > (certain * error).max(PILE * taken);
         let by_times = self.by_times(times).filter(|(timed, timed_error)| {

@@ -4,8 +4,9 @@ use super::{
     Phase, Reason, Report, Settings, State, WorkerTimes,
     capacity::{Point, whole},
     load::rescale,
+    state::Following,
     target::move_to,
-    thresholds::ALONE,
+    thresholds::{ALONE, FETCHING},
     tracker::Tracker,
 };
 
@@ -47,12 +48,12 @@ const PILE_STALL: f64 = 0.2;
 /// While there is only an estimate, follows what a worker takes by itself: what it waits for others
 /// at what they share does not count.
 pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, wave: u32) {
-    let is_wanted = state.estimated.is_some() || state.is_following;
+    let following = state.following;
+    let is_wanted = state.estimated.is_some() || following.is_any();
     if let (true, Some(times)) = (is_wanted, report.worker_times()) {
         let alone_s = state.alone_shared_s.unwrap_or(f64::INFINITY);
-        if state.is_following && !state.is_step {
-            let has_before = state.before_s > 0.0;
-            let most = if has_before { FRESH_MOST } else { FRESH_LATE };
+        if let Some(before_s) = following.work() {
+            let most = if before_s > 0.0 { FRESH_MOST } else { FRESH_LATE };
             state.fresh.samples = state.fresh.samples.min(most - 1);
             // Splits of before the change among those after it are no noise.
             state.fresh.vary_like(&state.work);
@@ -60,19 +61,19 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
         // What takes longer than by noise waits for others: then as when alone.
         let shared_s = match times.shared_s() {
             shared_s if shared_s <= ALONE * alone_s => shared_s,
-            _ if state.is_following => alone_s,
+            _ if following.is_any() => alone_s,
             _ => ALONE * alone_s,
         };
         // Where only the step changed, what is asked is how workers do in their new number.
-        if is_current || !(state.is_following && state.is_step) {
+        if is_current || following != Following::Step {
             // Of a new kind of split there are times of several waves before they are averaged; a new count shows at once.
-            let is_new_work = state.is_following && !state.is_step && state.before_s == 0.0;
+            let is_new_work = following.work() == Some(0.0);
             let wave = if is_new_work { wave } else { 0 };
             state.fresh.add_of_waves(times.compute_s + shared_s, wave);
         }
         let waiting = slowed(&times, alone_s);
         // Right after a move all begin together, and meet once.
-        if is_current && state.is_following && waiting > MEETING {
+        if is_current && following.is_any() && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
             state.knee.add(report.workers / waiting);
         }
@@ -105,7 +106,7 @@ fn estimated_workers(state: &State, report: &Report, settings: &Settings) -> f64
 fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reason> {
     let workers = state.target;
     let is_known =
-        state.is_following && state.plateau.is_none() && state.knee.samples >= KNEE_FEWEST;
+        state.following.is_any() && state.plateau.is_none() && state.knee.samples >= KNEE_FEWEST;
     let wanted = whole(state.knee.mean);
     if !is_known || wanted >= workers {
         return None;
@@ -132,7 +133,9 @@ fn between_batches_s(report: &Report) -> Option<f64> {
 fn piles_up(report: &Report) -> bool {
     let at_work = (report.workers + 1.0) * report.lease();
     let waiting = report.ahead_batches as f64 - at_work;
-    report.stall_s > PILE_STALL * report.step_s && waiting > PILE * report.batches as f64
+    report.stall_s > PILE_STALL * report.step_s
+        && report.fetch_stall_s > FETCHING * report.stall_s
+        && waiting > PILE * report.batches as f64
 }
 
 /// The first target: what a worker takes over what the trainer takes. After a change of mode it does not
@@ -144,7 +147,7 @@ pub(super) fn starting(
     settled: bool,
 ) -> Reason {
     let workers = state.target;
-    let is_fresh = state.is_following && state.fresh.samples >= FRESH_FEWEST;
+    let is_fresh = state.following.is_any() && state.fresh.samples >= FRESH_FEWEST;
     if !settled && !is_fresh {
         return Reason::Settling { workers };
     }
@@ -161,7 +164,7 @@ pub(super) fn starting(
     };
     if !is_fresh {
         state.alone_shared_s = report.worker_times().map(|times| times.shared_s());
-        state.is_following = false;
+        state.following = Following::Nothing;
     }
     state.need = worker_batch_s * clients / state.step.mean;
     state.need_at = at_work;
@@ -197,14 +200,14 @@ pub(super) fn renew(
 ) -> Option<Reason> {
     let age = state.estimated? + 1;
     state.estimated = Some(age);
-    let fewest = if state.is_following && state.is_step { FRESH_MOST } else { FRESH_FEWEST };
+    let fewest = if state.following == Following::Step { FRESH_MOST } else { FRESH_FEWEST };
     let has_fresh = state.need_work_s > 0.0 && state.fresh.samples >= fewest;
-    let least = if state.is_following {
+    let least = if state.following.is_any() {
         (!settled || age <= FOLLOWING_REPORTS).then(|| following_least(state, age, has_fresh))?
     } else {
         RENEW.into_iter().find(|(due, _)| *due == age)?.1
     };
-    if state.plateau.is_some() && !state.is_following {
+    if state.plateau.is_some() && !state.following.is_any() {
         return None;
     }
     rescale(state, state.step.mean / state.need_step_s.max(1e-12));
@@ -222,11 +225,11 @@ pub(super) fn renew(
     let count = estimated_workers(state, report, settings);
     let wanted = whole(count);
     let target = f64::from(state.target);
-    if !state.is_following && wanted > state.target && meet(state, report) {
+    if !state.following.is_any() && wanted > state.target && meet(state, report) {
         // What they share is the limit: it is measured here as well as with more of them.
         return None;
     }
-    let (difference, fewest) = match state.is_following {
+    let (difference, fewest) = match state.following.is_any() {
         // A count is rounded up: half of one on average.
         true => ((count - (target - 0.5)).abs(), 0.0),
         // Of a few workers one more or less is told better by what they cover.

@@ -6,7 +6,7 @@ use super::{
     capacity::{Point, whole},
     crowd::Crowd,
     estimate::estimated,
-    state::Doubt,
+    state::{Doubt, Following},
     target::move_to,
     thresholds::BACKPRESSURE,
     tracker::Tracker,
@@ -67,14 +67,14 @@ pub(super) fn load_changed(
     let wanted = wanted(state, report, settings);
     if state.plateau.is_none() || step_before.is_some() {
         state.estimated = Some(0);
-        state.is_following = true;
         state.fresh.restart();
-        let before_s = work_before.unwrap_or_default();
-        state.before_s = before_s * report.lease();
-        state.is_step = work_before.is_none();
-        if state.is_step {
-            state.need_work_s = work_s;
-        }
+        state.following = match work_before {
+            Some(before_s) => Following::Work { before_s: before_s * report.lease() },
+            None => {
+                state.need_work_s = work_s;
+                Following::Step
+            }
+        };
     }
     Some(move_to(state, report, settings, wanted, reason))
 }
@@ -120,7 +120,7 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
         state.covered_before.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
     // One that hardly held anybody back says nothing of what a faster trainer would meet.
     let plateau = state.plateau.filter(|best| best.covered < PLATEAU_LOW);
-    let is_knee = state.is_following || state.phase == Phase::Converged;
+    let is_knee = state.following.is_any() || state.phase == Phase::Converged;
     if let (Some(best), Some(high), true) = (plateau, state.high, is_knee)
         && best.covered * ratio >= 1.0
     {

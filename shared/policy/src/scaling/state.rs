@@ -19,6 +19,32 @@ pub enum Phase {
     Converged,
 }
 
+/// What changed, of a load.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Following {
+    #[default]
+    Nothing,
+    /// The trainer's step alone.
+    Step,
+    /// What a batch costs a worker. For so many seconds splits begun before may still come.
+    Work { before_s: f64 },
+}
+
+impl Following {
+    pub fn is_any(&self) -> bool {
+        *self != Self::Nothing
+    }
+
+    /// Seconds for which splits of another cost may still come, where that is what changed.
+    pub fn work(&self) -> Option<f64> {
+        match self {
+            Self::Work { before_s } => Some(*before_s),
+            _ => None,
+        }
+    }
+}
+
 /// Of a window's leases this share is at work at most: splits take now longer and now shorter, and the first that is
 /// not done holds all behind it.
 const WINDOW_USEFUL: f64 = 0.86;
@@ -72,12 +98,8 @@ pub struct State {
     pub(super) crowd: Crowd,
     /// Reports since `need` was estimated from times alone; counts until it is measured.
     pub(super) estimated: Option<u32>,
-    /// The estimate follows a change of load, whose count was known before.
-    pub(super) is_following: bool,
-    /// Seconds for which splits begun before it may still come.
-    pub(super) before_s: f64,
-    /// That load is the trainer's step alone.
-    pub(super) is_step: bool,
+    /// The change of load that the estimate follows, whose count was known before.
+    pub(super) following: Following,
     /// The most workers known to be too few, the fewest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
@@ -149,9 +171,7 @@ impl State {
         let before = *self;
         self.forget_workers();
         // Reports tell of splits of the new mode only.
-        self.before_s = 0.0;
-        self.is_following = true;
-        self.is_step = false;
+        self.following = Following::Work { before_s: 0.0 };
         // What held workers back does so until the contrary shows.
         self.covered_before = before.plateau_of_source();
         if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
@@ -166,9 +186,10 @@ impl State {
 
     /// Lets time pass after a change of load. Once no split of before it can come any more, its times are averaged anew.
     pub(super) fn pass_before(&mut self, seconds: f64) {
-        let had_before = self.before_s > 0.0;
-        self.before_s = (self.before_s - seconds).max(0.0);
-        if had_before && self.before_s == 0.0 && self.is_following && !self.is_step {
+        let Following::Work { before_s } = &mut self.following else { return };
+        let had_before = *before_s > 0.0;
+        *before_s = (*before_s - seconds).max(0.0);
+        if had_before && *before_s == 0.0 {
             self.fresh.restart();
         }
     }
@@ -258,7 +279,7 @@ mod tests {
 
     #[test]
     fn times_of_before_a_change_are_averaged_only_while_they_come() {
-        let mut state = State { is_following: true, before_s: 25.0, ..State::default() };
+        let mut state = State { following: Following::Work { before_s: 25.0 }, ..State::default() };
         state.fresh.add(3.0);
         state.pass_before(20.0);
         assert_eq!(state.fresh.samples, 1, "some are still at splits of before");

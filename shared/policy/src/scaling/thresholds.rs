@@ -24,3 +24,5 @@ pub(super) const ALONE: f64 = 1.25;
 pub(super) const LOAD_CHANGE: std::ops::Range<f64> = 0.7..1.6;
 /// Gain that more workers should have brought, in standard errors, to say that they brought none.
 pub(super) const GAIN_CLEAR: f64 = 3.0;
+/// Share of the trainer's waiting in which its batch must have been on the way for that to be what it waits for.
+pub(super) const FETCHING: f64 = 0.5;
