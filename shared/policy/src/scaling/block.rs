@@ -142,6 +142,8 @@ pub(super) struct Capacity {
     pub may_be_downstream: bool,
     /// The times of workers and trainer say the same.
     pub is_explained: bool,
+    /// The trainer waits, mostly for what is made and on its way to it.
+    pub is_fetch: bool,
 }
 
 impl Capacity {
@@ -230,6 +232,7 @@ impl Block {
             downstream: piles_up(3.0),
             may_be_downstream: piles_up(1.0),
             is_explained: by_times.is_some(),
+            is_fetch,
         })
     }
 

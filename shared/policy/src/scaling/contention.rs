@@ -57,6 +57,8 @@ pub(super) fn held_back(
     let is_slow = waits || state.has_converged;
     let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
     let is_vague = is_slow && (is_brief(state) || !capacity.is_exact()) && reports < REPORTS_MOST;
+    // Where the window stays full of what its host has yet to take in, those at work are the answer.
+    let is_vague = is_vague && !fills_host(state, capacity);
     if reports < fewest || is_vague {
         return Reason::Measuring { reports, workers };
     }
@@ -95,7 +97,7 @@ pub(super) fn held_back(
     let covered = if waits { here.covered } else { count / busy };
     if waits {
         // Fewer may do: the next count tells.
-        if is_full && waiting(state) <= WAITING {
+        if is_full && waiting(state) <= WAITING && !capacity.is_fetch {
             return begin_window(state, report, settings, capacity);
         }
         state.begin_search(here, here);
@@ -104,6 +106,11 @@ pub(super) fn held_back(
     }
     let reason = Reason::Surplus { covered, from: workers, workers: enough };
     move_refined(state, report, settings, enough, reason)
+}
+
+/// Whether workers keep the window full while the trainer waits for its own host: then they are enough.
+fn fills_host(state: &State, capacity: &Capacity) -> bool {
+    capacity.is_fetch && capacity.full > BACKPRESSURE && state.at_work.is_none()
 }
 
 /// Whether what is known of a count is too little to be an average of those at work.
@@ -212,7 +219,9 @@ pub(super) fn search(
     if state.at_work.is_some() && is_brief(state) && reports < REPORTS_MOST {
         return Reason::Measuring { reports, workers };
     }
-    if reports < REPORTS_GOOD || (distance < CERTAIN * capacity.error && reports < REPORTS_MOST) {
+    let is_certain = distance >= CERTAIN * capacity.error
+        || fills_host(state, capacity) && reports >= REPORTS_HELD_BACK;
+    if reports < REPORTS_GOOD || !is_certain && reports < REPORTS_MOST {
         return Reason::Measuring { reports, workers };
     }
     if state.phase == Phase::Converged {
@@ -230,7 +239,8 @@ pub(super) fn search(
         best.covered = best.covered.max(capacity.covered - capacity.error).min(1.0);
     }
     // In doubt for fewer workers.
-    let is_good = capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
+    let is_good = fills_host(state, capacity)
+        || capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
     if let Some(low) = state.low.filter(|low| !is_good && adds_nothing(low, &here, capacity.error))
     {
         // What was taken for the best cannot be had: it is what both cover.
@@ -361,6 +371,7 @@ mod tests {
             downstream: false,
             may_be_downstream: false,
             is_explained: true,
+            is_fetch: false,
         }
     }
 
@@ -396,6 +407,29 @@ mod tests {
         assert_eq!(tried(9.0, 7, 5.0, 8.0), 5);
         // Five of many leases: the others are ready and not taken.
         assert_eq!(tried(40.0, 8, 5.0, 8.0), 5);
+    }
+
+    #[test]
+    fn those_that_keep_the_window_full_for_a_slow_host_are_enough() {
+        let (report, settings) = (Report::default(), Settings::default());
+        // 10 of 18 are at work; the trainer waits for what is made, and noise says it waits longer for 10.
+        let host = |is_fetch: bool, covered: f64| Capacity {
+            is_fetch,
+            covered,
+            ..capacity(1.0 - covered, 10.0)
+        };
+        let mut state = State { target: 18, ..State::default() };
+        state.block.reports = REPORTS_HELD_BACK;
+        held_back(&mut state, &report, &settings, &host(true, 0.55));
+        assert_eq!((state.target, state.at_work), (10, None));
+        let tried = |is_fetch: bool| {
+            let mut state = state;
+            state.block.reports = REPORTS_MOST;
+            search(&mut state, &report, &settings, &host(is_fetch, 0.52));
+            (state.phase, state.target)
+        };
+        assert_eq!(tried(true), (Phase::Converged, 10));
+        assert_ne!(tried(false), (Phase::Converged, 10));
     }
 
     #[test]

@@ -268,6 +268,7 @@ mod tests {
             batches: 300,
             ahead_batches,
             stall_s,
+            fetch_stall_s: stall_s,
             step_s: 0.1,
             lease_batches: 19,
             workers: 1.0,
@@ -276,6 +277,7 @@ mod tests {
         assert!(piles_up(&report(200, 0.06)));
         assert!(!piles_up(&report(200, 0.0)), "nobody waits");
         assert!(!piles_up(&report(38, 0.06)), "a lease at work and one that just came");
+        assert!(!piles_up(&Report { fetch_stall_s: 0.0, ..report(200, 0.06) }), "behind one split");
     }
 
     #[test]
