@@ -8,7 +8,7 @@ use crate::{
     job, status,
     train::{optimised, own, parse_source},
 };
-use gristmill_fetcher::{NUMERICS, Source};
+use gristmill_fetcher::{Authored, Source};
 use gristmill_protocol::{
     CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
 };
@@ -78,7 +78,7 @@ async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
         None => own(&authored, &args.pipeline)?,
     };
     let stack = Stack::named_or_own(&args.service).await?;
-    let found = look_up(&stack, &args, optimised(&authored.pipeline), source).await;
+    let found = look_up(&stack, &args, &authored, source).await;
     stack.close().await;
     let found = found?;
     if args.json {
@@ -98,14 +98,15 @@ async fn explain(args: CacheExplainArgs) -> Result<(), Failure> {
 async fn look_up(
     stack: &Stack,
     args: &CacheExplainArgs,
-    pipeline: gristmill_pipeline::Pipeline,
+    authored: &Authored,
     source: Source,
 ) -> Result<Vec<PointFound>, Failure> {
+    let pipeline = optimised(&authored.pipeline);
     let dataset = job::dataset(stack, &pipeline, source).await?;
     let spec = JobSpec {
         seed: args.seed,
         on_error: ErrorPolicy::Skip,
-        numerics: if stack.local.is_some() { NUMERICS.to_owned() } else { String::new() },
+        numerics: authored.numerics(0, stack.local.is_some()),
         ..JobSpec::new(pipeline.canonical_json())
     };
     match status::call(stack, &Call::CacheExplain(CacheExplain { spec, dataset })).await? {

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_fetcher::{Authored, Fetcher, ListError, Source, list_dataset};
+use gristmill_fetcher::{Authored, Fetcher, Source};
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
 use gristmill_types::JobName;
@@ -29,17 +29,15 @@ pub async fn dataset(
     pipeline: &Pipeline,
     source: Source,
 ) -> Result<Dataset, Failure> {
-    let not_listed = |error: ListError| match error.is_usage() {
-        true => Failure::usage(error),
-        false => Failure::failed(error),
-    };
     let local = stack.local.as_ref();
     let mount =
         local.map(|local| async |name: &str, root: &Path| local.admin.mount(name, root).await);
-    let (bucket, patterns) = source.offered(mount).await.map_err(not_listed)?;
-    let (objects, place) = (&*stack.ports.objects, (bucket.as_str(), patterns.as_slice()));
-    let listed = list_dataset(objects, &stack.ns, &stack.bucket, pipeline.source(), place).await;
-    listed.map_err(not_listed)
+    let objects = &*stack.ports.objects;
+    let listed = source.list(objects, &stack.ns, &stack.bucket, pipeline.source(), mount).await;
+    listed.map_err(|error| match error.is_usage() {
+        true => Failure::usage(error),
+        false => Failure::failed(error),
+    })
 }
 
 /// Registers the job, or joins the one of its name.

@@ -58,24 +58,29 @@ impl Source {
         sources.try_fold(first, |before, source| before.followed_by(source?))
     }
 
-    /// The bucket that workers read it from, and the patterns there. A directory of this machine becomes one by `mount`
-    /// (a name for it, and the directory), where functions run here.
+    /// Lists what `source` reads of it, once workers can: a directory of this machine becomes a bucket by `mount` (a name
+    /// for it, and the directory), where functions run here. Images are described in `own_bucket`.
     ///
     /// # Errors
-    /// If it is on this machine and the functions are not, or the service does not answer.
-    pub async fn offered(
+    /// If it is on this machine and the functions are not, nothing is found, or a service does not answer.
+    pub async fn list(
         self,
+        objects: &dyn Objects,
+        ns: &Namespace,
+        own_bucket: &str,
+        source: &PipelineSource,
         mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
-    ) -> Result<(String, Vec<String>), ListError> {
-        match self {
-            Self::S3 { bucket, patterns } => Ok((bucket, patterns)),
+    ) -> Result<Dataset, ListError> {
+        let (bucket, patterns) = match self {
+            Self::S3 { bucket, patterns } => (bucket, patterns),
             Self::Local { root, patterns } => {
                 let Some(mount) = mount else { return Err(ListError::OutOfReach(root)) };
                 let bucket = mount_name(&root);
                 mount(&bucket, &root).await?;
-                Ok((bucket, patterns))
+                (bucket, patterns)
             }
-        }
+        };
+        list_dataset(objects, ns, own_bucket, source, (&bucket, &patterns)).await
     }
 
     fn followed_by(self, other: Self) -> io::Result<Self> {
@@ -211,7 +216,7 @@ impl ListError {
 ///
 /// # Errors
 /// If nothing is found, or the object store does not answer.
-pub async fn list_dataset(
+async fn list_dataset(
     objects: &dyn Objects,
     ns: &Namespace,
     own_bucket: &str,

@@ -25,7 +25,7 @@ mod waits;
 
 pub use assembler::Batch;
 pub use authored::Authored;
-pub use dataset::{ListError, Source, list_dataset};
+pub use dataset::{ListError, Source};
 pub use error::FetchError;
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
 pub use gristmill_executor::NUMERICS;

@@ -2,7 +2,7 @@
 //! on a running service and serves its batches over a unix socket or standard output.
 
 use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, ListError, ServiceFile, Source, list_dataset,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, ServiceFile, Source,
     server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
 };
 use anyhow::Context;
@@ -235,17 +235,15 @@ async fn registration(
         Some(data) => Source::parse(data, Path::new("."))?,
         None => Source::parse_all(&pipeline.source_paths(), base)?,
     };
-    let not_listed = |error: ListError| match error.is_usage() {
-        true => anyhow::Error::new(Usage(error.to_string())),
-        false => error.into(),
-    };
     let local = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
     let mount =
         local.map(|local| async move |name: &str, root: &Path| local.mount(name, root).await);
-    let (bucket, patterns) = data.offered(mount).await.map_err(not_listed)?;
-    let (source, found) = (pipeline.source(), (bucket.as_str(), patterns.as_slice()));
-    let listed = list_dataset(&*ports.objects, &place.ns, &place.bucket, source, found).await;
-    let dataset = listed.map_err(not_listed)?;
+    let listed =
+        data.list(&*ports.objects, &place.ns, &place.bucket, pipeline.source(), mount).await;
+    let dataset = listed.map_err(|error| match error.is_usage() {
+        true => anyhow::Error::new(Usage(error.to_string())),
+        false => error.into(),
+    })?;
     Ok(Register {
         job: args.job.clone(),
         spec: JobSpec {

@@ -103,8 +103,9 @@ fn what_times_do_not_tell_is_no_contention() {
     for _ in 0..60 {
         let mut report = ideal.report(state.target);
         report.worker = Some(WorkerTimes { compute_s: 0.25, ..WorkerTimes::default() });
-        targets.push(decide(&report, &state, &settings).1.target);
-        state = decide(&report, &state, &settings).0;
+        let (next, decision) = decide(&report, &state, &settings);
+        state = next;
+        targets.push(decision.target);
     }
     targets.dedup();
     assert_eq!(targets, [1, 3, 4]);

@@ -56,9 +56,11 @@ pub(super) fn held_back(
     // A count that has converged is not moved by a moment either.
     let is_slow = waits || state.has_converged;
     let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
-    let is_vague = is_slow && (is_brief(state) || !capacity.is_exact()) && reports < REPORTS_MOST;
     // Where the window stays full of what its host has yet to take in, those at work are the answer.
-    let is_vague = is_vague && !fills_host(state, capacity);
+    let is_vague = is_slow
+        && (is_brief(state) || !capacity.is_exact())
+        && reports < REPORTS_MOST
+        && !fills_host(state, capacity);
     if reports < fewest || is_vague {
         return Reason::Measuring { reports, workers };
     }
@@ -219,8 +221,9 @@ pub(super) fn search(
     if state.at_work.is_some() && is_brief(state) && reports < REPORTS_MOST {
         return Reason::Measuring { reports, workers };
     }
-    let is_certain = distance >= CERTAIN * capacity.error
-        || fills_host(state, capacity) && reports >= REPORTS_HELD_BACK;
+    let fills_host = fills_host(state, capacity);
+    let is_certain =
+        distance >= CERTAIN * capacity.error || fills_host && reports >= REPORTS_HELD_BACK;
     if reports < REPORTS_GOOD || !is_certain && reports < REPORTS_MOST {
         return Reason::Measuring { reports, workers };
     }
@@ -239,8 +242,8 @@ pub(super) fn search(
         best.covered = best.covered.max(capacity.covered - capacity.error).min(1.0);
     }
     // In doubt for fewer workers.
-    let is_good = fills_host(state, capacity)
-        || capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
+    let is_good =
+        fills_host || capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
     if let Some(low) = state.low.filter(|low| !is_good && adds_nothing(low, &here, capacity.error))
     {
         // What was taken for the best cannot be had: it is what both cover.

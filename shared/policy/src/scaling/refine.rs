@@ -200,14 +200,15 @@ fn too_few(
     // What the noise of measuring hides is no sign of contention; nor is less than was expected where nobody waits and the
     // times explain it: workers may have died.
     let expected = before.covered * (here.workers / before.workers - 1.0);
-    let is_clear = expected > GAIN_CLEAR * capacity.error && !meet_nobody(state, capacity);
+    let waits = waiting(state) > WAITING;
     // Against times alone neither: what they do not tell costs a worker as much whoever else is at work.
-    let is_clear = is_clear && (state.low.is_some() || waiting(state) > WAITING);
+    let is_clear = expected > GAIN_CLEAR * capacity.error
+        && !meet_nobody(state, capacity)
+        && (state.low.is_some() || waits);
     let gain = if is_clear { before.gain(here) } else { 1.0 };
     state.estimated = None;
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
     let at_limit = workers >= granted.min(settings.enough());
-    let waits = waiting(state) > WAITING;
     let is_contended = gain < GAIN_FULL || waits;
     let generation = report.generation(f64::from(workers));
     // All other counts are compared with it: it is to be known better than by what tells that it is too little.

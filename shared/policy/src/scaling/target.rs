@@ -53,13 +53,14 @@ pub(super) fn move_to(
 ) -> Reason {
     let (most, limit) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
+    let enough = settings.enough();
     // Where more are needed by far, those that are enough are as good as the most that are allowed; what is in between stays.
-    let limited = match state.target {
-        at if (settings.enough()..=most).contains(&at) => at,
-        _ if f64::from(wanted) > FAR * f64::from(most) => settings.enough(),
+    let allowed = match state.target {
+        _ if wanted <= most => wanted,
+        at if (enough..=most).contains(&at) => at,
+        _ if f64::from(wanted) > FAR * f64::from(most) => enough,
         _ => most,
     };
-    let allowed = if wanted > most { limited } else { wanted };
     let target = allowed.clamp(1, granted.max(1));
     if target != state.target {
         if state.of_load.is_none() {
