@@ -245,7 +245,7 @@ impl Cloud {
         world.time.sleep(world.between_ms(10, 2_000)).await;
         let release = Release {
             job: event.job.clone(),
-            invocation: InvocationId(request_id),
+            invocation: InvocationId::of(event.worker, &request_id),
             worker: Some(event.worker),
             blameless,
         };

@@ -93,7 +93,7 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
             job: event.job,
             // Only a function that ran and failed can have been brought down by a split.
             blameless: request_context.condition != "RetriesExhausted",
-            invocation: InvocationId(request_context.request_id),
+            invocation: InvocationId::of(event.worker, &request_context.request_id),
             worker: Some(event.worker),
         }),
     };

@@ -48,7 +48,7 @@ impl Coordinator {
         {
             return Ok(leased(&item, bundle, held));
         }
-        if item.spec.autoscale && !claim.local && self.is_surplus(claim, &item, &scan).await? {
+        if !claim.local && self.is_surplus(claim, &item, &scan).await? {
             return Ok(idle(IdleReason::Surplus));
         }
         for candidate in scan.candidates(now_ms) {
@@ -79,9 +79,12 @@ impl Coordinator {
         item: &JobItem,
         scan: &Scan,
     ) -> Result<bool, Refusal> {
+        let others = scan.other_workers(self.clock.now_ms(), &claim.invocation);
+        if !item.spec.autoscale {
+            return Ok(others >= item.spec.workers);
+        }
         let books = self.store.read::<ScaleState>(&ItemName::Scale(&claim.job)).await?;
         let books = books.item.unwrap_or_default();
-        let others = scan.other_workers(self.clock.now_ms(), &claim.invocation);
         Ok(books.target > 0 && others >= wanted(item, &books))
     }
 

@@ -18,19 +18,30 @@ use gristmill_splits::{
 };
 use gristmill_types::{Epoch, JobName, Visitation};
 
-/// With no worker at work, invocations older than this may be lost: the scaler is asked to look.
-const QUIET_MS: u64 = 20_000;
+/// A worker that was invoked this long ago and has no lease, nor had one lately, is gone: its event was
+/// lost, or the word that it left. Above a cold start; one too many leaves as surplus.
+const SILENT_MS: u64 = 20_000;
 
 /// What the scaler is told of a job.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     /// Positions that may be claimed.
     pub claimable: u32,
-    pub active_workers: u32,
+    /// Workers on the books that nothing has been heard of.
+    pub silent: Vec<u32>,
     /// Batches delivered so far.
     pub batches: u64,
     /// The epoch that is delivered.
     pub epoch: Epoch,
+}
+
+/// Workers on the books that nothing has been heard of for too long.
+fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
+    let heard = scan.workers_heard(now_ms);
+    let silent = |&&(worker, sent_ms): &&(u32, u64)| {
+        now_ms.saturating_sub(sent_ms) > SILENT_MS && !heard.contains(&worker)
+    };
+    scale.outstanding.iter().filter(silent).map(|(worker, _)| *worker).collect()
 }
 
 /// How many workers a job is to have while there is work.
@@ -41,6 +52,20 @@ pub(crate) fn wanted(item: &JobItem, scale: &ScaleState) -> u32 {
         true if scale.target == 0 => item.spec.workers,
         true => scale.target.min(item.spec.workers),
     }
+}
+
+/// Whether work waits that those on the books cannot be expected to take.
+fn needs_workers(
+    item: &JobItem,
+    scale: &ScaleState,
+    scan: &Scan,
+    silent: &[u32],
+    now_ms: u64,
+) -> bool {
+    let living = scale.outstanding.len().saturating_sub(silent.len()) as u32;
+    scan.claimable(now_ms) > 0
+        && living < wanted(item, scale)
+        && (scan.head_waits(now_ms) || scan.wants_workers(living > 0))
 }
 
 impl Coordinator {
@@ -84,7 +109,11 @@ impl Coordinator {
         match poll.report.filter(|_| heeds) {
             Some(report) => {
                 let batches = report.batches;
-                let seen = Seen { claimable, active_workers: active, batches, epoch };
+                let silent = match claimable {
+                    0 => Vec::new(),
+                    _ => silent_workers(&scale, &scan, now_ms),
+                };
+                let seen = Seen { claimable, silent, batches, epoch };
                 self.kick(job, &item, seen, Some(report)).await;
             }
             None => {
@@ -176,23 +205,12 @@ impl Coordinator {
         (batches, epoch): (u64, Epoch),
     ) {
         let now_ms = self.clock.now_ms();
-        if !item.state.is_ended() && self.needs_workers(item, scale, scan, now_ms) {
-            let (claimable, active_workers) = (scan.claimable(now_ms), scan.active_workers(now_ms));
-            let seen = Seen { claimable, active_workers, batches, epoch };
+        let silent = silent_workers(scale, scan, now_ms);
+        if !item.state.is_ended() && needs_workers(item, scale, scan, &silent, now_ms) {
+            let claimable = scan.claimable(now_ms);
+            let seen = Seen { claimable, silent, batches, epoch };
             self.kick(job, item, seen, None).await;
         }
-    }
-
-    fn needs_workers(&self, item: &JobItem, scale: &ScaleState, scan: &Scan, now_ms: u64) -> bool {
-        if scan.claimable(now_ms) == 0 {
-            return false;
-        }
-        let outstanding = scale.outstanding.len() as u32;
-        if outstanding < wanted(item, scale) {
-            return scan.head_waits(now_ms) || scan.wants_workers(outstanding > 0);
-        }
-        let lost = |&(_, sent_ms): &(u32, u64)| now_ms.saturating_sub(sent_ms) > QUIET_MS;
-        scan.active_workers(now_ms) == 0 && scale.outstanding.iter().any(lost)
     }
 
     /// Asks the scaler to look at a job. Best effort: the next report asks again.
@@ -211,7 +229,7 @@ impl Coordinator {
             ns: self.settings.ns.clone(),
             job: job.clone(),
             claimable: seen.claimable,
-            active_workers: seen.active_workers,
+            silent: seen.silent,
             wanted: item.spec.workers,
             autoscale: item.spec.autoscale,
             budget_workers: item.spec.budget_workers,

@@ -109,9 +109,19 @@ impl Scan {
         self.invocations(now_ms).len() as u32
     }
 
-    /// The same but for `invocation`.
+    /// The same but for `invocation` and those inside the trainer's host.
     pub fn other_workers(&self, now_ms: u64, invocation: &InvocationId) -> u32 {
-        self.invocations(now_ms).iter().filter(|other| **other != invocation).count() as u32
+        let other = |other: &&&InvocationId| **other != invocation && other.worker().is_some();
+        self.invocations(now_ms).iter().filter(other).count() as u32
+    }
+
+    /// Workers of the scaler's books that hold a lease, or whose last one would not have run out yet: a
+    /// worker between two leases counts.
+    pub fn workers_heard(&self, now_ms: u64) -> BTreeSet<u32> {
+        let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
+        let held =
+            |bundle: &&Bundle| bundle.state != BundleState::Released && bundle.until_ms > now_ms;
+        items.filter(held).filter_map(|bundle| bundle.invocation.worker()).collect()
     }
 
     fn invocations(&self, now_ms: u64) -> BTreeSet<&InvocationId> {

@@ -13,9 +13,6 @@ use gristmill_protocol::{
 use serde::Serialize;
 use std::sync::Arc;
 
-/// A worker that was invoked this long ago and holds no lease is presumed gone: its event was lost,
-/// or it died and nobody reported it. Above a cold start; one too many is harmless, it leaves at once.
-const PRESUMED_GONE_MS: u64 = 20_000;
 /// Workers of a job of which nothing is known yet: two give a first batch and a first measurement soon.
 const START_WORKERS: u32 = 2;
 /// Decisions kept in the item, which costs a write unit per KB.
@@ -125,7 +122,7 @@ impl Scaler {
             let payload = serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })?;
             match self.invoker.invoke(function, payload.into()).await? {
                 Invoked::Accepted => invoked += 1,
-                // The platform is at its limit: those not accepted are presumed gone in time.
+                // The platform is at its limit: those not accepted are struck off as silent in time.
                 Invoked::Throttled => {
                     tracing::warn!(job = %event.job, worker, "the platform throttles workers");
                     break;
@@ -145,11 +142,8 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 
 /// Applies the policy to the books; returns the numbers of the workers to invoke.
 fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
-    let fresh = |&(_, sent_ms): &(u32, u64)| event.at_ms.saturating_sub(sent_ms) < PRESUMED_GONE_MS;
-    // With a lease in sight nobody is struck off: which worker holds it is not known here.
-    if event.active_workers == 0 {
-        state.outstanding.retain(fresh);
-    }
+    // Numbers are never reused: a repeated event strikes off nobody else.
+    state.outstanding.retain(|(worker, _)| !event.silent.contains(worker));
     settle_target(state, event);
     let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
     let observation = Observation { claimable: event.claimable, outstanding };
@@ -251,14 +245,14 @@ mod tests {
         }
     }
 
-    fn event(claimable: u32, active_workers: u32, at_ms: u64) -> ScalerEvent {
+    fn event(claimable: u32, silent: &[u32], at_ms: u64) -> ScalerEvent {
         let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
         ScalerEvent {
             v: VERSION,
             ns,
             job,
             claimable,
-            active_workers,
+            silent: silent.to_vec(),
             wanted: 3,
             autoscale: false,
             budget_workers: None,
@@ -284,27 +278,21 @@ mod tests {
     #[tokio::test]
     async fn doubled_events_invoke_once() {
         let (scaler, recorder) = scaler();
-        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), scaled(3, 3));
-        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), scaled(0, 3));
+        assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), scaled(3, 3));
+        assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), scaled(0, 3));
         let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
         assert_eq!(numbers, [0, 1, 2]);
     }
 
     #[tokio::test]
-    async fn workers_that_never_came_are_replaced_in_time() {
+    async fn silent_workers_are_replaced_and_nobody_else() {
         let (scaler, recorder) = scaler();
-        scaler.handle(&event(10, 0, 1_000)).await.unwrap();
-        assert_eq!(
-            scaler.handle(&event(10, 1, 200_000)).await.unwrap().invoked,
-            0,
-            "one is seen at work"
-        );
-        assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap(), scaled(3, 3));
-        assert_eq!(
-            recorder.0.lock().unwrap().last().unwrap().worker,
-            5,
-            "numbers are never reused"
-        );
+        scaler.handle(&event(10, &[], 1_000)).await.unwrap();
+        assert_eq!(scaler.handle(&event(10, &[], 200_000)).await.unwrap(), scaled(0, 3));
+        assert_eq!(scaler.handle(&event(10, &[1], 200_000)).await.unwrap(), scaled(1, 3));
+        assert_eq!(scaler.handle(&event(10, &[1], 200_000)).await.unwrap(), scaled(0, 3), "again");
+        let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
+        assert_eq!(numbers, [0, 1, 2, 3], "numbers are never reused");
     }
 
     /// Takes one event and no more.
@@ -326,18 +314,19 @@ mod tests {
         let (scaler, _) = scaler();
         let scaler = Scaler { invoker: Arc::new(Full(Recorder::default())), ..scaler };
         let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 3 };
-        assert_eq!(scaler.handle(&event(10, 0, 1_000)).await.unwrap(), throttled);
-        assert_eq!(scaler.handle(&event(10, 0, 2_000)).await.unwrap(), scaled(0, 3), "too soon");
-        assert_eq!(scaler.handle(&event(10, 0, 200_000)).await.unwrap().throttled, 3);
+        assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), throttled);
+        assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 3), "too soon");
+        let later = event(10, &[0, 1, 2], 200_000);
+        assert_eq!(scaler.handle(&later).await.unwrap().throttled, 3);
     }
 
     #[tokio::test]
     async fn a_job_keeps_the_worker_version_it_began_with() {
         let (scaler, recorder) = scaler();
-        scaler.handle(&event(10, 0, 1_000)).await.unwrap();
+        scaler.handle(&event(10, &[], 1_000)).await.unwrap();
         let deployed = Scaler { worker_function: "worker:2".to_owned(), ..scaler };
-        assert_eq!(deployed.handle(&event(10, 0, 200_000)).await.unwrap(), scaled(3, 3));
-        let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, 0, 200_000) };
+        assert_eq!(deployed.handle(&event(10, &[0, 1, 2], 200_000)).await.unwrap(), scaled(3, 3));
+        let other = ScalerEvent { job: "k".parse().unwrap(), ..event(10, &[], 200_000) };
         deployed.handle(&other).await.unwrap();
         let functions = recorder.1.lock().unwrap().clone();
         assert_eq!(functions[..6], ["worker"; 6]);
@@ -360,9 +349,9 @@ mod tests {
     #[tokio::test]
     async fn the_policy_decides_from_reports_within_its_limits() {
         let (scaler, recorder) = scaler();
-        let auto = ScalerEvent { autoscale: true, wanted: 40, ..event(100, 0, 1_000) };
+        let auto = ScalerEvent { autoscale: true, wanted: 40, ..event(100, &[], 1_000) };
         assert_eq!(scaler.handle(&auto).await.unwrap().outstanding, 2, "to begin with");
-        let reported = ScalerEvent { report: Some(report(100)), active_workers: 2, ..auto.clone() };
+        let reported = ScalerEvent { report: Some(report(100)), ..auto.clone() };
         let outstanding = scaler.handle(&reported).await.unwrap().outstanding;
         assert!((7..=9).contains(&outstanding), "{outstanding}");
         assert_eq!(scaler.handle(&reported).await.unwrap(), scaled(0, outstanding), "repeated");
@@ -375,14 +364,14 @@ mod tests {
 
         let budget = ScalerEvent { job: "k".parse().unwrap(), budget_workers: Some(4), ..auto };
         scaler.handle(&budget).await.unwrap();
-        let reported = ScalerEvent { report: Some(report(100)), active_workers: 2, ..budget };
+        let reported = ScalerEvent { report: Some(report(100)), ..budget };
         assert_eq!(scaler.handle(&reported).await.unwrap().outstanding, 4);
     }
 
     #[tokio::test]
     async fn another_version_is_refused_by_name() {
         let (scaler, _) = scaler();
-        let other = ScalerEvent { v: 9, ..event(1, 0, 0) };
+        let other = ScalerEvent { v: 9, ..event(1, &[], 0) };
         assert!(scaler.handle(&other).await.unwrap_err().to_string().contains("version 9"));
     }
 }

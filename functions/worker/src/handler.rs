@@ -60,7 +60,8 @@ impl WorkerFunction {
             let (event, own) = (event.ns.to_string(), own.to_string());
             return Err(WorkerError::Namespace { event, own });
         }
-        let outcome = self.work(&event.job, InvocationId(request_id), deadline_ms).await;
+        let invocation = InvocationId::of(event.worker, &request_id);
+        let outcome = self.work(&event.job, invocation, deadline_ms).await;
         self.leave(event).await;
         self.measure(event);
         match outcome {

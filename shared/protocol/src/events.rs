@@ -23,8 +23,10 @@ pub struct ScalerEvent {
     pub job: JobName,
     /// Positions that may be claimed now.
     pub claimable: u32,
-    /// Distinct workers that hold a lease.
-    pub active_workers: u32,
+    /// Workers on the books that nothing has been heard of for too long: their event was lost, or the
+    /// word that they left. They are struck off.
+    #[serde(default)]
+    pub silent: Vec<u32>,
     /// Remote workers the job wants, or the most of them.
     pub wanted: u32,
     /// Whether the scaler decides how many.

@@ -158,14 +158,34 @@ impl Fingerprint {
     }
 }
 
-/// The platform's id of one function invocation, as failure reports name it.
+/// One invocation of a worker: its number in the scaler's books and the platform's request id, joined
+/// by a dot. A worker inside a trainer's host has no number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InvocationId(pub String);
 
+impl InvocationId {
+    /// The invocation of `worker` that the platform calls `request`.
+    pub fn of(worker: u32, request: &str) -> Self {
+        Self(format!("{worker}.{request}"))
+    }
+
+    /// The worker's number in the scaler's books, if it has one.
+    pub fn worker(&self) -> Option<u32> {
+        self.0.split_once('.')?.0.parse().ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_invocation_names_its_worker() {
+        let id = InvocationId::of(7, "2f1c-9a");
+        assert_eq!((id.0.as_str(), id.worker()), ("7.2f1c-9a", Some(7)));
+        assert_eq!(InvocationId("local-00ff".into()).worker(), None);
+    }
 
     #[test]
     fn names_accept_only_their_alphabet() {
