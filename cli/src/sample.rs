@@ -137,7 +137,9 @@ pub fn measure(
             && stage.op.field().is_some();
         if transforms && metric.num_elements > 0 && metric.bytes_in > 0 {
             let mean = |bytes: u64| bytes as f64 / metric.num_elements as f64;
-            measured.insert(stage.ordinal, (mean(metric.bytes_in), mean(metric.bytes_produced)));
+            // Of an operator that moves several fields the first counts, as the factor is its.
+            let of_bytes = (mean(metric.bytes_in), mean(metric.bytes_produced));
+            measured.entry(stage.ordinal).or_insert(of_bytes);
         }
     }
     Ok((measured, n_records))

@@ -100,7 +100,15 @@ impl Program {
             if stage.op.cache_point().is_some() {
                 let (name, ordinal, action) =
                     (stage.op.name(), stage.ordinal, Action::Point(points));
-                steps.push(Step { name, blame: name, stage: i, ordinal, size: None, action });
+                steps.push(Step {
+                    name,
+                    blame: name,
+                    stage: i,
+                    ordinal,
+                    size: None,
+                    follows: None,
+                    action,
+                });
                 points += 1;
                 continue;
             }
@@ -261,6 +269,8 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
                 outputs.iter().for_each(|output| settled[*output] = true);
             }
             Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
+            // Sequences, which are written to no row.
+            Action::Boxes { .. } => {}
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,
             Action::InPlace { .. } | Action::Wait(_) | Action::Point(_) | Action::Nothing => {}
         }

@@ -2,7 +2,10 @@
 
 use crate::{
     cell::{Cell, Place, Sink},
-    ops::LineReader,
+    ops::{
+        LineReader,
+        boxes::{self, Labels, MoveBoxes},
+    },
     random::Draw,
 };
 use fast_image_resize::Resizer;
@@ -26,6 +29,8 @@ pub(crate) struct Tools {
     pub(crate) csv: LineReader,
     /// Values found in one, before they become fields.
     pub(crate) found: Vec<Cell>,
+    /// Height and width of the image that the last operator on images was given.
+    pub(crate) source: [usize; 2],
 }
 
 /// A value being read: numbers little-endian, images row by row.
@@ -117,6 +122,12 @@ pub(crate) enum Action {
         outputs: Vec<usize>,
         kernel: Box<dyn Extract>,
     },
+    /// Boxes, and the labels that go with them, where the image before went.
+    Boxes {
+        field: usize,
+        labels: Vec<Labels>,
+        kernel: MoveBoxes,
+    },
     Wait(Duration),
     /// A place to cache: index in [`Program::points`](crate::Program).
     Point(usize),
@@ -145,7 +156,15 @@ pub(crate) struct Step {
     pub(crate) ordinal: u32,
     /// Height and width of its input, where the schema says them; else the element does.
     pub(crate) size: Option<[usize; 2]>,
+    pub(crate) follows: Option<Follows>,
     pub(crate) action: Action,
+}
+
+/// The names of a field and of the image before it whose draw it shares: they have one size.
+#[derive(Clone, Debug)]
+pub(crate) struct Follows {
+    pub(crate) field: String,
+    pub(crate) image: String,
 }
 
 impl Step {
@@ -167,14 +186,14 @@ impl Step {
                 let row = to_row.then_some(row);
                 let (bytes_in, made) = if input == output {
                     let cell = &mut cells[*input];
-                    let size = self.size.unwrap_or(cell.size);
+                    let size = self.given_size(cell.size, tools)?;
                     let (bytes, sink) = cell.split(record, row)?;
                     (bytes.len(), kernel.run(View { bytes, size }, sink, tools, &mut draw())?)
                 } else {
                     let both = cells.get_disjoint_mut([*input, *output]);
                     let [from, to] = both.map_err(|error| error.to_string())?;
                     let bytes = from.value(record, &[]);
-                    let view = View { bytes, size: self.size.unwrap_or(from.size) };
+                    let view = View { bytes, size: self.given_size(from.size, tools)? };
                     (bytes.len(), kernel.run(view, to.sink(row), tools, &mut draw())?)
                 };
                 let cell = &mut cells[*output];
@@ -184,7 +203,7 @@ impl Step {
             }
             Action::InPlace { field, kernel } => {
                 let cell = &mut cells[*field];
-                let size = self.size.unwrap_or(cell.size);
+                let size = self.given_size(cell.size, tools)?;
                 let value = cell.value_mut(record, row)?;
                 kernel.run(value, size, tools, &mut draw())?;
                 Ok((value.len(), value.len()))
@@ -200,7 +219,46 @@ impl Step {
                 let found = parse(kernel.as_ref(), cells, tools, record, *input, outputs)?;
                 Ok((bytes_in, found))
             }
+            Action::Boxes { field, labels, kernel } => {
+                boxes::apply(kernel, (*field, labels), cells, record, tools, &mut draw())
+            }
             _ => Ok((0, 0)),
+        }
+    }
+
+    /// Height and width of what it is given: where the schema does not say them, `size`.
+    fn given_size(&self, size: [usize; 2], tools: &mut Tools) -> Result<[usize; 2], String> {
+        let size = self.size.unwrap_or(size);
+        match &self.follows {
+            Some(Follows { field, image }) if size != tools.source => {
+                let ([height, width], [rows, columns]) = (size, tools.source);
+                Err(format!(
+                    "`{field}` is {height} x {width} (height x width), but `{image}` is \
+                     {rows} x {columns}: fields that are moved together have one size"
+                ))
+            }
+            _ => {
+                tools.source = size;
+                Ok(size)
+            }
+        }
+    }
+
+    /// Whether it reads or writes the value of `cell`, or decides what becomes of the element.
+    pub(crate) fn touches(&self, cell: usize) -> bool {
+        match &self.action {
+            Action::Transform { input, output, .. } => [*input, *output].contains(&cell),
+            Action::InPlace { field, .. } | Action::Shorten { field, .. } => *field == cell,
+            Action::Parse { input, outputs, .. } => *input == cell || outputs.contains(&cell),
+            Action::Boxes { field, labels, .. } => {
+                *field == cell || labels.iter().any(|(_, label, _)| *label == cell)
+            }
+            Action::Nothing => false,
+            Action::Filter { .. }
+            | Action::Duplicate { .. }
+            | Action::FlatMap { .. }
+            | Action::Wait(_)
+            | Action::Point(_) => true,
         }
     }
 

@@ -1,7 +1,7 @@
 //! The schema as it flows through the operators while a pipeline is checked.
 
 use crate::{Cardinality, DType, Declaration, FieldSchema, Randomness, Schema, Scope};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The schema so far, and who wrote each field: what a refusal needs to say.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +16,8 @@ pub(crate) struct Flow {
     random: Option<(&'static str, bool)>,
     /// Whether elements may have been cached before.
     cached: bool,
+    /// Fields that were decoded as class numbers.
+    masks: BTreeSet<String>,
 }
 
 impl Flow {
@@ -65,6 +67,35 @@ impl Flow {
             crate::table::one_of(&shapes),
             self.origin(name)
         ))
+    }
+
+    /// The field as a mask: numbers `[h, w, c]`.
+    pub(crate) fn mask_of(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
+        let field = self.field(op, name)?;
+        if field.dtype != DType::Bytes && matches!(field.shape[..], [_, _, Some(1..)]) {
+            return Ok(field);
+        }
+        let advice = match field.dtype {
+            DType::Bytes => "; put `decode: { mode: indices }` before it",
+            _ => "",
+        };
+        Err(format!(
+            "`{op}` needs a mask (numbers [h, w, c]), but `{name}` is {field}{}{advice}",
+            self.origin(name)
+        ))
+    }
+
+    /// Whether the field was decoded as class numbers.
+    pub(crate) fn is_mask(&self, name: &str) -> bool {
+        self.masks.contains(name)
+    }
+
+    /// Notes whether a field holds class numbers.
+    pub(crate) fn set_mask(&mut self, name: &str, is_mask: bool) {
+        match is_mask {
+            true => self.masks.insert(name.to_owned()),
+            false => self.masks.remove(name),
+        };
     }
 
     /// The field as an image of colours: u8 from 0 to 255, or f32 from 0 to 1.
@@ -159,6 +190,7 @@ impl Flow {
     /// Takes a field away.
     pub(crate) fn remove(&mut self, name: &str) {
         self.schema.fields.remove(name);
+        self.masks.remove(name);
         self.writers.remove(name);
     }
 }

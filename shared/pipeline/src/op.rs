@@ -58,6 +58,11 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// Whether pixels change places.
+    pub(crate) fn moves(self) -> bool {
+        matches!(self, Effect::Mirror | Effect::Resample | Effect::Window | Effect::Warp)
+    }
+
     /// Whether two operators on one field can change places and still mean the same. What is computed
     /// may differ by rounding and interpolation, not by what is in the picture.
     pub fn commutes_with(self, other: Effect) -> bool {
@@ -115,7 +120,20 @@ pub(crate) trait Operator: Sized {
 
     /// Every field it writes.
     fn outputs(&self) -> Vec<&str> {
-        self.output().into_iter().collect()
+        match self.together() {
+            Some(fields) => fields.all().collect(),
+            None => self.output().into_iter().collect(),
+        }
+    }
+
+    /// The fields it moves with one draw, if that is what it does.
+    fn together(&self) -> Option<&ops::Fields> {
+        None
+    }
+
+    /// The same, for saying more of them.
+    fn together_mut(&mut self) -> Option<&mut ops::Fields> {
+        None
     }
 
     /// How it makes batches of elements, if it does.
@@ -186,6 +204,21 @@ macro_rules! operators {
                 match self {
                     $(Op::$name(op) => op.outputs(),)*
                     Op::Custom(op) => vec![op.target()],
+                }
+            }
+
+            /// The fields it moves with one draw, if that is what it does.
+            pub fn together(&self) -> Option<&ops::Fields> {
+                match self {
+                    $(Op::$name(op) => op.together(),)*
+                    Op::Custom(_) => None,
+                }
+            }
+
+            fn together_mut(&mut self) -> Option<&mut ops::Fields> {
+                match self {
+                    $(Op::$name(op) => op.together_mut(),)*
+                    Op::Custom(_) => None,
                 }
             }
 
@@ -299,6 +332,23 @@ impl Op {
         match self {
             Op::Autocache(op) => Some(op),
             _ => None,
+        }
+    }
+
+    /// The same for one of the images that it moves alone.
+    #[must_use]
+    pub fn only(&self, image: &str) -> Op {
+        let mut op = self.clone();
+        if let Some(fields) = op.together_mut() {
+            *fields = fields.only(image);
+        }
+        op
+    }
+
+    /// Settles what depends on how its fields were made.
+    pub(crate) fn settle(&mut self, flow: &Flow) {
+        if let Some(fields) = self.together_mut() {
+            fields.find_masks(flow);
         }
     }
 

@@ -213,6 +213,7 @@ impl Pipeline {
             if stage.op.dataset().is_some() {
                 flow.comes_before_caches(stage.op.name()).map_err(at)?;
             }
+            stage.op.settle(&flow);
             stage.op.infer(&mut flow).map_err(at)?;
             flow.pass(stage.op.declaration());
             if let Op::Custom(op) = &mut stage.op {

@@ -1,5 +1,6 @@
 //! `center_crop`, `crop`, `random_crop`, `pad`: a window of an image, filled where the image is not.
 
+use super::resize::Window;
 use crate::{
     cell::Sink,
     random::Draw,
@@ -21,7 +22,7 @@ pub(crate) struct Canvas {
 
 /// How the window is chosen.
 #[derive(Debug)]
-enum Choice {
+pub(super) enum Choice {
     Centre(CenterCrop),
     Fixed(Crop),
     Random(RandomCrop),
@@ -30,11 +31,18 @@ enum Choice {
 
 /// A rectangle that may reach beyond the image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frame {
-    top: i64,
-    left: i64,
-    height: usize,
-    width: usize,
+pub(super) struct Frame {
+    pub(super) top: i64,
+    pub(super) left: i64,
+    pub(super) height: usize,
+    pub(super) width: usize,
+}
+
+impl From<Window> for Frame {
+    fn from(window: Window) -> Self {
+        let [top, left] = [window.top, window.left].map(i64::from);
+        Frame { top, left, height: window.height as usize, width: window.width as usize }
+    }
 }
 
 impl Canvas {
@@ -43,20 +51,20 @@ impl Canvas {
         Canvas { window, pixel_bytes, fill: super::value_bytes(image.dtype, fill) }
     }
 
-    pub(crate) fn centre(op: &CenterCrop, image: &FieldSchema) -> Self {
-        Canvas::new(Choice::Centre(op.clone()), image, 0.0)
+    pub(crate) fn centre(op: &CenterCrop, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Centre(op.clone()), image, fill)
     }
 
     pub(crate) fn fixed(op: &Crop, image: &FieldSchema) -> Self {
         Canvas::new(Choice::Fixed(op.clone()), image, 0.0)
     }
 
-    pub(crate) fn random(op: &RandomCrop, image: &FieldSchema) -> Self {
-        Canvas::new(Choice::Random(op.clone()), image, op.fill)
+    pub(crate) fn random(op: &RandomCrop, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Random(op.clone()), image, fill)
     }
 
-    pub(crate) fn padded(op: &Pad, image: &FieldSchema) -> Self {
-        Canvas::new(Choice::Padded(op.clone()), image, op.fill)
+    pub(crate) fn padded(op: &Pad, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Padded(op.clone()), image, fill)
     }
 
     /// Copies what the frame shows of the image.
@@ -91,7 +99,11 @@ impl Canvas {
 }
 
 impl Choice {
-    fn frame(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Result<Frame, String> {
+    pub(super) fn frame(
+        &self,
+        [height, width]: [usize; 2],
+        draw: &mut Draw,
+    ) -> Result<Frame, String> {
         match self {
             Choice::Centre(CenterCrop { size, .. }) => {
                 let size = size.map(|side| side as usize);

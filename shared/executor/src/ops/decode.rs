@@ -6,9 +6,13 @@ use crate::{
     step::{Made, Tools, Transform, View},
 };
 use gristmill_jpeg::Frame;
-use gristmill_pipeline::ops::Decode;
+use gristmill_pipeline::{
+    DType,
+    ops::{Decode, DecodeMode},
+};
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
 
+mod indices;
 mod png;
 mod webp;
 
@@ -27,11 +31,14 @@ const MAX_MEMORY_BYTES: u64 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct DecodeImage {
     channels: u32,
+    /// The dtype of class numbers, if those are asked for.
+    indices: Option<DType>,
 }
 
 impl DecodeImage {
     pub(crate) fn new(op: &Decode) -> Self {
-        DecodeImage { channels: op.channels }
+        let indices = (op.mode == DecodeMode::Indices).then_some(op.dtype);
+        DecodeImage { channels: op.channels, indices }
     }
 }
 
@@ -43,6 +50,9 @@ impl Transform for DecodeImage {
         tools: &mut Tools,
         _: &mut Draw,
     ) -> Result<Made, String> {
+        if let Some(dtype) = self.indices {
+            return indices::decode(input.bytes, dtype, output, &mut tools.pixels);
+        }
         if self.channels == 3 {
             return decode(input.bytes, output, tools);
         }

@@ -37,6 +37,7 @@ impl DecodeAndCrop {
         draw: &mut Draw,
     ) -> Result<Made, String> {
         let Made { bytes, size } = decode(bytes, Sink::Buffer(image), tools)?;
+        tools.source = size;
         self.crop.run(View { bytes: &image[..bytes], size }, output, tools, draw)
     }
 
@@ -50,6 +51,7 @@ impl DecodeAndCrop {
         draw: &mut Draw,
     ) -> Result<Made, String> {
         let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
+        tools.source = size;
         let window = self.crop.window(size, draw);
         let range = |start: u32, length: u32| start as usize..(start + length) as usize;
         let (x, y) = (range(window.left, window.width), range(window.top, window.height));

@@ -16,9 +16,9 @@ use crate::{
 use gristmill_pipeline::{
     DType, FieldSchema, Op, Schema,
     ops::{
-        Cast, CastDType, CenterCrop, Clip, Crop, Decode, Flip, GaussianBlur, Grayscale,
-        Interpolation, Layout, Normalise, OneHot, Order, Pad, Posterize, Resize, ResizeShorter,
-        Rotate, Scale, Shear, Solarize, Standardise, VerticalFlip,
+        Cast, CastDType, CenterCrop, Clip, Crop, Decode, DecodeMode, Fields, Flip, GaussianBlur,
+        Grayscale, Interpolation, Layout, Normalise, OneHot, Order, Pad, Posterize, Resize,
+        ResizeShorter, Rotate, Scale, Shear, Solarize, Standardise, VerticalFlip,
     },
 };
 use gristmill_types::RecordKey;
@@ -142,6 +142,7 @@ impl Params<'_> {
 /// The operator of a case, and how close it comes; none if it is not run through its parameters.
 fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
     let field = String::from("image");
+    let fields = Fields::one("image");
     let p = 1.0;
     Some(match name {
         "grayscale" => {
@@ -150,19 +151,19 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         }
         "center_crop" => {
             let size = params.whole("size").unwrap();
-            (Op::CenterCrop(CenterCrop { field, size }), EXACT)
+            (Op::CenterCrop(CenterCrop { fields, size }), EXACT)
         }
         "crop" => {
             let [top, left] = [params.u32("top"), params.u32("left")];
             let (height, width) = (params.u32("height"), params.u32("width"));
-            (Op::Crop(Crop { field, top, left, height, width }), EXACT)
+            (Op::Crop(Crop { fields, top, left, height, width }), EXACT)
         }
         "pad" => {
             let (padding, size) = (params.whole("padding"), params.whole("size"));
-            (Op::Pad(Pad { field, padding, size, fill: params.f64("fill") }), EXACT)
+            (Op::Pad(Pad { fields, padding, size, fill: params.f64("fill") }), EXACT)
         }
-        "flip" => (Op::Flip(Flip { field, p }), EXACT),
-        "vertical_flip" => (Op::VerticalFlip(VerticalFlip { field, p }), EXACT),
+        "flip" => (Op::Flip(Flip { fields, p }), EXACT),
+        "vertical_flip" => (Op::VerticalFlip(VerticalFlip { fields, p }), EXACT),
         "solarize" => {
             let threshold = params.f64("threshold");
             (Op::Solarize(Solarize { field, threshold, p }), within(1e-7))
@@ -171,11 +172,11 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         "resize" => {
             let size = params.whole("size").unwrap();
             let antialias = params.0["antialias"].as_bool().unwrap();
-            (Op::Resize(Resize { field, size, antialias }), within(1.0))
+            (Op::Resize(Resize { fields, size, antialias }), within(1.0))
         }
         "resize_shorter" => {
             let size = params.u32("size");
-            (Op::ResizeShorter(ResizeShorter { field, size, antialias: true }), within(1.0))
+            (Op::ResizeShorter(ResizeShorter { fields, size, antialias: true }), within(1.0))
         }
         "scale" => (Op::Scale(Scale { field, factor: 1.0 / 255.0, offset: 0.0 }), within(1e-6)),
         "normalise" => {
@@ -197,7 +198,16 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         "decode" => {
             // Only lossy WebP, which rounds otherwise, comes less close than JPEG.
             let most = if params.text("kind") == "webp" { 3.0 } else { 1.0 };
-            (Op::Decode(Decode { field, channels: 3, typical_size: None }), within(most))
+            (
+                Op::Decode(Decode {
+                    field,
+                    channels: 3,
+                    typical_size: None,
+                    mode: DecodeMode::Colours,
+                    dtype: DType::U8,
+                }),
+                within(most),
+            )
         }
         _ => return None,
     })
@@ -229,7 +239,7 @@ fn run_operator(op: &Op, input: &Tensor) -> Tensor {
 
 /// Runs what draws, with what was drawn.
 fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolerance) {
-    let field = String::from("image");
+    let (field, fields) = (String::from("image"), Fields::one("image"));
     let whole = input.dtype == DType::U8;
     let channels = input.shape[2] as usize;
     let (mut tools, mut bytes) = (Tools::default(), input.bytes.clone());
@@ -255,11 +265,11 @@ fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolera
             let (interpolation, fill) = (params.interpolation(), params.f64("fill"));
             let (warp, matrix) = if name == "rotate" {
                 let degrees = params.f64("degrees");
-                let op = Rotate { field, degrees: [degrees; 2], interpolation, fill };
+                let op = Rotate { fields, degrees: [degrees; 2], interpolation, fill };
                 (Warp::rotate(&op, input.dtype, channels), Matrix::rotation(degrees))
             } else {
                 let degrees: [f64; 2] = params.list("degrees").unwrap();
-                let op = Shear { field, degrees: [0.0; 4], interpolation, fill };
+                let op = Shear { fields, degrees: [0.0; 4], interpolation, fill };
                 (Warp::shear(&op, input.dtype, channels), Matrix::shear(degrees))
             };
             let view = View { bytes: &input.bytes, size: input.size() };

@@ -1,5 +1,6 @@
 //! The operators' effects, one file each. Their parameters and schemas are the pipeline's.
 
+pub(crate) mod boxes;
 mod canvas;
 mod cast;
 mod clip;
@@ -17,6 +18,7 @@ mod grayscale;
 mod inflate;
 mod layout;
 mod length;
+mod masks;
 mod normalise;
 mod normalise_layout_cast;
 mod one_hot;
@@ -128,6 +130,9 @@ impl Cells {
 
 /// The action of an operator on images; none of others.
 fn of_image(op: &Op, schema: &FieldSchema, cells: &Cells) -> Option<Action> {
+    if let Some(fields) = op.together().filter(|fields| fields.is_mask(&fields.field)) {
+        return masks::action(op, fields, schema, cells);
+    }
     Some(match op {
         Op::Decode(op) => cells.transform(Box::new(decode::DecodeImage::new(op))),
         Op::Resize(op) => {
@@ -141,10 +146,12 @@ fn of_image(op: &Op, schema: &FieldSchema, cells: &Cells) -> Option<Action> {
             let (op, channels) = (op.clone(), channels(schema));
             cells.transform(Box::new(resize_shorter::KeepAspect { op, channels }))
         }
-        Op::CenterCrop(op) => cells.transform(Box::new(canvas::Canvas::centre(op, schema))),
+        Op::CenterCrop(op) => cells.transform(Box::new(canvas::Canvas::centre(op, schema, 0.0))),
         Op::Crop(op) => cells.transform(Box::new(canvas::Canvas::fixed(op, schema))),
-        Op::RandomCrop(op) => cells.transform(Box::new(canvas::Canvas::random(op, schema))),
-        Op::Pad(op) => cells.transform(Box::new(canvas::Canvas::padded(op, schema))),
+        Op::RandomCrop(op) => {
+            cells.transform(Box::new(canvas::Canvas::random(op, schema, op.fill)))
+        }
+        Op::Pad(op) => cells.transform(Box::new(canvas::Canvas::padded(op, schema, op.fill))),
         Op::VerticalFlip(op) => cells.in_place(Box::new(vertical_flip::UpsideDown { p: op.p })),
         Op::Rotate(op) => {
             cells.transform(Box::new(warp::Warp::rotate(op, schema.dtype, channels(schema))))
@@ -175,6 +182,25 @@ fn of_image(op: &Op, schema: &FieldSchema, cells: &Cells) -> Option<Action> {
     })
 }
 
+/// The action of an operator on boxes that it moves beside its images, of schema `input`; `cell` finds
+/// the cell of a field.
+pub(crate) fn compile_boxes(
+    op: &Op,
+    name: &str,
+    input: &Schema,
+    cell: impl Fn(&str) -> Option<usize>,
+) -> Result<Action, ExecError> {
+    let missing = || cannot(op, "a field of its boxes is missing");
+    let rules = op.together().and_then(|fields| fields.boxes.as_ref()).ok_or_else(missing)?;
+    let kernel = boxes::MoveBoxes::new(op, rules).ok_or_else(missing)?;
+    let labels = rules.labels.iter().map(|label| {
+        let row_bytes = input.field(label)?.item_bytes()?.max(1) as usize;
+        Some((label.clone(), cell(label)?, row_bytes))
+    });
+    let labels = labels.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+    Ok(Action::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
+}
+
 fn without_field(op: &Op) -> Result<Action, ExecError> {
     match op {
         Op::Sleep(op) => Ok(Action::Wait(Duration::from_secs_f64(op.ms / 1e3))),
@@ -192,7 +218,9 @@ pub(crate) fn fuse(
     input: &FieldSchema,
 ) -> Option<(&'static str, Box<dyn Transform>)> {
     match chain {
-        [Op::Decode(decode), Op::RandomResizedCrop(crop)] if decode.channels == 3 => {
+        [Op::Decode(decode), Op::RandomResizedCrop(crop)]
+            if decode.channels == 3 && !crop.fields.is_mask(&crop.fields.field) =>
+        {
             let crop = random_resized_crop::CropAndResize::new(crop, 3);
             let fused = decode_crop::DecodeAndCrop::new(crop);
             Some(("decode+random_resized_crop", Box::new(fused)))

@@ -84,11 +84,12 @@ impl Transform for CropAndResize {
 mod tests {
     use super::*;
     use crate::random::DrawKey;
+    use gristmill_pipeline::ops::Fields;
     use gristmill_types::RecordKey;
 
     fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
-        let (field, size) = ("image".into(), [8, 8]);
-        let op = RandomResizedCrop { field, size, scale, ratio, antialias: true };
+        let (fields, size) = (Fields::one("image"), [8, 8]);
+        let op = RandomResizedCrop { fields, size, scale, ratio, antialias: true };
         CropAndResize::new(&op, 3)
     }
 

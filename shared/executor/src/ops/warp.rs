@@ -23,11 +23,24 @@ pub(crate) struct Warp {
     channels: usize,
 }
 
-#[derive(Debug)]
-enum Angle {
+/// The bounds of what is drawn, in degrees.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Angle {
     Rotate([f64; 2]),
     /// Bounds along x and along y.
     Shear([f64; 4]),
+}
+
+impl Angle {
+    pub(super) fn matrix(self, draw: &mut Draw) -> Matrix {
+        match self {
+            Angle::Rotate([low, high]) => Matrix::rotation(draw.between(low, high)),
+            Angle::Shear([x_low, x_high, y_low, y_high]) => {
+                let x = draw.between(x_low, x_high);
+                Matrix::shear([x, draw.between(y_low, y_high)])
+            }
+        }
+    }
 }
 
 impl Warp {
@@ -76,13 +89,7 @@ impl Transform for Warp {
         _: &mut Tools,
         draw: &mut Draw,
     ) -> Result<Made, String> {
-        let matrix = match self.angle {
-            Angle::Rotate([low, high]) => Matrix::rotation(draw.between(low, high)),
-            Angle::Shear([x_low, x_high, y_low, y_high]) => {
-                let x = draw.between(x_low, x_high);
-                Matrix::shear([x, draw.between(y_low, y_high)])
-            }
-        };
+        let matrix = self.angle.matrix(draw);
         let bytes = input.bytes.len();
         self.apply(&matrix, input, output.take(bytes)?);
         Ok(Made { bytes, size: input.size })
@@ -106,6 +113,34 @@ impl Matrix {
         let [x, y] = degrees.map(|degrees| libm::tan(degrees.to_radians()));
         // The inverse of y's shear after x's, whose determinant is 1.
         Matrix([[1.0 + x * y, x], [y, 1.0]])
+    }
+
+    /// Where a corner of a pixel goes: (x, y) from the upper left corner of the image.
+    pub(super) fn of_point(&self, (x, y): (f32, f32), [height, width]: [usize; 2]) -> [f32; 2] {
+        let middle = [width as f64 / 2.0, height as f64 / 2.0];
+        let (x, y) = (f64::from(x) - middle[0], f64::from(y) - middle[1]);
+        // The inverse; the determinant is 1.
+        let [[a, b], [c, d]] = self.0;
+        [(d * x - b * y + middle[0]) as f32, (a * y - c * x + middle[1]) as f32]
+    }
+
+    /// Of each pixel of row `y`: row and column of the pixel that it comes from, if there is one.
+    pub(super) fn nearest_of_row(
+        &self,
+        y: usize,
+        size: [usize; 2],
+    ) -> impl Iterator<Item = Option<[usize; 2]>> {
+        let step = [fixed(self.0[0][0]), fixed(self.0[1][0])];
+        let [mut x, mut y] = self.start(y, size).map(fixed);
+        let pixel = |at: i64, side: usize| {
+            let at = usize::try_from((at + (1 << 31)) >> 32).ok();
+            at.filter(|at| *at < side)
+        };
+        (0..size[1]).map(move |_| {
+            let place = pixel(y, size[0]).zip(pixel(x, size[1]));
+            (x, y) = (x + step[0], y + step[1]);
+            place.map(|(y, x)| [y, x])
+        })
     }
 
     /// Where the first pixel of row `y` comes from.

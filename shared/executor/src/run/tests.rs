@@ -24,6 +24,7 @@ mod finishing;
 mod fused;
 mod parsing;
 mod sequences;
+mod together;
 
 const RESNET: &str = "
 source:

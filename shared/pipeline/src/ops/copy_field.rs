@@ -21,6 +21,7 @@ impl Operator for CopyField {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let copy = flow.field("copy", &self.field)?.clone();
         flow.write("copy", &self.into, copy);
+        flow.set_mask(&self.into, flow.is_mask(&self.field));
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! `crop`: a fixed part of an image.
 
-use super::{MAX_SIDE, MOVABLE, with_effect};
+use super::{Fields, Given, MAX_SIDE, MOVABLE, with_effect};
 use crate::{
     Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
 };
@@ -10,7 +10,8 @@ use serde::Serialize;
 /// must hold it. Exactly as `tf.image.crop_to_bounding_box`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Crop {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     pub top: u32,
     pub left: u32,
     pub height: u32,
@@ -29,29 +30,36 @@ impl Operator for Crop {
             params.whole(key, node, 1..=MAX_SIDE)
         };
         let (height, width) = (side("height")?, side("width")?);
-        Ok(Crop { field: params.field()?, top, left, height, width })
+        Ok(Crop { fields: Fields::parse(params)?, top, left, height, width })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("crop", &self.field, MOVABLE, &[1, 3])?;
         let Crop { top, left, height, width, .. } = *self;
-        let outside = |side: Option<u32>, end: u32| side.is_some_and(|side| end > side);
-        if outside(input.shape[0], top + height) || outside(input.shape[1], left + width) {
-            let (field, origin) = (&self.field, flow.origin(&self.field));
-            return Err(format!(
-                "`crop` ends at row {} and column {}, but `{field}` is {input}{origin}; make it \
-                 smaller, or put a `pad` before it",
-                top + height,
-                left + width
-            ));
-        }
-        let shape = vec![Some(height), Some(width), input.shape[2]];
-        let output = FieldSchema { shape, ..input.clone() };
-        flow.write("crop", &self.field, output);
-        Ok(())
+        self.fields.infer("crop", flow, MOVABLE, |given| {
+            let Given { name, schema: input, origin, .. } = given;
+            let outside = |side: Option<u32>, end: u32| side.is_some_and(|side| end > side);
+            if outside(input.shape[0], top + height) || outside(input.shape[1], left + width) {
+                return Err(format!(
+                    "`crop` ends at row {} and column {}, but `{name}` is {input}{origin}; make it \
+                     smaller, or put a `pad` before it",
+                    top + height,
+                    left + width
+                ));
+            }
+            let shape = vec![Some(height), Some(width), input.shape[2]];
+            Ok(FieldSchema { shape, ..(*input).clone() })
+        })
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }

@@ -11,7 +11,8 @@ use serde::Serialize;
 /// `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with fancy
 /// upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
 /// Pillow. Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight. EXIF
-/// orientation is left to the author.
+/// orientation is left to the author. With `mode: indices` bytes (PNG with a palette, or grey) -> u8 or u16
+/// `[h, w, 1]`: the numbers that the file stores, whatever colours its palette has for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
@@ -22,6 +23,21 @@ pub struct Decode {
     /// 3, or 1 for grey.
     #[serde(skip_serializing_if = "is_rgb")]
     pub channels: u32,
+    /// What pixels are: colours, or the numbers that the file stores.
+    #[serde(skip_serializing_if = "is_colours")]
+    pub mode: DecodeMode,
+    /// Of `mode: indices`: u8, or u16 for files of sixteen bits.
+    #[serde(skip_serializing_if = "is_u8")]
+    pub dtype: DType,
+}
+
+/// What pixels are decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecodeMode {
+    Colours,
+    /// Class numbers of a mask: palette indices and grey values as they are stored.
+    Indices,
 }
 
 /// The default is not written: canonical forms are as they were before there was a choice.
@@ -29,13 +45,37 @@ fn is_rgb(channels: &u32) -> bool {
     *channels == 3
 }
 
+fn is_colours(mode: &DecodeMode) -> bool {
+    *mode == DecodeMode::Colours
+}
+
+fn is_u8(dtype: &DType) -> bool {
+    *dtype == DType::U8
+}
+
 impl Operator for Decode {
     const DECLARATION: Declaration = element_wise("decode", 1);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let typical_size = image_size(params, "typical_size")?;
-        let channels = super::channels(params, 3)?;
-        Ok(Decode { field: params.field()?, typical_size, channels })
+        let modes = [("colours", DecodeMode::Colours), ("indices", DecodeMode::Indices)];
+        let mode = match params.get("mode") {
+            Some(node) => params.choice("mode", node, &modes)?,
+            None => DecodeMode::Colours,
+        };
+        let (default, dtypes) = match mode {
+            DecodeMode::Colours => (3, &[("u8", DType::U8)][..]),
+            DecodeMode::Indices => (1, &[("u8", DType::U8), ("u16", DType::U16)][..]),
+        };
+        let channels = super::channels(params, default)?;
+        if mode == DecodeMode::Indices && channels != 1 {
+            return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
+        }
+        let dtype = match params.get("dtype") {
+            Some(node) => params.choice("dtype", node, dtypes)?,
+            None => DType::U8,
+        };
+        Ok(Decode { field: params.field()?, typical_size, channels, mode, dtype })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
@@ -48,8 +88,9 @@ impl Operator for Decode {
             ));
         }
         let shape = vec![None, None, Some(self.channels)];
-        let range = Some(ValueRange::PIXELS);
-        flow.write("decode", &self.field, FieldSchema { dtype: DType::U8, shape, range });
+        let range = (self.dtype == DType::U8).then_some(ValueRange::PIXELS);
+        flow.write("decode", &self.field, FieldSchema { dtype: self.dtype, shape, range });
+        flow.set_mask(&self.field, self.mode == DecodeMode::Indices);
         Ok(())
     }
 

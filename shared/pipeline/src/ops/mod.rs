@@ -13,6 +13,7 @@ mod custom;
 mod decode;
 mod drop_fields;
 mod duplicate;
+mod fields;
 mod filter;
 mod flat_map;
 mod flip;
@@ -63,9 +64,11 @@ pub use color_jitter::ColorJitter;
 pub use copy_field::CopyField;
 pub use crop::Crop;
 pub use custom::Custom;
-pub use decode::Decode;
+pub use decode::{Decode, DecodeMode};
 pub use drop_fields::DropFields;
 pub use duplicate::Duplicate;
+pub(crate) use fields::Given;
+pub use fields::{BoxFormat, Boxes, Fields};
 pub use filter::Filter;
 pub use flat_map::{FlatMap, MAX_ITEMS};
 pub use flip::Flip;
@@ -243,13 +246,19 @@ fn fill(params: &mut Table<'_>) -> Result<f64, PipelineError> {
 
 /// Whether the image can hold `fill`.
 fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(), String> {
-    let fits = match image.dtype {
-        DType::U8 => fill.fract() == 0.0 && (0.0..=255.0).contains(&fill),
-        _ => true,
+    let (low, high) = match image.dtype {
+        DType::U8 => (0.0, 255.0),
+        DType::U16 => (0.0, 65_535.0),
+        DType::U32 | DType::U64 => (0.0, 1e9),
+        DType::I32 | DType::I64 => (-1e9, 1e9),
+        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 => return Ok(()),
     };
-    match fits {
+    match fill.fract() == 0.0 && (low..=high).contains(&fill) {
         true => Ok(()),
-        false => Err(format!("`{op}` fills u8 with a whole number from 0 to 255, not {fill}")),
+        false => Err(format!(
+            "`{op}` fills {} with a whole number from {low} to {high}, not {fill}",
+            image.dtype
+        )),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `pad`: an image with something around it.
 
-use super::{MAX_SIDE, MOVABLE, check_fill, fill, sides, with_effect};
+use super::{Fields, Given, MAX_SIDE, MOVABLE, check_fill, fill, sides, with_effect};
 use crate::{
     Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, schema::widened,
     table::Table,
@@ -13,7 +13,8 @@ use serde::Serialize;
 /// record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pad {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub padding: Option<[u32; 4]>,
@@ -36,13 +37,32 @@ impl Operator for Pad {
             ));
         }
         let fill = fill(params)?;
-        Ok(Pad { field: params.field()?, padding, size, fill })
+        Ok(Pad { fields: Fields::parse_filled(params)?, padding, size, fill })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("pad", &self.field, MOVABLE, &[1, 3])?;
-        check_fill("pad", input, self.fill)?;
-        let (before, field) = (&input.shape, &self.field);
+        self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+}
+
+impl Pad {
+    fn padded(&self, given: &Given<'_>) -> Result<FieldSchema, String> {
+        let Given { name, schema: input, origin, .. } = given;
+        let fill = given.fill(self.fill);
+        check_fill("pad", input, fill)?;
+        let before = &input.shape;
         let sides = match (self.size, self.padding) {
             (Some(size), _) => size.map(Some),
             (None, padding) => {
@@ -56,19 +76,13 @@ impl Operator for Pad {
             _ => false,
         };
         if wrong(0) || wrong(1) {
-            let origin = flow.origin(field);
             return Err(format!(
-                "`pad` cannot make that of `{field}`, which is {input}{origin}; its sides must not \
+                "`pad` cannot make that of `{name}`, which is {input}{origin}; its sides must not \
                  shrink, nor exceed {MAX_SIDE}"
             ));
         }
         let shape = vec![sides[0], sides[1], before[2]];
-        let range = input.range.map(|range| widened(range, self.fill));
-        flow.write("pad", field, FieldSchema { shape, range, dtype: input.dtype });
-        Ok(())
-    }
-
-    fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        let range = input.range.map(|range| widened(range, fill));
+        Ok(FieldSchema { shape, range, dtype: input.dtype })
     }
 }

@@ -1,6 +1,6 @@
 //! `random_crop`: a part of an image at a random place.
 
-use super::{MOVABLE, check_fill, fill, sides, with_effect};
+use super::{Fields, Given, MOVABLE, check_fill, fill, sides, with_effect};
 use crate::{
     Declaration, Effect, FieldSchema, PipelineError, Randomness, flow::Flow, op::Operator,
     schema::widened, table::Table,
@@ -12,7 +12,8 @@ use serde::Serialize;
 /// small is padded on both sides by what it lacks; without, it is an error of its record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomCrop {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
@@ -33,37 +34,46 @@ impl Operator for RandomCrop {
         let padding = sides(params, "padding")?.unwrap_or_default();
         let pad_if_needed = params.bool("pad_if_needed", false)?;
         let fill = fill(params)?;
-        Ok(RandomCrop { field: params.field()?, size, padding, pad_if_needed, fill })
+        Ok(RandomCrop { fields: Fields::parse_filled(params)?, size, padding, pad_if_needed, fill })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("random_crop", &self.field, MOVABLE, &[1, 3])?;
-        check_fill("random_crop", input, self.fill)?;
         let [left, top, right, bottom] = self.padding;
         let [height, width] = self.size;
-        let small = |side: Option<u32>, more: u32, wanted: u32| {
-            side.is_some_and(|side| side.saturating_add(more) < wanted)
-        };
-        let small = small(input.shape[0], top + bottom, height)
-            || small(input.shape[1], left + right, width);
-        if small && !self.pad_if_needed {
-            let (field, origin) = (&self.field, flow.origin(&self.field));
-            return Err(format!(
-                "`random_crop` to {height} x {width} needs more than `{field}`, which is \
-                 {input}{origin}; say `pad_if_needed: true`, or put a resize before it"
-            ));
-        }
-        let padded = self.pad_if_needed || self.padding != [0; 4];
-        let range = match padded {
-            true => input.range.map(|range| widened(range, self.fill)),
-            false => input.range,
-        };
-        let shape = vec![Some(height), Some(width), input.shape[2]];
-        flow.write("random_crop", &self.field, FieldSchema { shape, range, dtype: input.dtype });
-        Ok(())
+        self.fields.infer("random_crop", flow, MOVABLE, |given| {
+            let Given { name, schema: input, origin, .. } = given;
+            let fill = given.fill(self.fill);
+            check_fill("random_crop", input, fill)?;
+            let small = |side: Option<u32>, more: u32, wanted: u32| {
+                side.is_some_and(|side| side.saturating_add(more) < wanted)
+            };
+            let small = small(input.shape[0], top + bottom, height)
+                || small(input.shape[1], left + right, width);
+            if small && !self.pad_if_needed {
+                return Err(format!(
+                    "`random_crop` to {height} x {width} needs more than `{name}`, which is \
+                     {input}{origin}; say `pad_if_needed: true`, or put a resize before it"
+                ));
+            }
+            let padded = self.pad_if_needed || self.padding != [0; 4];
+            let range = match padded {
+                true => input.range.map(|range| widened(range, fill)),
+                false => input.range,
+            };
+            let shape = vec![Some(height), Some(width), input.shape[2]];
+            Ok(FieldSchema { shape, range, dtype: input.dtype })
+        })
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }

@@ -1,6 +1,6 @@
 //! `random_resized_crop`: a random part of an image, resized.
 
-use super::with_effect;
+use super::{Fields, with_effect};
 use crate::{
     DType, Declaration, Effect, FieldSchema, PipelineError, Randomness, flow::Flow, op::Operator,
     table::Table,
@@ -12,7 +12,8 @@ use serde::Serialize;
 /// then the largest centred rectangle within the ratio bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomResizedCrop {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     /// Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.
@@ -34,19 +35,27 @@ impl Operator for RandomResizedCrop {
         // torchvision's 3/4 and 4/3.
         let ratio = bounds(params, "ratio", [0.75, 1.3333333333333333], 1e6)?;
         let antialias = params.bool("antialias", true)?;
-        Ok(RandomResizedCrop { field: params.field()?, size, scale, ratio, antialias })
+        Ok(RandomResizedCrop { fields: Fields::parse(params)?, size, scale, ratio, antialias })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("random_resized_crop", &self.field, &[DType::U8], &[1, 3])?;
         let [height, width] = self.size.map(Some);
-        let output = FieldSchema { shape: vec![height, width, input.shape[2]], ..input.clone() };
-        flow.write("random_resized_crop", &self.field, output);
-        Ok(())
+        self.fields.infer("random_resized_crop", flow, &[DType::U8], |given| {
+            let shape = vec![height, width, given.schema.shape[2]];
+            Ok(FieldSchema { shape, ..given.schema.clone() })
+        })
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }
 

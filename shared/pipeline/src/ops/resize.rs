@@ -1,6 +1,6 @@
 //! `resize`: an image of any size becomes one of a given size.
 
-use super::with_effect;
+use super::{Fields, with_effect};
 use crate::{
     DType, Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
 };
@@ -8,9 +8,10 @@ use serde::Serialize;
 
 /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` every source pixel
 /// under the (then wider) triangle counts, as in Pillow; without, the nearest four.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Resize {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Height and width in pixels.
     pub size: [u32; 2],
     pub antialias: bool,
@@ -22,18 +23,26 @@ impl Operator for Resize {
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let size = super::size(params)?;
         let antialias = params.bool("antialias", true)?;
-        Ok(Resize { field: params.field()?, size, antialias })
+        Ok(Resize { fields: Fields::parse(params)?, size, antialias })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("resize", &self.field, &[DType::U8], &[1, 3])?;
         let [height, width] = self.size.map(Some);
-        let output = FieldSchema { shape: vec![height, width, input.shape[2]], ..input.clone() };
-        flow.write("resize", &self.field, output);
-        Ok(())
+        self.fields.infer("resize", flow, &[DType::U8], |given| {
+            let shape = vec![height, width, given.schema.shape[2]];
+            Ok(FieldSchema { shape, ..given.schema.clone() })
+        })
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }

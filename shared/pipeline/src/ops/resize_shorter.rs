@@ -1,6 +1,6 @@
 //! `resize_shorter`: an image keeps its aspect ratio, and its shorter side becomes a given length.
 
-use super::{MAX_SIDE, with_effect};
+use super::{Fields, MAX_SIDE, with_effect};
 use crate::{
     DType, Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
 };
@@ -8,9 +8,10 @@ use serde::Serialize;
 
 /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]` whose shorter side is `size` and whose longer one is the integer
 /// below `size * longer / shorter`, resized as `resize` does. As torchvision's `Resize` with one number.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResizeShorter {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// The shorter side in pixels.
     pub size: u32,
     pub antialias: bool,
@@ -23,23 +24,31 @@ impl Operator for ResizeShorter {
         let size = params.require("size")?;
         let size = params.whole("size", size, 1..=MAX_SIDE)?;
         let antialias = params.bool("antialias", true)?;
-        Ok(ResizeShorter { field: params.field()?, size, antialias })
+        Ok(ResizeShorter { fields: Fields::parse(params)?, size, antialias })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let input = flow.image_of("resize_shorter", &self.field, &[DType::U8], &[1, 3])?;
-        let mut shape = vec![None, None, input.shape[2]];
-        if let [Some(height), Some(width), _] = input.shape[..] {
-            let size = self.output_size([height, width])?;
-            (shape[0], shape[1]) = (Some(size[0]), Some(size[1]));
-        }
-        let output = FieldSchema { shape, ..input.clone() };
-        flow.write("resize_shorter", &self.field, output);
-        Ok(())
+        self.fields.infer("resize_shorter", flow, &[DType::U8], |given| {
+            let input = given.schema;
+            let mut shape = vec![None, None, input.shape[2]];
+            if let [Some(height), Some(width), _] = input.shape[..] {
+                let size = self.output_size([height, width])?;
+                (shape[0], shape[1]) = (Some(size[0]), Some(size[1]));
+            }
+            Ok(FieldSchema { shape, ..input.clone() })
+        })
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }
 

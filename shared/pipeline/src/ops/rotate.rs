@@ -1,6 +1,6 @@
 //! `rotate`: an image is turned by a random angle.
 
-use super::{check_fill, fill, interpolation, interval, with_effect};
+use super::{Fields, check_fill, fill, interpolation, interval, with_effect};
 use crate::{
     DType, Declaration, Effect, FieldSchema, PipelineError, Randomness, flow::Flow, op::Operator,
     schema::widened, table::Table,
@@ -21,7 +21,8 @@ pub enum Interpolation {
 /// are less exact; nearest equal but for pixels that lie between two (1 in 200; more at angles such as 30 degrees).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Bounds of the angle. Written as one number d: -d to d.
     pub degrees: [f64; 2],
     pub interpolation: Interpolation,
@@ -36,15 +37,23 @@ impl Operator for Rotate {
         let degrees = interval(params, "degrees", None, -360.0..=360.0, |d| [-d, d])?;
         let interpolation = interpolation(params)?;
         let fill = fill(params)?;
-        Ok(Rotate { field: params.field()?, degrees, interpolation, fill })
+        Ok(Rotate { fields: Fields::parse_filled(params)?, degrees, interpolation, fill })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        warped(flow, "rotate", &self.field, self.fill)
+        warped(flow, "rotate", &self.fields, self.fill)
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }
 
@@ -52,13 +61,13 @@ impl Operator for Rotate {
 pub(super) fn warped(
     flow: &mut Flow,
     op: &'static str,
-    field: &str,
+    fields: &Fields,
     fill: f64,
 ) -> Result<(), String> {
-    let input = flow.image_of(op, field, &[DType::U8, DType::F32], &[1, 3])?;
-    check_fill(op, input, fill)?;
-    let range = input.range.map(|range| widened(range, fill));
-    let output = FieldSchema { range, ..input.clone() };
-    flow.write(op, field, output);
-    Ok(())
+    fields.infer(op, flow, &[DType::U8, DType::F32], |given| {
+        let (input, fill) = (given.schema, given.fill(fill));
+        check_fill(op, input, fill)?;
+        let range = input.range.map(|range| widened(range, fill));
+        Ok(FieldSchema { range, ..input.clone() })
+    })
 }

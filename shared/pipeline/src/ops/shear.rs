@@ -1,6 +1,6 @@
 //! `shear`: an image is slanted by a random angle.
 
-use super::{Interpolation, fill, interpolation, interval, rotate, with_effect};
+use super::{Fields, Interpolation, fill, interpolation, interval, rotate, with_effect};
 use crate::{
     Declaration, Effect, PipelineError, Randomness,
     flow::Flow,
@@ -17,7 +17,8 @@ const MAX_DEGREES: f64 = 89.0;
 /// outside is `fill`. As torchvision's `RandomAffine(0, shear=degrees)`, as close as `rotate`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shear {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Bounds along x, then along y. Written as one number d: x from -d to d; as [low, high]: x.
     pub degrees: [f64; 4],
     pub interpolation: Interpolation,
@@ -47,14 +48,22 @@ impl Operator for Shear {
         };
         let interpolation = interpolation(params)?;
         let fill = fill(params)?;
-        Ok(Shear { field: params.field()?, degrees, interpolation, fill })
+        Ok(Shear { fields: Fields::parse_filled(params)?, degrees, interpolation, fill })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        rotate::warped(flow, "shear", &self.field, self.fill)
+        rotate::warped(flow, "shear", &self.fields, self.fill)
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }

@@ -1,6 +1,6 @@
 //! `vertical_flip`: an image is turned upside down, or not.
 
-use super::{MOVABLE, probability, with_effect};
+use super::{Fields, MOVABLE, probability, with_effect};
 use crate::{
     Declaration, Effect, PipelineError, Randomness, flow::Flow, op::Operator, table::Table,
 };
@@ -10,7 +10,8 @@ use serde::Serialize;
 /// Exactly as torchvision's `RandomVerticalFlip`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct VerticalFlip {
-    pub field: String,
+    #[serde(flatten)]
+    pub fields: Fields,
     /// Probability, 0 to 1.
     pub p: f64,
 }
@@ -22,16 +23,22 @@ impl Operator for VerticalFlip {
     };
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        Ok(VerticalFlip { p: probability(params, 0.5)?, field: params.field()? })
+        Ok(VerticalFlip { p: probability(params, 0.5)?, fields: Fields::parse(params)? })
     }
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
-        let field = flow.image_of("vertical_flip", &self.field, MOVABLE, &[1, 3])?.clone();
-        flow.write("vertical_flip", &self.field, field);
-        Ok(())
+        self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
     }
 
     fn field(&self) -> Option<&str> {
-        Some(&self.field)
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
     }
 }

@@ -1,7 +1,7 @@
 //! Operators that do nothing, or whose work nobody sees, are removed.
 
 use super::{Change, Note, Optimised};
-use crate::{Cardinality, Op, Stage};
+use crate::{Cardinality, Op, Stage, ops::Fields};
 use std::collections::BTreeSet;
 
 /// Removes operators until none is left that does nothing.
@@ -10,7 +10,8 @@ pub(super) fn remove(optimised: &mut Optimised) {
         let mut stages = optimised.pipeline.stages().to_vec();
         let mut removed = vec![(stages.remove(at), reason)];
         let op = removed[0].0.op.clone();
-        for made in op.outputs().into_iter().filter(|field| op.field() != Some(field)) {
+        let given = &optimised.pipeline.schemas()[at];
+        for made in op.outputs().into_iter().filter(|field| given.field(field).is_none()) {
             forget(&mut stages, made, &mut removed);
         }
         // A pipeline that does not hold together without it needs it after all.
@@ -59,6 +60,7 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
         }
         // What is dropped is not seen before, unless read.
         seen.extend(stage.op.field());
+        seen.extend(stage.op.together().into_iter().flat_map(Fields::all));
     }
     None
 }
@@ -66,7 +68,10 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
 /// Why the operator changes nothing, whatever it is given.
 fn does_nothing(op: &Op) -> Option<String> {
     match op {
-        Op::Flip(flip) if flip.p == 0.0 => Some("it mirrors nothing with p 0".into()),
+        // Boxes are cut to the image even so.
+        Op::Flip(flip) if flip.p == 0.0 && flip.fields.boxes.is_none() => {
+            Some("it mirrors nothing with p 0".into())
+        }
         Op::Duplicate(op) if op.copies == 1 => Some("one copy is the element itself".into()),
         // The schema before and after decides: it is the same dtype.
         Op::Cast(_) => Some("its input has that dtype already".into()),

@@ -7,6 +7,7 @@
 
 use super::{Change, Factor, Measured, Note, Optimised};
 use crate::{Cardinality, DType, Op, Pipeline, Stage};
+use std::collections::BTreeSet;
 
 /// The name in notes.
 const PASS: &str = "auto_order";
@@ -118,6 +119,19 @@ fn touches(stage: &Stage) -> Vec<&str> {
     stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
+/// Whether two operators that move pixels may change places as far as their fields go: they move the
+/// same images, and nothing that would not come out exactly the same.
+fn alike(one: &Stage, other: &Stage) -> bool {
+    let images = |stage: &Stage| -> BTreeSet<String> {
+        touches(stage).into_iter().map(str::to_owned).collect()
+    };
+    let exact = |stage: &Stage| {
+        let fields = stage.op.together();
+        fields.is_some_and(|fields| !fields.masks.is_empty() || fields.boxes.is_some())
+    };
+    images(one) == images(other) && !exact(one) && !exact(other)
+}
+
 /// The pipeline with two neighbours changed, if that means the same; else why not, where that is news.
 fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Option<String>> {
     let stages = pipeline.stages();
@@ -148,7 +162,9 @@ fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Opti
         if converts(at) || converts(past) {
             return Err(None);
         }
-        if !both.0.commutes_with(both.1) && !vouched {
+        let commute = both.0.commutes_with(both.1)
+            && (!both.0.moves() || !both.1.moves() || alike(mover, other));
+        if !commute && !vouched {
             return Err(Some(format!(
                 "`{}` then `{}` is not what `{}` then `{}` is; say `assume_commutes: true` on one of \
                  them if that is all the same to you",

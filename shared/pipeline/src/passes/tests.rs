@@ -257,3 +257,27 @@ fn dead_operators_go_and_places_to_cache_stay() {
     );
     assert_eq!(order, ["decode", "resize", "copy", "autocache", "batch"]);
 }
+
+#[test]
+fn fields_that_are_moved_together_stay_together() {
+    let order = |ops: &str| optimised(&format!("{ops}\n- batch: {{ size: 4 }}")).0;
+    let decoded = "- decode: { typical_size: [375, 500] }
+                   - copy: { into: other }";
+    // The same images and nothing else: as one image alone.
+    let flip = "- flip: { fields: [image, other] }";
+    let resize = "- resize: { size: 224, fields: [image, other] }";
+    let both = order(&format!("{decoded}\n{flip}\n{resize}"));
+    assert_eq!(both, ["decode", "copy", "resize", "flip", "batch"]);
+    // Were one image mirrored before, and the other not, it would be another part of it that is kept.
+    let apart = order(&format!("{decoded}\n- flip\n{resize}"));
+    assert_eq!(apart, ["decode", "copy", "flip", "resize", "batch"]);
+    let mask = order(&format!(
+        "{decoded}\n- flip: {{ masks: [other] }}\n- resize: {{ size: 224, masks: [other] }}"
+    ));
+    assert_eq!(mask, ["decode", "copy", "flip", "resize", "batch"]);
+    // What is seen of one of them needs all; what is seen of none goes, and takes nothing with it.
+    let one = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image] }}"));
+    assert_eq!(one, ["decode", "copy", "resize", "drop", "batch"]);
+    let none = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image, other] }}"));
+    assert_eq!(none, ["drop", "batch"]);
+}

@@ -9,6 +9,7 @@ mod caching;
 mod images;
 mod parsing;
 mod sequences;
+mod together;
 
 const RESNET: &str = "\
 name: resnet50
@@ -72,7 +73,7 @@ fn bare_names_take_defaults_and_keep_position_is_recorded() {
     assert_eq!((crop.size, crop.scale, crop.antialias), ([8, 9], [0.08, 1.0], true));
     assert_eq!(crop.ratio, [3.0 / 4.0, 4.0 / 3.0]);
     let Op::Flip(flip) = &pipeline.stages()[2].op else { panic!() };
-    assert_eq!((flip.p, flip.field.as_str()), (0.5, "image"));
+    assert_eq!((flip.p, flip.fields.field.as_str()), (0.5, "image"));
 }
 
 #[test]
@@ -128,7 +129,7 @@ fn operators_and_keys_that_are_not_known_are_guessed() {
     );
     assert_eq!(
         ops_error("  - decode: { colour: 3 }\n"),
-        "line 7: `decode` has no key `colour`; it takes assume_commutes, channels, field, keep_position, typical_size"
+        "line 7: `decode` has no key `colour`; it takes assume_commutes, channels, dtype, field, keep_position, mode, typical_size"
     );
     assert_eq!(
         error(&RESNET.replace("ops:", "opps:")),

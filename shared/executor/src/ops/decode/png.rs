@@ -1,9 +1,9 @@
 //! PNG to RGB: any colour type, bit depth and interlacing; transparency is dropped, as TensorFlow and
 //! Pillow's `convert("RGB")` drop it.
 
-use super::{MAX_MEMORY_BYTES, checked_size, one_line};
+use super::{MAX_MEMORY_BYTES, checked_size, indices::Stored, one_line};
 use crate::cell::Sink;
-use png::{BitDepth, ColorType, Decoder, Limits, Transformations};
+use png::{BitDepth, ColorType, Decoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 
 /// What files begin with.
@@ -12,24 +12,59 @@ pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 /// 256 colours of three bytes (PNG specification, 11.2.2).
 const MAX_PALETTE_BYTES: usize = 768;
 
-/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
-pub(super) fn decode(
+/// What a palette or grey file stores, in `spare`.
+pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
+    let (mut reader, size) = open(bytes, Transformations::IDENTITY)?;
+    let (color, depth) = reader.output_color_type();
+    let samples = match color {
+        ColorType::Indexed | ColorType::Grayscale => 1,
+        ColorType::GrayscaleAlpha => 2,
+        ColorType::Rgb | ColorType::Rgba => {
+            return Err(
+                "the PNG stores colours, not class numbers: a mask is grey or has a palette".into(),
+            );
+        }
+    };
+    let bits = depth as usize;
+    let needed = reader.output_buffer_size().ok_or("bad PNG: it is too large")?;
+    if needed != size[0] * (size[1] * samples * bits).div_ceil(8) {
+        return Err(format!("bad PNG: it decodes to {needed} bytes of {color:?}"));
+    }
+    let stored = Sink::Buffer(spare).take(needed)?;
+    reader.next_frame(stored).map_err(bad)?;
+    Ok(Stored { size, bits, samples, bytes: stored })
+}
+
+fn bad(error: png::DecodingError) -> String {
+    format!("bad PNG: {}", one_line(&error.to_string()))
+}
+
+/// A file whose header is good, and its height and width.
+fn open(
     bytes: &[u8],
-    output: Sink<'_>,
-    spare: &mut Vec<u8>,
-) -> Result<[usize; 2], String> {
-    let bad = |error: png::DecodingError| format!("bad PNG: {}", one_line(&error.to_string()));
+    transformations: Transformations,
+) -> Result<(Reader<Cursor<&[u8]>>, [usize; 2]), String> {
     let limits = Limits { bytes: MAX_MEMORY_BYTES as usize };
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
-    // Palettes and narrow greys become bytes; of sixteen bits the upper eight stay.
-    decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
-    let mut reader = decoder.read_info().map_err(bad)?;
+    decoder.set_transformations(transformations);
+    let reader = decoder.read_info().map_err(bad)?;
     let size = checked_size("PNG", reader.info().height.into(), reader.info().width.into())?;
     let palette = reader.info().palette.as_deref().unwrap_or_default();
     if !palette.len().is_multiple_of(3) || palette.len() > MAX_PALETTE_BYTES {
         // The decoder would panic over it.
         return Err(format!("bad PNG: its palette has {} bytes", palette.len()));
     }
+    Ok((reader, size))
+}
+
+/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
+pub(super) fn decode(
+    bytes: &[u8],
+    output: Sink<'_>,
+    spare: &mut Vec<u8>,
+) -> Result<[usize; 2], String> {
+    // Palettes and narrow greys become bytes; of sixteen bits the upper eight stay.
+    let (mut reader, size) = open(bytes, Transformations::EXPAND | Transformations::STRIP_16)?;
     let pixels = size[0] * size[1];
     let (color, depth) = reader.output_color_type();
     let needed = reader.output_buffer_size().ok_or("bad PNG: it is too large")?;
