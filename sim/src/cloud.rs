@@ -248,6 +248,7 @@ impl Cloud {
             invocation: InvocationId::of(event.worker, &request_id),
             worker: Some(event.worker),
             blameless,
+            error: String::new(),
         };
         if !world.happens(Fault::ReportLost) {
             self.deliver(Call::Release(release.clone()), None);
@@ -394,7 +395,7 @@ impl Invoker for Platform {
         match world.happens(Fault::InvokeFails) {
             true => {
                 let (function, reason) = (function.to_owned(), "simulated".to_owned());
-                Err(InvokeError { function, reason })
+                Err(InvokeError { function, reason, gone: false })
             }
             false => Ok(Invoked::Accepted),
         }

@@ -79,7 +79,7 @@ impl Coordinator {
             Call::Flush(flush) => self.flush(flush).await,
             Call::Fail(fail) => self.fail(fail).await,
             Call::Release(release) => self.release(release).await,
-            Call::Leave(leave) => self.strike_off(&leave.job, leave.worker, None).await,
+            Call::Leave(leave) => self.leave(leave).await,
             Call::CacheList => self.list_cache().await,
             Call::CacheExplain(asked) => self.explain_cache(asked).await,
             Call::CacheRemove(call) => self.remove_cached(call).await,

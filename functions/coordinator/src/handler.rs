@@ -73,6 +73,8 @@ enum PlatformEvent {
 struct FailureReport {
     request_context: FailureContext,
     request_payload: WorkerEvent,
+    #[serde(default)]
+    response_payload: Option<FailurePayload>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -82,10 +84,16 @@ struct FailureContext {
     condition: String,
 }
 
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FailurePayload {
+    error_message: String,
+}
+
 /// RELEASE: whatever the dead invocation held may be claimed at once. It never starts a worker:
 /// that would be a loop, worker -> report -> worker.
 async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
-    let FailureReport { request_context, request_payload: event } = report;
+    let FailureReport { request_context, request_payload: event, response_payload } = report;
     let request = Request {
         v: VERSION,
         ns: event.ns,
@@ -95,6 +103,7 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
             blameless: request_context.condition != "RetriesExhausted",
             invocation: InvocationId::of(event.worker, &request_context.request_id),
             worker: Some(event.worker),
+            error: response_payload.unwrap_or_default().error_message,
         }),
     };
     if let Reply::Refused(refusal) = coordinator.answer(&request).await {

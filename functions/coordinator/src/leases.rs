@@ -9,11 +9,12 @@ use crate::{
     store::invalid,
 };
 use gristmill_protocol::{
-    Claim, Fail, Flush, Idle, IdleReason, Lease, Mark, Refusal, Release, Reply, ScaleState, Work,
+    Claim, Fail, Flush, Idle, IdleReason, Lease, Leave, Mark, Refusal, Release, Reply, ScaleState,
+    Work,
 };
 use gristmill_splits::{
     self as splits, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, Metrics, Outcome,
-    Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms,
+    Place, Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms,
 };
 use gristmill_types::{BundleIndex, Epoch, InvocationId, JobName};
 
@@ -51,10 +52,9 @@ impl Coordinator {
         if !claim.local && self.is_surplus(claim, &item, &scan).await? {
             return Ok(idle(IdleReason::Surplus));
         }
-        for candidate in scan.candidates(now_ms) {
-            let Some(after) = self.claim_one(claim, &item, candidate, now_ms).await? else {
-                continue;
-            };
+        for (candidate, control) in self.trials(&claim.job, &item, &scan, now_ms).await? {
+            let claimed = self.claim_one(claim, &item, candidate, (now_ms, control)).await?;
+            let Some(after) = claimed else { continue };
             match after.state {
                 BundleState::Leased if after.owner == claim.nonce => {
                     return Ok(leased(&item, candidate, &after));
@@ -64,7 +64,7 @@ impl Coordinator {
                     self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
-                // Another worker was faster, or a suspect is left alone for a while.
+                // Another worker was faster.
                 _ => {}
             }
         }
@@ -136,7 +136,7 @@ impl Coordinator {
         claim: &Claim,
         item: &JobItem,
         candidate: &ScannedBundle,
-        now_ms: u64,
+        (now_ms, control): (u64, Option<Place>),
     ) -> Result<Option<Bundle>, Refusal> {
         let name = ItemName::Bundle(&claim.job, candidate.epoch, candidate.index);
         let records = records_of(item, candidate);
@@ -157,6 +157,7 @@ impl Coordinator {
                     first: candidate.positions.start,
                     records: &records,
                     death,
+                    control,
                 };
                 splits::claim(before, &command, &limits)
             };
@@ -255,16 +256,33 @@ impl Coordinator {
 
     /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
     pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
-        let Release { job, invocation, worker, blameless } = release;
+        let Release { job, invocation, worker, blameless, error } = release;
         let (item, consumer) = self.job_and_consumer(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held(job, &scan, dead, *blameless).await?.len();
         tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
-        match worker {
-            Some(worker) => self.strike_off(job, *worker, Some(invocation)).await,
-            None => Ok(Reply::Applied),
+        if let Some(worker) = worker {
+            let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
+            self.strike_off(job, *worker, Some(invocation), ended).await?;
         }
+        Ok(Reply::Applied)
+    }
+
+    /// Takes a worker that leaves off the books.
+    pub(crate) async fn leave(&self, leave: &Leave) -> Result<Reply, Refusal> {
+        let Leave { job, worker, error } = leave;
+        let progress = match error {
+            Some(_) => {
+                let (item, consumer) = self.job_and_consumer(job).await?;
+                let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+                scan.progress(&item)
+            }
+            None => 0,
+        };
+        let ended = error.as_deref().map(|error| (progress, error));
+        self.strike_off(job, *worker, None, ended).await?;
+        Ok(Reply::Applied)
     }
 
     /// Frees what `dead` invocations hold in `scan`; which of them held something.
@@ -308,14 +326,21 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// Removes a worker that ended from the scaler's books; one that died stays known for a while.
-    pub(crate) async fn strike_off(
+    /// Removes a worker that ended from the scaler's books; one that died stays known for a while. `ended`
+    /// is what had been committed by then, and the error it ended for.
+    async fn strike_off(
         &self,
         job: &JobName,
         worker: u32,
         dead: Option<&InvocationId>,
-    ) -> Result<Reply, Refusal> {
+        ended: Option<(u64, &str)>,
+    ) -> Result<(), Refusal> {
+        let now_ms = self.clock.now_ms();
         self.update_books(job, |books| {
+            let known = dead.is_none_or(|dead| !books.dead.contains(dead));
+            if let Some((progress, error)) = ended.filter(|_| known) {
+                books.barren.note(1, progress, now_ms, error);
+            }
             books.outstanding.retain(|(number, _)| *number != worker);
             if let Some(dead) = dead.filter(|dead| !books.dead.contains(dead)) {
                 books.dead.push(dead.clone());
@@ -323,8 +348,7 @@ impl Coordinator {
                 books.dead.drain(..excess);
             }
         })
-        .await?;
-        Ok(Reply::Applied)
+        .await
     }
 
     /// Changes the scaler's books; nothing is written if they stay the same.
@@ -401,6 +425,7 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
     // Of every job a few splits, so that it can be told what its workers' time goes into.
     cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
     Reply::Leased(Lease {
+        control: bundle.control.map(|place| (place.epoch, place.position)),
         epoch: candidate.epoch,
         bundle: candidate.index,
         attempt: bundle.attempt,

@@ -6,6 +6,7 @@
 
 mod caching;
 mod collect;
+mod controls;
 mod coordinator;
 mod epochs;
 mod handler;
@@ -18,9 +19,10 @@ mod progress;
 mod scan;
 mod settings;
 mod store;
+mod trouble;
 mod upkeep;
 
 pub use coordinator::Coordinator;
 pub use handler::{handle, serve};
-pub use settings::{Settings, split_batches};
+pub use settings::{Patience, Settings, split_batches};
 pub use upkeep::Upkeep;

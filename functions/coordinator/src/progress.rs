@@ -7,6 +7,7 @@ use crate::{
     items::{ItemName, JobItem},
     scan::Scan,
     store::{decode, invalid},
+    trouble,
 };
 use bytes::Bytes;
 use gristmill_protocol::{
@@ -33,6 +34,8 @@ pub(crate) struct Seen {
     pub batches: u64,
     /// The epoch that is delivered.
     pub epoch: Epoch,
+    /// Splits committed so far.
+    pub progress: u64,
 }
 
 /// Workers on the books that nothing has been heard of for too long.
@@ -62,6 +65,9 @@ fn needs_workers(
     silent: &[u32],
     now_ms: u64,
 ) -> bool {
+    if trouble::resting(&scale.barren, scan.progress(item), now_ms) {
+        return false;
+    }
     let living = scale.outstanding.len().saturating_sub(silent.len()) as u32;
     scan.claimable(now_ms) > 0
         && living < wanted(item, scale)
@@ -106,20 +112,29 @@ impl Coordinator {
         let epoch = consumer.delivered.epoch;
         let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
         let heeds = item.spec.autoscale && !held && !item.state.is_ended();
-        match poll.report.filter(|_| heeds) {
+        let progress = scan.progress(&item);
+        let heeds = heeds && !trouble::resting(&scale.barren, progress, now_ms);
+        let not_kicked = match poll.report.filter(|_| heeds) {
             Some(report) => {
                 let batches = report.batches;
                 let silent = match claimable {
                     0 => Vec::new(),
                     _ => silent_workers(&scale, &scan, now_ms),
                 };
-                let seen = Seen { claimable, silent, batches, epoch };
-                self.kick(job, &item, seen, Some(report)).await;
+                let seen = Seen { claimable, silent, batches, epoch, progress };
+                self.kick(job, &item, seen, Some(report)).await
             }
             None => {
                 let at = (poll.metrics.batches, epoch);
-                self.kick_if_needed(job, &item, &scale, &scan, at).await;
+                self.kick_if_needed(job, &item, &scale, &scan, at).await
             }
+        };
+        let trouble = self.trouble(&item, &scale, &scan).or(not_kicked);
+        if let Some(error) = trouble::given_up(&self.settings.patience, &scale.barren, progress)
+            && !item.state.is_ended()
+        {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
+            item = self.job(job).await?;
         }
         Ok(Reply::Polled(Polled {
             job: item.view(job),
@@ -132,6 +147,7 @@ impl Coordinator {
             head_waits: item.plan.is_none() || scan.head_waits(now_ms),
             indexed_files,
             scale,
+            trouble,
         }))
     }
 
@@ -151,6 +167,7 @@ impl Coordinator {
             claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
             active_workers: scan.active_workers(now_ms),
             indexed_files: if planned { item.n_files } else { scan.done() },
+            trouble: self.trouble(&item, &scale, &scan),
             scale,
             profile: self.profile(job).await?,
         }))
@@ -195,7 +212,7 @@ impl Coordinator {
         acked.map_err(|refusal| refuse(&refusal))
     }
 
-    /// Asks the scaler to look at a job that lacks workers.
+    /// Asks the scaler to look at a job that lacks workers. Says why it cannot.
     pub(crate) async fn kick_if_needed(
         &self,
         job: &JobName,
@@ -203,26 +220,27 @@ impl Coordinator {
         scale: &ScaleState,
         scan: &Scan,
         (batches, epoch): (u64, Epoch),
-    ) {
+    ) -> Option<String> {
         let now_ms = self.clock.now_ms();
         let silent = silent_workers(scale, scan, now_ms);
-        if !item.state.is_ended() && needs_workers(item, scale, scan, &silent, now_ms) {
-            let claimable = scan.claimable(now_ms);
-            let seen = Seen { claimable, silent, batches, epoch };
-            self.kick(job, item, seen, None).await;
+        if item.state.is_ended() || !needs_workers(item, scale, scan, &silent, now_ms) {
+            return None;
         }
+        let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
+        let seen = Seen { claimable, silent, batches, epoch, progress };
+        self.kick(job, item, seen, None).await
     }
 
-    /// Asks the scaler to look at a job. Best effort: the next report asks again.
+    /// Asks the scaler to look at a job. Best effort: the next report asks again. Says why it cannot.
     pub(crate) async fn kick(
         &self,
         job: &JobName,
         item: &JobItem,
         seen: Seen,
         report: Option<TrainingReport>,
-    ) {
+    ) -> Option<String> {
         if item.spec.workers == 0 || item.state.is_ended() {
-            return;
+            return None;
         }
         let event = ScalerEvent {
             v: VERSION,
@@ -236,14 +254,19 @@ impl Coordinator {
             report,
             mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),
             batches: seen.batches,
+            progress: seen.progress,
             at_ms: self.clock.now_ms(),
         };
         let payload = match serde_json::to_vec(&event) {
             Ok(payload) => Bytes::from(payload),
-            Err(error) => return tracing::error!(%error, "cannot encode a scaler event"),
+            Err(error) => return Some(format!("cannot encode a scaler event: {error}")),
         };
-        if let Err(error) = self.invoker.invoke(&self.settings.scaler_function, payload).await {
-            tracing::warn!(%job, %error, "cannot kick the scaler");
+        match self.invoker.invoke(&self.settings.scaler_function, payload).await {
+            Ok(_) => None,
+            Err(error) => {
+                tracing::warn!(%job, %error, "cannot kick the scaler");
+                Some(format!("no workers are started: {error}; it is tried again with every poll"))
+            }
         }
     }
 }

@@ -7,20 +7,17 @@ use crate::{
 };
 use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
 use gristmill_splits::{
-    self as splits, Bundle, BundleState, Consumer, EntryKind, Place,
+    self as splits, Bundle, BundleState, Consumer, EntryKind, Place, TRIAL_ATTEMPTS,
     order::Ramp,
     window::{Ahead, Window},
 };
-use gristmill_types::{Attempt, BundleIndex, Epoch, InvocationId, JobName, Nonce, Position};
+use gristmill_types::{BundleIndex, Epoch, InvocationId, JobName, Nonce, Position};
 use std::{collections::BTreeSet, ops::Range};
 
 /// Bundles read at once: one batch read of the table.
 const PAGE: usize = 48;
 /// Bundles of an index read in one poll or claim; a larger dataset is looked at in pages.
 const MAX_INDEX_BUNDLES: usize = 100_000;
-
-/// Attempts after which a bundle whose workers die is tried by itself.
-const TRIAL_ATTEMPTS: Attempt = 4;
 
 /// One bundle as read.
 #[derive(Debug, Clone)]
@@ -54,6 +51,25 @@ impl ScannedBundle {
         };
         // A split of which that is known has an entry.
         bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.at).is_none())
+    }
+
+    /// Its committed split of the most rows, if it has one.
+    pub fn longest_committed(&self) -> Option<(u32, Place)> {
+        let entries = self.positions.clone().zip(&self.item.as_ref()?.entries);
+        let committed = entries.filter_map(|(position, entry)| {
+            let entry = entry.filter(|entry| entry.kind != EntryKind::Poison)?;
+            Some((entry.rows, Place { epoch: self.epoch, position }))
+        });
+        committed.max_by_key(|(rows, _)| *rows)
+    }
+
+    /// Whether workers died of a split of it that is not committed.
+    pub fn has_suspect(&self) -> bool {
+        let open = |bundle: &Bundle| {
+            let at = bundle.suspect.map(|suspect| suspect.at).or(bundle.cur);
+            at.is_some_and(|at| bundle.entry(at).is_none())
+        };
+        self.item.as_ref().is_some_and(open)
     }
 
     /// Positions not committed.
@@ -131,6 +147,14 @@ impl Scan {
         items.filter(leased).map(|bundle| &bundle.invocation).collect()
     }
 
+    /// Splits committed so far, as far as they were read: the number changes when there is one more.
+    pub fn progress(&self, item: &JobItem) -> u64 {
+        match item.plan {
+            Some(_) => self.ahead.delivered + self.ahead.ready,
+            None => u64::from(self.done()),
+        }
+    }
+
     /// Whether every split before the place that is `linear` in the run is committed.
     pub fn is_done_before(&self, linear: u64) -> bool {
         let reached =
@@ -176,6 +200,19 @@ impl Scan {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let mut dead = items.filter(|item| item.state == BundleState::Dead);
         dead.next().map(|item| item.error.clone().unwrap_or_default())
+    }
+
+    /// The first bundle whose owners gave it back at least `attempts` times: its first position, how
+    /// often, and why.
+    pub fn failing(&self, attempts: u32) -> Option<(Position, u32, &str)> {
+        self.bundles.iter().find_map(|bundle| {
+            let item = bundle.item.as_ref()?;
+            // Of a bundle that lost a split to poison the error says that.
+            let poison = item.entries.iter().flatten().any(|e| e.kind == EntryKind::Poison);
+            let open = !poison && matches!(item.state, BundleState::Failed | BundleState::Leased);
+            let error = item.error.as_deref().filter(|_| open && item.attempt >= attempts)?;
+            Some((bundle.positions.start, item.attempt, error))
+        })
     }
 
     /// Index bundles that are done.

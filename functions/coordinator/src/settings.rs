@@ -4,8 +4,8 @@ use gristmill_splits::Limits;
 use gristmill_types::{ErrorPolicy, Namespace};
 use std::{num::NonZeroU32, time::Duration};
 
-/// Isolated deaths on one split that make it poison. More than the three that are needed: where workers
-/// are killed for other reasons, the last split of an epoch may well be hit three times in a row.
+/// Deaths on one split, each beside a control that lived, that make it poison. More than the three that are
+/// needed: at worst, one in a thousand runs of chance looks like this.
 const POISON_STRIKES: u8 = 5;
 
 /// Settings of one coordinator.
@@ -30,6 +30,17 @@ pub struct Settings {
     /// then.
     pub retention: Duration,
     pub limits: Limits,
+    /// When a job whose workers come to nothing is given up.
+    pub patience: Patience,
+}
+
+/// How much in vain is enough: both must be passed.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// Workers that died or could not begin, without a split committed between.
+    pub workers: u32,
+    /// From the first of them to the last.
+    pub lasting: Duration,
 }
 
 /// What is planned for unless settings say otherwise.
@@ -70,6 +81,7 @@ impl Settings {
             cache_bytes: CACHE_BYTES,
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
+            patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
         }
     }
 

@@ -213,6 +213,7 @@ mod tests {
             first: 0,
             records: &[0; 8],
             death: None,
+            control: None,
         };
         let bundle = claim(None, &command, &Limits::default()).unwrap().into_item();
         let packed = bundle.encode().unwrap();

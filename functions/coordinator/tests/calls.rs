@@ -208,6 +208,7 @@ impl World {
             invocation: invocation(id),
             worker: Some(u32::from(id)),
             blameless: false,
+            error: String::new(),
         };
         let reply = self.call(Call::Release(release)).await;
         assert!(matches!(reply, Reply::Applied), "{reply:?}");

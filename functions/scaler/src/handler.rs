@@ -26,8 +26,6 @@ pub enum ScaleError {
     Version(u32),
     #[error(transparent)]
     Table(#[from] TableError),
-    #[error(transparent)]
-    Invoke(#[from] InvokeError),
     #[error("the SCALE item cannot be read: {0}")]
     Corrupt(#[from] serde_json::Error),
 }
@@ -47,6 +45,8 @@ pub struct Scaled {
     pub invoked: u32,
     /// Workers the platform did not accept.
     pub throttled: u32,
+    /// Workers that could not be invoked, because they are not there or this function may not.
+    pub refused: u32,
     /// Workers on the books afterwards.
     pub outstanding: u32,
 }
@@ -59,6 +59,7 @@ impl Scaler {
         let measured = [
             Measure::count("workers_invoked", u64::from(scaled.invoked)),
             Measure::count("workers_throttled", u64::from(scaled.throttled)),
+            Measure::count("workers_refused", u64::from(scaled.refused)),
             Measure::count("workers_outstanding", u64::from(scaled.outstanding)),
         ];
         self.metrics.print(event.at_ms, &measured, &[("job", event.job.as_str())]);
@@ -87,11 +88,21 @@ impl Scaler {
             let body = serde_json::to_vec(&state)?.into();
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
-                    let (invoked, throttled) = self.invoke(event, &function, &workers).await?;
+                    let started = self.invoke(event, &function, &workers).await?;
+                    let invoked = started.invoked;
+                    let missing = workers.len() as u32 - invoked;
+                    let (throttled, refused) = match &started.refused {
+                        None => (missing, 0),
+                        Some(error) => {
+                            let not_started = &workers[invoked as usize..];
+                            self.note_refused(event, &key, not_started, error).await?;
+                            (0, missing)
+                        }
+                    };
                     if throttled > 0 && event.autoscale {
                         self.note_throttled(&key, throttled).await?;
                     }
-                    return Ok(Scaled { invoked, throttled, outstanding });
+                    return Ok(Scaled { invoked, throttled, refused, outstanding });
                 }
                 WriteOutcome::Conflict(current) => item = current,
             }
@@ -109,28 +120,74 @@ impl Scaler {
         Ok(())
     }
 
-    /// Starts workers until the platform takes no more; returns how many it took, and how many not.
+    /// Notes that workers could not be invoked, and why: they are off the books at once. A version that is
+    /// gone is given up for the current one; whether that one may work for the job, its first claim tells.
+    async fn note_refused(
+        &self,
+        event: &ScalerEvent,
+        key: &ItemKey,
+        workers: &[u32],
+        error: &InvokeError,
+    ) -> Result<(), ScaleError> {
+        tracing::warn!(job = %event.job, %error, "workers cannot be invoked");
+        let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
+        for _ in 0..MAX_TRIES {
+            let (version, mut state) = decode(item.as_ref())?;
+            state.outstanding.retain(|(worker, _)| !workers.contains(worker));
+            let count = workers.len() as u32;
+            state.barren.note(count, event.progress, event.at_ms, &error.to_string());
+            let kept = state.worker_function.as_deref();
+            if error.gone
+                && kept == Some(&error.function)
+                && *error.function != *self.worker_function
+            {
+                let (gone, current) = (&error.function, &self.worker_function);
+                let reason = format!("worker version {gone} is gone: {current} from now on");
+                state.worker_function = Some(current.clone());
+                let target = state.target;
+                log(&mut state, event.batches, target, reason);
+            }
+            let body = serde_json::to_vec(&state)?.into();
+            match self.table.write(key, version, body, None).await? {
+                WriteOutcome::Written => break,
+                WriteOutcome::Conflict(current) => item = current,
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts workers until the platform takes no more.
     async fn invoke(
         &self,
         event: &ScalerEvent,
         function: &str,
         workers: &[u32],
-    ) -> Result<(u32, u32), ScaleError> {
-        let mut invoked = 0;
+    ) -> Result<Started, ScaleError> {
+        let mut started = Started { invoked: 0, refused: None };
         for &worker in workers {
             let (ns, job) = (event.ns.clone(), event.job.clone());
             let payload = serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })?;
-            match self.invoker.invoke(function, payload.into()).await? {
-                Invoked::Accepted => invoked += 1,
+            match self.invoker.invoke(function, payload.into()).await {
+                Ok(Invoked::Accepted) => started.invoked += 1,
                 // The platform is at its limit: those not accepted are struck off as silent in time.
-                Invoked::Throttled => {
+                Ok(Invoked::Throttled) => {
                     tracing::warn!(job = %event.job, worker, "the platform throttles workers");
+                    break;
+                }
+                Err(error) => {
+                    started.refused = Some(error);
                     break;
                 }
             }
         }
-        Ok((invoked, workers.len() as u32 - invoked))
+        Ok(started)
     }
+}
+
+/// How far invoking got.
+struct Started {
+    invoked: u32,
+    refused: Option<InvokeError>,
 }
 
 fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
@@ -259,6 +316,7 @@ mod tests {
             report: None,
             mode: 0,
             batches: 0,
+            progress: 0,
             at_ms,
         }
     }
@@ -272,7 +330,7 @@ mod tests {
     }
 
     fn scaled(invoked: u32, outstanding: u32) -> Scaled {
-        Scaled { invoked, throttled: 0, outstanding }
+        Scaled { invoked, outstanding, ..Scaled::default() }
     }
 
     #[tokio::test]
@@ -313,7 +371,7 @@ mod tests {
     async fn workers_the_platform_does_not_take_are_tried_again_in_time() {
         let (scaler, _) = scaler();
         let scaler = Scaler { invoker: Arc::new(Full(Recorder::default())), ..scaler };
-        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 3 };
+        let throttled = Scaled { invoked: 1, throttled: 2, outstanding: 3, ..Scaled::default() };
         assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), throttled);
         assert_eq!(scaler.handle(&event(10, &[], 2_000)).await.unwrap(), scaled(0, 3), "too soon");
         let later = event(10, &[0, 1, 2], 200_000);
@@ -331,6 +389,56 @@ mod tests {
         let functions = recorder.1.lock().unwrap().clone();
         assert_eq!(functions[..6], ["worker"; 6]);
         assert_eq!(functions[6..], ["worker:2"; 3]);
+    }
+
+    /// Knows no function but one.
+    struct Deployed(Recorder, &'static str);
+
+    #[async_trait]
+    impl Invoker for Deployed {
+        async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+            match function == self.1 {
+                true => self.0.invoke(function, payload).await,
+                false => Err(InvokeError {
+                    function: function.to_owned(),
+                    reason: "Function not found".to_owned(),
+                    gone: true,
+                }),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_version_that_is_gone_is_told_and_given_up_for_the_current_one() {
+        let (scaler, _) = scaler();
+        scaler.handle(&event(10, &[], 1_000)).await.unwrap();
+        let books = || async {
+            let event = event(0, &[], 0);
+            let pk = keys::job_partition(&event.ns, &event.job);
+            let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
+            decode(item[0].as_ref()).unwrap().1
+        };
+        let deployed = |name: &'static str| Scaler {
+            table: Arc::clone(&scaler.table),
+            invoker: Arc::new(Deployed(Recorder::default(), name)),
+            worker_function: name.to_owned(),
+            metrics: Metrics::default(),
+        };
+        // Nothing newer is there either.
+        let lost = Scaler { worker_function: "worker".to_owned(), ..deployed("worker:9") };
+        let event = event(10, &[0, 1, 2], 60_000);
+        let scaled = lost.handle(&event).await.unwrap();
+        assert_eq!((scaled.invoked, scaled.refused), (0, 3));
+        let after = books().await;
+        assert!(after.outstanding.is_empty(), "{after:?}");
+        assert_eq!((after.barren.workers, after.barren.since_ms), (3, 60_000));
+        assert!(after.barren.error.contains("Function not found"), "{after:?}");
+        let current = deployed("worker:2");
+        assert_eq!(current.handle(&event).await.unwrap().refused, 3);
+        let after = books().await;
+        assert_eq!(after.worker_function.as_deref(), Some("worker:2"));
+        assert!(after.log.last().unwrap().reason.contains("worker is gone: worker:2"), "{after:?}");
+        assert_eq!(current.handle(&event).await.unwrap().invoked, 3);
     }
 
     /// A trainer that takes 50 ms for what a worker takes 400 ms for.

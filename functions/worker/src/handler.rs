@@ -62,7 +62,8 @@ impl WorkerFunction {
         }
         let invocation = InvocationId::of(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;
-        self.leave(event).await;
+        let error = outcome.as_ref().err().map(RunError::to_string);
+        self.leave(event, error).await;
         self.measure(event);
         match outcome {
             Ok(ended) => Ok(Report { ended }),
@@ -107,8 +108,8 @@ impl WorkerFunction {
         }
     }
 
-    async fn leave(&self, event: &WorkerEvent) {
-        let call = Call::Leave(Leave { job: event.job.clone(), worker: event.worker });
+    async fn leave(&self, event: &WorkerEvent, error: Option<String>) {
+        let call = Call::Leave(Leave { job: event.job.clone(), worker: event.worker, error });
         let Runner { coordinator, clock, .. } = &self.runner;
         match call_with_retry(&**coordinator, &**clock, &call, LEAVE_PATIENCE).await {
             Ok(_) => {}

@@ -16,6 +16,7 @@ use gristmill_ports::{InvokeError, Invoked, Invoker};
 /// Most bytes of an asynchronous event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
 const TOO_MANY_REQUESTS: u16 = 429;
+const NOT_FOUND: u16 = 404;
 
 /// Starts functions by name or ARN, without waiting for them to run.
 #[derive(Debug, Clone)]
@@ -32,10 +33,10 @@ impl LambdaInvoker {
 #[async_trait]
 impl Invoker for LambdaInvoker {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
-        let failed = |reason| InvokeError { function: function.to_owned(), reason };
+        let failed = |reason, gone| InvokeError { function: function.to_owned(), reason, gone };
         if payload.len() > MAX_EVENT_BYTES {
             let reason = format!("an event of {} bytes is over the 1 MiB limit", payload.len());
-            return Err(failed(reason));
+            return Err(failed(reason, false));
         }
         let sent = self
             .client
@@ -51,7 +52,7 @@ impl Invoker for LambdaInvoker {
                 let fault = Fault::new("Invoke", function, &error);
                 match fault.status {
                     Some(TOO_MANY_REQUESTS) => Ok(Invoked::Throttled),
-                    _ => Err(failed(fault.text)),
+                    status => Err(failed(fault.text, status == Some(NOT_FOUND))),
                 }
             }
         }

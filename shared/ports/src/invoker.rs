@@ -17,6 +17,8 @@ pub enum Invoked {
 pub struct InvokeError {
     pub function: String,
     pub reason: String,
+    /// There is no such function, or no such version of it.
+    pub gone: bool,
 }
 
 /// The function platform.

@@ -125,6 +125,9 @@ pub struct JobStatus {
     /// What operators took and made, of the splits that were looked at closely.
     #[serde(default)]
     pub profile: WorkProfile,
+    /// What keeps the job from going on, and what is done about it, one line.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }
 
 /// Why a call had no effect, by what the caller does next.
@@ -177,8 +180,12 @@ pub struct Lease {
     pub work: Work,
     /// The first position of the bundle; entries, marks and masks count from it.
     pub first: Position,
-    /// Positions (or file indices) not yet committed, in order.
+    /// Positions (or file indices) not yet committed, in the order to do them.
     pub todo: Vec<Position>,
+    /// A committed split to run again first, its result discarded: workers died of the first of `todo`, and
+    /// one that dies of this one too does not die of that. None in most leases.
+    #[serde(default)]
+    pub control: Option<(Epoch, Position)>,
     /// What is to be stored, or read, beside.
     #[serde(default)]
     pub cache: CacheOrders,
@@ -297,6 +304,9 @@ pub struct Release {
     pub worker: Option<u32>,
     /// It did not fail itself: no split is suspected for it.
     pub blameless: bool,
+    /// What the platform says of its end, one line; empty if nothing.
+    #[serde(default)]
+    pub error: String,
 }
 
 /// A worker ends of its own accord.
@@ -304,6 +314,9 @@ pub struct Release {
 pub struct Leave {
     pub job: JobName,
     pub worker: u32,
+    /// Why it could not work, one line; none if it did what there was to do.
+    #[serde(default)]
+    pub error: Option<String>,
 }
 
 /// Asks what of a job's pipeline is cached; registers nothing.
@@ -458,4 +471,7 @@ pub struct Polled {
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::ScaleState,
+    /// What keeps the job from going on, and what is done about it, one line.
+    #[serde(default)]
+    pub trouble: Option<String>,
 }

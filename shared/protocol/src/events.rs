@@ -43,6 +43,9 @@ pub struct ScalerEvent {
     pub mode: u32,
     /// Batches delivered to the trainer so far: the timeline's x axis.
     pub batches: u64,
+    /// Splits committed so far; see [`Barren`].
+    #[serde(default)]
+    pub progress: u64,
     /// When the observation was made.
     pub at_ms: u64,
 }
@@ -72,6 +75,47 @@ pub struct ScaleState {
     pub dead: Vec<InvocationId>,
     /// The latest decisions, oldest first, bounded.
     pub log: Vec<ScaleDecision>,
+    /// Workers that came to nothing, since one last committed something.
+    #[serde(default)]
+    pub barren: Barren,
+}
+
+/// Longest error that [`Barren`] keeps, in bytes.
+const MAX_ERROR_BYTES: usize = 300;
+
+/// Workers that died, could not begin or could not be invoked, one after the other, without one split
+/// committed between: a sign that it is not a split they fail for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Barren {
+    /// Splits committed when the first of them ended; another number ends the series.
+    pub progress: u64,
+    pub workers: u32,
+    pub since_ms: u64,
+    pub latest_ms: u64,
+    /// Of the latest that left one, one line.
+    pub error: String,
+}
+
+impl Barren {
+    /// Counts `workers` more that ended for `error`, which may be empty.
+    pub fn note(&mut self, workers: u32, progress: u64, now_ms: u64, error: &str) {
+        if self.workers == 0 || self.progress != progress {
+            *self = Self { progress, since_ms: now_ms, ..Self::default() };
+        }
+        self.workers = self.workers.saturating_add(workers);
+        self.latest_ms = now_ms.max(self.latest_ms);
+        if !error.is_empty() {
+            let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
+            let end =
+                (0..=MAX_ERROR_BYTES.min(line.len())).rev().find(|&end| line.is_char_boundary(end));
+            self.error = line[..end.unwrap_or(0)].to_owned();
+        }
+    }
+
+    /// How long it has gone on.
+    pub fn lasted_ms(&self) -> u64 {
+        self.latest_ms.saturating_sub(self.since_ms)
+    }
 }
 
 /// One change of the worker count, and why.

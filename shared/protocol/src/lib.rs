@@ -21,7 +21,7 @@ pub use calls::{
     Lease, Leave, Mark, PointFound, Poll, Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind,
     Release, Reply, Request, TrainerMetrics, TrainingReport, Work, WorkerCost, WorkerSeconds,
 };
-pub use events::{ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
+pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
     Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
     SourceFile, SpecDifference,

@@ -130,6 +130,17 @@ impl LeaseRun<'_> {
         Ok(())
     }
 
+    /// Runs a committed split once more and discards the result: a worker that dies here does not die of
+    /// the split that it is about to start.
+    async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
+        let Some((epoch, position)) = self.lease.control else { return Ok(()) };
+        let orders = CacheOrders::default();
+        let source = self.context.read(self.runner, &orders, epoch, position).await?;
+        let (split, _) = self.compute((epoch, position), source, stop).await?;
+        self.context.recycle(split.object);
+        Ok(())
+    }
+
     /// Splits are read ahead, computed as many at a time as there are processors, and handed over in order.
     async fn run_splits(
         &self,
@@ -142,6 +153,7 @@ impl LeaseRun<'_> {
         let mut reads = Reads::new(self, &orders);
         let mut computing = VecDeque::with_capacity(at_once);
         let mut outcome = Ok(());
+        self.run_control(stop).await?;
         for (i, &position) in self.lease.todo.iter().enumerate() {
             if self.out_of_time() {
                 outcome = Err(RunError::OutOfTime);
@@ -163,7 +175,7 @@ impl LeaseRun<'_> {
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let read_bytes = source.bytes();
-            let result = self.compute(position, source, stop);
+            let result = self.compute((self.lease.epoch, position), source, stop);
             computing.push_back(Computing { i, source_ms, read_bytes, room, result });
             if computing.len() == at_once
                 && let Some(first) = computing.pop_front()
@@ -195,7 +207,7 @@ impl LeaseRun<'_> {
                 let orders = from_the_source(orders);
                 let epoch = self.lease.epoch;
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;
-                self.compute(position, source, stop).await?
+                self.compute((epoch, position), source, stop).await?
             }
             // Nothing was read: it does not fit, and never will.
             Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
@@ -221,11 +233,11 @@ impl LeaseRun<'_> {
     /// Begins to compute a split.
     fn compute(
         &self,
-        position: Position,
+        (epoch, position): (Epoch, Position),
         source: SplitRead,
         stop: &Arc<AtomicBool>,
     ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
-        let (context, epoch, stop) = (self.context.clone(), self.lease.epoch, Arc::clone(stop));
+        let (context, stop) = (self.context.clone(), Arc::clone(stop));
         let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
         let cancelled = {
             let clock = Arc::clone(&clock);
@@ -315,7 +327,9 @@ impl<'a> Reads<'a> {
             }
         };
         let waited_ms = self.run.millis_since(began);
-        while self.begun.len() < context.read_ahead.splits()
+        // Where splits are marked, a death is that of the marked one: no other may be read meanwhile.
+        let ahead = if lease.marks() { 0 } else { context.read_ahead.splits() };
+        while self.begun.len() < ahead
             && let Some(&next) = self.not_begun.next()
         {
             let (context, runner, epoch) = (context.clone(), runner.clone(), lease.epoch);

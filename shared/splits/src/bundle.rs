@@ -3,6 +3,7 @@
 //! An absent item is a bundle nobody has claimed yet. The item stays within 1 KB when encoded, so
 //! that an update is billed as one write unit.
 
+use crate::Place;
 use gristmill_types::{Attempt, InvocationId, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -79,12 +80,17 @@ impl Metrics {
     }
 }
 
+/// Attempts at a bundle from which on its suspect is tried first, and by itself: its neighbours had
+/// their chance to be committed, and two suspects in one bundle would clear each other for ever.
+pub const TRIAL_ATTEMPTS: Attempt = 4;
+
 /// A split in whose course workers died, one after the other, with no death elsewhere between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Suspect {
     /// Index in the bundle.
     pub at: u8,
-    /// Isolated deaths so far, at least 1.
+    /// Deaths in a row so far, at least 1. From the second on, each was of a worker that had lived
+    /// through a control just before.
     pub strikes: u8,
     /// Ordinal of the latest in the death log.
     pub ordinal: u64,
@@ -107,6 +113,9 @@ pub struct Bundle {
     pub cur: Option<u8>,
     /// Deaths elsewhere end every suspicion, so that one is enough.
     pub suspect: Option<Suspect>,
+    /// A committed split that the owner runs again, its result discarded, before it starts the suspect: the
+    /// control. A worker that dies of anything else dies of that too.
+    pub control: Option<Place>,
     /// The latest failure, one line.
     pub error: Option<String>,
     pub metrics: Metrics,
@@ -118,21 +127,38 @@ pub struct LeaseView {
     pub attempt: Attempt,
     pub until_ms: u64,
     /// Indices of the splits still to be done, in the order to do them: a suspect comes last, so
-    /// that its neighbours are committed before it can do harm.
+    /// that its neighbours are committed before it can do harm; from [`TRIAL_ATTEMPTS`] on first.
     pub todo: Vec<u8>,
+    /// A committed split to be run again, and its result discarded, before the first.
+    pub control: Option<Place>,
     /// Whether each split is to be marked before it is started.
     pub marks: bool,
 }
 
 impl Bundle {
-    /// Indices of the splits not committed yet, a suspect last.
+    /// Indices of the splits not committed yet, in the order to do them.
     pub fn todo(&self) -> Vec<u8> {
+        let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
+        let mut todo: Vec<u8> = open.collect();
         let suspect = self.suspect.map(|suspect| suspect.at);
-        let open = || (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
-        open()
-            .filter(|at| Some(*at) != suspect)
-            .chain(open().filter(|at| Some(*at) == suspect))
-            .collect()
+        let first = self.attempt >= TRIAL_ATTEMPTS;
+        todo.sort_by_key(|at| (Some(*at) == suspect) != first);
+        todo
+    }
+
+    /// Whether the next owner starts with a split that workers died of: it needs a control.
+    pub fn wants_control(&self) -> bool {
+        let first = self.todo().first().copied();
+        first.is_some() && first == self.suspect.map(|suspect| suspect.at)
+    }
+
+    /// Whether the owner of this attempt lived through something before it died: the control, or a split
+    /// that it committed.
+    pub fn had_control(&self) -> bool {
+        let by_owner = |e: &Entry| {
+            e.kind != EntryKind::Poison && (e.attempt, e.nonce) == (self.attempt, self.owner)
+        };
+        self.control.is_some() || self.entries.iter().flatten().any(by_owner)
     }
 
     /// The lease as its owner sees it; none unless the bundle is leased.
@@ -141,6 +167,7 @@ impl Bundle {
             attempt: self.attempt,
             until_ms: self.until_ms,
             todo: self.todo(),
+            control: self.control,
             marks: self.attempt >= 2,
         })
     }

@@ -4,7 +4,7 @@ use crate::bundle::error_line;
 use crate::invariants;
 use crate::{
     Bundle, BundleState, Death, Entry, EntryKind, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES, Metrics,
-    Outcome, Refusal, Suspect,
+    Outcome, Place, Refusal, Suspect,
 };
 use gristmill_types::{Attempt, ErrorPolicy, InvocationId, Nonce, Position};
 
@@ -16,7 +16,7 @@ const LEASE_FACTOR: u64 = 4;
 /// A worker's last call may be under way when its platform stops it.
 const LEASE_GRACE_MS: u64 = 2_000;
 
-/// Fewest isolated deaths on one split that can make it poison.
+/// Fewest deaths in a row on one split, each beside a control that lived, that can make it poison.
 pub const POISON_STRIKES: u8 = 3;
 
 /// What a job tolerates of its bundles.
@@ -24,24 +24,15 @@ pub const POISON_STRIKES: u8 = 3;
 pub struct Limits {
     /// Claims of one bundle before the job fails.
     pub max_attempts: Attempt,
-    /// Isolated deaths on one split before it counts as poison; below [`POISON_STRIKES`] counts as
-    /// that.
+    /// Strikes of one split before it counts as poison; below [`POISON_STRIKES`] counts as that.
     pub poison_strikes: u8,
-    /// How long a split that needs but one more strike is left alone. Meanwhile workers do other
-    /// splits; if it is the host that kills them they die there, and the suspicion ends.
-    pub isolation_ms: u64,
     /// What becomes of poison: fail the job, or skip the split's records.
     pub on_error: ErrorPolicy,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            max_attempts: 50,
-            poison_strikes: POISON_STRIKES,
-            isolation_ms: 5_000,
-            on_error: ErrorPolicy::Fail,
-        }
+        Self { max_attempts: 50, poison_strikes: POISON_STRIKES, on_error: ErrorPolicy::Fail }
     }
 }
 
@@ -75,11 +66,12 @@ pub struct Claim<'a> {
     /// The death of this bundle's last owner as the death log has it, never that of another
     /// bundle; see [`Refusal::DeathUnrecorded`].
     pub death: Option<Death>,
+    /// A committed split for the control, if there is any: given to an owner that starts with a suspect.
+    pub control: Option<Place>,
 }
 
-/// CLAIM. What is written is one of: a lease of the caller ([`Bundle::lease`]); a failed bundle whose
-/// suspect is to be left alone for a while; a done one whose last open split proved to be poison; a
-/// dead one. Committed splits carry over and are never redone.
+/// CLAIM. What is written is one of: a lease of the caller ([`Bundle::lease`]); a done bundle whose last
+/// open split proved to be poison; a dead one. Committed splits carry over and are never redone.
 ///
 /// # Errors
 /// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`],
@@ -128,7 +120,8 @@ pub fn claim(
         let Some(death) = death else {
             return Err(Refusal::DeathUnrecorded { attempt: before.attempt, at });
         };
-        after.suspect = at.map(|at| struck(before.suspect, at, death.ordinal));
+        let controlled = before.had_control();
+        after.suspect = at.map(|at| struck(before.suspect, at, death.ordinal, controlled));
         settle(&mut after, command, limits);
     }
     let after = match after.state {
@@ -142,7 +135,6 @@ pub fn claim(
             );
             dead(after, &error)
         }
-        BundleState::Failed if after.retry_at_ms > now_ms => after,
         BundleState::Leased | BundleState::Released | BundleState::Failed => lease(after, command),
         BundleState::Done | BundleState::Dead => after,
     };
@@ -161,6 +153,7 @@ fn fresh(command: &Claim<'_>) -> Bundle {
         entries: vec![None; command.records.len()],
         cur: None,
         suspect: None,
+        control: None,
         error: None,
         metrics: Metrics::default(),
     }
@@ -174,6 +167,7 @@ fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
     bundle.until_ms = lease_until_ms(command.term);
     bundle.retry_at_ms = 0;
     bundle.cur = None;
+    bundle.control = command.control.filter(|_| bundle.wants_control());
     bundle
 }
 
@@ -184,14 +178,15 @@ fn dead(mut bundle: Bundle, error: &str) -> Bundle {
     bundle
 }
 
-/// The suspicion after one more death on `at`: it grows only if the death before was there too.
-fn struck(before: Option<Suspect>, at: u8, ordinal: u64) -> Suspect {
+/// The suspicion after one more death on `at`: it grows only if the death before was there too, and
+/// something lived in between that was not this split.
+fn struck(before: Option<Suspect>, at: u8, ordinal: u64, controlled: bool) -> Suspect {
     let run = before.filter(|s| s.at == at && s.ordinal.checked_add(1) == Some(ordinal));
-    let strikes = run.map_or(0, |suspect| suspect.strikes).saturating_add(1);
+    let strikes = run.map_or(1, |run| run.strikes.saturating_add(u8::from(controlled)));
     Suspect { at, strikes, ordinal }
 }
 
-/// Draws the consequence of a death: nothing yet, a pause before the decisive trial, or the verdict.
+/// Draws the consequence of a death: nothing yet, or the verdict.
 fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
     let Some(suspect) = after.suspect else { return };
     let needed = limits.poison_strikes.max(POISON_STRIKES);
@@ -201,7 +196,8 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
         if limits.on_error == ErrorPolicy::Fail {
             let error = format!(
                 "split at position {position} ({records} records) killed its worker {} times in a \
-                 row while no other split did: mend the data, or choose on-error skip",
+                 row, and each lived through another split just before: mend the data, or choose \
+                 on-error skip",
                 suspect.strikes
             );
             *after = dead(after.clone(), &error);
@@ -217,10 +213,6 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
             after.state = BundleState::Done;
         }
         // `after.suspect` stays beside the entry it explains until the next death.
-    } else if suspect.strikes + 1 == needed && limits.isolation_ms > 0 {
-        after.state = BundleState::Failed;
-        after.cur = None;
-        after.retry_at_ms = command.term.now_ms.saturating_add(limits.isolation_ms);
     }
 }
 

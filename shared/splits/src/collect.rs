@@ -88,6 +88,7 @@ mod tests {
             entries: kinds.iter().map(|kind| kind.map(entry)).collect(),
             cur: None,
             suspect: None,
+            control: None,
             error: None,
             metrics: Metrics::default(),
         }

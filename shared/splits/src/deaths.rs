@@ -1,8 +1,10 @@
 //! The death log: one small item per job that puts the deaths of workers in order.
 //!
 //! Whoever claims a bundle whose owner died records that death here before the claim. A split is
-//! suspected only while deaths on it follow each other without one elsewhere, and the ordinals tell:
-//! on a host whose workers are killed at random, deaths spread over splits and no suspicion lasts.
+//! suspected only while deaths on it follow each other without one elsewhere, and the ordinals tell: on
+//! a host whose workers are killed at random, deaths spread over splits and no suspicion lasts. Where one
+//! split is left, every death is on it: what tells then is the control that each worker runs before it
+//! ([`Bundle::control`](crate::Bundle)), on which a host that kills at random kills as well.
 
 use crate::Outcome;
 use gristmill_types::{Attempt, BundleIndex, Epoch};

@@ -117,7 +117,7 @@ pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &
 }
 
 /// 14, as one step shows it: a split becomes poison only by a claim that finds at least three
-/// deaths in a row on it.
+/// deaths in a row on it, the last of a worker that had lived through a control.
 pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle) -> Check {
     for (at, entry) in (0u8..).zip(&after.entries) {
         let poisoned = entry.is_some_and(|entry| entry.kind == EntryKind::Poison);
@@ -126,6 +126,8 @@ pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle
         }
         let struck = after.suspect.is_some_and(|s| s.at == at && s.strikes >= POISON_STRIKES);
         hold(14, struck, "poison without three strikes")?;
+        let controlled = before.is_some_and(Bundle::had_control);
+        hold(14, controlled, "poison though no control lived")?;
         let marked = before.is_some_and(|before| before.cur == Some(at));
         hold(14, marked, "poison on a split its dead owner had not marked")?;
     }
@@ -136,13 +138,13 @@ pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle
 }
 
 /// 14, against the order of deaths: the last three recorded by the time of the verdict, at least,
-/// were all found on this very split. `found` says, for each ordinal from 1, which death it was and
-/// which split the dead owner had marked.
+/// were all found on this very split, and before all but the first a control lived. `found` says, for
+/// each ordinal from 1, which death it was.
 pub fn invariant_14_deaths_were_isolated(
     epoch: Epoch,
     bundle: BundleIndex,
     after: &Bundle,
-    found: &[(DeathRecord, Option<u8>)],
+    found: &[FoundDeath],
 ) -> Check {
     let Some(suspect) = after.suspect else {
         return hold(14, false, "poison without a suspect");
@@ -150,11 +152,26 @@ pub fn invariant_14_deaths_were_isolated(
     let end = usize::try_from(suspect.ordinal).unwrap_or(usize::MAX);
     let last = end.checked_sub(usize::from(POISON_STRIKES)).and_then(|from| found.get(from..end));
     let isolated = last.is_some_and(|last| {
-        last.iter().all(|(death, at)| {
+        last.iter().all(|FoundDeath { death, at, .. }| {
             (death.epoch, death.bundle, *at) == (epoch, bundle, Some(suspect.at))
-        }) && last.windows(2).all(|pair| pair[0].0.attempt < pair[1].0.attempt)
+        }) && last.windows(2).all(|pair| pair[0].death.attempt < pair[1].death.attempt)
     });
-    hold(14, isolated, "poison though others died between the deaths on the split")
+    hold(14, isolated, "poison though others died between the deaths on the split")?;
+    let controls = found[..end].iter().rev().take_while(|found| {
+        (found.death.epoch, found.death.bundle, found.at) == (epoch, bundle, Some(suspect.at))
+    });
+    let controls = controls.filter(|found| found.controlled).count();
+    hold(14, controls + 1 >= usize::from(POISON_STRIKES), "poison though too few controls lived")
+}
+
+/// A death as the claim that accounted for it saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FoundDeath {
+    pub death: DeathRecord,
+    /// The split the dead owner had marked.
+    pub at: Option<u8>,
+    /// It had lived through a control, or committed a split.
+    pub controlled: bool,
 }
 
 /// 14: a lease ends early only for an invocation that was reported dead.

@@ -30,7 +30,7 @@ pub mod window;
 
 pub use bundle::{
     Bundle, BundleState, Entry, EntryKind, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES,
-    MAX_INVOCATION_BYTES, Metrics, Suspect,
+    MAX_INVOCATION_BYTES, Metrics, Suspect, TRIAL_ATTEMPTS,
 };
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};

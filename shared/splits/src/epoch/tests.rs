@@ -30,6 +30,7 @@ fn bundle(state: BundleState, entries: Vec<Option<Entry>>) -> Bundle {
         entries,
         cur: None,
         suspect: None,
+        control: None,
         error: None,
         metrics: Metrics { source_ms: 1, compute_ms: 2, put_ms: 3 },
     }

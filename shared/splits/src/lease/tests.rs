@@ -20,8 +20,15 @@ fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
     let death = before.map(|before| Death { attempt: before.attempt, ordinal: 1 });
     let invocation = &invocation(id);
     let term = Term { now_ms, ..TERM };
-    let command =
-        Claim { nonce: nonce(id), invocation, term, first: 0, records: &[5, 5, 5], death };
+    let command = Claim {
+        nonce: nonce(id),
+        invocation,
+        term,
+        first: 0,
+        records: &[5, 5, 5],
+        death,
+        control: None,
+    };
     claim(before, &command, &Limits::default()).unwrap().into_item()
 }
 
@@ -112,6 +119,7 @@ fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
     let mut bundle = claimed(None, 1);
     bundle.suspect = Some(Suspect { at: 0, strikes: 2, ordinal: 8 });
     bundle.cur = Some(0);
+    bundle.control = Some(crate::Place::default());
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let command_of = Claim {
         nonce: nonce(2),
@@ -120,6 +128,7 @@ fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
         first: 0,
         records: &[5, 5, 5],
         death: Some(Death { attempt: 1, ordinal: 9 }),
+        control: None,
     };
     let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
     let released = release(Some(&bundle), &report).unwrap().into_item();
@@ -248,6 +257,7 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         entries: vec![Some(entry); crate::MAX_BUNDLE_SPLITS],
         cur: Some(7),
         suspect: Some(Suspect { at: 7, strikes: 255, ordinal: u64::MAX }),
+        control: Some(crate::Place { epoch: u32::MAX, position: u32::MAX }),
         error: Some("é".repeat(MAX_ERROR_BYTES / 2)),
         metrics: Metrics { source_ms: u32::MAX, compute_ms: u32::MAX, put_ms: u32::MAX },
     };
@@ -281,7 +291,7 @@ proptest! {
                     let death = before.map(|b| Death { attempt: b.attempt, ordinal: deaths });
                     let (invocation, term) = (&invocation(id), Term { now_ms, ..TERM });
                     let records = &[5, 5, 5];
-                    let command = Claim { nonce, invocation, term, first: 0, records, death };
+                    let command = Claim { nonce, invocation, term, first: 0, records, death, control: Some(crate::Place::default()) };
                     claim(before, &command, &limits)
                 }
                 1 => mark(before, &Mark { attempt, nonce, cur: at }),

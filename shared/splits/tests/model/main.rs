@@ -120,7 +120,7 @@ fn every_mutation_is_caught() {
             Mutation::CommitWithoutOwner
             | Mutation::ConditionFailedIsFailure
             | Mutation::ReleaseUnchecked => World::leases(),
-            Mutation::PoisonUnisolated => World::poison(),
+            Mutation::PoisonUnisolated | Mutation::PoisonWithoutControl => World::poison(),
             _ => World::trainer(),
         };
         let expected = match mutation {
@@ -131,7 +131,9 @@ fn every_mutation_is_caught() {
             Mutation::CollectOrphansBeforeDone => 6,
             Mutation::ConditionFailedIsFailure => 13,
             Mutation::UnfencedAck => 11,
-            Mutation::ReleaseUnchecked | Mutation::PoisonUnisolated => 14,
+            Mutation::ReleaseUnchecked
+            | Mutation::PoisonUnisolated
+            | Mutation::PoisonWithoutControl => 14,
         };
         let checker = World { mutation, ..world }
             .checker()

@@ -27,10 +27,12 @@ pub enum Mutation {
     ReleaseUnchecked,
     /// Deaths elsewhere do not end a suspicion.
     PoisonUnisolated,
+    /// A death counts though no control lived before it.
+    PoisonWithoutControl,
 }
 
 impl Mutation {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::CommitWithoutOwner,
         Self::KeyWithoutAttempt,
         Self::CollectByDelivered,
@@ -39,6 +41,7 @@ impl Mutation {
         Self::UnfencedAck,
         Self::ReleaseUnchecked,
         Self::PoisonUnisolated,
+        Self::PoisonWithoutControl,
     ];
 
     pub fn claim(
@@ -52,6 +55,14 @@ impl Mutation {
         if let (Self::PoisonUnisolated, Some(suspect), Some(death)) = (self, suspect, command.death)
         {
             command.death = Some(Death { ordinal: suspect.ordinal + 1, ..death });
+        }
+        if let (Self::PoisonWithoutControl, Some(real)) = (self, before) {
+            let control = Some(Place::default());
+            let after = claim(Some(&Bundle { control, ..real.clone() }), &command, limits)?;
+            return Ok(match after {
+                Outcome::AlreadyApplied(_) => Outcome::AlreadyApplied(real.clone()),
+                write => write,
+            });
         }
         claim(before, &command, limits)
     }

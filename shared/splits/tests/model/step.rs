@@ -8,7 +8,7 @@ use crate::world::{
 use gristmill_splits::batches::{Counts, Joiner, Source};
 use gristmill_splits::collect::{self, ChunkName, Verdict};
 use gristmill_splits::epoch::{self, EpochState, Seal};
-use gristmill_splits::invariants::{self, Check, EpochView, Violation};
+use gristmill_splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_splits::{
     Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathLog, DeathRecord, Entry, EntryKind, Fail,
     Flush, Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term,
@@ -27,12 +27,7 @@ fn unexpected(what: &'static str) -> Violation {
     Violation { number: 0, what }
 }
 
-const LIMITS: Limits = Limits {
-    max_attempts: 50,
-    poison_strikes: 3,
-    isolation_ms: 5_000,
-    on_error: ErrorPolicy::Skip,
-};
+const LIMITS: Limits = Limits { max_attempts: 50, poison_strikes: 3, on_error: ErrorPolicy::Skip };
 
 impl World {
     pub fn step(&self, state: &mut State, action: &Action) -> Check {
@@ -52,6 +47,11 @@ impl World {
             }
             Action::LateArrives => self.late_arrives(state)?,
             Action::RecordDeath(w) => record_death(state, *w),
+            Action::RunControl(w) => {
+                if let Some(held) = &mut state.workers[usize::from(*w)].held {
+                    held.control = false;
+                }
+            }
             Action::Run { w, at } => self.run(state, *w, *at),
             Action::Crash(w) => {
                 state.budget.crashes -= 1;
@@ -148,7 +148,8 @@ impl World {
         let (attempt, nonce) = (message.attempt, nonce(message.nonce));
         let answer = match &message.call {
             Call::Claim { expired, death, .. } => {
-                self.claim(before.as_ref(), message, *expired, *death)
+                let control = self.control(state);
+                self.claim(before.as_ref(), message, *expired, *death, control)
             }
             Call::Mark(cur) => {
                 self.mutation.mark(before.as_ref(), &Mark { attempt, nonce, cur: *cur })
@@ -173,11 +174,12 @@ impl World {
         {
             // What counts is the mark the claim sees, not the one seen when the death was recorded.
             let ordinal = usize::try_from(death.ordinal).unwrap();
-            if let Some((record, at)) = state.found.get_mut(ordinal - 1)
-                && record.attempt == before.attempt
+            if let Some(found) = state.found.get_mut(ordinal - 1)
+                && found.death.attempt == before.attempt
                 && matches!(before.state, BundleState::Leased | BundleState::Released)
             {
-                *at = before.cur;
+                found.at = before.cur;
+                found.controlled = before.had_control();
             }
         }
         if let Ok(Outcome::Write(after)) = &answer
@@ -194,6 +196,7 @@ impl World {
         message: &Message,
         expired: bool,
         death: Option<gristmill_splits::Death>,
+        control: Option<Place>,
     ) -> Result<Outcome<Bundle>, Refusal> {
         let positions = &self.bundles[message.bundle];
         // Time is what each bundle needs it to be: the present of its lease, or its end.
@@ -209,8 +212,17 @@ impl World {
             first: positions.start,
             records: &vec![SPLIT_RECORDS; positions.len()],
             death,
+            control,
         };
         self.mutation.claim(before, &command, &LIMITS)
+    }
+
+    /// A committed split, if there is one.
+    fn control(&self, state: &State) -> Option<Place> {
+        let committed = |position: &Position| {
+            self.entry(state, *position).is_some_and(|entry| entry.kind != EntryKind::Poison)
+        };
+        (0..self.n_splits()).find(committed).map(|position| Place { epoch: 0, position })
     }
 
     /// Puts a bundle into the table, after a look at the step that made it.
@@ -504,6 +516,7 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
                 todo: lease.todo,
                 marks: lease.marks,
                 marked: None,
+                control: lease.control.is_some(),
                 put: Vec::new(),
             });
         }
@@ -538,7 +551,7 @@ fn record_death(state: &mut State, w: u8) {
     let Some((death, at)) = worker.found.take() else { return };
     let outcome = DeathLog::record(state.log.as_ref(), death);
     if let Outcome::Write(log) = &outcome {
-        state.found.push((death, at));
+        state.found.push(FoundDeath { death, at, controlled: false });
         state.log = Some(log.clone());
     }
     let bundle = usize::try_from(death.bundle).unwrap();

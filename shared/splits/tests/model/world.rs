@@ -4,7 +4,7 @@ use crate::mutants::Mutation;
 use gristmill_splits::batches::{Batch, Joiner};
 use gristmill_splits::collect::{ChunkName, Verdict};
 use gristmill_splits::epoch::{EpochItem, EpochState};
-use gristmill_splits::invariants::Violation;
+use gristmill_splits::invariants::{FoundDeath, Violation};
 use gristmill_splits::{
     Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, EntryKind, Place,
 };
@@ -208,6 +208,7 @@ impl World {
         let worker = &state.workers[usize::from(w)];
         if let Some(held) = &worker.held {
             match held.next() {
+                Some(_) if held.control => actions.push(Action::RunControl(w)),
                 Some(at) if held.marks && held.marked != Some(at) => {
                     if held.put.is_empty() {
                         calls.push(Call::Mark(at));
@@ -307,6 +308,8 @@ pub enum Action {
     Retry(u8),
     LateArrives,
     RecordDeath(u8),
+    /// A worker lives through its control.
+    RunControl(u8),
     /// A worker runs a split and puts its object.
     Run {
         w: u8,
@@ -399,6 +402,8 @@ pub struct Held {
     pub todo: Vec<u8>,
     pub marks: bool,
     pub marked: Option<u8>,
+    /// It has a control to run before it marks anything.
+    pub control: bool,
     /// Run and not yet flushed.
     pub put: Vec<u8>,
 }
@@ -476,8 +481,8 @@ pub struct State {
     pub delivered: BTreeMap<u64, Batch>,
     /// Invocations reported dead.
     pub dead: BTreeSet<u8>,
-    /// Every death recorded, by ordinal, with the split its owner had marked.
-    pub found: Vec<(DeathRecord, Option<u8>)>,
+    /// Every death recorded, by ordinal.
+    pub found: Vec<FoundDeath>,
     pub replayed: bool,
     pub deleted_passed: bool,
     pub violation: Option<Violation>,

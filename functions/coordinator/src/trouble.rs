@@ -1,0 +1,83 @@
+//! What keeps a job from going on: said with every poll, and given up on when it lasts.
+
+use crate::{Coordinator, items::JobItem, scan::Scan, settings::Patience};
+use gristmill_protocol::{Barren, ScaleState};
+
+/// Workers in vain below which nothing is made of it.
+const FEW: u32 = 3;
+/// Longest rest between two tries.
+const MAX_REST_MS: u64 = 30_000;
+/// Attempts at a bundle from which on its failures are told.
+const TOLD_ATTEMPTS: u32 = 3;
+
+fn goes_on(barren: &Barren, progress: u64) -> bool {
+    barren.workers > 0 && barren.progress == progress
+}
+
+/// Whether no worker is to be invoked now, since so many came to nothing: the rest grows with the time
+/// that this has lasted, so that tries grow rarer by a quarter each.
+pub(crate) fn resting(barren: &Barren, progress: u64, now_ms: u64) -> bool {
+    goes_on(barren, progress)
+        && barren.workers >= FEW
+        && now_ms < barren.latest_ms + rest_ms(barren)
+}
+
+fn rest_ms(barren: &Barren) -> u64 {
+    (barren.lasted_ms() / 4).min(MAX_REST_MS)
+}
+
+/// Why the job is to be given up, if it is.
+pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> Option<String> {
+    let lasting_ms = u64::try_from(patience.lasting.as_millis()).unwrap_or(u64::MAX);
+    let enough = goes_on(barren, progress)
+        && barren.workers >= patience.workers
+        && barren.lasted_ms() >= lasting_ms;
+    enough.then(|| {
+        format!(
+            "workers die whatever they do: {} died or could not start within {} s, and not one split was \
+             committed; last error: {}",
+            barren.workers,
+            barren.lasted_ms() / 1000,
+            last_error(barren)
+        )
+    })
+}
+
+fn last_error(barren: &Barren) -> &str {
+    match barren.error.as_str() {
+        "" => "none was reported; see the log of the worker function",
+        error => error,
+    }
+}
+
+impl Coordinator {
+    /// What keeps the job from going on, one line.
+    pub(crate) fn trouble(
+        &self,
+        item: &JobItem,
+        scale: &ScaleState,
+        scan: &Scan,
+    ) -> Option<String> {
+        let barren = &scale.barren;
+        if item.state.is_ended() {
+            return None;
+        }
+        if goes_on(barren, scan.progress(item)) && barren.workers >= FEW {
+            let patience = self.settings.patience;
+            return Some(format!(
+                "workers die whatever they do: {} died or could not start within {} s; last error: {}; the \
+                 next starts after {} s, and the job fails once {} in {} s have come to nothing",
+                barren.workers,
+                barren.lasted_ms() / 1000,
+                last_error(barren),
+                rest_ms(barren) / 1000,
+                patience.workers,
+                patience.lasting.as_secs(),
+            ));
+        }
+        scan.failing(TOLD_ATTEMPTS).map(|(first, attempt, error)| {
+            let most = self.settings.limits.max_attempts;
+            format!("splits from position {first} on fail and are tried again, {attempt} of {most} times so far: {error}")
+        })
+    }
+}
