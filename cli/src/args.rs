@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
-use gristmill_types::{ErrorPolicy, JobName, Sharding, Visitation};
+use gristmill_types::{ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
 use std::{path::PathBuf, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -28,6 +28,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Stop a job: its workers leave and its objects are removed
     Stop(StopArgs),
+    /// Delete what there is of a job that has ended, so that its name is free
+    Forget(ForgetArgs),
     /// Say what is cached, why something is not found, and remove it
     Cache(CacheArgs),
     /// Check the place one is about to train on, and say what to put right
@@ -121,6 +123,10 @@ pub struct TrainArgs {
     /// What to do with a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t, value_name = "POLICY")]
     pub on_error: ErrorPolicy,
+    /// Most records of an epoch that --on-error skip and quarantine leave out before the job fails after
+    /// all: a number, or a share, which allows one at least
+    #[arg(long, default_value_t, value_name = "N|P%")]
+    pub max_skipped: SkipLimit,
     /// What a trainer that dies and comes back is given: exactly-once, at-most-once or zero-once-or-more
     #[arg(long, default_value_t, value_name = "MODE")]
     pub visitation: Visitation,
@@ -300,6 +306,15 @@ pub struct StatusArgs {
     after_help = "Examples:\n  gristmill stop j1 --state-dir state\n  gristmill stop j1 --backend aws"
 )]
 pub struct StopArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What it delivered is with the trainer; its chunks, its reports of skipped records and what was quarantined go. What it cached for others stays. A job that runs is refused: stop it first.\n\nExamples:\n  gristmill forget j1 --state-dir state\n  gristmill forget j1 --backend aws --json"
+)]
+pub struct ForgetArgs {
     #[command(flatten)]
     pub job: JobArgs,
 }

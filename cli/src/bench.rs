@@ -16,7 +16,7 @@ use bytes::Bytes;
 use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
 use gristmill_fetcher::Source;
 use gristmill_pipeline::{Format, Pipeline};
-use gristmill_types::{ErrorPolicy, RecordKey, Sharding, Visitation};
+use gristmill_types::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use serde_json::json;
 use std::{
     path::Path,
@@ -184,6 +184,7 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         state_dir: None,
         job: None,
         on_error: ErrorPolicy::Fail,
+        max_skipped: SkipLimit::default(),
         visitation: Visitation::default(),
         sharding: Sharding::default(),
         chaos: None,

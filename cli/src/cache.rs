@@ -14,7 +14,7 @@ use gristmill_protocol::{
 };
 use gristmill_types::{ErrorPolicy, Fingerprint};
 use serde_json::json;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path};
 
 /// Digits of a fingerprint that are shown, and that name it: enough to tell two apart.
 const SHOWN_DIGITS: usize = 12;
@@ -31,10 +31,16 @@ async fn list(args: CacheListArgs) -> Result<(), Failure> {
     let stack = Stack::named_or_own(&args.service).await?;
     let listed = cached(&stack).await;
     stack.close().await;
-    let listed = listed?;
+    let (listed, removing) = listed?;
     if args.json {
-        say!("{}", json!({ "entries": listed }));
+        say!("{}", json!({ "entries": listed, "removing": removing }));
         return Ok(());
+    }
+    for fingerprint in &removing {
+        let name = short(fingerprint);
+        say!(
+            "{name}: a removal was begun and not finished; `gristmill cache rm {name}` finishes it"
+        );
     }
     if listed.is_empty() {
         say!("nothing is cached");
@@ -119,22 +125,31 @@ async fn remove(args: CacheRemoveArgs) -> Result<(), Failure> {
     let stack = Stack::named_or_own(&args.service).await?;
     let removed = remove_named(&stack, &args).await;
     stack.close().await;
-    let (entries, bytes) = removed?;
+    let Removed { entries, objects, bytes } = removed?;
     match args.json {
-        true => say!("{}", json!({ "removed": entries, "bytes": bytes })),
-        false => say!("removed {entries} entries, {:.1} MB", bytes as f64 / 1e6),
+        true => say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes })),
+        false => say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6),
     }
     Ok(())
 }
 
-async fn remove_named(stack: &Stack, args: &CacheRemoveArgs) -> Result<(usize, u64), Failure> {
-    let listed = cached(stack).await?;
-    let named = |listed: &&CacheListed| match &args.prefix {
-        None => true,
-        Some(prefix) => listed.entry.fingerprint.to_string().starts_with(prefix),
-    };
-    let doomed: Vec<&CacheListed> = listed.iter().filter(named).collect();
-    match (&args.prefix, doomed.len()) {
+/// What went from the cache.
+#[derive(Default)]
+struct Removed {
+    entries: usize,
+    objects: u64,
+    bytes: u64,
+}
+
+async fn remove_named(stack: &Stack, args: &CacheRemoveArgs) -> Result<Removed, Failure> {
+    let (listed, removing) = cached(stack).await?;
+    // Of a removal that was begun the size is not known any more, where the entry is gone.
+    let mut known: BTreeMap<Fingerprint, u64> = removing.into_iter().map(|f| (f, 0)).collect();
+    known.extend(listed.iter().map(|listed| (listed.entry.fingerprint, listed.entry.bytes)));
+    if let Some(prefix) = &args.prefix {
+        known.retain(|fingerprint, _| fingerprint.to_string().starts_with(prefix));
+    }
+    match (&args.prefix, known.len()) {
         (Some(prefix), 0) => {
             let advice = "`gristmill cache ls` lists what is";
             return Err(Failure::usage(format!("nothing is cached under {prefix}: {advice}")));
@@ -146,22 +161,26 @@ async fn remove_named(stack: &Stack, args: &CacheRemoveArgs) -> Result<(usize, u
         }
         _ => {}
     }
-    let mut bytes = 0;
-    for CacheListed { entry, .. } in &doomed {
-        let call = Call::CacheRemove(CacheRemove { fingerprint: entry.fingerprint });
-        match status::call(stack, &call).await? {
-            Reply::Applied => bytes += entry.bytes,
+    let mut removed = Removed::default();
+    for (fingerprint, bytes) in known {
+        match status::call(stack, &Call::CacheRemove(CacheRemove { fingerprint })).await? {
+            Reply::Removed { objects } => {
+                removed.entries += 1;
+                removed.objects += objects;
+                removed.bytes += bytes;
+            }
             other => return Err(status::unexpected(&other)),
         }
     }
-    Ok((doomed.len(), bytes))
+    Ok(removed)
 }
 
-async fn cached(stack: &Stack) -> Result<Vec<CacheListed>, Failure> {
+/// Entries, and what is being removed.
+async fn cached(stack: &Stack) -> Result<(Vec<CacheListed>, Vec<Fingerprint>), Failure> {
     match status::call(stack, &Call::CacheList).await? {
-        Reply::Cached { mut entries } => {
+        Reply::Cached { mut entries, removing } => {
             entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
-            Ok(entries)
+            Ok((entries, removing))
         }
         other => Err(status::unexpected(&other)),
     }

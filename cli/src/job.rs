@@ -61,6 +61,7 @@ pub async fn register(
         seed: args.seed,
         epochs: args.epochs,
         on_error: args.on_error,
+        max_skipped: args.max_skipped,
         numerics: authored.numerics(args.local_workers, stack.local.is_some()),
         split_batches: args.split_batches,
         workers: args.most_workers(),

@@ -73,6 +73,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Up(args) => up::run(args).await,
         Command::Status(args) => status::status(args).await,
         Command::Stop(args) => status::stop(args).await,
+        Command::Forget(args) => status::forget(args).await,
         Command::Cache(args) => cache::run(args).await,
         Command::Doctor(args) => doctor::run(args).await,
         Command::Explain(args) => explain::run(&args),

@@ -2,7 +2,7 @@
 
 use crate::output::{say, say_all};
 use crate::{
-    args::{StatusArgs, StopArgs},
+    args::{ForgetArgs, StatusArgs, StopArgs},
     attach::Stack,
     failure::Failure,
     skipped,
@@ -52,6 +52,35 @@ pub async fn stop(StopArgs { job: args }: StopArgs) -> Result<(), Failure> {
         }
         Reply::Applied => say!("job {} is stopped", args.job),
         other => return Err(unexpected(&other)),
+    }
+    Ok(())
+}
+
+pub async fn forget(ForgetArgs { job: args }: ForgetArgs) -> Result<(), Failure> {
+    let stack = Stack::running(&args.service).await?;
+    let (mut deleted_items, mut deleted_objects) = (0, 0);
+    // A large job takes several calls.
+    loop {
+        match call(&stack, &Call::Forget { job: args.job.clone() }).await? {
+            Reply::Forgotten { items, objects, all } => {
+                deleted_items += items;
+                deleted_objects += objects;
+                if all {
+                    break;
+                }
+                eprintln!("{deleted_items} items deleted so far");
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+    let job = &args.job;
+    match args.json {
+        true => {
+            say!("{}", json!({ "job": job, "items": deleted_items, "objects": deleted_objects }))
+        }
+        false => say!(
+            "job {job} is forgotten: {deleted_items} items and {deleted_objects} objects deleted; the name is free"
+        ),
     }
     Ok(())
 }
@@ -106,6 +135,7 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "splits_claimable": status.claimable,
         "files": job.n_files,
         "files_indexed": status.indexed_files,
+        "trouble": status.trouble,
         "workers": { "active": status.active_workers, "outstanding": scale.outstanding.len(), "wanted": job.spec.workers },
         "scaling": scale.log,
         "modes": job.caching.as_ref().map(|caching| &caching.modes),
@@ -136,6 +166,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         scale.outstanding.len(),
         job.spec.workers
     );
+    if let Some(trouble) = &status.trouble {
+        text += &format!("trouble   {trouble}\n");
+    }
     text += &match status.heartbeat_ms {
         0 => "trainer   not heard of yet\n".to_owned(),
         at_ms => format!("trainer   last heard of {} s ago\n", now_ms.saturating_sub(at_ms) / 1000),

@@ -128,7 +128,16 @@ fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
     let data = dir.path("damaged").display().to_string();
     for (who, workers, local) in [("remote", "1", "0"), ("local", "0", "1")] {
         let state = dir.path(&format!("{who}-state"));
-        let mut more = vec!["--data", &data, "--on-error", "quarantine", "--workers", workers];
+        let mut more = vec![
+            "--data",
+            &data,
+            "--on-error",
+            "quarantine",
+            "--max-skipped",
+            "100%",
+            "--workers",
+            workers,
+        ];
         more.extend(["--local-workers", local, "--state-dir", state.to_str().unwrap()]);
         let (report, _) = demo(&dir, who, &more)?;
         assert_eq!(number(&report, "skipped"), 2, "{who}: one an epoch");

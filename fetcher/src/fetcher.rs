@@ -13,7 +13,7 @@ use crate::{
 };
 use gristmill_executor::{Finisher, user::Operators};
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
-use gristmill_protocol::{Call, JobView, Register, Reply, ScaleState, TrainerMetrics};
+use gristmill_protocol::{Call, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
 use gristmill_types::{Epoch, JobName, Namespace, Visitation};
 use std::{sync::Arc, time::Duration};
@@ -103,6 +103,30 @@ pub struct EpochTotals {
     pub put_ms: u64,
     /// What the trainer waited for.
     pub waits: Waits,
+}
+
+impl EpochTotals {
+    /// Why the epoch delivered no batch; none if it delivered one.
+    pub fn why_empty(&self, plan: &Plan) -> Option<String> {
+        let Self { batches: 0, rows, skipped, .. } = *self else { return None };
+        let (records, batch) = (plan.records, plan.batch_size);
+        Some(match (rows, skipped) {
+            (1.., _) => format!(
+                "its {rows} elements are fewer than a batch of {batch}, and drop_remainder leaves out a batch \
+                 that is not full"
+            ),
+            (0, 0) => {
+                format!("the pipeline's operators, such as filter, dropped all {records} records")
+            }
+            (0, skipped) if skipped >= records => {
+                format!("all {records} records were skipped as bad")
+            }
+            (0, skipped) => format!(
+                "{skipped} of {records} records were skipped as bad, and the pipeline's operators dropped \
+                 the others"
+            ),
+        })
+    }
 }
 
 /// Numbers for people to watch.
@@ -263,6 +287,10 @@ impl Fetcher {
             }
             Assembled::EpochEnd(totals) => {
                 let waits = std::mem::take(&mut self.waits);
+                let plan = self.view().and_then(|view| view.plan);
+                if let Some(why) = plan.and_then(|plan| totals.why_empty(&plan)) {
+                    tracing::warn!("epoch {} delivers no batch: {why}", totals.epoch);
+                }
                 Ok(Delivery::EpochEnd(EpochTotals { waits, ..totals }))
             }
             Assembled::End => {

@@ -11,7 +11,7 @@ use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_executor::user::Operators;
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_protocol::{JobSpec, Register};
-use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, Visitation};
+use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation};
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
@@ -70,6 +70,10 @@ struct Args {
     /// What to do with a record that cannot be decoded: fail, skip or quarantine
     #[arg(long, default_value_t)]
     on_error: ErrorPolicy,
+    /// Most records of an epoch that --on-error skip and quarantine leave out before the job fails after
+    /// all: a number, or a share, which allows one at least
+    #[arg(long, default_value_t, value_name = "N|P%")]
+    max_skipped: SkipLimit,
     /// What a trainer that dies and comes back is given: exactly-once, at-most-once or zero-once-or-more
     #[arg(long, default_value_t)]
     visitation: Visitation,
@@ -250,6 +254,7 @@ async fn registration(
             seed: args.seed,
             epochs: args.epochs,
             on_error: args.on_error,
+            max_skipped: args.max_skipped,
             numerics,
             workers: args.workers,
             autoscale: args.autoscale,

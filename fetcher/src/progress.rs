@@ -412,7 +412,7 @@ mod tests {
         let view = serde_json::json!({
             "job": { "job": "j", "spec": { "pipeline": "", "seed": 0, "epochs": 1, "on_error": "fail",
                 "numerics": "", "split_batches": null, "workers": 4, "local_workers": 0,
-                "max_skipped": 0 },
+                "max_skipped": "0" },
                 "dataset_version": "0".repeat(64), "n_files": 1, "state": "running",
                 "plan": { "records": 640, "batch_size": 8, "drop_last": false, "split_records": 32,
                     "n_splits": 20, "r": 1, "window_splits": 8, "window_bytes": 1 } },

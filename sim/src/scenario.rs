@@ -9,7 +9,7 @@ use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
 use gristmill_splits::{SplitPlan, order::visit};
-use gristmill_types::{Epoch, ErrorPolicy, Position, Sharding, Visitation};
+use gristmill_types::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, LazyLock, Mutex, PoisonError},
@@ -143,7 +143,7 @@ impl Scenario {
             split_batches: Some(self.split_batches),
             workers: self.workers,
             local_workers: self.local_workers,
-            max_skipped: if self.killer { u64::MAX } else { 0 },
+            max_skipped: SkipLimit::Records(if self.killer { u64::MAX } else { 0 }),
             visitation: self.visitation,
             sharding: self.sharding,
             ..JobSpec::new(pipeline.canonical_json())

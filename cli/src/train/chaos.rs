@@ -11,9 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A worker that works alone is killed no more often than this: a split that is killed again and
-/// again while nothing else runs cannot be told from one that kills its workers.
-const LONE_INTERVAL: Duration = Duration::from_secs(2);
+/// A worker that works alone lives this long, on average: where it is killed at the pace of all together,
+/// the last split of an epoch never ends.
+const LONE_MEAN: Duration = Duration::from_secs(3);
 
 /// Kills what it was told to, again and again.
 pub struct Killer<'a> {
@@ -43,14 +43,11 @@ impl<'a> Killer<'a> {
             return std::future::pending().await;
         };
         let mut last = Instant::now();
+        let mut lone = LONE_MEAN;
         loop {
             // Half to one and a half times the mean: in step with nothing.
-            let draw = u16::from_le_bytes([
-                self.stack.ports.clock.nonce().0[0],
-                self.stack.ports.clock.nonce().0[1],
-            ]);
-            tokio::time::sleep(self.mean.mul_f64(0.5 + f64::from(draw) / 65_536.0)).await;
-            if function == WORKER && self.is_lone().await && last.elapsed() < LONE_INTERVAL {
+            tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
+            if function == WORKER && self.is_lone().await && last.elapsed() < lone {
                 continue;
             }
             // A coordinator is at work for a millisecond at a time: try until one is caught.
@@ -59,6 +56,8 @@ impl<'a> Killer<'a> {
                     Ok(answer) if answer.get("pid").is_some_and(|pid| !pid.is_null()) => {
                         self.kills.fetch_add(1, Ordering::Relaxed);
                         last = Instant::now();
+                        // Without memory, as accidents are.
+                        lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
                         break;
                     }
                     Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
@@ -69,6 +68,12 @@ impl<'a> Killer<'a> {
                 }
             }
         }
+    }
+
+    /// A number from 0 to below 1.
+    fn draw(&self) -> f64 {
+        let [a, b, ..] = self.stack.ports.clock.nonce().0;
+        f64::from(u16::from_le_bytes([a, b])) / 65_536.0
     }
 
     /// Whether a single worker is at work.

@@ -182,12 +182,16 @@ impl Report {
                 "control": per_sample(self.usage.control_cpu_ms),
             },
             "batches_blake3": self.trained.batches_blake3,
+            "empty": self.trained.empty,
         })
     }
 
     /// Prints the table, and the object as the last line of standard output if it is wanted.
     pub fn print(&self, as_json: bool) {
         let table = self.table();
+        if let Some(why) = &self.trained.empty {
+            eprintln!("gristmill: warning: not one batch was delivered: {why}");
+        }
         match as_json {
             true => {
                 eprint!("{table}");

@@ -29,6 +29,8 @@ pub struct Trained {
     pub recorded: Recorded,
     /// BLAKE3 over all batches in order, as the sink's files hold them.
     pub batches_blake3: String,
+    /// Why there was not one batch, if there was none.
+    pub empty: Option<String>,
 }
 
 /// A trainer and what it has seen.
@@ -56,6 +58,8 @@ pub struct Trainer {
     /// Batches taken, and seconds waited for them, over all epochs.
     taken: u64,
     waited_s: f64,
+    /// Why the latest epoch had no batch, if it had none.
+    empty: Option<String>,
     redrawn: Instant,
 }
 
@@ -85,6 +89,7 @@ impl Trainer {
             recorder: Recorder::new(began),
             taken: 0,
             waited_s: 0.0,
+            empty: None,
             redrawn: began,
         }
     }
@@ -138,6 +143,7 @@ impl Trainer {
             scaling: self.scaling,
             recorded: self.recorder.finish(),
             batches_blake3: self.hasher.finalize().to_string(),
+            empty: self.empty.filter(|_| self.taken == 0),
         })
     }
 
@@ -213,6 +219,8 @@ impl Trainer {
         epoch.duplicates = recount.duplicates;
         epoch.distinct = recount.distinct();
         epoch.skipped = totals.skipped;
+        let plan = fetcher.view().and_then(|view| view.plan);
+        self.empty = plan.and_then(|plan| totals.why_empty(&plan));
         epoch.rows = totals.rows;
         epoch.splits = totals.splits;
         let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];

@@ -73,6 +73,7 @@ impl Coordinator {
             Call::Describe { job } => Ok(Reply::Job(self.job(job).await?.view(job))),
             Call::Status { job } => self.status(job).await,
             Call::Stop { job } => self.end_job(job, &JobEvent::Stopped).await,
+            Call::Forget { job } => self.forget(job).await,
             Call::Poll(poll) => self.poll(poll).await,
             Call::Claim(claim) => self.claim(claim).await,
             Call::Mark(mark) => self.mark(mark).await,

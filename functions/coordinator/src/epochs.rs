@@ -29,7 +29,8 @@ impl Coordinator {
             match self.close_epoch(job, &item, consumer).await? {
                 Ok(()) => {}
                 Err(refusal @ SplitRefusal::TooManySkipped { .. }) => {
-                    let error = refusal.to_string();
+                    let error =
+                        format!("{refusal}; `gristmill status {job} --skipped` says which and why");
                     self.end_job(job, &JobEvent::Failed { error }).await?;
                     return self.job(job).await;
                 }
@@ -58,7 +59,7 @@ impl Coordinator {
             bundles: &bundles,
             batch_size: plan.batch_size,
             drop_last: plan.drop_last,
-            max_skipped: item.spec.max_skipped,
+            max_skipped: item.spec.max_skipped.allowed(plan.records),
         };
         let open = |before: Option<&EpochItem>| match before {
             Some(before) => Ok(Outcome::AlreadyApplied(*before)),

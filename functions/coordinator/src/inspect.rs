@@ -2,7 +2,7 @@
 
 use crate::{
     items::{ItemName, JobItem},
-    store::Stored as _,
+    store::{DELETED, Stored as _},
 };
 use gristmill_ports::ItemKey;
 use gristmill_splits::{Bundle, Consumer, job::JobState};
@@ -22,6 +22,9 @@ pub enum Stored {
 /// # Errors
 /// One line if the body is not what its key promises.
 pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
+    if body == DELETED {
+        return Ok(Stored::Other);
+    }
     match key.sk.split_once('#') {
         Some(("B", _)) => Bundle::decode(body).map(Box::new).map(Stored::Bundle),
         Some(("C", _)) => Consumer::decode(body).map(Stored::Consumer),

@@ -26,6 +26,8 @@ pub(crate) enum ItemName<'a> {
     /// How far collected objects have been deleted.
     Swept(&'a JobName),
     Deaths(&'a JobName),
+    /// Records skipped of the splits that the trainer has passed.
+    Skips(&'a JobName),
     /// What was measured of its operators.
     Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
@@ -50,6 +52,7 @@ impl ItemName<'_> {
             Self::Consumer(job) => job_item(job, "C#0000"),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
+            Self::Skips(job) => job_item(job, "SKIPS"),
             Self::Profile(job) => job_item(job, "PROFILE"),
             Self::CacheUse(fingerprint) => {
                 ItemKey { pk: keys::cache_partition(ns), sk: fingerprint.to_string() }
@@ -67,10 +70,27 @@ impl ItemName<'_> {
         }
     }
 
+    /// The partitions of an epoch's bundles.
+    pub fn bundle_partitions(
+        ns: &Namespace,
+        job: &JobName,
+        epoch: Epoch,
+    ) -> impl Iterator<Item = String> {
+        let bundles = 0..BUNDLE_PARTITIONS;
+        bundles.map(move |bundle| ItemName::Bundle(job, epoch, bundle).key(ns).pk)
+    }
+
     /// Whether the item is one of many that a job leaves behind as it goes. Those expire by
     /// themselves; the few that say what the job is are kept until it has ended.
     pub fn is_passed_by(&self) -> bool {
-        matches!(self, Self::Deaths(_) | Self::Profile(_) | Self::Epoch(..) | Self::Bundle(..))
+        matches!(
+            self,
+            Self::Deaths(_)
+                | Self::Skips(_)
+                | Self::Profile(_)
+                | Self::Epoch(..)
+                | Self::Bundle(..)
+        )
     }
 }
 
@@ -85,6 +105,9 @@ pub(crate) struct Listed {
 /// A job as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobItem {
+    /// Tells it from an earlier job of the name.
+    #[serde(default)]
+    pub registered_ms: u64,
     pub spec: JobSpec,
     pub dataset_version: Fingerprint,
     pub n_files: u32,
@@ -109,6 +132,7 @@ impl JobItem {
         };
         JobView {
             job: job.clone(),
+            registered_ms: self.registered_ms,
             spec: self.spec.clone(),
             dataset_version: self.dataset_version,
             n_files: self.n_files,
@@ -123,6 +147,17 @@ impl JobItem {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Swept {
     pub place: Place,
+}
+
+/// What the splits before a place skipped, of the epoch that the place is in. Each split is counted once,
+/// in order, before the bundles that say so may be passed by.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct Skips {
+    pub before: Place,
+    pub skipped: u64,
+    pub rows: u64,
+    /// The first record that the job skipped, and why.
+    pub first: Option<String>,
 }
 
 #[cfg(test)]
@@ -140,6 +175,7 @@ mod tests {
             ItemName::Consumer(&job),
             ItemName::Swept(&job),
             ItemName::Deaths(&job),
+            ItemName::Skips(&job),
             ItemName::Profile(&job),
             ItemName::CacheUse(Fingerprint([7; 32])),
             ItemName::Numerics,

@@ -54,6 +54,7 @@ impl Coordinator {
         self.list(job).await?;
         let state = plan.map_or(JobState::Indexing, |plan: Plan| planned_state(&plan));
         let fresh = JobItem {
+            registered_ms: self.clock.now_ms(),
             spec: spec.clone(),
             dataset_version,
             n_files,
@@ -262,20 +263,31 @@ fn planned_state(plan: &Plan) -> JobState {
 /// Joins the job as stored, unless it would deliver something else.
 fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
     let Register { job, spec, dataset } = register;
+    let ended = match &item.state {
+        JobState::Stopped => Some("was stopped".to_owned()),
+        JobState::Failed { error } => Some(format!("has failed ({error})")),
+        _ => None,
+    };
+    if let Some(ended) = ended {
+        return Err(invalid(format!(
+            "job {job} {ended}: choose another job name, or free this one with `gristmill forget {job}`"
+        )));
+    }
     if let Some(difference) = item.spec.difference(spec) {
         let (field, registered, requested) =
             (difference.field, cut(&difference.registered), cut(&difference.requested));
         return Err(invalid(format!(
             "job {job} exists with another {field} ({registered}, not {requested}): \
-             choose another job name or use the same {field}"
+             choose another job name or use the same {field}; once the job has ended `gristmill forget \
+             {job}` frees the name"
         )));
     }
     // The pipelines are the same.
     let pipeline = pipeline_of(&item.spec)?;
     if item.dataset_version != dataset.version(&pipeline.source().stored_as()) {
         return Err(invalid(format!(
-            "job {job} exists over another dataset, or its files have changed since: \
-             choose another job name"
+            "job {job} exists over another dataset, or its files have changed since: choose another job \
+             name; once the job has ended `gristmill forget {job}` frees this one"
         )));
     }
     Ok(Reply::Job(item.view(job)))
@@ -290,7 +302,7 @@ fn cut(text: &str) -> String {
 
 pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
     match error {
-        ObjectError::Unavailable(_) => busy(error.to_string()),
+        ObjectError::Unavailable(_) | ObjectError::Denied(_) => busy(error.to_string()),
         _ => invalid(error.to_string()),
     }
 }

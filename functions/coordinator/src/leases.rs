@@ -28,7 +28,8 @@ impl Coordinator {
     /// Leases the first bundle that may be claimed.
     pub(crate) async fn claim(&self, claim: &Claim) -> Result<Reply, Refusal> {
         let (mut item, consumer) = self.job_and_consumer(&claim.job).await?;
-        if item.state.is_ended() {
+        let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
+        if item.state.is_ended() || another {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {

@@ -82,7 +82,11 @@ impl Coordinator {
         if let Some(ack) = &poll.ack {
             consumer = self.acknowledge(job, item.spec.visitation, ack).await?;
         }
+        let skips = self.skips(job, &item).await?;
+        let counted =
+            skips.as_ref().map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
+        let from = counted.map_or(from, |counted| from.min(counted));
         let mut scan = self.scan(job, &item, &consumer, from).await?;
         let indexed_files = if item.plan.is_none() { scan.done() } else { item.n_files };
         if item.state == JobState::Indexing && indexed_files == item.n_files {
@@ -103,6 +107,12 @@ impl Coordinator {
         if item.state == JobState::Running {
             item = self.close_epochs(job, item, &consumer).await?;
             self.collect(job, &item, consumer).await?;
+        }
+        if let Some(read) = skips.filter(|_| item.state == JobState::Running)
+            && let Some(error) = self.count_skipped(job, &item, (&scan, &consumer), read).await?
+        {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
+            item = self.job(job).await?;
         }
         if self.release_late_claims(job, &scan, &scale.dead).await? {
             scan = self.scan(job, &item, &consumer, from).await?;

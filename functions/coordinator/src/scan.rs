@@ -7,7 +7,7 @@ use crate::{
 };
 use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
 use gristmill_splits::{
-    self as splits, Bundle, BundleState, Consumer, EntryKind, Place, TRIAL_ATTEMPTS,
+    self as splits, Bundle, BundleState, Consumer, Entry, EntryKind, Place, TRIAL_ATTEMPTS,
     order::Ramp,
     window::{Ahead, Window},
 };
@@ -221,6 +221,17 @@ impl Scan {
             bundle.item.as_ref().is_some_and(|item| item.state == BundleState::Done)
         };
         self.bundles.iter().filter(done).count() as u32
+    }
+
+    /// Every committed split that was read.
+    pub fn committed(&self) -> impl Iterator<Item = (Place, &Entry)> {
+        self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.item.as_ref()?))).flat_map(
+            |(bundle, item)| {
+                bundle.positions.clone().zip(&item.entries).filter_map(|(position, entry)| {
+                    Some((Place { epoch: bundle.epoch, position }, entry.as_ref()?))
+                })
+            },
+        )
     }
 
     /// Committed splits from `from` on.

@@ -2,7 +2,7 @@
 
 use crate::items::ItemName;
 use bytes::Bytes;
-use gristmill_ports::{Clock, Item, Table, TableError, WriteOutcome};
+use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use gristmill_protocol::{Refusal, RefusalKind, ScaleState};
 use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem};
 use gristmill_types::Namespace;
@@ -15,6 +15,9 @@ const MAX_TRIES: u32 = 16;
 /// Bundles, epochs and deaths expire this long after their last write: longer than any epoch takes,
 /// and than a trainer that pauses can come back.
 pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400);
+
+/// What is deleted is known as deleted for so long: no call of a worker of its job comes later.
+const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
 /// How an item is encoded: JSON where people read it, packed where every byte is billed.
 pub(crate) trait Stored: Sized {
@@ -39,6 +42,7 @@ stored_as_json!(
     crate::items::JobItem,
     crate::items::Listed,
     crate::items::Swept,
+    crate::items::Skips,
     crate::caching::CacheUse,
     String,
     gristmill_protocol::WorkProfile,
@@ -55,6 +59,9 @@ fn encode_json(item: &impl Serialize) -> Result<Bytes, String> {
 fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
+
+/// What is left of an item that was deleted, until it expires. No item is encoded like this.
+pub(crate) const DELETED: &[u8] = &[0];
 
 /// First byte of a packed bundle: the version of its layout.
 const BUNDLE_LAYOUT: u8 = 1;
@@ -175,6 +182,20 @@ impl Store {
         }
     }
 
+    /// Deletes the item under `key` as it was read: it counts as not there, and expires in a day. Whoever
+    /// writes to it meanwhile wins; whether it is deleted.
+    pub async fn delete(&self, key: &ItemKey, item: &Item) -> Result<bool, Refusal> {
+        if *item.body == *DELETED {
+            return Ok(false);
+        }
+        let (body, expires_at_s) = (Bytes::from_static(DELETED), self.expiry_s(DELETED_ITEMS_LIVE));
+        let written = self.table.write(key, item.version, body, Some(expires_at_s)).await;
+        match written.map_err(table_fault)? {
+            WriteOutcome::Written => Ok(true),
+            WriteOutcome::Conflict(_) => Err(busy(format!("{key:?} is still written to"))),
+        }
+    }
+
     /// All items of the partition `pk`, by sort key.
     pub async fn query(&self, pk: &str) -> Result<Vec<(String, Item)>, Refusal> {
         self.table.query(pk, "").await.map_err(table_fault)
@@ -193,6 +214,9 @@ pub(crate) fn decode<T: Stored>(
     let Some(Item { version, body }) = item else {
         return Ok(Versioned { version: 0, item: None });
     };
+    if *body == DELETED {
+        return Ok(Versioned { version: *version, item: None });
+    }
     let decoded = T::decode(body)
         .map_err(|error| invalid(format!("item {name:?} cannot be read: {error}")))?;
     Ok(Versioned { version: *version, item: Some(decoded) })

@@ -33,6 +33,8 @@ pub struct Upkeep {
     pub tidied: u32,
     /// Chunks deleted.
     pub chunks: u64,
+    /// Removals from the cache that somebody had begun, finished.
+    pub removals: u32,
     /// Jobs that something went wrong with; the next round tries again.
     pub failed: u32,
 }
@@ -53,6 +55,15 @@ impl Coordinator {
             if let Err(error) = outcome.await {
                 tracing::warn!(%job, %error, "upkeep of a job failed; the next round tries again");
                 done.failed += 1;
+            }
+        }
+        for fingerprint in self.being_removed().await? {
+            match self.finish_begun_removal(fingerprint).await {
+                Ok(_) => done.removals += 1,
+                Err(error) => {
+                    tracing::warn!(%fingerprint, %error, "a removal is not finished; the next round tries");
+                    done.failed += 1;
+                }
             }
         }
         tracing::info!(?done, "upkeep");

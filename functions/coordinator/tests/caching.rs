@@ -5,10 +5,13 @@
 
 mod quiet;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
-    Objects as _,
+    Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table, TableError,
+    WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
@@ -18,9 +21,12 @@ use gristmill_protocol::{
 };
 use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{ManualClock, NoWorkers};
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
 };
 
 /// One file of ten batches, each of them a split of a hundred bytes.
@@ -30,6 +36,7 @@ const CHUNK_BYTES: u64 = 100;
 
 struct World {
     coordinator: Coordinator,
+    table: Arc<MemoryTable>,
     clock: Arc<ManualClock>,
     objects: Arc<MemoryObjects>,
     ns: Namespace,
@@ -42,14 +49,28 @@ impl World {
         let objects = Arc::new(MemoryObjects::default());
         let settings =
             Settings { cache_bytes, ..Settings::new(ns.clone(), "bucket".into(), "scaler".into()) };
+        let table = Arc::new(MemoryTable::default());
         let coordinator = Coordinator::new(
-            Arc::new(MemoryTable::default()),
+            Arc::clone(&table) as _,
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
             settings,
         );
-        Self { coordinator, clock, objects, ns }
+        Self { coordinator, table, clock, objects, ns }
+    }
+
+    /// A coordinator over the same that dies after so many calls of its table and objects.
+    fn dying_after(&self, calls: u32) -> Coordinator {
+        let left = Arc::new(AtomicU32::new(calls));
+        let table = Dying { inner: Arc::clone(&self.table), left: Arc::clone(&left) };
+        Coordinator::new(
+            Arc::new(table),
+            Arc::new(Dying { inner: Arc::clone(&self.objects), left }),
+            Arc::new(NoWorkers),
+            Arc::clone(&self.clock) as _,
+            Settings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
+        )
     }
 
     async fn call(&self, call: Call) -> Reply {
@@ -91,6 +112,7 @@ impl World {
 
     async fn claim(&self, job: &str, id: u8) -> Reply {
         self.call(Call::Claim(Claim {
+            registered_ms: 0,
             job: name(job),
             nonce: Nonce([id; 8]),
             invocation: InvocationId(format!("request-{id}")),
@@ -144,7 +166,7 @@ impl World {
 
     async fn cached(&self) -> Vec<CacheListed> {
         match self.call(Call::CacheList).await {
-            Reply::Cached { entries } => entries,
+            Reply::Cached { entries, .. } => entries,
             other => panic!("{other:?}"),
         }
     }
@@ -162,6 +184,98 @@ impl World {
     async fn on(&self, prefix: &str) -> Vec<String> {
         let found = self.objects.list("bucket", prefix).await.unwrap();
         found.into_iter().map(|object| object.key).collect()
+    }
+}
+
+/// Does what it is asked to, so many times, and then nothing.
+struct Dying<T> {
+    inner: Arc<T>,
+    left: Arc<AtomicU32>,
+}
+
+impl<T> Dying<T> {
+    fn lives(&self) -> bool {
+        let taken =
+            self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        taken.is_ok()
+    }
+}
+
+#[async_trait]
+impl Table for Dying<MemoryTable> {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        match self.lives() {
+            true => self.inner.read(keys).await,
+            false => Err(TableError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        match self.lives() {
+            true => self.inner.write(key, expected, body, expires_at_s).await,
+            false => Err(TableError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        match self.lives() {
+            true => self.inner.query(pk, prefix).await,
+            false => Err(TableError::Unavailable("dead".into())),
+        }
+    }
+}
+
+#[async_trait]
+impl Objects for Dying<MemoryObjects> {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        match self.lives() {
+            true => self.inner.put_if_absent(path, body, put_id).await,
+            false => Err(ObjectError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        match self.lives() {
+            true => self.inner.get(path).await,
+            false => Err(ObjectError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        match self.lives() {
+            true => self.inner.get_range(path, range, etag).await,
+            false => Err(ObjectError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        match self.lives() {
+            true => self.inner.list(bucket, prefix).await,
+            false => Err(ObjectError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        match self.lives() {
+            true => self.inner.delete(bucket, keys).await,
+            false => Err(ObjectError::Unavailable("dead".into())),
+        }
     }
 }
 
@@ -232,7 +346,7 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
         assert!(message.contains(&format!("job {job} reads it")), "{message}");
         world.stop(job).await;
     }
-    assert!(matches!(world.remove(listed).await, Reply::Applied));
+    assert!(matches!(world.remove(listed).await, Reply::Removed { objects: 1 }));
     assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
     world.register("d", 1, "one").await;
     assert_eq!(world.modes("d").await, [CacheMode::Profile]);
@@ -284,4 +398,81 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
     assert_eq!(world.on(&a).await, [keys::shelf_manifest(&a)]);
     world.register("c", 1, "one").await;
     assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
+}
+
+/// Who comes after a removal that died.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum After {
+    Retry,
+    Upkeep,
+    /// A job that would read what is half gone.
+    Job,
+}
+
+#[tokio::test]
+async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_next() {
+    for after in [After::Retry, After::Upkeep, After::Job] {
+        for calls in 0.. {
+            let world = World::new(1 << 30);
+            world.register("a", 1, "one").await;
+            world.work("a").await;
+            world.modes("a").await;
+            world.stop("a").await;
+            let listed = world.cached().await.remove(0);
+            let fingerprint = listed.entry.fingerprint;
+            let call = Call::CacheRemove(CacheRemove { fingerprint });
+            let request = Request { v: VERSION, ns: world.ns.clone(), call };
+            let reply = world.dying_after(calls).answer(&request).await;
+            let finished = matches!(reply, Reply::Removed { .. });
+            let at = format!("{after:?} comes after {calls} calls");
+            match after {
+                After::Retry => match world.remove(&listed).await {
+                    Reply::Removed { .. } => {}
+                    Reply::Refused(Refusal { kind: RefusalKind::NotFound, .. }) => {
+                        assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}");
+                    }
+                    other => panic!("{at}: {other:?}"),
+                },
+                After::Upkeep => drop(world.coordinator.upkeep().await.unwrap()),
+                After::Job => {}
+            }
+            // What is stored from now on is found by the next, once.
+            world.register("b", 1, "one").await;
+            world.work("b").await;
+            let modes = world.modes("b").await;
+            world.register("c", 1, "one").await;
+            let got = [CacheMode::Get { point: 0 }];
+            assert_eq!(world.modes("c").await, got, "{at}: after {modes:?}");
+            let begun = modes != got;
+            if begun {
+                assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}: left behind");
+            }
+            let Reply::Cached { removing, .. } = world.call(Call::CacheList).await else {
+                panic!()
+            };
+            assert!(removing.is_empty(), "{at}");
+            if finished {
+                assert!(calls > 5, "{calls}");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_lives_is_never_forgotten() {
+    let world = World::new(1 << 30);
+    world.register("first", 1, "one").await;
+    world.work("first").await;
+    world.modes("first").await;
+    for i in 0..300 {
+        let job = format!("j{i}");
+        world.register(&job, 1, "one").await;
+        if i % 2 == 0 {
+            world.stop(&job).await;
+        }
+    }
+    let listed = world.cached().await.remove(0);
+    assert!(listed.readers.contains(&name("first")) && listed.readers.contains(&name("j1")));
+    assert_eq!(listed.readers.len(), 151);
 }

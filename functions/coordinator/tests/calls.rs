@@ -129,6 +129,7 @@ impl World {
 
     async fn claim_with(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Reply {
         let claim = Claim {
+            registered_ms: 0,
             job: self.job.clone(),
             nonce,
             invocation,

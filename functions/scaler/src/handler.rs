@@ -192,6 +192,8 @@ struct Started {
 
 fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
     match item {
+        // Of a job of this name that was forgotten.
+        Some(item) if *item.body == [0] => Ok((item.version, ScaleState::default())),
         Some(item) => Ok((item.version, serde_json::from_slice(&item.body)?)),
         None => Ok((0, ScaleState::default())),
     }

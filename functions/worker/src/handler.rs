@@ -3,7 +3,7 @@
 use crate::tally::Tallied;
 use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_protocol::{Call, Leave, RefusalKind, VERSION, WorkerEvent};
-use gristmill_runner::{JobContext, ObjectSink, RunError, Runner};
+use gristmill_runner::{JobContext, ObjectSink, RunError, Runner, describe};
 use gristmill_types::{InvocationId, JobName};
 use serde::Serialize;
 use std::{
@@ -98,8 +98,16 @@ impl WorkerFunction {
 
     async fn context(&self, job: &JobName) -> Result<JobContext, RunError> {
         let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let same = match &warm {
+            // Another job may have the name by now.
+            Some(context) if context.view.job == *job => {
+                let registered_ms = context.view.registered_ms;
+                describe(&self.runner, job).await?.registered_ms == registered_ms
+            }
+            _ => false,
+        };
         match warm {
-            Some(context) if context.view.job == *job => Ok(context),
+            Some(context) if same => Ok(context),
             _ => {
                 let context = JobContext::load(&self.runner, job).await?;
                 *self.warm.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.clone());

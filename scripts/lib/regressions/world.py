@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import signal
+import sqlite3
 import struct
 import subprocess
 import threading
@@ -234,6 +235,30 @@ class World:
     def close(self):
         for program in self.programs:
             program.end()
+
+
+class Books:
+    """The scaler's item of `job` in the table of a service that is down: changes to `item` are written on exit."""
+
+    def __init__(self, world, job, state="state"):
+        self.file = world.folder / state / "table.sqlite"
+        self.key = (f"S:T#default#J#{job}", "S:SCALE")
+
+    def __enter__(self):
+        self.table = sqlite3.connect(self.file)
+        found = self.table.execute("select item_json from gristmill where pk = ? and sk = ?", self.key).fetchone()
+        self.row = json.loads(found[0])
+        self.item = json.loads(self.row["json"]["S"])
+        return self
+
+    def __exit__(self, failed, *_):
+        if not failed:
+            self.row["json"]["S"] = json.dumps(self.item)
+            self.row["v"]["N"] = str(int(self.row["v"]["N"]) + 1)
+            changed = (json.dumps(self.row), *self.key)
+            self.table.execute("update gristmill set item_json = ? where pk = ? and sk = ?", changed)
+            self.table.commit()
+        self.table.close()
 
 
 FORMATS = {"I64": "q", "I32": "i", "U64": "Q", "U32": "I", "U8": "B", "F32": "f", "F64": "d"}

@@ -157,6 +157,7 @@ fn undeleted(bucket: &str, first: aws_sdk_s3::types::Error, others: usize) -> Ob
     );
     match code.as_str() {
         "InternalError" | "ServiceUnavailable" | "SlowDown" => ObjectError::Unavailable(text),
+        "AccessDenied" => ObjectError::Denied(text),
         _ => ObjectError::Rejected(text),
     }
 }
@@ -170,6 +171,7 @@ where
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),
+        _ if fault.has_code("AccessDenied") => ObjectError::Denied(fault.text),
         _ => ObjectError::Rejected(fault.text),
     }
 }

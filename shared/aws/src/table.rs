@@ -57,7 +57,8 @@ impl DynamoTable {
                 self.name
             ));
         }
-        match fault.is_passing {
+        // Policies change while jobs run: what is not permitted now may be in a moment.
+        match fault.is_passing || fault.has_code("AccessDeniedException") {
             true => TableError::Unavailable(fault.text),
             false => TableError::Rejected(fault.text),
         }

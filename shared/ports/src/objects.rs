@@ -54,7 +54,10 @@ pub enum ObjectError {
     /// Retries are used up; the store or the way to it is failing.
     #[error("object store: {0}")]
     Unavailable(String),
-    /// Trying again cannot help: no permission, no bucket, too large.
+    /// Not permitted. Policies change while jobs run, and take a while to be in force: worth another try.
+    #[error("object store: {0}")]
+    Denied(String),
+    /// Trying again cannot help: no bucket, too large.
     #[error("object store: {0}")]
     Rejected(String),
 }

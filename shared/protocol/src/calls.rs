@@ -31,6 +31,10 @@ pub enum Call {
     Stop {
         job: JobName,
     },
+    /// Deletes what there is of a job that has ended, so that its name is free.
+    Forget {
+        job: JobName,
+    },
     Poll(Poll),
     Claim(Claim),
     Mark(Mark),
@@ -50,7 +54,10 @@ impl Call {
     pub fn job(&self) -> Option<&JobName> {
         Some(match self {
             Self::Register(call) => &call.job,
-            Self::Describe { job } | Self::Status { job } | Self::Stop { job } => job,
+            Self::Describe { job }
+            | Self::Status { job }
+            | Self::Stop { job }
+            | Self::Forget { job } => job,
             Self::Poll(call) => &call.job,
             Self::Claim(call) => &call.job,
             Self::Mark(call) => &call.job,
@@ -69,6 +76,7 @@ impl Call {
             Self::Describe { .. } => "describe",
             Self::Status { .. } => "status",
             Self::Stop { .. } => "stop",
+            Self::Forget { .. } => "forget",
             Self::Poll(_) => "poll",
             Self::Claim(_) => "claim",
             Self::Mark(_) => "mark",
@@ -94,6 +102,19 @@ pub enum Reply {
     Idle(Idle),
     Cached {
         entries: Vec<CacheListed>,
+        /// Fingerprints of which a removal was begun and not finished.
+        #[serde(default)]
+        removing: Vec<Fingerprint>,
+    },
+    /// So many items and objects of a job are deleted, and whether that is all.
+    Forgotten {
+        items: u64,
+        objects: u64,
+        all: bool,
+    },
+    /// Gone from the cache, with so many objects.
+    Removed {
+        objects: u64,
     },
     Explained {
         points: Vec<PointFound>,
@@ -159,6 +180,10 @@ pub enum RefusalKind {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claim {
     pub job: JobName,
+    /// When the job that the caller knows was registered; 0 if it does not say. Another job may have the
+    /// name by now.
+    #[serde(default)]
+    pub registered_ms: u64,
     pub nonce: Nonce,
     pub invocation: InvocationId,
     /// Numerics class of the caller.

@@ -2,7 +2,8 @@
 
 use crate::{CachingView, Members};
 use gristmill_types::{
-    Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkippedRecord, Visitation,
+    Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkipLimit, SkippedRecord,
+    Visitation,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,8 +108,9 @@ pub struct JobSpec {
     pub budget_workers: Option<u32>,
     /// Workers that run inside the trainer's host; they widen the window.
     pub local_workers: u32,
-    /// Most skipped records before the job fails after all.
-    pub max_skipped: u64,
+    /// Most records that an epoch may skip before the job fails after all.
+    #[serde(default)]
+    pub max_skipped: SkipLimit,
     #[serde(default)]
     pub visitation: Visitation,
     #[serde(default)]
@@ -137,7 +139,7 @@ impl JobSpec {
             autoscale: false,
             budget_workers: None,
             local_workers: 0,
-            max_skipped: u64::MAX,
+            max_skipped: SkipLimit::default(),
             visitation: Visitation::default(),
             sharding: Sharding::default(),
         }
@@ -217,6 +219,10 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
     pub job: JobName,
+    /// When it was registered, in milliseconds since the Unix epoch: tells it from an earlier job of the
+    /// name that was forgotten.
+    #[serde(default)]
+    pub registered_ms: u64,
     pub spec: JobSpec,
     pub dataset_version: Fingerprint,
     pub n_files: u32,

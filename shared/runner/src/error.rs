@@ -38,7 +38,9 @@ impl RunError {
 impl From<ObjectError> for RunError {
     fn from(error: ObjectError) -> Self {
         match error {
-            ObjectError::Unavailable(_) => Self::Passing(error.to_string()),
+            ObjectError::Unavailable(_) | ObjectError::Denied(_) => {
+                Self::Passing(error.to_string())
+            }
             ObjectError::Changed(_) => Self::fatal(format!(
                 "{error}: the job was registered for the old content; restore the file or start a new job"
             )),

@@ -21,4 +21,4 @@ pub use error::RunError;
 pub use lease::{Sink, SplitName};
 pub use sink::ObjectSink;
 pub use split::{FinishedSplit, SplitRead, run_split};
-pub use worker::{Ended, JobContext, Runner, RunnerConfig};
+pub use worker::{Ended, JobContext, Runner, RunnerConfig, describe};

@@ -196,7 +196,8 @@ async fn assets(
     Ok(assets)
 }
 
-async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
+/// The job of that name as it is now.
+pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
     let call = Call::Describe { job: job.clone() };
     match call_with_retry(&*runner.coordinator, &*runner.clock, &call, CLAIM_PATIENCE).await? {
         Reply::Job(view) => Ok(view),
@@ -270,6 +271,7 @@ impl Runner {
     ) -> Result<Reply, CallError> {
         let call = Call::Claim(Claim {
             job: context.view.job.clone(),
+            registered_ms: context.view.registered_ms,
             nonce,
             invocation: invocation.clone(),
             numerics: gristmill_executor::NUMERICS.to_owned(),

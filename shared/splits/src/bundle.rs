@@ -210,9 +210,14 @@ impl Bundle {
 
 /// `text` on one line and within [`MAX_ERROR_BYTES`].
 pub(crate) fn error_line(text: &str) -> String {
+    line_of(text, MAX_ERROR_BYTES)
+}
+
+/// `text` on one line of at most `most` bytes.
+pub(crate) fn line_of(text: &str, most: usize) -> String {
     let mut line: String = text.trim().replace(['\n', '\r'], " ");
-    if line.len() > MAX_ERROR_BYTES {
-        let end = (0..=MAX_ERROR_BYTES).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+    if line.len() > most {
+        let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
         line.truncate(end);
     }
     line

@@ -167,7 +167,10 @@ fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
     bundle.until_ms = lease_until_ms(command.term);
     bundle.retry_at_ms = 0;
     bundle.cur = None;
-    bundle.control = command.control.filter(|_| bundle.wants_control());
+    // Every other attempt begins with the suspect itself. What kills in step with the start of a worker
+    // would else pass over each control and hit each suspect.
+    let in_turn = bundle.attempt % 2 == 1;
+    bundle.control = command.control.filter(|_| in_turn && bundle.wants_control());
     bundle
 }
 

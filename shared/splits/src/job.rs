@@ -1,8 +1,11 @@
 //! The states of a job: indexing, running, then done, stopped or failed for good.
 
-use crate::bundle::error_line;
+use crate::bundle::line_of;
 use crate::{Outcome, Refusal};
 use serde::{Deserialize, Serialize};
+
+/// Longest error that a job keeps, in bytes.
+const MAX_JOB_ERROR_BYTES: usize = 800;
 
 /// Where a job stands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,7 +73,7 @@ pub fn apply(before: &JobState, event: &JobEvent) -> Result<Outcome<JobState>, R
         (JobState::Running, JobEvent::Finished) => JobState::Done,
         (JobState::Indexing | JobState::Running, JobEvent::Stopped) => JobState::Stopped,
         (JobState::Indexing | JobState::Running, JobEvent::Failed { error }) => {
-            JobState::Failed { error: error_line(error) }
+            JobState::Failed { error: line_of(error, MAX_JOB_ERROR_BYTES) }
         }
         (ended, _) => return Err(Refusal::Ended { state: ended.name() }),
     };

@@ -76,8 +76,8 @@ pub enum Refusal {
     NotDone { bundle: BundleIndex },
     /// More records were skipped than the job allows: fail the job.
     #[error(
-        "{skipped} records skipped, {max} allowed: mend the data or raise the cap on skipped \
-         records"
+        "{skipped} records of an epoch were skipped and {max} may be: mend the data, or raise \
+         --max-skipped"
     )]
     TooManySkipped { skipped: u64, max: u64 },
     /// Some consumer still needs the epoch.

@@ -15,5 +15,5 @@ pub use ids::{
     Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
     Position, SplitId,
 };
-pub use record::{ErrorPolicy, RecordKey, SkippedRecord};
+pub use record::{ErrorPolicy, RecordKey, SkipLimit, SkippedRecord};
 pub use visitation::{Sharding, Visitation};

@@ -65,6 +65,83 @@ impl fmt::Display for ErrorPolicy {
     }
 }
 
+/// Most records of an epoch that the `skip` and `quarantine` policies leave out before the job fails after
+/// all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum SkipLimit {
+    Records(u64),
+    /// Of an epoch's records, in millionths.
+    Share(u32),
+}
+
+const MILLION: u64 = 1_000_000;
+
+impl SkipLimit {
+    /// Records that an epoch of `records` may leave out. A share allows one at least: one of twenty is
+    /// more than a percent, and no sign that all are bad.
+    pub fn allowed(self, records: u64) -> u64 {
+        match self {
+            Self::Records(most) => most,
+            Self::Share(0) => 0,
+            Self::Share(millionths) => {
+                let share = u128::from(records) * u128::from(millionths) / u128::from(MILLION);
+                u64::try_from(share).unwrap_or(u64::MAX).max(1)
+            }
+        }
+    }
+}
+
+/// One percent.
+impl Default for SkipLimit {
+    fn default() -> Self {
+        Self::Share(10_000)
+    }
+}
+
+impl FromStr for SkipLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!(
+                "{text:?} is not a limit: give a number of records, or a share such as 1% or 0.1%"
+            )
+        };
+        let Some(percent) = text.strip_suffix('%') else {
+            return text.parse().map(Self::Records).map_err(|_| bad());
+        };
+        let percent: f64 = percent.trim().parse().map_err(|_| bad())?;
+        match (0.0..=100.0).contains(&percent) {
+            true => Ok(Self::Share((percent * 10_000.0).round() as u32)),
+            false => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for SkipLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Records(records) => write!(f, "{records}"),
+            Self::Share(millionths) => write!(f, "{}%", f64::from(millionths) / 10_000.0),
+        }
+    }
+}
+
+impl TryFrom<String> for SkipLimit {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<SkipLimit> for String {
+    fn from(limit: SkipLimit) -> Self {
+        limit.to_string()
+    }
+}
+
 /// One record left out of an epoch, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SkippedRecord {
@@ -78,6 +155,22 @@ pub struct SkippedRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_allows_one_record_at_least_and_a_count_itself() {
+        let allowed = |text: &str, records| text.parse::<SkipLimit>().unwrap().allowed(records);
+        assert_eq!([20, 400, 1_000_000].map(|records| allowed("1%", records)), [1, 4, 10_000]);
+        assert_eq!((allowed("0%", 400), allowed("100%", 400)), (0, 400));
+        assert_eq!((allowed("0", 400), allowed("7", 3)), (0, 7));
+        assert_eq!(allowed("0.1%", 10_000), 10);
+        for text in ["1%", "0.1%", "100%", "0", "12"] {
+            assert_eq!(text.parse::<SkipLimit>().unwrap().to_string(), text);
+        }
+        for text in ["", "%", "-1", "101%", "nan%", "1.5", "many"] {
+            assert!(text.parse::<SkipLimit>().is_err(), "{text}");
+        }
+        assert_eq!(SkipLimit::default().to_string(), "1%");
+    }
 
     #[test]
     fn keys_round_trip() {

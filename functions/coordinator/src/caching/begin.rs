@@ -117,8 +117,13 @@ impl Coordinator {
             return Ok(Some(reading(&wanted, &found, point, entry, &reason)));
         }
         let reason = match mode {
-            // Somebody is removing it.
-            Mode::Get { .. } => "what was cached is being removed".to_owned(),
+            // It is finished here: what this job stores is to be found by others.
+            Mode::Get { point } => {
+                if let Some(found) = found.get(point as usize) {
+                    self.finish_begun_removal(found.view.fingerprint).await?;
+                }
+                "what was cached is being removed".to_owned()
+            }
             Mode::Profile => {
                 let whys = self.why_missed(&wanted, &found).await?;
                 // Of the point that is nearest to something cached, the last of several.

@@ -4,7 +4,7 @@ use crate::{
     Coordinator,
     items::ItemName,
     jobs::object_fault,
-    store::{busy, invalid},
+    store::{busy, decode, invalid},
 };
 use bytes::Bytes;
 use gristmill_policy::caching::{self, EntryState, UseScore, evict};
@@ -14,8 +14,8 @@ use gristmill_splits::Outcome;
 use gristmill_types::{Fingerprint, JobName};
 use serde::{Deserialize, Serialize};
 
-/// Most readers remembered of an entry; those that have ended make room.
-const MAX_READERS: usize = 256;
+/// Readers of an entry from which on those that have ended are left out, when one more comes.
+const MANY_READERS: usize = 256;
 /// A registration that is not done by then has died.
 const REGISTERING_S: f64 = 300.0;
 
@@ -23,8 +23,8 @@ const REGISTERING_S: f64 = 300.0;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
-    /// It is being removed: nobody begins to read it.
-    pub removing: bool,
+    /// The shelf that is being removed: nobody begins to read that one. Whoever finds this finishes it.
+    pub removing: Option<String>,
     pub uses: UseScore,
     /// Jobs that read it, some of which may have ended.
     pub readers: Vec<JobName>,
@@ -99,17 +99,23 @@ impl Coordinator {
     ) -> Result<bool, Refusal> {
         let CacheEntry { fingerprint, shelf, .. } = entry;
         let now_s = self.clock.now_ms() as f64 / 1e3;
+        let usage = self.usage(entry.clone()).await?;
+        let ended: Vec<&JobName> = match usage.used.readers.len() {
+            0..MANY_READERS => Vec::new(),
+            _ => usage.used.readers.iter().filter(|job| !usage.readers.contains(job)).collect(),
+        };
         let decide = |before: Option<&CacheUse>| {
             let mut used = before.cloned().unwrap_or_default();
-            if used.removing {
+            if used.removing.as_ref() == Some(shelf) {
                 return Err(());
             }
-            if used.readers.contains(job) {
+            // Of another shelf, whose entry is gone: so are its objects.
+            let unfinished = used.removing.take().is_some();
+            if used.readers.contains(job) && !unfinished {
                 return Ok(Outcome::AlreadyApplied(used));
             }
+            used.readers.retain(|reader| !ended.contains(&reader) && reader != job);
             used.readers.push(job.clone());
-            let excess = used.readers.len().saturating_sub(MAX_READERS);
-            used.readers.drain(..excess);
             used.uses = used.uses.used(now_s);
             Ok(Outcome::Write(used))
         };
@@ -172,31 +178,75 @@ impl Coordinator {
         Ok(Ok(()))
     }
 
-    /// Removes an entry, unless somebody has begun to read it since: first nobody may begin to, then it
-    /// is no entry any more, then its objects go. Repeatable: one that dies between is removed by the
-    /// next call.
+    /// Removes an entry, unless somebody has begun to read it since; how many objects it had. First nobody
+    /// may begin to, and from then on whoever finds the mark finishes.
     async fn remove_entry(&self, usage: &Usage) -> Result<Option<u64>, Refusal> {
         let Usage { entry, used: seen, .. } = usage;
         let name = ItemName::CacheUse(entry.fingerprint);
         let removing = |before: Option<&CacheUse>| {
             let used = before.cloned().unwrap_or_default();
             match used.readers.iter().all(|reader| seen.readers.contains(reader)) {
-                true => Ok(Outcome::Write(CacheUse { removing: true, ..used })),
+                // What is stored anew begins anew.
+                true => Ok(Outcome::Write(CacheUse {
+                    removing: Some(entry.shelf.clone()),
+                    ..CacheUse::default()
+                })),
                 false => Err(()),
             }
         };
         if self.store.update(&name, removing).await?.is_err() {
             return Ok(None);
         }
-        tracing::info!(fingerprint = %entry.fingerprint, bytes = entry.bytes, "cache entry removed");
-        let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
-        let deleted = self.objects.delete(&self.settings.bucket, &[key]).await;
-        deleted.map_err(|error| object_fault(&error))?;
-        let objects = self.clear_shelf(&entry.shelf).await?;
-        // What is stored anew begins anew.
-        let fresh = |_: Option<&CacheUse>| Ok::<_, Refusal>(Outcome::Write(CacheUse::default()));
-        self.store.update(&name, fresh).await??;
-        Ok(Some(objects))
+        self.finish_removal(entry.fingerprint, &entry.shelf).await.map(Some)
+    }
+
+    /// Removes what a mark says is being removed; how many objects that were. Objects first and the entry
+    /// last, so that a removal that dies between is found again; from any point it may be repeated.
+    async fn finish_removal(&self, fingerprint: Fingerprint, shelf: &str) -> Result<u64, Refusal> {
+        let objects = self.clear_shelf(shelf).await?;
+        let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
+        if self.cache_entry(fingerprint).await?.is_some_and(of_shelf) {
+            let key = keys::cache_entry(&self.settings.ns, fingerprint);
+            let deleted = self.objects.delete(&self.settings.bucket, &[key]).await;
+            deleted.map_err(|error| object_fault(&error))?;
+        }
+        let unmark = |before: Option<&CacheUse>| {
+            let used = before.cloned().unwrap_or_default();
+            Ok::<_, Refusal>(match used.removing.as_deref() == Some(shelf) {
+                true => Outcome::Write(CacheUse { removing: None, ..used }),
+                false => Outcome::AlreadyApplied(used),
+            })
+        };
+        self.store.update(&ItemName::CacheUse(fingerprint), unmark).await??;
+        tracing::info!(%fingerprint, objects, "removed from the cache");
+        Ok(objects)
+    }
+
+    /// Finishes the removal of what is cached under `fingerprint`, if one was begun; how many objects it
+    /// found.
+    pub(crate) async fn finish_begun_removal(
+        &self,
+        fingerprint: Fingerprint,
+    ) -> Result<Option<u64>, Refusal> {
+        let used = self.store.read::<CacheUse>(&ItemName::CacheUse(fingerprint)).await?.item;
+        match used.and_then(|used| used.removing) {
+            Some(shelf) => self.finish_removal(fingerprint, &shelf).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Fingerprints of which a removal was begun and not finished.
+    pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, Refusal> {
+        let items = self.store.query(&keys::cache_partition(&self.settings.ns)).await?;
+        let mut found = Vec::new();
+        for (sk, item) in items {
+            let Ok(fingerprint) = sk.parse::<Fingerprint>() else { continue };
+            let read = decode::<CacheUse>(&ItemName::CacheUse(fingerprint), Some(&item))?;
+            if read.item.is_some_and(|used| used.removing.is_some()) {
+                found.push(fingerprint);
+            }
+        }
+        Ok(found)
     }
 
     /// Deletes everything on a shelf.
@@ -217,12 +267,16 @@ impl Coordinator {
             let uses = usage.as_entry().uses.at(now_s);
             CacheListed { entry: usage.entry, uses, readers: usage.readers }
         });
-        Ok(Reply::Cached { entries: entries.collect() })
+        let entries = entries.collect();
+        Ok(Reply::Cached { entries, removing: self.being_removed().await? })
     }
 
     /// Answers `gristmill cache rm`.
     pub(crate) async fn remove_cached(&self, call: &CacheRemove) -> Result<Reply, Refusal> {
         let CacheRemove { fingerprint } = call;
+        if let Some(objects) = self.finish_begun_removal(*fingerprint).await? {
+            return Ok(Reply::Removed { objects });
+        }
         let Some(entry) = self.cache_entry(*fingerprint).await? else {
             let message = format!("nothing is cached under {fingerprint}");
             return Err(Refusal { kind: RefusalKind::NotFound, message });
@@ -234,7 +288,7 @@ impl Coordinator {
             )));
         }
         match self.remove_entry(&usage).await? {
-            Some(_) => Ok(Reply::Applied),
+            Some(objects) => Ok(Reply::Removed { objects }),
             None => Err(busy(format!("a job has begun to read {fingerprint}"))),
         }
     }

@@ -182,7 +182,10 @@ impl Coordinator {
             let put = self.objects.put_if_absent(&path, Bytes::from(body), "manifest").await;
             put.map_err(|error| object_fault(&error))?;
         }
-        let there = self.publish(&entry).await?;
+        let mut there = self.publish(&entry).await?;
+        if there.shelf != shelf && self.finish_begun_removal(entry.fingerprint).await?.is_some() {
+            there = self.publish(&entry).await?;
+        }
         if there.shelf == shelf {
             // It may be on its way out already; then this job goes on reading while it can.
             self.reads_cache(job, &there).await?;

@@ -173,7 +173,7 @@ async fn refusals_say_what_they_are() {
     assert!(matches!(get("changed").await, ObjectError::Changed(_)));
     assert!(matches!(get("short").await, ObjectError::Rejected(_)));
     assert!(matches!(get("slow").await, ObjectError::Unavailable(_)));
-    let ObjectError::Rejected(text) = get("denied").await else { panic!("not rejected") };
+    let ObjectError::Denied(text) = get("denied").await else { panic!("not denied") };
     assert_eq!(text, "GetObject on s3://b/denied: AccessDenied: so it is");
 }
 

@@ -124,9 +124,9 @@ fn three_deaths_in_a_row_on_one_split_beside_controls_make_it_poison() {
     assert_eq!(bundle.lease().unwrap().todo, [0]);
 }
 
-/// Deaths until a split is found guilty: its neighbour, which is never committed here, is in front of it
-/// until attempt 4, so that the first three have no control.
-const DEATHS: u64 = 5;
+/// Deaths until a split is found guilty by three strikes: its neighbour, which is never committed here, is in
+/// front of it until attempt 4, and from then on every other attempt has a control.
+const DEATHS: u64 = 7;
 
 #[test]
 fn a_suspect_is_done_last_and_on_trial_first_with_a_control() {
@@ -138,7 +138,10 @@ fn a_suspect_is_done_last_and_on_trial_first_with_a_control() {
     assert_eq!(lease(&bundle), (vec![1, 0], false));
     bundle = die_on(&bundle, 0, 3, &limits);
     assert_eq!(bundle.attempt, TRIAL_ATTEMPTS);
-    assert_eq!(lease(&bundle), (vec![0, 1], true));
+    for (ordinal, control) in (4..).zip([false, true, false, true]) {
+        assert_eq!(lease(&bundle), (vec![0, 1], control), "attempt {}", bundle.attempt);
+        bundle = die_on(&bundle, 0, ordinal, &limits);
+    }
 }
 
 #[test]
@@ -156,10 +159,11 @@ fn without_a_control_nothing_is_poison() {
 #[test]
 fn a_death_during_the_control_ends_a_suspicion() {
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
-    let bundle = (1..=4).fold(leased(1), |bundle, ordinal| die_on(&bundle, 0, ordinal, &limits));
+    let bundle = (1..=6).fold(leased(1), |bundle, ordinal| die_on(&bundle, 0, ordinal, &limits));
     assert_eq!(bundle.suspect.map(|suspect| suspect.strikes), Some(2));
+    assert!(bundle.control.is_some());
     // It had marked nothing yet.
-    let death = Some(Death { attempt: bundle.attempt, ordinal: 5 });
+    let death = Some(Death { attempt: bundle.attempt, ordinal: 7 });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
     assert_eq!(after.item().suspect, None);
 }
@@ -284,7 +288,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
         .unwrap()
         .into_item()
     };
-    for ordinal in 1..=3 {
+    for ordinal in 1..=5 {
         let cur = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
         let marked = reported(&mark(Some(&bundle), &cur).unwrap().into_item());
         bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal }));

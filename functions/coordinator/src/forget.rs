@@ -1,0 +1,89 @@
+//! A job that has ended is forgotten: its items and objects go, and the name is free for another.
+
+use crate::{
+    Coordinator,
+    items::{INDEX_EPOCH, ItemName, JobItem},
+    jobs::object_fault,
+    store::invalid,
+};
+use futures::future::try_join_all;
+use gristmill_ports::ItemKey;
+use gristmill_protocol::{Refusal, Reply, keys};
+use gristmill_types::{Epoch, JobName};
+
+/// Items deleted in one call: the caller comes again for the rest.
+const ITEMS_AT_ONCE: u64 = 2_000;
+/// Writes under way at a time.
+const WRITES: usize = 16;
+
+impl Coordinator {
+    /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
+    /// that a call that dies between is repeated.
+    pub(crate) async fn forget(&self, job: &JobName) -> Result<Reply, Refusal> {
+        let (item, consumer) = self.job_and_consumer(job).await?;
+        if !item.state.is_ended() {
+            return Err(invalid(format!(
+                "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
+            )));
+        }
+        let objects = self.forget_objects(job, &item).await?;
+        let mut items = 0;
+        // What was handed out lies in the epochs up to the trainer's, and the one its window reaches.
+        let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
+        for epoch in (0..reached).chain([INDEX_EPOCH]) {
+            items += self.forget_bundles(job, epoch).await?;
+            if items >= ITEMS_AT_ONCE {
+                return Ok(Reply::Forgotten { items, objects, all: false });
+            }
+        }
+        let own = keys::job_partition(&self.settings.ns, job);
+        let listed = ItemName::Listed(job).key(&self.settings.ns);
+        let last = ItemName::Job(job).key(&self.settings.ns);
+        items += self.forget_partition(&own, |key| *key != last).await?;
+        items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
+        items += self.forget_partition(&own, |_| true).await?;
+        Ok(Reply::Forgotten { items, objects, all: true })
+    }
+
+    async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<u64, Refusal> {
+        let (ns, bucket) = (&self.settings.ns, &self.settings.bucket);
+        let mut objects = match &item.caching {
+            Some(caching) => self.tidy_shelves(caching).await?,
+            None => 0,
+        };
+        for prefix in [keys::job_prefix(ns, job), keys::quarantine_prefix(ns, job)] {
+            let found = self.objects.list(bucket, &prefix).await.map_err(|e| object_fault(&e))?;
+            let doomed: Vec<String> = found.into_iter().map(|object| object.key).collect();
+            if !doomed.is_empty() {
+                self.objects.delete(bucket, &doomed).await.map_err(|e| object_fault(&e))?;
+            }
+            objects += doomed.len() as u64;
+        }
+        Ok(objects)
+    }
+
+    async fn forget_bundles(&self, job: &JobName, epoch: Epoch) -> Result<u64, Refusal> {
+        let mut items = 0;
+        for pk in ItemName::bundle_partitions(&self.settings.ns, job, epoch) {
+            items += self.forget_partition(&pk, |_| true).await?;
+        }
+        Ok(items)
+    }
+
+    async fn forget_partition(
+        &self,
+        pk: &str,
+        doomed: impl Fn(&ItemKey) -> bool,
+    ) -> Result<u64, Refusal> {
+        let found = self.store.query(pk).await?.into_iter();
+        let found = found.map(|(sk, item)| (ItemKey { pk: pk.to_owned(), sk }, item));
+        let found: Vec<_> = found.filter(|(key, _)| doomed(key)).collect();
+        let mut items = 0;
+        for some in found.chunks(WRITES) {
+            let deleted = some.iter().map(|(key, item)| self.store.delete(key, item));
+            let deleted = try_join_all(deleted).await?;
+            items += deleted.into_iter().filter(|deleted| *deleted).count() as u64;
+        }
+        Ok(items)
+    }
+}

@@ -1,0 +1,141 @@
+//! The cap on skipped records: counted by epoch from what is committed, whoever committed it.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem, Skips},
+    scan::Scan,
+    store::Versioned,
+};
+use gristmill_ports::ObjectPath;
+use gristmill_protocol::{Refusal, SkippedAt, keys};
+use gristmill_splits::{Consumer, Entry, Outcome, Place};
+use gristmill_types::{Epoch, ErrorPolicy, JobName};
+use std::collections::BTreeMap;
+
+/// Splits that the trainer may pass before the count is written, where nothing was skipped.
+const WRITTEN_EVERY: u64 = 64;
+/// Reports of splits that are read to say what is skipped most.
+const REPORTS: usize = 16;
+/// As many skipped and not one left to deliver: all will be.
+const ALL_SKIPPED: u64 = 1_000;
+
+/// What an epoch came to so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Count {
+    skipped: u64,
+    rows: u64,
+}
+
+impl Count {
+    fn add(&mut self, entry: &Entry) {
+        self.skipped += u64::from(entry.skipped);
+        self.rows += u64::from(entry.rows);
+    }
+}
+
+impl Coordinator {
+    /// What is counted of a job that may skip records; none of another.
+    pub(crate) async fn skips(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+    ) -> Result<Option<Versioned<Skips>>, Refusal> {
+        match item.spec.on_error {
+            ErrorPolicy::Fail => Ok(None),
+            _ => self.store.read(&ItemName::Skips(job)).await.map(Some),
+        }
+    }
+
+    /// Counts what `scan` shows, which begins where the count ends, or before. Why the job fails, if it has
+    /// skipped too much.
+    pub(crate) async fn count_skipped(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        (scan, consumer): (&Scan, &Consumer),
+        read: Versioned<Skips>,
+    ) -> Result<Option<String>, Refusal> {
+        let Some(plan) = item.plan else { return Ok(None) };
+        let before = read.item.clone().unwrap_or_default();
+        let n = plan.n_splits;
+        let passed = consumer.delivered.max(before.before);
+        let mut counts = BTreeMap::<Epoch, Count>::new();
+        counts.insert(before.before.epoch, Count { skipped: before.skipped, rows: before.rows });
+        let mut after = counts.clone();
+        let mut with_skips = Vec::new();
+        for (place, entry) in scan.committed().filter(|(place, _)| *place >= before.before) {
+            counts.entry(place.epoch).or_default().add(entry);
+            if place < passed {
+                after.entry(place.epoch).or_default().add(entry);
+            }
+            if entry.skipped > 0 {
+                with_skips.push(place);
+            }
+        }
+        let allowed = item.spec.max_skipped.allowed(plan.records);
+        let beyond = |count: &Count| {
+            let all = count.rows == 0 && count.skipped >= ALL_SKIPPED && allowed < plan.records;
+            count.skipped > allowed || all
+        };
+        let first = match (&before.first, with_skips.first()) {
+            (None, Some(place)) => self.skipped_at(job, *place).await.first().map(described),
+            (known, _) => known.clone(),
+        };
+        if let Some((epoch, count)) = counts.iter().find(|(_, count)| beyond(count)) {
+            let reports = self.most_skipped(job, &with_skips).await;
+            let first = first.unwrap_or_else(|| "of a split that killed its workers".to_owned());
+            return Ok(Some(format!(
+                "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
+                 {reports}the first: {first}; mend the pipeline or the data, or raise --max-skipped \
+                 (`gristmill status {job} --skipped` lists them)",
+                count.skipped, plan.records, item.spec.max_skipped,
+            )));
+        }
+        let moved = passed.linear(n).saturating_sub(before.before.linear(n));
+        let count = after.remove(&passed.epoch).unwrap_or_default();
+        let counted = count.skipped > before.skipped || first != before.first;
+        if moved >= WRITTEN_EVERY || (moved > 0 && counted) {
+            let Count { skipped, rows } = count;
+            let skips = Skips { before: passed, skipped, rows, first };
+            let decide = |before: Option<&Skips>| {
+                Ok::<_, Refusal>(match before {
+                    Some(before) if before.before >= passed => {
+                        Outcome::AlreadyApplied(before.clone())
+                    }
+                    _ => Outcome::Write(skips.clone()),
+                })
+            };
+            self.store.update_from(&ItemName::Skips(job), read, decide).await??;
+        }
+        Ok(None)
+    }
+
+    /// The reason for which most records were skipped, of those splits whose reports are looked at.
+    async fn most_skipped(&self, job: &JobName, places: &[Place]) -> String {
+        let mut reasons = BTreeMap::<String, u32>::new();
+        let mut looked_at = 0;
+        for place in places.iter().take(REPORTS) {
+            for SkippedAt { record, .. } in self.skipped_at(job, *place).await {
+                *reasons.entry(format!("{}: {}", record.op, record.reason)).or_default() += 1;
+                looked_at += 1;
+            }
+        }
+        let most = reasons.into_iter().max_by_key(|(_, times)| *times);
+        most.map_or(String::new(), |(reason, times)| {
+            format!("most often ({times} of {looked_at}): {reason}; ")
+        })
+    }
+
+    /// What a split left out, as its worker reported it. Best effort: the count stands without.
+    async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
+        let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
+        let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;
+        let Ok(report) = report else { return Vec::new() };
+        let lines = report.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| serde_json::from_slice(line).ok()).collect()
+    }
+}
+
+fn described(at: &SkippedAt) -> String {
+    format!("{} ({}): {}", at.source, at.record.op, at.record.reason)
+}

@@ -1,0 +1,373 @@
+//! What the coordinator decides about a job as a whole: who is gone, what is too much, when to give up, and
+//! when a name is free again.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
+
+mod quiet;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{
+    Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
+    memory::{MemoryObjects, MemoryTable},
+};
+use gristmill_protocol::{
+    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave,
+    Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt,
+    SourceFile, TrainerMetrics, VERSION, Work, WorkerCost, keys,
+};
+use gristmill_types::{
+    ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
+};
+use quiet::ManualClock;
+use std::{
+    sync::{Arc, Mutex, atomic::AtomicU64},
+    time::Duration,
+};
+
+/// Records of the one file, in splits of one batch.
+const RECORDS: u32 = 400;
+const BATCH: u32 = 10;
+
+#[derive(Default)]
+struct Kicks(Mutex<Vec<ScalerEvent>>);
+
+#[async_trait]
+impl Invoker for Kicks {
+    async fn invoke(&self, _function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        self.0.lock().unwrap().push(serde_json::from_slice(&payload).unwrap());
+        Ok(Invoked::Accepted)
+    }
+}
+
+struct World {
+    coordinator: Coordinator,
+    clock: Arc<ManualClock>,
+    table: Arc<MemoryTable>,
+    objects: Arc<MemoryObjects>,
+    kicks: Arc<Kicks>,
+    ns: Namespace,
+    job: JobName,
+}
+
+impl World {
+    /// A job whose dataset is indexed.
+    async fn running(on_error: ErrorPolicy) -> Self {
+        let ns: Namespace = "team".parse().unwrap();
+        let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
+        let (table, objects) =
+            (Arc::new(MemoryTable::default()), Arc::new(MemoryObjects::default()));
+        let kicks = Arc::new(Kicks::default());
+        let coordinator = Coordinator::new(
+            Arc::clone(&table) as _,
+            Arc::clone(&objects) as _,
+            Arc::clone(&kicks) as _,
+            Arc::clone(&clock) as _,
+            Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
+        );
+        let world =
+            Self { coordinator, clock, table, objects, kicks, ns, job: "j".parse().unwrap() };
+        assert!(matches!(world.register(on_error, BATCH).await, Reply::Job(_)));
+        let lease = world.leased(0).await;
+        assert_eq!(lease.work, Work::Index);
+        world.flush(&lease, RECORDS, 0).await;
+        assert_eq!(world.poll(0, None).await.job.state, JobState::Running);
+        world
+    }
+
+    async fn register(&self, on_error: ErrorPolicy, batch: u32) -> Reply {
+        let pipeline = format!(
+            "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
+             ops: [batch: {{ size: {batch} }}]\n"
+        );
+        let spec = JobSpec {
+            on_error,
+            split_batches: Some(1),
+            workers: 3,
+            ..JobSpec::new(Pipeline::parse(&pipeline).unwrap().canonical_json())
+        };
+        let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
+        let dataset = Dataset::one("data", vec![file]);
+        self.call(Call::Register(Register { job: self.job.clone(), spec, dataset })).await
+    }
+
+    async fn call(&self, call: Call) -> Reply {
+        self.coordinator.answer(&Request { v: VERSION, ns: self.ns.clone(), call }).await
+    }
+
+    async fn claim(&self, worker: u32, registered_ms: u64) -> Reply {
+        let claim = Claim {
+            job: self.job.clone(),
+            registered_ms,
+            nonce: self.clock.nonce(),
+            invocation: InvocationId::of(worker, "request"),
+            numerics: "one".into(),
+            remaining_ms: 900_000,
+            split_ms: 0,
+            local: false,
+        };
+        self.call(Call::Claim(claim)).await
+    }
+
+    /// A lease, and who holds it, from the table.
+    async fn leased(&self, worker: u32) -> Lease {
+        match self.claim(worker, 0).await {
+            Reply::Leased(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The nonce under which the last lease was taken.
+    fn last_nonce(&self) -> Nonce {
+        let before = self.clock.now_ms() - 1;
+        Nonce(before.to_be_bytes())
+    }
+
+    /// Commits every split of a lease just taken, with so many records of each skipped.
+    async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) {
+        let commits = lease.todo.iter().map(|position| Commit {
+            index: u8::try_from(position - lease.first).unwrap(),
+            local: false,
+            object_bytes: 1,
+            crc32c: 1,
+            rows,
+            batches: rows / BATCH,
+            remainder_rows: rows % BATCH,
+            skipped,
+        });
+        let flush = Flush {
+            job: self.job.clone(),
+            epoch: lease.epoch,
+            bundle: lease.bundle,
+            attempt: lease.attempt,
+            nonce: self.last_nonce(),
+            commits: commits.collect(),
+            next: None,
+            remaining_ms: 900_000,
+            split_ms: 0,
+            cost: WorkerCost::default(),
+            profile: None,
+        };
+        let reply = self.call(Call::Flush(flush)).await;
+        assert!(matches!(reply, Reply::Applied), "{reply:?}");
+    }
+
+    async fn report(&self, lease: &Lease) {
+        for &position in &lease.todo {
+            let record = SkippedRecord {
+                key: RecordKey { file: 0, record: position },
+                op: "tfrecord".into(),
+                reason: "feature `wrong` is missing".into(),
+            };
+            let at = SkippedAt { record, source: format!("data/f record {position}") };
+            let key = keys::skipped(&self.ns, &self.job, lease.epoch, position);
+            let body = serde_json::to_vec(&at).unwrap().into();
+            self.objects.put_if_absent(&ObjectPath::new("bucket", key), body, "x").await.unwrap();
+        }
+    }
+
+    /// Polls as a trainer that has taken in the positions before `delivered`.
+    async fn poll(&self, delivered: u32, epoch: Option<u32>) -> Polled {
+        let place = (epoch.unwrap_or(0), delivered);
+        let ack = Ack {
+            generation: 1,
+            over: 0,
+            delivered: place,
+            durable: (0, 0),
+            durable_position: (0, 0),
+        };
+        let metrics = TrainerMetrics::default();
+        let ack = (delivered > 0).then_some(ack);
+        let poll = Poll { job: self.job.clone(), from: place, ack, metrics, report: None };
+        match self.call(Call::Poll(poll)).await {
+            Reply::Polled(polled) => polled,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn books_key(&self) -> ItemKey {
+        ItemKey { pk: keys::job_partition(&self.ns, &self.job), sk: keys::SCALE.into() }
+    }
+
+    async fn books(&self) -> (u64, ScaleState) {
+        let read = self.table.read(&[self.books_key()]).await.unwrap().pop().flatten();
+        read.map_or((0, ScaleState::default()), |Item { version, body }| {
+            (version, serde_json::from_slice(&body).unwrap())
+        })
+    }
+
+    async fn book(&self, outstanding: Vec<(u32, u64)>) {
+        let (version, books) = self.books().await;
+        let body = serde_json::to_vec(&ScaleState { outstanding, ..books }).unwrap().into();
+        self.table.write(&self.books_key(), version, body, None).await.unwrap();
+    }
+
+    fn last_kick(&self) -> ScalerEvent {
+        self.kicks.0.lock().unwrap().last().unwrap().clone()
+    }
+
+    fn kicked(&self) -> usize {
+        self.kicks.0.lock().unwrap().len()
+    }
+
+    async fn pass(&self, seconds: u64) {
+        self.clock.sleep(Duration::from_secs(seconds)).await;
+    }
+
+    async fn failed(&self) -> Option<String> {
+        match self.poll(0, None).await.job.state {
+            JobState::Failed { error } => Some(error),
+            _ => None,
+        }
+    }
+}
+
+#[tokio::test]
+async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let now_ms = world.clock.now_ms();
+    world.book((10..13).map(|worker| (worker, now_ms)).collect()).await;
+    world.leased(11).await;
+    let before = world.kicked();
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), before, "they may be on their way");
+    world.pass(21).await;
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), before + 1);
+    assert_eq!(world.last_kick().silent, [10, 12], "one holds a lease");
+    // Between two leases a worker is heard of too.
+    let lease = world.leased(10).await;
+    world.flush(&lease, BATCH, 0).await;
+    world.poll(0, None).await;
+    assert_eq!(world.last_kick().silent, [12]);
+}
+
+#[tokio::test]
+async fn a_worker_too_many_leaves() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    for worker in 0..3 {
+        world.leased(worker).await;
+    }
+    let reply = world.claim(3, 0).await;
+    assert!(matches!(reply, Reply::Idle(Idle { reason: IdleReason::Surplus })), "{reply:?}");
+    assert!(matches!(world.claim(2, 0).await, Reply::Leased(_)), "not one of those wanted");
+}
+
+#[tokio::test]
+async fn too_many_skipped_records_fail_the_job_whoever_has_passed_them() {
+    let world = World::running(ErrorPolicy::Skip).await;
+    // One percent of 400.
+    for delivered in 1..=4 {
+        let lease = world.leased(1).await;
+        let mut one = lease.clone();
+        one.todo.truncate(1);
+        world.report(&one).await;
+        world.flush(&one, BATCH - 1, 1).await;
+        // The trainer is past it before the next one comes.
+        assert_eq!(world.poll(delivered, None).await.job.state, JobState::Running);
+        if lease.todo.len() > 1 {
+            world.pass(3600).await;
+        }
+    }
+    let mut lease = world.leased(1).await;
+    lease.todo.truncate(1);
+    world.report(&lease).await;
+    world.flush(&lease, BATCH - 1, 1).await;
+    let JobState::Failed { error } = world.poll(4, None).await.job.state else {
+        panic!("it goes on")
+    };
+    for part in [
+        "5 of 400 records of epoch 0",
+        "--max-skipped 1% allows 4",
+        "tfrecord: feature `wrong` is missing",
+        "the first: data/f record 0",
+        "gristmill status j --skipped",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let die = async |worker: u32| {
+        let release = Release {
+            job: world.job.clone(),
+            invocation: InvocationId::of(worker, "request"),
+            worker: Some(worker),
+            blameless: false,
+            error: "Runtime exited with error: signal: killed".into(),
+        };
+        assert!(matches!(world.call(Call::Release(release)).await, Reply::Applied));
+    };
+    for worker in 0..10 {
+        die(worker).await;
+        world.pass(10).await;
+    }
+    let before = world.kicked();
+    let polled = world.poll(0, None).await;
+    let trouble = polled.trouble.unwrap();
+    assert!(trouble.contains("10 died") && trouble.contains("signal: killed"), "{trouble}");
+    assert_eq!((polled.job.state, world.kicked()), (JobState::Running, before), "it rests");
+    world.pass(30).await;
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), before + 1, "it is tried again");
+    // One split ends it.
+    let mut lease = world.leased(50).await;
+    lease.todo.truncate(1);
+    world.flush(&lease, BATCH, 0).await;
+    assert_eq!(world.poll(0, None).await.trouble, None);
+    for worker in 100..120 {
+        assert_eq!(world.failed().await, None);
+        world.pass(7).await;
+        die(worker).await;
+    }
+    let error = world.failed().await.unwrap();
+    assert!(error.starts_with("workers die whatever they do: 20"), "{error}");
+    assert!(error.contains("last error: Runtime exited"), "{error}");
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_begin_says_why() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    for worker in 0..3 {
+        let error = Some("GetObject on s3://b/k: AccessDenied".to_owned());
+        let leave = Leave { job: world.job.clone(), worker, error };
+        assert!(matches!(world.call(Call::Leave(leave)).await, Reply::Applied));
+    }
+    let trouble = world.poll(0, None).await.trouble.unwrap();
+    assert!(trouble.contains("AccessDenied"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    let lease = world.leased(1).await;
+    world.flush(&lease, BATCH, 0).await;
+    let before = world.poll(1, None).await.job;
+    let chunk = keys::job_prefix(&world.ns, &world.job) + "x.gmc";
+    let path = ObjectPath::new("bucket", chunk);
+    world.objects.put_if_absent(&path, Bytes::new(), "x").await.unwrap();
+    let forget = || world.call(Call::Forget { job: world.job.clone() });
+    let Reply::Refused(Refusal { message, .. }) = forget().await else { panic!("it was running") };
+    assert!(message.contains("gristmill stop j"), "{message}");
+    world.call(Call::Stop { job: world.job.clone() }).await;
+    let Reply::Refused(Refusal { message, .. }) = world.register(ErrorPolicy::Fail, 8).await else {
+        panic!("the name was free")
+    };
+    assert!(message.contains("gristmill forget j"), "{message}");
+    let Reply::Forgotten { items, objects: 1, all: true } = forget().await else { panic!() };
+    assert!(items >= 5, "{items}");
+    assert!(matches!(forget().await, Reply::Refused(_)), "there is nothing left to forget");
+    assert!(world.objects.get(&path).await.is_err());
+    // Another job of the name begins at the beginning, and knows no worker of the first.
+    assert!(matches!(world.register(ErrorPolicy::Fail, 8).await, Reply::Job(_)));
+    let polled = world.poll(0, None).await;
+    assert_eq!((polled.generation, polled.ready.len()), (0, 0));
+    assert!(polled.job.registered_ms > before.registered_ms);
+    let reply = world.claim(1, before.registered_ms).await;
+    assert!(matches!(reply, Reply::Idle(Idle { reason: IdleReason::JobEnded })), "{reply:?}");
+    assert!(matches!(world.claim(1, polled.job.registered_ms).await, Reply::Leased(_)));
+}
