@@ -55,7 +55,9 @@ export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: stri
     }),
     allow("ListingsAndManifests", ["s3:GetObject", "s3:PutObject"], arns.objects("datasets/*")),
     allow("CacheEntries", ["s3:GetObject", "s3:PutObject"], arns.objects("cache/*")),
-    allow("CollectChunks", "s3:DeleteObject", ["jobs/*", "cache/*"].map(arns.objects)),
+    // Why records were skipped.
+    allow("SkippedRecords", "s3:GetObject", arns.objects("quarantine/*")),
+    allow("CollectChunks", "s3:DeleteObject", ["jobs/*", "cache/*", "quarantine/*"].map(arns.objects)),
     // Lists what failed attempts left. Without a condition: only who may list a bucket is told 404,
     // not 403, for an object that is not there, and s3:prefix is absent then.
     allow("FindOrphans", "s3:ListBucket", arns.bucket),

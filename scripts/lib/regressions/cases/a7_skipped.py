@@ -61,6 +61,7 @@ def fetcher(world):
     pipeline = wrong_key(world, 400)
     world.up()
     served = world.fetcher("a", "--pipeline", pipeline, "--on-error", "skip")
+    served.wait_for("serving", 20)
     world.train("a")
     served.wait(30)
     expect(served.code == 1, f"exit {served.code}: {served.lines()[-2:]}")
