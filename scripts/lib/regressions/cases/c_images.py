@@ -1,4 +1,4 @@
-"""C: images with masks and boxes, and images of other formats."""
+"""C: images with masks and boxes."""
 
 import io
 import json
@@ -62,7 +62,7 @@ def scene(draw):
 def batches(world, ops):
     """Runs the pipeline and yields its batches, as functions of a field's name."""
     pipeline = world.write("p.yaml", HEAD + ops)
-    ran = world.run("run", pipeline, "--sink", "out", "--workers", "2")
+    ran = world.run("run", pipeline, "--sink", "out", "--workers", "2", "--epochs", "1")
     expect(ran.code == 0, f"exit {ran.code}: {ran.err[-300:]}")
     for path in sorted((world.folder / "out").glob("*.safetensors")):
         blob = path.read_bytes()
@@ -128,6 +128,6 @@ def mask_size(world):
     elements[2] = (image, [row[:-1] for row in mask], boxes, labels)
     shard(world, elements)
     pipeline = world.write("p.yaml", HEAD + f"  - random_crop: {{ size: 8, {ALL} }}\n  - padded_batch: {{ size: 2 }}\n")
-    ran = world.run("run", pipeline, "--sink", "out", "--workers", "1")
+    ran = world.run("run", pipeline, "--sink", "out", "--workers", "1", "--epochs", "1")
     sizes = f"`mask` is {len(mask)} x {len(mask[0]) - 1}", f"`image` is {len(image)} x {len(image[0])}"
     ran.failed_in_one_line(1, "random_crop", *sizes)
