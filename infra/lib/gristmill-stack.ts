@@ -6,6 +6,7 @@
 
 import {
   Aws,
+  CfnCondition,
   CfnDeletionPolicy,
   CfnOutput,
   CfnResource,
@@ -15,6 +16,7 @@ import {
   Stack,
   StackProps,
   Token,
+  aws_cloudwatch as cloudwatch,
   aws_dynamodb as dynamodb,
   aws_iam as iam,
   aws_events as events,
@@ -42,6 +44,16 @@ interface FunctionProps {
   readonly environment: Record<string, string>;
 }
 
+/** Function, metric, statistic, threshold, periods of 5 minutes, and what it means. */
+const ALARMS: [string, string, string, string, number, number, string][] = [
+  ["CoordinatorErrors", "coordinator", "Errors", "Sum", 1, 1, "gristmill coordinator failed: see its log"],
+  ["CoordinatorThrottles", "coordinator", "Throttles", "Sum", 10, 1, "gristmill coordinator was throttled: reserve concurrency for it, or use fewer workers"],
+  ["ScalerErrors", "scaler", "Errors", "Sum", 1, 1, "gristmill scaler failed: see its log"],
+  ["WorkerThrottles", "worker", "Throttles", "Sum", 10, 3, "gristmill workers were throttled for a quarter of an hour: use fewer workers, or more concurrency"],
+  ["WorkerDuration", "worker", "Duration", "Maximum", 840000, 1, "gristmill worker ran for 14 of its 15 minutes: its splits are too large for its memory"],
+  ["WorkerEventsDropped", "worker", "AsyncEventsDropped", "Sum", 1, 1, "gristmill worker was not started within 60 s: concurrency is too small"],
+];
+
 export class GristmillStack extends Stack {
   private readonly parameters: Parameters;
   private readonly build: string;
@@ -51,11 +63,9 @@ export class GristmillStack extends Stack {
     this.build = props.build;
     const parameters = new Parameters(this);
     this.parameters = parameters;
-    const table = this.table();
-    const bucket = this.bucket();
-    const arns = policies.arns(parameters, table.attrArn, bucket.attrArn);
+    const { table, bucket, arns } = this.stored();
     const bucketPolicy = new s3.CfnBucketPolicy(this, "BucketPolicy", {
-      bucket: bucket.ref,
+      bucket,
       policyDocument: policies.bucketPolicy(arns),
     });
     keep(bucketPolicy);
@@ -67,8 +77,8 @@ export class GristmillStack extends Stack {
       timeout: 30,
       concurrency: unless0(parameters.limitsCoordinator.logicalId, parameters.coordinatorConcurrency.value),
       environment: {
-        GRISTMILL_TABLE: table.ref,
-        GRISTMILL_BUCKET: bucket.ref,
+        GRISTMILL_TABLE: table,
+        GRISTMILL_BUCKET: bucket,
         GRISTMILL_SCALER_FUNCTION: `${Aws.STACK_NAME}-scaler`,
         GRISTMILL_RETENTION_DAYS: parameters.chunkRetentionDays.valueAsString,
         GRISTMILL_CACHE_GIB: parameters.cacheGiB.valueAsString,
@@ -95,7 +105,7 @@ export class GristmillStack extends Stack {
       memory: parameters.workerMemory.valueAsNumber,
       timeout: 900,
       concurrency: unless0(parameters.limitsWorkers.logicalId, parameters.workerConcurrency.value),
-      environment: { GRISTMILL_BUCKET: bucket.ref, GRISTMILL_COORDINATOR_URL: url.attrFunctionUrl },
+      environment: { GRISTMILL_BUCKET: bucket, GRISTMILL_COORDINATOR_URL: url.attrFunctionUrl },
     });
     // Never again by itself: the scaler counts workers, and replaces those that are lost. What is set
     // for an alias does not hold for a call by version; that stays for the jobs of an older version.
@@ -123,10 +133,12 @@ export class GristmillStack extends Stack {
       policy: (logs) => policies.scalerPolicy(parameters, arns, logs),
       memory: 256,
       timeout: 60,
+      concurrency: unless0(parameters.limitsScaler.logicalId, parameters.scalerConcurrency.value),
       environment: {
-        GRISTMILL_TABLE: table.ref,
+        GRISTMILL_TABLE: table,
         // With its version: what a job pins.
         GRISTMILL_WORKER_FUNCTION: workerVersion,
+        GRISTMILL_MAX_WORKERS: parameters.maxWorkers.valueAsString,
       },
     });
     new lambda.CfnEventInvokeConfig(this, "ScalerEvents", {
@@ -135,6 +147,8 @@ export class GristmillStack extends Stack {
       maximumRetryAttempts: 0,
       maximumEventAgeInSeconds: 60,
     });
+
+    this.alarms();
 
     const trainer = new iam.CfnManagedPolicy(this, "TrainerPolicy", {
       description: "gristmill trainer - attach it to the role that training runs with",
@@ -145,11 +159,54 @@ export class GristmillStack extends Stack {
       new CfnOutput(this, `${id}Output`, { description, value }).overrideLogicalId(id);
     output("Namespace", "GRISTMILL_NAMESPACE of a trainer", parameters.namespace.valueAsString);
     output("CoordinatorUrl", "GRISTMILL_COORDINATOR_URL of a trainer", url.attrFunctionUrl);
-    output("BucketName", "GRISTMILL_BUCKET of a trainer", bucket.ref);
-    output("TableName", "GRISTMILL_TABLE, for looking into the stack; trainers do not read it", table.ref);
+    output("BucketName", "GRISTMILL_BUCKET of a trainer", bucket);
+    output("TableName", "GRISTMILL_TABLE, for looking into the stack; trainers do not read it", table);
     output("WorkerFunctionName", "GRISTMILL_WORKER_FUNCTION, likewise", workerVersion);
     output("ScalerFunctionName", "GRISTMILL_SCALER_FUNCTION, likewise", `${Aws.STACK_NAME}-scaler`);
     output("TrainerPolicyArn", "Attach this policy to the role that training runs with", trainer.ref);
+  }
+
+  /** Table and bucket: those that an earlier stack left, or new ones. */
+  private stored(): { table: string; bucket: string; arns: policies.Arns } {
+    const { keptTable, keptBucket, makesTable, makesBucket } = this.parameters;
+    const table = this.table();
+    table.cfnOptions.condition = makesTable;
+    const bucket = this.bucket();
+    bucket.cfnOptions.condition = makesBucket;
+    const either = (condition: CfnCondition, made: string, kept: string): string =>
+      Fn.conditionIf(condition.logicalId, made, kept).toString();
+    const keptTableArn = `arn:${Aws.PARTITION}:dynamodb:${Aws.REGION}:${Aws.ACCOUNT_ID}:table/${keptTable.valueAsString}`;
+    const keptBucketArn = `arn:${Aws.PARTITION}:s3:::${keptBucket.valueAsString}`;
+    return {
+      table: either(makesTable, table.ref, keptTable.valueAsString),
+      bucket: either(makesBucket, bucket.ref, keptBucket.valueAsString),
+      arns: policies.arns(
+        this.parameters,
+        either(makesTable, table.attrArn, keptTableArn),
+        either(makesBucket, bucket.attrArn, keptBucketArn),
+      ),
+    };
+  }
+
+  /** What somebody should look at; told to a topic if there is one. */
+  private alarms(): void {
+    const { hasAlarmTopic, alarmTopicArn } = this.parameters;
+    const actions = Fn.conditionIf(hasAlarmTopic.logicalId, [alarmTopicArn.valueAsString], { Ref: "AWS::NoValue" });
+    for (const [id, name, metric, statistic, threshold, periods, description] of ALARMS) {
+      const alarm = new cloudwatch.CfnAlarm(this, id, {
+        alarmDescription: description,
+        namespace: "AWS/Lambda",
+        metricName: metric,
+        dimensions: [{ name: "FunctionName", value: `${Aws.STACK_NAME}-${name}` }],
+        statistic,
+        period: 300,
+        evaluationPeriods: periods,
+        threshold,
+        comparisonOperator: "GreaterThanOrEqualToThreshold",
+        treatMissingData: "notBreaching",
+      });
+      alarm.addPropertyOverride("AlarmActions", actions);
+    }
   }
 
   private table(): dynamodb.CfnTable {

@@ -15,11 +15,20 @@ export class Parameters {
   readonly logRetentionDays: CfnParameter;
   readonly chunkRetentionDays: CfnParameter;
   readonly cacheGiB: CfnParameter;
+  readonly scalerConcurrency: CfnParameter;
+  readonly maxWorkers: CfnParameter;
+  readonly keptTable: CfnParameter;
+  readonly keptBucket: CfnParameter;
+  readonly alarmTopicArn: CfnParameter;
   readonly hasDatasets: CfnCondition;
   readonly hasDatasetKeys: CfnCondition;
   readonly hasStorageKey: CfnCondition;
   readonly limitsWorkers: CfnCondition;
   readonly limitsCoordinator: CfnCondition;
+  readonly limitsScaler: CfnCondition;
+  readonly makesTable: CfnCondition;
+  readonly makesBucket: CfnCondition;
+  readonly hasAlarmTopic: CfnCondition;
 
   constructor(scope: Construct) {
     this.architecture = new CfnParameter(scope, "Architecture", {
@@ -68,7 +77,21 @@ export class Parameters {
       type: "Number",
       default: 0,
       minValue: 0,
-      description: "Coordinator calls served at a time, reserved likewise; 0 reserves nothing.",
+      description: "Coordinator calls served at a time, reserved likewise; 0 reserves nothing. scripts/deploy reserves 20 where the account has them.",
+    });
+    this.scalerConcurrency = new CfnParameter(scope, "ScalerConcurrency", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description:
+        "Looks of the scaler at a time, reserved likewise; 0 reserves nothing. scripts/deploy reserves 5 where the account has them.",
+    });
+    this.maxWorkers = new CfnParameter(scope, "MaxWorkers", {
+      type: "Number",
+      default: 0,
+      minValue: 0,
+      description:
+        "Most workers of one job, so that coordinator and scaler find room in the account; 0 is no limit. scripts/deploy sets it from the account's limit.",
     });
     this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
       type: "Number",
@@ -92,6 +115,20 @@ export class Parameters {
       description:
         "GiB that autocaching may keep in the bucket; what is of least use makes room for what is stored next.",
     });
+    this.keptTable = new CfnParameter(scope, "KeptTable", {
+      default: "",
+      description: "Table that an earlier stack left, to go on with; empty makes one.",
+    });
+    this.keptBucket = new CfnParameter(scope, "KeptBucket", {
+      default: "",
+      description: "Bucket that an earlier stack left, to go on with; empty makes one.",
+    });
+    this.alarmTopicArn = new CfnParameter(scope, "AlarmTopicArn", {
+      default: "",
+      allowedPattern: "^$|^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:.+$",
+      constraintDescription: "empty, or the ARN of an SNS topic",
+      description: "SNS topic that is told of alarms; empty tells nobody, and CloudWatch shows them.",
+    });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {
         expression: Fn.conditionNot(
@@ -103,5 +140,11 @@ export class Parameters {
     this.hasStorageKey = isNot("HasStorageKey", this.storageKmsKeyArn, "");
     this.limitsWorkers = isNot("LimitsWorkers", this.workerConcurrency, "0");
     this.limitsCoordinator = isNot("LimitsCoordinator", this.coordinatorConcurrency, "0");
+    this.limitsScaler = isNot("LimitsScaler", this.scalerConcurrency, "0");
+    this.hasAlarmTopic = isNot("HasAlarmTopic", this.alarmTopicArn, "");
+    const is = (id: string, value: CfnParameter, other: string) =>
+      new CfnCondition(scope, id, { expression: Fn.conditionEquals(value.value, other) });
+    this.makesTable = is("MakesTable", this.keptTable, "");
+    this.makesBucket = is("MakesBucket", this.keptBucket, "");
   }
 }

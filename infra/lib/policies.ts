@@ -142,9 +142,9 @@ export function bucketPolicy(arns: Arns): object {
   });
   return document(
     deny("TlsOnly", "s3:*", [arns.bucket, `${arns.bucket}/*`], { Bool: { "aws:SecureTransport": "false" } }),
-    // A chunk is written once. Parts of a multipart upload carry no such header; its completion does.
+    // Chunks, indices and records set aside are written once. Parts of a multipart upload carry no such header; its completion does.
     // Copying into these prefixes is not possible.
-    deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*"].map(arns.objects), {
+    deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*", "index/*", "quarantine/*"].map(arns.objects), {
       Null: { "s3:if-none-match": "true" },
       Bool: { "s3:ObjectCreationOperation": "true" },
     }),

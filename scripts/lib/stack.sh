@@ -250,6 +250,19 @@ calls_are_allowed() {
 
 permissions_are_used() { scripts/peers/permissions used "$STATE/policies.json" "$RECORD" scripts/peers/unused; }
 
+# A stack of the same name after one that was deleted without its data.
+what_was_kept_is_gone_on_with() {
+    local table bucket
+    table=$(stack_output TableName) bucket=$(stack_output BucketName)
+    AWS_ENDPOINT_URL=$MINISTACK scripts/teardown --stack "$STACK" --yes
+    AWS_ENDPOINT_URL=$MINISTACK scripts/deploy --stack "$STACK" --x86 --built --build-dir "$BUILD" --yes \
+        --dataset "$DATASET_BUCKET" --dataset-key "$DATASET_KEY"
+    [[ $(stack_output TableName) == "$table" && $(stack_output BucketName) == "$bucket" ]]
+    peer_aws dynamodb get-item --table-name "$table" --output text --query Item.json.S \
+        --key '{"pk": {"S": "T#default#J#first"}, "sk": {"S": "JOB"}}' | grep -q first
+    peer_aws s3api get-bucket-policy --bucket "$bucket" --query Policy --output text | grep -q t/default/index/
+}
+
 teardown() {
     local said
     said=$(AWS_ENDPOINT_URL=$MINISTACK scripts/teardown --stack "$STACK" --data --yes)
@@ -303,7 +316,7 @@ run_stack() {
         check ministack stack "$step"
     done
     take_back_permissions
-    for step in teardown nothing_is_left; do
+    for step in what_was_kept_is_gone_on_with teardown nothing_is_left; do
         check ministack stack "$step"
     done
 }
