@@ -14,13 +14,7 @@ use std::path::Path;
 
 /// Reads and checks a pipeline file, and the files that it names.
 pub fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
-    let named =
-        |error: &dyn std::fmt::Display| Failure::usage(format!("{}: {error}", path.display()));
-    let text = std::fs::read(path).map_err(|error| named(&error))?;
-    let text = std::str::from_utf8(&text).map_err(|_| named(&"it is not text"))?;
-    let base = path.parent().unwrap_or(Path::new("."));
-    let signatures = operators::get().signatures();
-    Authored::parse_with(text, base, &signatures).map_err(|error| named(&error))
+    Authored::read(path, &operators::get().signatures()).map_err(Failure::usage)
 }
 
 /// Lists the dataset at `source`, offering a directory of this machine to the local service first.

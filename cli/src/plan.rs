@@ -4,7 +4,7 @@
 use crate::output::say;
 use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
 use gristmill_coordinator::split_batches;
-use gristmill_fetcher::Authored;
+use gristmill_fetcher::{Authored, read_user_text};
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_policy::{
     cost::{FunctionShape, Prices},
@@ -12,6 +12,9 @@ use gristmill_policy::{
 };
 use serde_json::json;
 use std::{num::NonZero, path::Path, thread::available_parallelism};
+
+/// Most bytes of a file of prices.
+const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let Authored { mut pipeline, assets } = read_pipeline(&args.pipeline)?;
@@ -65,7 +68,7 @@ fn prices(args: &PlanArgs) -> Result<Prices, Failure> {
         let named = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
-        let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+        let text = read_user_text(path, MAX_PRICES_BYTES).map_err(|why| named(&why))?;
         prices = toml::from_str(&text).map_err(|error| named(&error.message()))?;
     }
     if let Some(usd) = args.accelerator_usd_per_hour {

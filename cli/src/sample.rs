@@ -4,7 +4,7 @@ use crate::{bench::thread_cpu, failure::Failure, operators};
 use bytes::Bytes;
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
-    sources::{FileIndex, IndexBuilder},
+    sources::{FileIndex, IndexBuilder, Records},
 };
 use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
@@ -12,6 +12,7 @@ use gristmill_types::{ErrorPolicy, RecordKey};
 use std::{
     fs::File,
     io::Read,
+    ops::Range,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -36,18 +37,43 @@ struct Sample {
 
 /// A file that was read.
 struct Shard {
+    path: PathBuf,
     bytes: Bytes,
     index: FileIndex,
 }
 
+/// The first records of a file, unpacked.
+struct Opened<'a> {
+    shard: &'a Shard,
+    n_records: u32,
+    records: Records,
+    /// Of the file as it is stored.
+    stored_bytes: u64,
+}
+
 impl Shard {
-    /// Its first records, as far as it has so many, and their bytes.
-    fn first(&self, file: u32, n_records: u32) -> Part<'_> {
+    /// Its first records, as far as it has so many.
+    fn first(&self, source: &Source, n_records: u32) -> Result<Opened<'_>, Failure> {
         let n_records = self.index.len().min(n_records);
-        // Bytes of records that are there.
-        let end = self.index.byte_range(0, n_records).map_or(0, |range| range.end as usize);
+        let opened = self.index.stored_ranges(0, n_records, source).and_then(|ranges| {
+            let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            let part = |range: &Range<u64>| {
+                let end = range.end.min(self.bytes.len() as u64);
+                self.bytes.slice(range.start.min(end) as usize..end as usize)
+            };
+            let parts: Vec<Bytes> = ranges.iter().map(part).collect();
+            let records = self.index.open(0, n_records, source, &parts)?;
+            Ok(Opened { shard: self, n_records, records, stored_bytes })
+        });
+        opened.map_err(|error| Failure::failed(format!("{}: {error}", self.path.display())))
+    }
+}
+
+impl Opened<'_> {
+    fn part(&self, file: u32) -> Part<'_> {
+        let index = self.records.index.as_ref().unwrap_or(&self.shard.index);
         let first = RecordKey { file, record: 0 };
-        Part { first, n_records, data: self.bytes.slice(..end), index: &self.index }
+        Part { first, n_records: self.n_records, data: self.records.data.clone(), index }
     }
 }
 
@@ -85,19 +111,20 @@ fn run(
     let lengths = members().skip(1).zip(others);
     let lengths = lengths.map(|(source, shard)| shard.index.len().saturating_mul(source.repeat));
     let n_records = lengths.fold(first.index.len().min(most), u32::min);
-    let zipped = (1..).zip(others).map(|(file, shard)| {
+    let opened = members().zip(&shards).map(|(source, shard)| shard.first(source, n_records));
+    let opened: Vec<Opened<'_>> = opened.collect::<Result<_, _>>()?;
+    let zipped = (1..).zip(others.iter().zip(&opened[1..])).map(|(file, (shard, opened))| {
         let length = shard.index.len().max(1);
         let pick = |i| Pick { part: 0, record: i % length, copy: 0 };
         Zipped {
-            parts: vec![shard.first(file, n_records)],
+            parts: vec![opened.part(file)],
             files: vec![paths[file as usize].display().to_string()],
             picks: Some((0..n_records).map(pick).collect()),
         }
     });
     let zipped: Vec<Zipped<'_>> = zipped.collect();
-    let part = first.first(0, n_records);
-    let parts = std::iter::once(&part).chain(zipped.iter().flat_map(|zipped| &zipped.parts));
-    let stored_bytes = parts.map(|part| part.data.len() as u64).sum();
+    let part = opened[0].part(0);
+    let stored_bytes = opened.iter().map(|opened| opened.stored_bytes).sum();
     // What cannot be decoded has no size.
     let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
     let named = paths[0].display();
@@ -240,6 +267,12 @@ fn files(data: &str) -> Result<Vec<PathBuf>, Failure> {
 fn read(format: Format, path: &Path) -> Result<Shard, Failure> {
     let named =
         |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
+    if format == Format::Images {
+        return Err(Failure::usage(format!(
+            "{}: images of a folder are not sampled: name an archive of some with --data, and its kind in a copy of the pipeline",
+            path.display()
+        )));
+    }
     let file = File::open(path).map_err(|error| named(&error))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
@@ -249,5 +282,5 @@ fn read(format: Format, path: &Path) -> Result<Shard, Failure> {
     let mut builder = IndexBuilder::new(format).map_err(|e| named(&e))?;
     builder.push(&bytes).map_err(|error| named(&error))?;
     let index = builder.finish().map_err(|error| named(&error))?;
-    Ok(Shard { bytes: Bytes::from(bytes), index })
+    Ok(Shard { path: path.to_owned(), bytes: Bytes::from(bytes), index })
 }

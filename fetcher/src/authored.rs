@@ -1,13 +1,16 @@
 //! A pipeline as its author wrote it, and the files that its operators need beside it: read where the
 //! pipeline's file is, stored where workers find them, by their content.
 
+use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
-use gristmill_executor::NUMERICS;
-use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Pipeline, PipelineError, Signatures};
+use gristmill_executor::{NUMERICS, check_asset};
+use gristmill_pipeline::{
+    Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Signatures, Stage,
+};
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_protocol::keys;
 use gristmill_types::{Fingerprint, Namespace};
-use std::{collections::BTreeMap, fs, io::Read, path::Path};
+use std::{collections::BTreeMap, path::Path};
 
 /// A pipeline whose operators name files by their content.
 #[derive(Debug, Clone)]
@@ -24,6 +27,17 @@ impl From<Pipeline> for Authored {
 }
 
 impl Authored {
+    /// Reads and checks the pipeline file `path`, and the files that it names beside it.
+    ///
+    /// # Errors
+    /// What is wrong with it in one line, with its path and line.
+    pub fn read(path: &Path, signatures: &Signatures) -> Result<Self, String> {
+        let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let text = read_user_text(path, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        Self::parse_with(&text, base, signatures).map_err(|error| named(&error))
+    }
+
     /// Reads and checks the text of a pipeline file, and the files that it names, from `base`.
     ///
     /// # Errors
@@ -41,13 +55,23 @@ impl Authored {
         base: &Path,
         signatures: &Signatures,
     ) -> Result<Self, PipelineError> {
-        let mut assets = BTreeMap::new();
+        let (mut assets, mut paths) = (BTreeMap::new(), BTreeMap::new());
         let pipeline = Pipeline::parse_with(yaml, signatures)?.with_assets(&mut |path| {
-            let content = read(&base.join(path))?;
+            let content = read_user_file(&base.join(path), MAX_ASSET_BYTES)?;
             let hash = Asset::hash(&content);
-            assets.insert(hash, content);
+            assets.insert(hash, Bytes::from(content));
+            paths.insert(hash, path.to_owned());
             Ok(hash)
         })?;
+        for Stage { op, line, .. } in pipeline.stages() {
+            let Some(Asset::Content(hash)) = op.asset() else { continue };
+            let (Some(path), Some(content)) = (paths.get(hash), assets.get(hash)) else { continue };
+            check_asset(op, content).map_err(|why| PipelineError {
+                line: *line,
+                column: None,
+                message: format!("`{}` cannot use `{path}`: {why}", op.name()),
+            })?;
+        }
         Ok(Self { pipeline, assets })
     }
 
@@ -75,15 +99,5 @@ impl Authored {
             objects.put_if_absent(&path, content.clone(), "asset").await?;
         }
         Ok(())
-    }
-}
-
-fn read(path: &Path) -> Result<Bytes, String> {
-    let file = fs::File::open(path).map_err(|error| error.to_string())?;
-    let mut content = Vec::new();
-    file.take(MAX_ASSET_BYTES + 1).read_to_end(&mut content).map_err(|error| error.to_string())?;
-    match content.len() as u64 <= MAX_ASSET_BYTES {
-        true => Ok(Bytes::from(content)),
-        false => Err(format!("it has more than {MAX_ASSET_BYTES} bytes")),
     }
 }

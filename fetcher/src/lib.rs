@@ -21,6 +21,8 @@ mod program;
 mod progress;
 pub mod server;
 mod service_file;
+mod trouble;
+mod user_file;
 mod waits;
 
 pub use assembler::Batch;
@@ -32,4 +34,6 @@ pub use gristmill_executor::NUMERICS;
 pub use memory::return_large_buffers;
 pub use program::{aws_of, log_to_stderr, main_with};
 pub use service_file::{AttachError, ServiceFile};
+pub use trouble::give_up;
+pub use user_file::{read_user_file, read_user_text};
 pub use waits::Waits;

@@ -13,6 +13,7 @@ use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation};
 use std::{
+    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -96,7 +97,10 @@ pub fn main_with(operators: Operators) -> ExitCode {
 /// Has what a program logs written to standard error: what `RUST_LOG` asks for, or else `unless_asked`.
 pub fn log_to_stderr(unless_asked: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| unless_asked.into());
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter(filter).init();
+    let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
+    let colours = !plain && std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
+    log.with_env_filter(filter).init();
 }
 
 #[tokio::main]
@@ -178,6 +182,15 @@ pub fn aws_of(file: &ServiceFile) -> Aws {
 
 async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let place = find(&args).await?;
+    let service = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
+    let tell = |trouble: &str| eprintln!("waiting: {trouble}");
+    tokio::select! {
+        served = serve_job(args, &place, operators) => served,
+        why = crate::give_up(service.as_ref(), tell) => Err(anyhow::Error::msg(why)),
+    }
+}
+
+async fn serve_job(args: Args, place: &Place, operators: Operators) -> anyhow::Result<()> {
     let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
     let ports = FetcherPorts {
         operators: Arc::new(operators),
@@ -187,7 +200,7 @@ async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let cursor = cursors.load()?;
     match &args.pipeline {
         Some(path) => {
-            let register = registration(&args, &place, &ports, path).await?;
+            let register = registration(&args, place, &ports, path).await?;
             Fetcher::register(&ports, register).await?;
         }
         None => {
@@ -222,11 +235,8 @@ async fn registration(
     ports: &FetcherPorts,
     path: &Path,
 ) -> anyhow::Result<Register> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Usage(format!("cannot read {}: {error}", path.display())))?;
     let base = path.parent().unwrap_or(Path::new("."));
-    let authored = Authored::parse_with(&text, base, &ports.operators.signatures())
-        .map_err(|error| Usage(format!("{}: {error}", path.display())))?;
+    let authored = Authored::read(path, &ports.operators.signatures()).map_err(Usage)?;
     authored.store(&*ports.objects, &place.ns, &place.bucket).await?;
     let numerics = authored.numerics(args.local_workers, place.local.is_some());
     let mut pipeline = authored.pipeline;

@@ -11,6 +11,8 @@ use std::{
 
 /// File name in a state directory.
 const FILE_NAME: &str = "endpoint.json";
+/// Larger than any service writes.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Everything a client needs to talk to a service on this machine.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +71,7 @@ impl ServiceFile {
 
     fn read(path: &Path) -> Result<Self, AttachError> {
         let unreadable = |error: String| AttachError::Unreadable { path: path.to_owned(), error };
-        let text = fs::read(path).map_err(|error| unreadable(error.to_string()))?;
+        let text = crate::read_user_file(path, MAX_BYTES).map_err(unreadable)?;
         serde_json::from_slice(&text).map_err(|error| unreadable(error.to_string()))
     }
 
@@ -78,7 +80,9 @@ impl ServiceFile {
         let registry = registry_path(&self.endpoint).map_err(io::Error::other)?;
         let written = vec![state_dir.join(FILE_NAME), registry];
         for path in &written {
-            write_private(path, &serde_json::to_vec_pretty(self)?)?;
+            write_private(path, &serde_json::to_vec_pretty(self)?).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+            })?;
         }
         Ok(written)
     }

@@ -4,7 +4,7 @@
 
 use crate::ExecError;
 use bytes::Bytes;
-use gristmill_pipeline::{Asset, MAX_ASSET_BYTES};
+use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Op};
 use gristmill_types::Fingerprint;
 use std::collections::BTreeMap;
 
@@ -32,6 +32,20 @@ pub(crate) struct NoAssets;
 impl Assets for NoAssets {
     fn load(&self, _: &Fingerprint) -> Result<Bytes, String> {
         Err("this part of the system loads no files for operators".into())
+    }
+}
+
+/// Whether `op` can use `content`, that of the file it needs, and if not, why: in one line that does not name
+/// the file.
+///
+/// # Errors
+/// Why it cannot.
+#[cfg_attr(not(feature = "tokenise"), allow(unused_variables, reason = "nothing else needs files"))]
+pub fn check_asset(op: &Op, content: &[u8]) -> Result<(), String> {
+    match op {
+        #[cfg(feature = "tokenise")]
+        Op::Tokenise(op) => crate::ops::check_tokenizer(op, content),
+        _ => Ok(()),
     }
 }
 

@@ -30,7 +30,7 @@ mod steps;
 pub mod user;
 mod zip;
 
-pub use assets::Assets;
+pub use assets::{Assets, check_asset};
 pub use compiler::Compiler;
 pub use error::ExecError;
 pub use finisher::Finisher;

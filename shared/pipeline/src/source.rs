@@ -3,7 +3,7 @@
 use crate::{
     COPY_FIELD, DType, FieldSchema, KEY_FIELD, PipelineError, Schema,
     node::{Node, Value, shown},
-    table::{Table, one_of},
+    table::{Table, nearest, one_of},
 };
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
@@ -275,7 +275,13 @@ fn format_of<'a>(what: &str, table: &mut Table<'a>) -> Result<(Format, &'a Node)
         [] => {
             let paths = Format::ALL.map(|format| format!("`{}: PATH`", format.name()));
             let paths = one_of(&paths.each_ref().map(String::as_str));
-            Err(table.error(format!("{what} needs {paths}, the files to read")))
+            let names = Format::ALL.map(Format::name);
+            let entries = table.entries()?;
+            let meant = entries.iter().find_map(|(name, ..)| Some((name, nearest(name, &names)?)));
+            let meant = meant.map_or(String::new(), |(name, meant)| {
+                format!("; it has `{name}`, did you mean `{meant}`?")
+            });
+            Err(table.error(format!("{what} needs {paths}, the files to read{meant}")))
         }
         [(first, _), (second, node), ..] => Err(node.error(format!(
             "{what} names both `{}` and `{}`; a dataset has one format, and `zip` is for several \

@@ -7,7 +7,7 @@ use crate::{
 use gristmill_policy::scaling::{Cachew, Hpa, Policy, State, TfData};
 use std::{
     fs,
-    io::Write,
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     sync::atomic::{AtomicUsize, Ordering},
     thread,
@@ -156,9 +156,25 @@ fn load(name: &str) -> Result<Scenario, ScenarioError> {
     if let Some((_, text)) = shipped().iter().find(|(shipped, _)| *shipped == name) {
         return Scenario::parse(text, name);
     }
-    let text = fs::read_to_string(name)
+    let text = read_file(name)
         .map_err(|source| ScenarioError::Unreadable { path: name.to_owned(), source })?;
     Scenario::parse(&text, name)
+}
+
+/// Most bytes of a scenario file.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A mistyped name may lead to anything: a pipe nobody writes to, a device without an end.
+fn read_file(name: &str) -> io::Result<String> {
+    if !fs::metadata(name)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut text = String::new();
+    let n = fs::File::open(name)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
+    match n as u64 > MAX_BYTES {
+        true => Err(io::Error::other(format!("it has more than {MAX_BYTES} bytes"))),
+        false => Ok(text),
+    }
 }
 
 fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), ScenarioError> {

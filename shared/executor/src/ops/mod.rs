@@ -44,6 +44,8 @@ mod warp;
 
 pub(crate) use parse_csv::LineReader;
 pub(crate) use sleep::sleep;
+#[cfg(feature = "tokenise")]
+pub(crate) use tokenise::check as check_tokenizer;
 
 use crate::{
     Compiler, ExecError,

@@ -21,33 +21,48 @@ pub(crate) struct Tokens {
     dtype: TokenDType,
 }
 
+/// Whether `op` can use the content of a tokenizer.json.
+///
+/// # Errors
+/// Why not, in one line.
+pub(crate) fn check(op: &Tokenise, content: &[u8]) -> Result<(), String> {
+    Tokens::load(op, content).map(drop)
+}
+
 impl Tokens {
     /// Loads the tokenizer and checks that it can do what is asked of it.
     pub(crate) fn new(op: &Tokenise, assets: &dyn Assets) -> Result<Self, ExecError> {
         let content = assets::content(assets, "tokenise", &op.tokenizer)?;
-        let wrong = |why: String| {
-            let why: String = why.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-            let why: String = why.chars().take(300).collect();
+        Self::load(op, &content).map_err(|why| {
             ExecError::Pipeline(format!("`tokenise` cannot use its tokenizer: {why}"))
+        })
+    }
+
+    /// As [`new`](Self::new), with the content of its tokenizer.json.
+    ///
+    /// # Errors
+    /// Why it cannot be used, in one line that does not name the file.
+    pub(crate) fn load(op: &Tokenise, content: &[u8]) -> Result<Self, String> {
+        let wrong = |why: String| -> String {
+            why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
         };
         // It is input of others: some of what it may say makes the library panic.
-        let read = catch_unwind(|| Tokenizer::from_bytes(&content));
-        let read = read.map_err(|_| wrong("it is no tokenizer.json".into()))?;
-        let mut tokenizer = read.map_err(|error| wrong(format!("it is none: {error}")))?;
+        let read = catch_unwind(|| Tokenizer::from_bytes(content));
+        let read = read.map_err(|_| "it is no tokenizer.json".to_owned())?;
+        let mut tokenizer =
+            read.map_err(|error| wrong(format!("it is no tokenizer.json: {error}")))?;
         if let ModelWrapper::BPE(bpe) = tokenizer.get_model()
             && bpe.dropout.is_some_and(|dropout| dropout > 0.0)
         {
-            return Err(wrong(
-                "it drops merges at random each time; set its `dropout` to null".into(),
-            ));
+            return Err("it drops merges at random each time; set its `dropout` to null".into());
         }
         let most = tokenizer.get_vocab(true).into_values().max().unwrap_or(0);
         if most > op.dtype.most() {
             let dtype = op.dtype.dtype();
-            return Err(wrong(format!("it has token {most}, which {dtype} cannot hold")));
+            return Err(format!("it has token {most}, which {dtype} cannot hold"));
         }
         let truncation = match op.max_length {
-            Some(max_length) => Some(truncation(&tokenizer, max_length as usize).map_err(wrong)?),
+            Some(max_length) => Some(truncation(&tokenizer, max_length as usize)?),
             None => None,
         };
         tokenizer.with_padding(None);
