@@ -345,6 +345,14 @@ pub struct UpArgs {
     /// Workers that may run at a time
     #[arg(long, default_value_t = 1000)]
     pub max_workers: u32,
+    /// Imitate an account whose functions together run so many invocations at a time: calls beyond it are
+    /// throttled (429), and no more workers are started than leave room for coordinator and scaler
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
+    pub account_concurrency: Option<u32>,
+    /// Of it, what is reserved for coordinator and scaler; 0: nothing, as on new accounts
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "account_concurrency",
+          value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub reserved_concurrency: u32,
     /// What a worker takes its memory to be, in MB; 1769 is one processor, and one split computed at a time
     #[arg(long, default_value_t = 1769, value_name = "MB",
           value_parser = clap::value_parser!(u32).range(512..=10_240))]

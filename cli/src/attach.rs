@@ -3,7 +3,7 @@
 use crate::{
     args::{Backend, ServiceArgs, TrainArgs},
     failure::Failure,
-    operators,
+    operators, up,
 };
 use gristmill_aws::{Aws, LocalService, Settings};
 use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of};
@@ -11,6 +11,8 @@ use gristmill_ports::{Coordinator, ObjectError, ObjectPath};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
 use std::{
+    fs::DirBuilder,
+    os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -141,8 +143,10 @@ impl Stack {
         };
         let dir = ready.as_ref().and_then(|ready| ready.get("state_dir")?.as_str());
         let Some(dir) = dir else {
-            // Its own line on standard error says why.
-            return Err(Failure::failed("the local service did not start"));
+            return Err(match serde_json::from_str(&line) {
+                Ok(up::Refusal { code, failed }) => Failure { code, message: failed },
+                Err(_) => Failure::failed("the local service did not start"),
+            });
         };
         let file = ServiceFile::of_state_dir(Path::new(dir)).map_err(Failure::failed)?;
         let own = OwnService { child, stdin, keep: place.keep, _lock: place.lock };
@@ -250,8 +254,9 @@ fn shared_place() -> Place {
         |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
     let Some(dir) = cache.map(|cache| cache.join("gristmill/service")) else { return none };
-    let lock =
-        std::fs::create_dir_all(&dir).and_then(|()| std::fs::File::create(dir.join("run.lock")));
+    // For its owner alone, as the service would make it.
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&dir);
+    let lock = made.and_then(|()| std::fs::File::create(dir.join("run.lock")));
     match lock {
         Ok(lock) if lock.try_lock().is_ok() => {
             Place { dir: Some(dir), keep: false, lock: Some(lock) }

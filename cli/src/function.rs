@@ -78,6 +78,7 @@ async fn scaler() -> Wired {
         table: Arc::new(aws.table(settings.table()?)),
         invoker: Arc::new(aws.invoker()),
         worker_function: settings.worker_function()?.to_owned(),
+        max_workers: settings.max_workers,
         metrics: Metrics::new("scaler", settings.ns.clone(), settings.metrics),
     };
     gristmill_scaler::serve(scaler).await

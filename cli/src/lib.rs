@@ -41,11 +41,16 @@ use std::{process::ExitCode, time::Duration};
 pub fn main_with(operators: Operators) -> ExitCode {
     operators::set(operators);
     gristmill_fetcher::return_large_buffers();
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(asked) => return explained(&asked),
+    };
     if let Command::Function { name } = &cli.command {
         return finish(function::run(name));
     }
-    gristmill_fetcher::log_to_stderr("error");
+    // Whoever runs a job is told what matters in words; the service's log is for who keeps a service.
+    let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
+    gristmill_fetcher::log_to_stderr(if keeps_service { "error" } else { "off" });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
@@ -70,6 +75,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Demo(args) => train::demo(args).await,
         Command::Run(args) => train::run(args).await,
+        Command::Up(args) if args.attended => up::tell_owner(up::run(args).await),
         Command::Up(args) => up::run(args).await,
         Command::Status(args) => status::status(args).await,
         Command::Stop(args) => status::stop(args).await,
@@ -84,9 +90,23 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
+/// What was asked for on the command line and is told without running anything: help, the version, or why
+/// it cannot be understood.
+fn explained(asked: &clap::Error) -> ExitCode {
+    let code = u8::try_from(asked.exit_code()).unwrap_or(2);
+    let printed = asked.print();
+    if !asked.use_stderr() {
+        output::note(printed);
+    }
+    match output::check() {
+        Ok(()) => ExitCode::from(code),
+        failed => finish(failed),
+    }
+}
+
 fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
     use gristmill_scenario::Outcome;
-    match gristmill_scenario::run(args, &mut std::io::stdout()).map_err(Failure::usage)? {
+    match gristmill_scenario::run(args, &mut output::Output).map_err(Failure::usage)? {
         Outcome::Held => Ok(()),
         // The table names those that do not hold.
         Outcome::Failed => Err(Failure { code: 1, message: String::new() }),
@@ -95,7 +115,7 @@ fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
 
 /// One line on standard error, and the exit code that says whose fault it was.
 fn finish(outcome: Result<(), Failure>) -> ExitCode {
-    match outcome {
+    match outcome.and_then(|()| output::check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {

@@ -109,8 +109,11 @@ pub async fn measured(
 ) -> Result<Report, Failure> {
     let started = Instant::now();
     let sink = args.sink.as_deref().map(sink::Sink::open).transpose()?;
+    args.report.as_deref().map(check_report).transpose()?;
     let stack = Stack::open(args).await?;
     let known_as = source.clone();
+    let service = stack.local.as_ref().map(|local| &local.admin);
+    let tell = |trouble: &str| eprintln!("waiting: {trouble}");
     let outcome = tokio::select! {
         outcome = train_on(&stack, args, prefix, authored, source, sink, started) => {
             outcome.map_err(|Failure { code, message }| Failure {
@@ -118,10 +121,23 @@ pub async fn measured(
                 message: known_as.in_words(&message),
             })
         }
+        why = gristmill_fetcher::give_up(service, tell) => Err(Failure::failed(why)),
         _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
     };
     stack.close().await;
     outcome
+}
+
+/// Whether a report may be written to `path`: it is too late to find out when training has ended.
+fn check_report(path: &Path) -> Result<(), Failure> {
+    let cannot =
+        |why: &str| Failure::usage(format!("--report {} cannot be written: {why}", path.display()));
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (path.is_dir(), dir.is_dir()) {
+        (true, _) => Err(cannot("it is a directory")),
+        (false, true) => Ok(()),
+        (false, false) => Err(cannot("its directory is not there")),
+    }
 }
 
 async fn train_on(

@@ -1,12 +1,18 @@
 //! `gristmill up`: stand-ins and functions as a service of their own.
 
-use crate::output::say;
-use crate::{args::UpArgs, failure::Failure};
+use crate::{
+    args::UpArgs,
+    failure::Failure,
+    output::{self, say},
+};
 use gristmill_aws::Settings;
 use gristmill_fetcher::ServiceFile;
 use gristmill_local::{Endpoints, FunctionConfig, Schedule, Service, ServiceConfig, UrlConfig};
+use rustix::fs::Mode;
+use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     num::NonZeroU32,
     path::{Path, PathBuf},
     time::Duration,
@@ -23,6 +29,8 @@ const UPKEEP_EVERY: Duration = Duration::from_secs(600);
 
 /// Starts the service, says so, and serves until it is told to end.
 pub async fn run(args: UpArgs) -> Result<(), Failure> {
+    // All that is kept is for its owner alone, whoever writes it.
+    rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let kept = StateDir::open(args.state_dir.as_deref())?;
     let mut config = ServiceConfig::new(kept.path());
     config.durable = args.state_dir.is_some() && !args.table_in_memory;
@@ -35,20 +43,63 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     config.schedules = vec![upkeep()];
     let executable = std::env::current_exe().map_err(Failure::failed)?;
     let region = config.region.clone();
-    let workers = (args.max_workers, args.worker_memory);
-    let service =
-        Service::start(config, |endpoints| functions(&executable, endpoints, &region, workers));
+    let room = Concurrency::of(&args)?;
+    config.account_concurrency = room.account;
+    let memory_mb = args.worker_memory;
+    let service = Service::start(config, |endpoints| {
+        functions(&executable, endpoints, &region, &room, memory_mb)
+    });
     let service = service.await.map_err(Failure::failed)?;
     let file = describe(&service, &region);
     let published = file.publish(kept.path()).map_err(Failure::failed)?;
     announce(&file, args.json, kept.path());
-    wait_for_end(args.attended).await;
+    // A service that nobody knows of serves nobody.
+    let known = output::check();
+    if known.is_ok() {
+        tokio::select! {
+            () = wait_for_end(args.attended) => {}
+            never = tell_trouble(&service), if !args.attended => match never {},
+        }
+    }
     // Clients must not find a service that is going away.
     for path in published {
         let _ = std::fs::remove_file(path);
     }
     service.shutdown().await;
-    Ok(())
+    known
+}
+
+/// Between two looks at what keeps the service from its work.
+const TROUBLE_LOOK: Duration = Duration::from_secs(1);
+
+/// Says on standard error when the service cannot go on, and when it can again.
+async fn tell_trouble(service: &Service) -> Infallible {
+    let mut told = false;
+    loop {
+        tokio::time::sleep(TROUBLE_LOOK).await;
+        match service.trouble() {
+            Some(trouble) if !told => eprintln!("gristmill: {trouble}"),
+            None if told => eprintln!("gristmill: there is room again: jobs go on"),
+            _ => {}
+        }
+        told = service.trouble().is_some();
+    }
+}
+
+/// What an attended service answers its owner when it could not serve.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: u8,
+    pub failed: String,
+}
+
+/// Leaves it to the owner of an attended service to say why that failed.
+pub fn tell_owner(outcome: Result<(), Failure>) -> Result<(), Failure> {
+    outcome.map_err(|Failure { code, message }| {
+        let refusal = Refusal { code, failed: message };
+        say!("{}", serde_json::json!(refusal));
+        Failure { code, message: String::new() }
+    })
 }
 
 /// The state directory; a temporary one is removed at the end.
@@ -76,6 +127,53 @@ impl StateDir {
     }
 }
 
+/// Places that workers leave to coordinator and scaler where nothing is reserved for these.
+const HEADROOM: u32 = 3;
+
+/// How many invocations may run at a time: of all functions, and reserved for one.
+#[derive(Debug, PartialEq, Eq)]
+struct Concurrency {
+    account: u32,
+    coordinator: Option<u32>,
+    worker: Option<u32>,
+    scaler: Option<u32>,
+    /// Most workers of a job, where the account is small.
+    max_workers: Option<NonZeroU32>,
+}
+
+impl Concurrency {
+    fn of(args: &UpArgs) -> Result<Self, Failure> {
+        let Some(account) = args.account_concurrency else {
+            // Calls beyond it are throttled and sent again; more processes would only contend.
+            let coordinator = 8;
+            return Ok(Self {
+                account: args.max_workers.saturating_add(coordinator + 1000),
+                coordinator: Some(coordinator),
+                worker: Some(args.max_workers),
+                scaler: None,
+                max_workers: None,
+            });
+        };
+        let reserved = args.reserved_concurrency;
+        if reserved == 1 || reserved >= account {
+            return Err(Failure::usage(format!(
+                "--reserved-concurrency {reserved}: coordinator and scaler take at least 2, and workers 1 of the {account} there are"
+            )));
+        }
+        let workers = match reserved {
+            0 => account.saturating_sub(HEADROOM),
+            reserved => account - reserved,
+        };
+        Ok(Self {
+            account,
+            coordinator: (reserved > 0).then(|| reserved - 1),
+            worker: None,
+            scaler: (reserved > 0).then_some(1),
+            max_workers: NonZeroU32::new(workers.min(args.max_workers)),
+        })
+    }
+}
+
 /// Room for what a laptop caches, in GiB, unless the environment says otherwise.
 const CACHE_GIB: u32 = 16;
 
@@ -83,7 +181,8 @@ fn functions(
     executable: &Path,
     endpoints: &Endpoints,
     region: &str,
-    (max_workers, worker_memory_mb): (u32, u32),
+    room: &Concurrency,
+    worker_memory_mb: u32,
 ) -> Vec<FunctionConfig> {
     let settings = Settings {
         ns: NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid")),
@@ -94,6 +193,7 @@ fn functions(
         scaler_function: Some(SCALER.into()),
         retention_days: None,
         cache_gib: NonZeroU32::new(CACHE_GIB),
+        max_workers: room.max_workers,
         // Nobody collects them here: the admin route has counters.
         metrics: false,
     };
@@ -116,17 +216,20 @@ fn functions(
         FunctionConfig {
             url: Some(UrlConfig::default()),
             timeout: Duration::from_secs(30),
-            // Calls beyond it are throttled and sent again; more processes would only contend.
-            reserved_concurrency: Some(8),
+            reserved_concurrency: room.coordinator,
             ..function(COORDINATOR)
         },
         FunctionConfig {
             on_failure: Some(COORDINATOR.to_owned()),
-            reserved_concurrency: Some(max_workers),
+            reserved_concurrency: room.worker,
             memory_mb: worker_memory_mb,
             ..function(WORKER)
         },
-        FunctionConfig { timeout: Duration::from_secs(60), ..function(SCALER) },
+        FunctionConfig {
+            timeout: Duration::from_secs(60),
+            reserved_concurrency: room.scaler,
+            ..function(SCALER)
+        },
     ]
 }
 

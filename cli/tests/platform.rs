@@ -6,7 +6,8 @@
 use anyhow::{Context, Result};
 use gristmill_local::{Endpoints, FunctionConfig, Mount, Service, ServiceConfig, UrlConfig};
 use gristmill_protocol::{VERSION, WorkerEvent};
-use gristmill_tests::{TestDir, read_sink, run_json};
+use gristmill_tests::{Background, TestDir, read_sink, run_json};
+use serde_json::Value;
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -169,6 +170,42 @@ async fn a_limit_below_the_workers_wanted_is_kept_to() -> Result<()> {
     assert_eq!(worker.concurrent_max, 1);
     assert!(worker.throttles > 0, "events had to wait: {worker:?}");
     platform.service.shutdown().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_ten_that_all_share_is_enough() -> Result<()> {
+    let ten = |config: &mut ServiceConfig| config.account_concurrency = 10;
+    let platform = Platform::start(|_| {}, ten).await?;
+    platform.train(10, &["--workers", "40"]).await?;
+    let stats = platform.service.host().stats();
+    let throttles: u64 = stats.functions.values().map(|function| function.throttles).sum();
+    assert!(throttles > 0, "nobody was throttled: {stats:?}");
+    platform.service.shutdown().await;
+    Ok(())
+}
+
+#[test]
+fn workers_leave_room_for_those_who_hand_out_work() -> Result<()> {
+    for (reserved, most) in [("0", 7), ("4", 6)] {
+        let dir = TestDir::new(GRISTMILL)?;
+        let up =
+            ["up", "--json", "--account-concurrency", "10", "--reserved-concurrency", reserved];
+        let mut up = Background::start(&mut dir.gristmill(&up))?;
+        let ready: Value = serde_json::from_str(&up.line()?)?;
+        let endpoint = ready["endpoint"].as_str().context("an endpoint")?;
+        let sink = dir.path("sink");
+        let images = IMAGES.to_string();
+        let run = ["demo", "--json", "--images", &images, "--epochs", "2", "--batch-size", "8"];
+        let more = ["--step-time", "0ms", "--workers", "40", "--endpoint", endpoint, "--sink"];
+        let report = run_json(dir.gristmill(&[run.as_slice(), &more].concat()).arg(&sink))?;
+        read_sink(&sink)?.assert_exact(2, IMAGES, 8);
+        let workers = report["epochs"][0]["workers_max"].as_u64().context("workers")?;
+        assert!(workers <= most, "{reserved} reserved: {workers} workers");
+        let doctor = ["doctor", "--endpoint", endpoint, "--workers", "40"];
+        let said = String::from_utf8(dir.gristmill(&doctor).output()?.stdout)?;
+        assert!(said.contains(&format!("room for {most} workers")), "{said}");
+    }
     Ok(())
 }
 

@@ -50,6 +50,11 @@ pub enum LocalError {
 
 impl LocalError {
     pub(crate) fn state(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
-        Self::State { path: path.into(), reason: reason.to_string() }
+        let mut reason = reason.to_string();
+        // Of the system, or of SQLite.
+        if reason.contains("(os error 28)") || reason.contains("disk is full") {
+            reason = "the disk is full: free some space".to_owned();
+        }
+        Self::State { path: path.into(), reason }
     }
 }

@@ -10,6 +10,7 @@ pub mod functions;
 mod http_server;
 mod ids;
 mod objects;
+mod room;
 pub mod service;
 mod sigv4;
 mod table;

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::functions::{AdminHooks, HostConfig, Schedule, lock};
+use crate::room::{self, Room};
 use crate::{
     Credentials, FunctionConfig, FunctionHost, LocalError, ObjectServer, ObjectStats, Serving,
     TableConfig, TableServer, TableStats, http_server,
@@ -120,6 +121,7 @@ pub struct Service {
     objects: Serving,
     stop_objects: DropGuard,
     kept: Arc<Mutex<Kept>>,
+    room: Arc<Room>,
 }
 
 /// What is written down for the next start.
@@ -186,6 +188,7 @@ impl Service {
         });
         let log_dir = dir.path().join("logs");
         let event_dir = config.durable.then(|| dir.path().join("events"));
+        let room = Arc::new(Room::new(dir.path()));
         let kept = Arc::new(Mutex::new(Kept { dir, saved }));
         let host = FunctionHost::start(HostConfig {
             region: config.region,
@@ -196,11 +199,12 @@ impl Service {
             idle_timeout: config.idle_timeout,
             freeze: config.freeze,
             schedules: config.schedules,
-            admin: hooks(discovery, &table, objects.server(), &kept),
+            admin: hooks(discovery, &table, objects.server(), &kept, &room),
             ..HostConfig::new(credentials.clone(), functions)
         })
         .await?;
-        Ok(Self { endpoints, credentials, host, table, objects, stop_objects, kept })
+        watch(&room);
+        Ok(Self { endpoints, credentials, host, table, objects, stop_objects, kept, room })
     }
 
     /// Where the services are.
@@ -231,6 +235,12 @@ impl Service {
     #[must_use]
     pub fn object_stats(&self) -> ObjectStats {
         self.objects.stats()
+    }
+
+    /// What keeps jobs from going on, and what to do about it: the disk under the state directory is full.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.room.trouble()
     }
 
     /// Offers a directory as a read-only bucket, now and after a restart; the last call for a name holds.
@@ -284,16 +294,34 @@ fn hooks(
     table: &TableServer,
     objects: &ObjectServer,
     kept: &Arc<Mutex<Kept>>,
+    room: &Arc<Room>,
 ) -> AdminHooks {
+    let room = Arc::clone(room);
     let table_stats = table.stats_reader();
     let (counted, mounted, kept) = (objects.clone(), objects.clone(), Arc::clone(kept));
     AdminHooks {
         service: Some(Arc::new(move || discovery.clone())),
         stats: Some(Arc::new(move || json!({"table": table_stats(), "objects": counted.stats()}))),
+        trouble: Some(Arc::new(move || room.trouble())),
         mount: Some(Arc::new(move |name, path| {
             mount(&mounted, &kept, name, path).map_err(|error| error.to_string())
         })),
     }
+}
+
+/// Looks at the disk now and then, as long as the service is there.
+fn watch(room: &Arc<Room>) {
+    let room = Arc::downgrade(room);
+    tokio::spawn(async move {
+        while let Some(room) = room.upgrade() {
+            // A disk may take its time.
+            let looked = tokio::task::spawn_blocking(move || room.look()).await;
+            if looked.is_err() {
+                return;
+            }
+            tokio::time::sleep(room::LOOK).await;
+        }
+    });
 }
 
 fn mount(

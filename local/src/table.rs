@@ -160,6 +160,7 @@ fn open(file: Option<&std::path::Path>) -> Result<Database, LocalError> {
             let path = file
                 .to_str()
                 .ok_or_else(|| LocalError::state(file, "the table's path must be valid UTF-8"))?;
+            private(file).map_err(|error| LocalError::state(file, error))?;
             Database::new(path)
         }
     };
@@ -167,6 +168,22 @@ fn open(file: Option<&std::path::Path>) -> Result<Database, LocalError> {
         Some(file) => LocalError::state(file, format!("cannot open the table: {error}")),
         None => LocalError::Table(error.to_string()),
     })
+}
+
+/// Makes the file, and has it and what SQLite keeps beside it readable by their owner only: SQLite gives what it
+/// makes the mode of the file.
+fn private(file: &std::path::Path) -> std::io::Result<()> {
+    use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+    std::fs::File::options().create(true).append(true).mode(0o600).open(file)?;
+    for end in ["", "-wal", "-shm", "-journal"] {
+        let mut path = file.as_os_str().to_owned();
+        path.push(end);
+        match std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn serve(listener: std::net::TcpListener, shared: Arc<Shared>, stop: CancellationToken) {
@@ -226,6 +243,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Reply {
     match result {
         Ok(body) => labelled(http_server::typed(StatusCode::OK, CONTENT_TYPE, body)),
         Err(error) => {
+            crate::room::note_table(&error.to_string());
             let status =
                 StatusCode::from_u16(error.status_code()).unwrap_or(StatusCode::BAD_REQUEST);
             labelled(http_server::typed(status, CONTENT_TYPE, error.to_json()))

@@ -215,6 +215,27 @@ async fn the_account_limit_spans_functions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_reserved_is_nobody_elses() {
+    let reserved = FunctionConfig { reserved_concurrency: Some(1), ..echo("one") };
+    let config = HostConfig {
+        account_concurrency: 2,
+        ..HostConfig::new(keys(), vec![reserved, echo("two"), echo("three")])
+    };
+    let host = FunctionHost::start(config).await.unwrap();
+    let client = client(&host);
+    send(&client, "two", json!({"sleep_ms": 600_000})).await.unwrap();
+    busy(&host, "two", 1).await;
+    assert!(invoke(&client, "three", json!({})).await.is_err(), "one place is not reserved");
+    invoke(&client, "one", json!({})).await.unwrap();
+    host.shutdown().await;
+
+    let reserved = FunctionConfig { reserved_concurrency: Some(3), ..echo("one") };
+    let config = HostConfig { account_concurrency: 2, ..HostConfig::new(keys(), vec![reserved]) };
+    let error = FunctionHost::start(config).await.unwrap_err().to_string();
+    assert!(error.contains("reserve 3"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn failed_and_expired_events_reach_the_failure_destination() {
     let record = tempfile::NamedTempFile::new().unwrap();
     let mut failures = echo("failures");
@@ -394,6 +415,7 @@ async fn function_urls_carry_text_and_bytes_and_check_signatures() {
 async fn admin_routes_count_kill_mount_and_discover() {
     let config = HostConfig {
         admin: AdminHooks {
+            trouble: None,
             service: Some(std::sync::Arc::new(|| json!({"service": "test"}))),
             stats: Some(std::sync::Arc::new(|| json!({"table": {"writes": 3}}))),
             mount: Some(std::sync::Arc::new(|name, path| match path.is_dir() {

@@ -205,6 +205,7 @@ impl Cloud {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
                 worker_function: WORKER.to_owned(),
+                max_workers: None,
                 metrics: Metrics::default(),
             };
             let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;

@@ -194,7 +194,9 @@ async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
             bucket: Some(&file.bucket),
             coordinator: Some(&coordinator),
         };
-        place.ask().await.store(&mut findings);
+        let (shared, quota) = tokio::join!(place.ask(), probes.quota());
+        shared.store(&mut findings);
+        findings.quota = Some(quota);
         findings.heard = probes.heard();
     }
     Ok(findings)

@@ -26,8 +26,8 @@ pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
     checks.extend([bucket(findings), permissions(findings)]);
     checks.extend([coordinator(findings), table(findings)]);
     checks.push(deployment::functions(findings));
+    checks.push(deployment::concurrency(findings, workers));
     if findings.backend == Some(Backend::Aws) {
-        checks.push(deployment::concurrency(findings, workers));
         checks.push(deployment::gateway(findings));
     }
     checks

@@ -11,7 +11,7 @@ use gristmill_protocol::{
     keys,
 };
 use serde::Serialize;
-use std::sync::Arc;
+use std::{num::NonZeroU32, sync::Arc};
 
 /// Workers of a job of which nothing is known yet: two give a first batch and a first measurement soon.
 const START_WORKERS: u32 = 2;
@@ -36,6 +36,8 @@ pub struct Scaler {
     pub invoker: Arc<dyn Invoker>,
     /// Name (and version) of the worker function: what jobs that begin now keep.
     pub worker_function: String,
+    /// Most workers of a job that the account has room for beside coordinator and scaler, if that is known.
+    pub max_workers: Option<NonZeroU32>,
     pub metrics: Metrics,
 }
 
@@ -70,6 +72,7 @@ impl Scaler {
         if event.v != VERSION {
             return Err(ScaleError::Version(event.v));
         }
+        let event = &self.within_account(event);
         let key =
             ItemKey { pk: keys::job_partition(&event.ns, &event.job), sk: keys::SCALE.into() };
         let mut item = self.table.read(std::slice::from_ref(&key)).await?.pop().flatten();
@@ -108,6 +111,13 @@ impl Scaler {
             }
         }
         Ok(Scaled::default())
+    }
+
+    /// No more workers than leave the account room for those who hand them work: a worker whose calls are
+    /// throttled holds a place and does nothing.
+    fn within_account(&self, event: &ScalerEvent) -> ScalerEvent {
+        let most = self.max_workers.map_or(u32::MAX, NonZeroU32::get);
+        ScalerEvent { wanted: event.wanted.min(most), ..event.clone() }
     }
 
     /// Notes for the next decision that the platform refused workers. Best effort: another writer's word
@@ -328,7 +338,9 @@ mod tests {
         let table = Arc::new(MemoryTable::default());
         let worker_function = "worker".to_owned();
         let metrics = Metrics::default();
-        (Scaler { table, invoker: invoker.clone(), worker_function, metrics }, invoker)
+        let scaler =
+            Scaler { table, invoker: invoker.clone(), worker_function, max_workers: None, metrics };
+        (scaler, invoker)
     }
 
     fn scaled(invoked: u32, outstanding: u32) -> Scaled {
@@ -342,6 +354,14 @@ mod tests {
         assert_eq!(scaler.handle(&event(10, &[], 1_000)).await.unwrap(), scaled(0, 3));
         let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
         assert_eq!(numbers, [0, 1, 2]);
+    }
+
+    #[tokio::test]
+    async fn workers_leave_the_account_room_for_the_control_plane() {
+        let (scaler, _) = scaler();
+        let scaler = Scaler { max_workers: NonZeroU32::new(7), ..scaler };
+        let wanted = ScalerEvent { wanted: 40, ..event(100, &[], 1_000) };
+        assert_eq!(scaler.handle(&wanted).await.unwrap(), scaled(7, 7));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `GET /gristmill/service` | no | where the services are: nothing secret |
 //! | `GET /gristmill/stats` | yes | every counter |
+//! | `GET /gristmill/trouble` | yes | `{"trouble"}`: what keeps jobs from going on here, or null |
 //! | `POST /gristmill/kill` | yes | `{"function", "pid"?}`: kills that or one random busy environment |
 //! | `POST /gristmill/mounts` | yes | `{"name", "path"}`: offers a directory as a read-only bucket |
 
@@ -25,6 +26,9 @@ use crate::ids;
 /// A source of JSON.
 pub type JsonSource = Arc<dyn Fn() -> Value + Send + Sync>;
 
+/// What keeps the service from its work, if anything does.
+pub type TroubleSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// Offers a directory under a name; the error says why not.
 pub type Mounter = Arc<dyn Fn(&str, &Path) -> Result<(), String> + Send + Sync>;
 
@@ -35,8 +39,16 @@ pub struct AdminHooks {
     pub service: Option<JsonSource>,
     /// Members added to `GET /gristmill/stats`, an object.
     pub stats: Option<JsonSource>,
+    /// The answer to `GET /gristmill/trouble`, and to calls that failed meanwhile.
+    pub trouble: Option<TroubleSource>,
     /// Does `POST /gristmill/mounts`.
     pub mount: Option<Mounter>,
+}
+
+impl AdminHooks {
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.as_ref().and_then(|source| source())
+    }
 }
 
 impl fmt::Debug for AdminHooks {
@@ -44,6 +56,7 @@ impl fmt::Debug for AdminHooks {
         f.debug_struct("AdminHooks")
             .field("service", &self.service.is_some())
             .field("stats", &self.stats.is_some())
+            .field("trouble", &self.trouble.is_some())
             .field("mount", &self.mount.is_some())
             .finish()
     }
@@ -74,6 +87,10 @@ pub(crate) fn open_route(host: &Host, parts: &Parts) -> Option<Reply> {
 pub(crate) fn signed_route(host: &Arc<Host>, parts: &Parts, body: &[u8]) -> Option<Reply> {
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, "/gristmill/stats") => Some(stats(host)),
+        (&Method::GET, "/gristmill/trouble") => {
+            let answer = json!({ "trouble": host.admin.trouble() });
+            Some(http_server::json(StatusCode::OK, answer.to_string()))
+        }
         (&Method::POST, "/gristmill/kill") => {
             Some(with_request(body, |request| kill(host, &request)))
         }

@@ -145,9 +145,21 @@ impl HostConfig {
         }
     }
 
+    /// Of the account's concurrency, what functions have reserved for themselves.
+    pub(super) fn reserved(&self) -> u32 {
+        let reserved = self.functions.iter().filter_map(|function| function.reserved_concurrency);
+        reserved.fold(0, u32::saturating_add)
+    }
+
     /// # Errors
     /// [`LocalError::Config`] naming the first thing that cannot work.
     pub(super) fn validate(&self) -> Result<(), LocalError> {
+        let (reserved, account) = (self.reserved(), self.account_concurrency);
+        if reserved > account {
+            return Err(LocalError::Config(format!(
+                "functions reserve {reserved} of the account's concurrency, which is {account}"
+            )));
+        }
         let known = |name: &str| self.functions.iter().filter(|f| f.name == name).count();
         for function in &self.functions {
             let name = &function.name;

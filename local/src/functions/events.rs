@@ -16,7 +16,7 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use super::environment::Invocation;
-use super::function::{Failure, Function, Outcome};
+use super::function::{Failure, Function, Outcome, Throttle};
 use super::host::Host;
 use super::journal::Entry;
 use super::lock;
@@ -40,8 +40,8 @@ pub(crate) struct Event {
     due: Instant,
     /// How often it was run.
     attempts: u32,
-    /// Whether its throttling was counted.
-    throttled: bool,
+    /// How often it was throttled.
+    throttled: u32,
     /// Failures of an event that itself reports a failure end there: two functions that name each other as
     /// destination must not go on for ever.
     reports_failure: bool,
@@ -55,7 +55,7 @@ impl Event {
             accepted: now,
             due: now,
             attempts: 0,
-            throttled: false,
+            throttled: 0,
             reports_failure: false,
         }
     }
@@ -181,10 +181,16 @@ async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
                     }
                 });
             }
-            Err(_) => {
-                if !event.throttled {
-                    event.throttled = true;
+            Err(throttle) => {
+                if event.throttled == 0 {
                     bump(&function.counters.throttles);
+                }
+                event.throttled += 1;
+                if throttle == Throttle::Account {
+                    // Callers that wait for an answer come first.
+                    event.due = (Instant::now() + delay(event.throttled)).min(expires);
+                    queue.push_front(event);
+                    continue;
                 }
                 queue.push_front(event);
                 tokio::select! {
@@ -194,6 +200,11 @@ async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
             }
         }
     }
+}
+
+/// How long an event of an account that is full waits: a second, then twice as long each time, as on Lambda.
+fn delay(throttled: u32) -> Duration {
+    Duration::from_secs(1) * 2u32.pow(throttled.saturating_sub(1).min(4))
 }
 
 fn failed(host: &Arc<Host>, function: &Function, mut event: Event, failure: &Failure) {

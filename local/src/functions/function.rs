@@ -81,6 +81,9 @@ pub(crate) struct Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         self.function.running.fetch_sub(1, Relaxed);
+        if self.function.config.reserved_concurrency.is_none() {
+            self.host.unreserved.fetch_sub(1, Relaxed);
+        }
         self.host.running.fetch_sub(1, Relaxed);
         self.host.freed.notify_waiters();
     }
@@ -125,16 +128,21 @@ impl Function {
 
     /// Takes a place among the running invocations.
     pub(crate) fn admit(self: &Arc<Self>, host: &Arc<Host>) -> Result<Permit, Throttle> {
-        let limit = self.config.reserved_concurrency.unwrap_or(u32::MAX);
+        let reserved = self.config.reserved_concurrency;
+        let limit = reserved.unwrap_or(u32::MAX);
         let below = |limit: u32| move |n: u32| (n < limit).then_some(n + 1);
         let before = self
             .running
             .fetch_update(Relaxed, Relaxed, below(limit))
             .map_err(|_| Throttle::Function)?;
-        if host.running.fetch_update(Relaxed, Relaxed, below(host.concurrency_limit)).is_err() {
+        // What is reserved is nobody else's, and what is not is shared.
+        if reserved.is_none()
+            && host.unreserved.fetch_update(Relaxed, Relaxed, below(host.unreserved_limit)).is_err()
+        {
             self.running.fetch_sub(1, Relaxed);
             return Err(Throttle::Account);
         }
+        host.running.fetch_add(1, Relaxed);
         self.counters.concurrent_max.fetch_max(u64::from(before) + 1, Relaxed);
         Ok(Permit { host: Arc::clone(host), function: Arc::clone(self) })
     }
@@ -320,6 +328,8 @@ impl Function {
         let settings = &host.settings;
         command
             .env("TZ", ":UTC")
+            // What they print goes to a file.
+            .env("NO_COLOR", "1")
             .env("AWS_REGION", &settings.region)
             .env("AWS_DEFAULT_REGION", &settings.region)
             .env("AWS_ACCESS_KEY_ID", &settings.credentials.access_key_id)

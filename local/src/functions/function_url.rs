@@ -70,6 +70,11 @@ pub(crate) async fn answer(
         Some(Outcome::Failed(_)) => refusal(StatusCode::BAD_GATEWAY, "Internal Server Error"),
         None => refusal(StatusCode::SERVICE_UNAVAILABLE, "the host is stopping"),
     };
+    // What failed has its cause here, and not in the function.
+    let reply = match host.admin.trouble().filter(|_| reply.status().is_server_error()) {
+        Some(trouble) => refusal(StatusCode::INSUFFICIENT_STORAGE, &trouble),
+        None => reply,
+    };
     with_header(reply, "x-amzn-requestid", &id)
 }
 

@@ -40,7 +40,11 @@ pub(crate) struct Host {
     /// Where environments ask for work.
     pub runtime_api: SocketAddr,
     pub concurrency_limit: u32,
+    /// Of it, what no function has reserved.
+    pub unreserved_limit: u32,
     pub running: AtomicU32,
+    /// Of these, invocations of functions that reserve nothing.
+    pub unreserved: AtomicU32,
     /// Told whenever an invocation ends.
     pub freed: Notify,
     pub stop: CancellationToken,

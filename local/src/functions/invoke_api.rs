@@ -24,6 +24,7 @@ pub(crate) const MAX_SYNC_BYTES: usize = 6 * 1024 * 1024;
 const MAX_ASYNC_BYTES: usize = 1024 * 1024;
 
 const PREFIX: &str = "/2015-03-31/functions/";
+const ACCOUNT_SETTINGS: &str = "/2016-08-19/account-settings";
 
 pub(crate) async fn answer(host: Arc<Host>, request: Request<Incoming>) -> Reply {
     let (parts, body) = request.into_parts();
@@ -45,6 +46,9 @@ pub(crate) async fn answer(host: Arc<Host>, request: Request<Incoming>) -> Reply
     if let Err(refused) = host.verifier.verify(&parts, &body, SystemTime::now()) {
         return error(StatusCode::FORBIDDEN, refused.code(), &refused.to_string());
     }
+    if parts.method == Method::GET && parts.uri.path() == ACCOUNT_SETTINGS {
+        return account_settings(&host);
+    }
     match parts.uri.path().strip_prefix(PREFIX) {
         Some(rest) => match (rest.strip_suffix("/invocations"), &parts.method) {
             (Some(name), &Method::POST) => invoke(&host, &parts, name, body).await,
@@ -52,6 +56,15 @@ pub(crate) async fn answer(host: Arc<Host>, request: Request<Incoming>) -> Reply
         },
         None => admin::signed_route(&host, &parts, &body).unwrap_or_else(|| no_route(&parts)),
     }
+}
+
+/// GetAccountSettings, as far as it tells of concurrency.
+fn account_settings(host: &Host) -> Reply {
+    let limit = serde_json::json!({
+        "ConcurrentExecutions": host.concurrency_limit,
+        "UnreservedConcurrentExecutions": host.unreserved_limit,
+    });
+    http_server::json(StatusCode::OK, serde_json::json!({ "AccountLimit": limit }).to_string())
 }
 
 fn no_route(parts: &Parts) -> Reply {

@@ -54,7 +54,13 @@ impl Journal {
             reports_failure,
         };
         let text = serde_json::to_vec(&entry)?;
-        File::options().create_new(true).write(true).mode(0o600).open(path)?.write_all(&text)
+        let new = File::options().create_new(true).write(true).mode(0o600).open(&path);
+        let written = new.and_then(|mut file| file.write_all(&text));
+        written.inspect_err(|error| {
+            crate::room::note(error);
+            // Nobody was told that the event is accepted.
+            let _ = std::fs::remove_file(&path);
+        })
     }
 
     /// The event has ended.

@@ -33,7 +33,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use admin::{AdminHooks, JsonSource, Mounter};
+pub use admin::{AdminHooks, JsonSource, Mounter, TroubleSource};
 pub use config::{FunctionConfig, HostConfig, Schedule, UrlAuth, UrlConfig};
 pub use stats::{EnvironmentInfo, FunctionStats, HostStats};
 
@@ -268,6 +268,7 @@ fn build(
     runtime_api: SocketAddr,
 ) -> Result<Host, LocalError> {
     let verifier = Verifier::new(&config.credentials, &config.region, "lambda");
+    let reserved = config.reserved();
     let mut functions = BTreeMap::new();
     for function in config.functions {
         let name = function.name.clone();
@@ -291,7 +292,9 @@ fn build(
         admin: config.admin,
         runtime_api,
         concurrency_limit: config.account_concurrency,
+        unreserved_limit: config.account_concurrency.saturating_sub(reserved),
         running: AtomicU32::new(0),
+        unreserved: AtomicU32::new(0),
         freed: Notify::new(),
         stop: CancellationToken::new(),
         tasks: TaskTracker::new(),

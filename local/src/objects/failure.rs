@@ -6,6 +6,7 @@ use s3s::{S3Error, S3ErrorCode};
 
 /// An answer that says what could not be done, to what, and why. All but the client's own mistakes are 5xx.
 pub(super) fn io_failure(action: &str, what: &str, error: &io::Error) -> S3Error {
+    crate::room::note(error);
     let (code, advice) = match error.kind() {
         ErrorKind::InvalidFilename => (S3ErrorCode::KeyTooLongError, ""),
         ErrorKind::PermissionDenied => (S3ErrorCode::AccessDenied, ""),

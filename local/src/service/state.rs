@@ -2,7 +2,7 @@
 
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -42,6 +42,7 @@ impl StateDir {
         };
         DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed(path))?;
         let path = path.canonicalize().map_err(failed(path))?;
+        keep_private(&path).map_err(failed(&path))?;
         let lock_path = path.join("service.lock");
         let lock = File::options()
             .create(true)
@@ -86,6 +87,18 @@ impl StateDir {
         out.write_all(&text).and_then(|()| out.sync_all()).map_err(failed)?;
         std::fs::rename(&new, &file).map_err(failed)
     }
+}
+
+/// Takes from others what they may see of a directory that is, or becomes, a service's. One that holds something
+/// else stays as its owner made it: files of the service are private by themselves.
+fn keep_private(dir: &Path) -> std::io::Result<()> {
+    let ours = dir.join("service.lock").exists() || std::fs::read_dir(dir)?.next().is_none();
+    let about = std::fs::metadata(dir)?;
+    let mine = about.uid() == rustix::process::geteuid().as_raw();
+    if ours && mine && about.permissions().mode() & 0o077 != 0 {
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<Saved>, LocalError> {

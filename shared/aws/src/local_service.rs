@@ -60,6 +60,12 @@ impl LocalService {
         self.send(Method::GET, "/gristmill/stats", None).await
     }
 
+    /// What keeps jobs from going on at the service, in words for its user, if anything does.
+    pub async fn trouble(&self) -> Result<Option<String>, CallError> {
+        let answer = self.send(Method::GET, "/gristmill/trouble", None).await?;
+        Ok(answer.get("trouble").and_then(Value::as_str).map(str::to_owned))
+    }
+
     /// Kills one environment of `function` that is at work, as a crash would.
     pub async fn kill(&self, function: &str) -> Result<Value, CallError> {
         let body = json!({ "function": function });

@@ -26,8 +26,8 @@ use std::{collections::BTreeMap, error::Error, time::Duration};
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
 /// A metadata service that is there answers in milliseconds.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
-/// Tag that no object has.
-const NO_SUCH_TAG: &str = "\"gristmill-doctor\"";
+/// A sum that nothing has which is put, in base64.
+const WRONG_MD5: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
 
 /// Codes that blame the keys or the signature, not what is asked for.
 const KEYS_REFUSED: [&str; 10] = [
@@ -226,24 +226,28 @@ impl Probes {
         }
     }
 
-    /// A put on condition that an object is there which is not: permission is decided before the
-    /// condition, and nothing is put.
+    /// A put whose sum is wrong: permission is decided before the bytes are looked at, and nothing is put.
+    /// Written once, as the bucket's policy asks.
     async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
         let key = keys::index(ns, Fingerprint([0; 32]), "probe");
-        let put = self.s3.put_object().bucket(bucket).key(&key).if_match(NO_SUCH_TAG);
-        let asked = put.body(ByteStream::from_static(b"")).send().await;
+        let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
+        let asked = put.content_md5(WRONG_MD5).body(ByteStream::from_static(b"")).send().await;
         let place = format!("s3://{bucket}/{key}");
         match asked {
             Ok(_) => {
-                // Whoever answers knows no conditions.
+                // Whoever answers checks no sums.
                 let undone = self.s3.delete_object().bucket(bucket).key(&key).send().await;
                 undone.map_err(|error| self.trouble("s3", "DeleteObject", &place, &error))?;
                 Ok(())
             }
             Err(error) => {
                 let status = error.raw_response().map(|answer| answer.status().as_u16());
+                let code = error.as_service_error().and_then(|error| error.code());
+                let is_the_sum =
+                    code.is_some_and(|code| matches!(code, "BadDigest" | "InvalidDigest"));
                 match (status, self.trouble("s3", "PutObject", &place, &error)) {
-                    (Some(404 | 412), _) => Ok(()),
+                    (Some(412), _) => Ok(()),
+                    _ if is_the_sum => Ok(()),
                     (_, trouble) => Err(trouble),
                 }
             }

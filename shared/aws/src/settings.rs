@@ -11,6 +11,7 @@ const WORKER_FUNCTION: &str = "GRISTMILL_WORKER_FUNCTION";
 const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
 const RETENTION_DAYS: &str = "GRISTMILL_RETENTION_DAYS";
 const CACHE_GIB: &str = "GRISTMILL_CACHE_GIB";
+const MAX_WORKERS: &str = "GRISTMILL_MAX_WORKERS";
 const METRICS: &str = "GRISTMILL_METRICS";
 /// The one format there is: CloudWatch's embedded metric format.
 const EMF: &str = "emf";
@@ -48,6 +49,8 @@ pub struct Settings {
     pub retention_days: Option<NonZeroU32>,
     /// GiB that may be cached; absent: the coordinator's default.
     pub cache_gib: Option<NonZeroU32>,
+    /// Most workers of a job that the account has room for beside coordinator and scaler; absent: not known.
+    pub max_workers: Option<NonZeroU32>,
     /// Functions print metrics; somebody collects them.
     pub metrics: bool,
 }
@@ -70,6 +73,11 @@ impl Settings {
                 "name a number of days, at least 1",
             )?,
             cache_gib: whole(CACHE_GIB, get(CACHE_GIB), "name a number of GiB, at least 1")?,
+            max_workers: match get(MAX_WORKERS).as_deref() {
+                // A parameter that is not set.
+                Some("0") => None,
+                _ => whole(MAX_WORKERS, get(MAX_WORKERS), "name a number of workers")?,
+            },
             metrics: match get(METRICS).as_deref() {
                 None => false,
                 Some(EMF) => true,
@@ -91,6 +99,7 @@ impl Settings {
             (SCALER_FUNCTION, &self.scaler_function),
             (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
             (CACHE_GIB, &self.cache_gib.map(|gib| gib.to_string())),
+            (MAX_WORKERS, &self.max_workers.map(|workers| workers.to_string())),
             (METRICS, &self.metrics.then(|| EMF.to_owned())),
         ];
         let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));
@@ -155,7 +164,7 @@ mod tests {
         let lookup = |name: &str| (name != SCALER_FUNCTION).then(|| name.to_lowercase());
         let lookup = |name: &str| match name {
             NAMESPACE => Some("team-a".to_owned()),
-            RETENTION_DAYS | CACHE_GIB => Some("30".to_owned()),
+            RETENTION_DAYS | CACHE_GIB | MAX_WORKERS => Some("30".to_owned()),
             METRICS => Some(EMF.to_owned()),
             name => lookup(name),
         };
@@ -165,6 +174,16 @@ mod tests {
             variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.clone())
         });
         assert_eq!(again, Ok(settings));
+    }
+
+    #[test]
+    fn no_most_workers_are_said_with_a_zero() {
+        let lookup = |value: &'static str| {
+            Settings::from_lookup(move |name| (name == MAX_WORKERS).then(|| value.to_owned()))
+        };
+        assert_eq!(lookup("0").unwrap().max_workers, None);
+        assert_eq!(lookup("7").unwrap().max_workers, NonZeroU32::new(7));
+        assert!(lookup("many").unwrap_err().to_string().contains(MAX_WORKERS));
     }
 
     #[test]

@@ -115,6 +115,9 @@ fn local_functions(findings: &Findings) -> Check {
     ok(NAME, names.join(", "))
 }
 
+/// Places that workers leave to coordinator and scaler where nothing is reserved.
+const HEADROOM: u32 = 3;
+
 /// Whether as many workers may run as are going to be asked for.
 pub fn concurrency(findings: &Findings, workers: u32) -> Check {
     const NAME: &str = "concurrency";
@@ -123,9 +126,27 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         _ => None,
     };
     let room = match (reserved, &findings.quota) {
+        (Some(reserved), Some(Ok(Quota { limit, unreserved }))) => Ok((
+            reserved,
+            format!(
+                "the account runs {limit} at a time, {} of them reserved: {reserved} for the worker",
+                limit.saturating_sub(*unreserved)
+            ),
+        )),
         (Some(reserved), _) => Ok((reserved, format!("{reserved} reserved for the worker"))),
         (None, Some(Ok(Quota { limit, unreserved }))) => {
-            Ok((*unreserved, format!("{unreserved} of the account's {limit} not reserved")))
+            let taken = limit.saturating_sub(*unreserved);
+            // What is reserved may be the coordinator's and the scaler's, or of others.
+            let room = match taken {
+                0 => unreserved.saturating_sub(HEADROOM),
+                _ => *unreserved,
+            };
+            Ok((
+                room,
+                format!(
+                    "the account runs {limit} at a time, {taken} of them reserved: room for {room} workers"
+                ),
+            ))
         }
         (None, Some(Err(trouble))) => Err(trouble),
         (None, None) => return skip(NAME, not_asked(findings)),

@@ -55,7 +55,7 @@ async fn rights_are_found_out_without_leaving_anything() {
     let answer = |_, asked: &crate::testing::Asked| match asked.method.as_str() {
         "GET" => Answer::status(200, "<ListBucketResult></ListBucketResult>"),
         "HEAD" => Answer::status(404, ""),
-        _ => Answer::status(412, "<Error><Code>PreconditionFailed</Code></Error>"),
+        _ => Answer::status(400, "<Error><Code>BadDigest</Code></Error>"),
     };
     let ns: Namespace = "default".parse().unwrap();
     let (rights, server) = asked(answer, async |p| p.bucket_rights("b", &ns).await).await;
@@ -63,7 +63,8 @@ async fn rights_are_found_out_without_leaving_anything() {
     assert_eq!(rights, all);
     let asked = server.asked();
     let put = asked.iter().find(|asked| asked.method == "PUT").unwrap();
-    assert_eq!(put.header("if-match"), NO_SUCH_TAG);
+    assert_eq!(put.header("if-none-match"), "*");
+    assert_eq!(put.header("content-md5"), WRONG_MD5);
     assert!(put.target.contains("/t/default/index/"), "where a trainer may: {}", put.target);
 
     let (rights, _) = asked_of_one_who_may_nothing(async |p| p.bucket_rights("b", &ns).await).await;
@@ -78,7 +79,7 @@ async fn asked_of_one_who_may_nothing<T>(ask: impl AsyncFnOnce(&Probes) -> T) ->
 }
 
 #[tokio::test]
-async fn a_put_that_no_condition_held_back_is_undone() {
+async fn a_put_that_no_sum_held_back_is_undone() {
     let answer = |_, _: &_| Answer::status(200, "");
     let ns: Namespace = "default".parse().unwrap();
     let (_, server) = asked(answer, async |p| p.may_put_indices("b", &ns).await).await;

@@ -1,0 +1,164 @@
+//! Whether there is room on the disk under the state directory.
+//!
+//! Whoever fails to write says so with [`note`]; the service looks twice a second whether writing works again. Clients
+//! ask the service, so that a full disk has one name wherever it is met.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::functions::lock;
+
+/// Between two looks at the disk.
+pub(crate) const LOOK: Duration = Duration::from_millis(500);
+
+/// Below so many free bytes it is tried whether anything can be written.
+const SCARCE_BYTES: u64 = 1 << 20;
+const PROBE_BYTES: usize = 64 << 10;
+
+/// So much more than when writing failed is room again.
+const RELIEF_BYTES: u64 = 1 << 20;
+
+/// Without another failed write for so long there is room again.
+const QUIET: Duration = Duration::from_secs(15);
+
+/// Writes of this process that failed for lack of room.
+static FAILED: AtomicU64 = AtomicU64::new(0);
+
+/// Remembers that a write failed, if it was for lack of room.
+pub(crate) fn note(error: &io::Error) {
+    if is_lack_of_room(error) {
+        FAILED.fetch_add(1, Relaxed);
+    }
+}
+
+/// As [`note`], of the embedded table, whose errors are text.
+pub(crate) fn note_table(error: &str) {
+    if error.contains("disk is full") || error.contains("disk I/O error") {
+        FAILED.fetch_add(1, Relaxed);
+    }
+}
+
+pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
+    use ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+}
+
+/// The room under one directory.
+#[derive(Debug)]
+pub(crate) struct Room {
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Of [`FAILED`], what was looked at.
+    failed: u64,
+    full: Option<Full>,
+}
+
+/// It was full at the last look.
+#[derive(Debug, Clone, Copy)]
+struct Full {
+    last_failure: Instant,
+    free_then: u64,
+    free_now: u64,
+}
+
+impl Room {
+    pub(crate) fn new(dir: &Path) -> Self {
+        let state = State { failed: FAILED.load(Relaxed), full: None };
+        Self { dir: dir.to_owned(), state: Mutex::new(state) }
+    }
+
+    /// Looks at the disk; it may block.
+    pub(crate) fn look(&self) {
+        let Some(free) = free_bytes(&self.dir) else { return };
+        let failed = FAILED.load(Relaxed);
+        let known = lock(&self.state).full;
+        let no_room = free < SCARCE_BYTES || known.is_some();
+        let no_room = no_room && probe(&self.dir).is_err_and(|error| is_lack_of_room(&error));
+        let mut state = lock(&self.state);
+        let failure = no_room || failed != state.failed;
+        state.failed = failed;
+        let now = Instant::now();
+        state.full = match (failure, known) {
+            (true, _) => Some(Full { last_failure: now, free_then: free, free_now: free }),
+            (false, Some(full)) if !is_over(&full, free, now) => {
+                Some(Full { free_now: free, ..full })
+            }
+            _ => None,
+        };
+    }
+
+    /// What is the matter, and what to do; nothing while there is room.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let full = lock(&self.state).full?;
+        Some(format!(
+            "the disk under {} is full ({} bytes free): free some, the job goes on by itself",
+            self.dir.display(),
+            full.free_now
+        ))
+    }
+}
+
+fn is_over(full: &Full, free: u64, now: Instant) -> bool {
+    free >= full.free_then.saturating_add(RELIEF_BYTES)
+        || now.saturating_duration_since(full.last_failure) >= QUIET
+}
+
+/// What the owner of this process may still write.
+fn free_bytes(dir: &Path) -> Option<u64> {
+    let disk = rustix::fs::statvfs(dir).ok()?;
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    Some(blocks.saturating_mul(disk.f_frsize))
+}
+
+fn probe(dir: &Path) -> io::Result<()> {
+    let path = dir.join("room.probe");
+    let written = fs::write(&path, [0; PROBE_BYTES]);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => written.and(Err(error)),
+        _ => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_write_is_trouble_until_there_is_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = Room::new(dir.path());
+        room.look();
+        assert_eq!(room.trouble(), None);
+        note(&io::Error::from(ErrorKind::NotFound));
+        room.look();
+        assert_eq!(room.trouble(), None);
+        note(&io::Error::from(ErrorKind::StorageFull));
+        room.look();
+        let trouble = room.trouble().unwrap();
+        assert!(
+            trouble.starts_with(&format!("the disk under {}", dir.path().display())),
+            "{trouble}"
+        );
+        assert!(trouble.contains("bytes free"), "{trouble}");
+        let full = lock(&room.state).full.unwrap();
+        assert!(!is_over(&full, full.free_then, full.last_failure));
+        assert!(is_over(&full, full.free_then + RELIEF_BYTES, full.last_failure));
+        assert!(is_over(&full, full.free_then, full.last_failure + QUIET));
+        assert!(!dir.path().join("room.probe").exists());
+    }
+
+    #[test]
+    fn the_table_says_it_in_words() {
+        let before = FAILED.load(Relaxed);
+        note_table("internal error: database or disk is full");
+        assert!(FAILED.load(Relaxed) > before);
+    }
+}
