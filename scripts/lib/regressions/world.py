@@ -38,6 +38,7 @@ class Program:
         )
         # (seconds since the start, "out" or "err", line)
         self.said, self.rss_kib, self.lock = [], 0, threading.Lock()
+        self.ended = None
         pipes = [("out", self.child.stdout), ("err", self.child.stderr)]
         self.readers = [threading.Thread(target=self._read, args=pipe, daemon=True) for pipe in pipes if pipe[1]]
         for reader in self.readers:
@@ -82,6 +83,7 @@ class Program:
                 said = (self.lines() or ["nothing"])[-1]
                 raise Failed(f"{self.name} did not end within {seconds} s; it said last: {said}")
             time.sleep(0.02)
+        self.ended = time.monotonic()
         for reader in self.readers:
             reader.join(5)
         return self.child.returncode
@@ -167,17 +169,18 @@ class World:
         program.wait(seconds)
         return program
 
-    def up(self, *arguments, state="state", seconds=30):
+    def up(self, *arguments, state="state", seconds=30, **options):
         """A service on the folder `state`, once it is ready."""
-        program = self.start(self.gristmill, "up", "--json", "--state-dir", state, *arguments)
+        program = self.start(self.gristmill, "up", "--json", "--state-dir", state, *arguments, **options)
         program.wait_for('"endpoint"', seconds)
         return program
 
-    def fetcher(self, job, *arguments, state="state", socket=None):
+    def fetcher(self, job, *arguments, state="state", socket=None, **options):
         """`gristmill-fetcher` for `job`, serving `socket` (default: JOB.sock)."""
         socket = socket or f"{job}.sock"
         return self.start(
             self.fetcher_program, "--state-dir", state, "--job", job, "--socket", socket, *arguments,
+            **options,
         )
 
     def train(self, job, *arguments, seconds=60):
