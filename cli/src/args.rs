@@ -56,7 +56,7 @@ pub enum Command {
 )]
 pub struct DemoArgs {
     /// Images to generate, unless --data names a dataset
-    #[arg(long, default_value_t = 2000)]
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub images: u64,
     /// Pipeline file to run instead of the ResNet pipeline
     #[arg(long)]
@@ -343,7 +343,7 @@ pub struct UpArgs {
     #[arg(long, default_value_t = 0)]
     pub port: u16,
     /// Workers that may run at a time
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: u32,
     /// Imitate an account whose functions together run so many invocations at a time: calls beyond it are
     /// throttled (429), and no more workers are started than leave room for coordinator and scaler
@@ -473,7 +473,7 @@ pub struct PlanArgs {
     #[arg(long, value_parser = parse_duration)]
     pub step_time: Duration,
     /// Price of the trainer's host, which waits if data does not come
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = parse_amount)]
     pub accelerator_usd_per_hour: Option<f64>,
     /// Dataset to profile: files of this machine by directory, file or glob [default: the pipeline's]
     #[arg(long)]
@@ -494,16 +494,16 @@ pub struct PlanArgs {
     #[arg(long, default_value_t = 1769, value_name = "MB", value_parser = clap::value_parser!(u32).range(128..=10_240))]
     pub memory_mb: u32,
     /// Processor time of a function for one second of this machine's
-    #[arg(long, default_value_t = 1.0, value_name = "RATIO")]
+    #[arg(long, default_value_t = 1.0, value_name = "RATIO", value_parser = parse_ratio)]
     pub function_slowdown: f64,
     /// Processors of the trainer's host that training leaves idle
-    #[arg(long, default_value_t = 0.0, value_name = "CORES")]
+    #[arg(long, default_value_t = 0.0, value_name = "CORES", value_parser = parse_amount)]
     pub spare_cores: f64,
     /// Most workers at a time
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub max_workers: u32,
     /// Most dollars an hour for workers
-    #[arg(long, value_name = "USD")]
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
     pub budget_usd_per_hour: Option<f64>,
     /// Workers of the prediction for this machine
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
@@ -527,6 +527,16 @@ fn parse_workers(text: &str) -> Result<Workers, String> {
 fn parse_budget(text: &str) -> Result<f64, String> {
     let budget = text.parse().ok().filter(|budget: &f64| budget.is_finite() && *budget > 0.0);
     budget.ok_or_else(|| "give dollars, such as 0.50".to_owned())
+}
+
+fn parse_ratio(text: &str) -> Result<f64, String> {
+    let ratio = text.parse().ok().filter(|ratio: &f64| ratio.is_finite() && *ratio > 0.0);
+    ratio.ok_or_else(|| "give a number above 0, such as 1.5".to_owned())
+}
+
+fn parse_amount(text: &str) -> Result<f64, String> {
+    let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
+    amount.ok_or_else(|| "give a number of 0 or more".to_owned())
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -22,7 +22,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
     /// Check this many scenarios drawn at random, beginning with number `--first`.
-    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all"],
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub random: Option<u64>,
     /// The first scenario drawn at random.
     #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "random")]

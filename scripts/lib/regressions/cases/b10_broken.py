@@ -192,7 +192,17 @@ def arguments(world):
         expect(program.seconds < SECONDS, f"{program.seconds:.1f} s")
         expect(program.lines("err") and "panicked" not in program.err, "it says nothing of use")
 
-    each([(" ".join(more), lambda more=more: check(more)) for more in ARGUMENTS])
+    def refused(command):
+        program = run(world, *command)
+        expect(program.code == 2 and program.lines("err"), f"exit {program.code}: {program.lines('err')[-2:]}")
+
+    others = [
+        ["up", "--max-workers", "0"], ["up", "--port", "99999"], ["demo", "--images", "0"], ["simulate", "--random", "0"],
+        ["plan", good, "--step-time", "1ms", "--function-slowdown", "nan"], ["plan", good, "--step-time", "1ms",
+        "--accelerator-usd-per-hour", "inf"], ["plan", good], ["status"], ["doctor"], ["cache", "rm"], ["frobnicate"], [],
+    ]
+    each([(" ".join(more), lambda more=more: check(more)) for more in ARGUMENTS]
+         + [(" ".join(map(str, command)), lambda command=command: refused(command)) for command in others])
 
 
 @case("B10.full-outputs", "standard output that cannot be written: exit 1 and one line, from every command")
