@@ -73,11 +73,11 @@ fn what_cannot_be_used_is_refused() {
     let drops = file("bytelevel").replace("\"dropout\":null", "\"dropout\":0.1");
     let large = good.replace("\"grain\":", "\"grain\":70000,\"other\":");
     for (tokenizer, max_length, why) in [
-        ("", None, "it is none: EOF"),
-        ("{}", None, "it is none"),
-        ("[1, 2]", None, "it is none"),
-        (&good[..good.len() / 2], None, "it is none"),
-        (&good.replace("WordPiece", "Word\nPiece"), None, "it is none"),
+        ("", None, "it is no tokenizer.json: EOF"),
+        ("{}", None, "it is no tokenizer.json"),
+        ("[1, 2]", None, "it is no tokenizer.json"),
+        (&good[..good.len() / 2], None, "it is no tokenizer.json"),
+        (&good.replace("WordPiece", "Word\nPiece"), None, "it is no tokenizer.json"),
         (&drops, None, "set its `dropout` to null"),
         (&large, None, "u16 cannot hold"),
         (good, Some(1), "adds 2 tokens to every text"),
