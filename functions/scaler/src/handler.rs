@@ -444,6 +444,7 @@ mod tests {
             table: Arc::clone(&scaler.table),
             invoker: Arc::new(Deployed(Recorder::default(), name)),
             worker_function: name.to_owned(),
+            max_workers: None,
             metrics: Metrics::default(),
         };
         // Nothing newer is there either.
