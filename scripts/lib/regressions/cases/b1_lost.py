@@ -10,12 +10,12 @@ from regressions.run import case
 from regressions.world import Books, expect
 
 
-def half_done(world, workers):
+def half_done(world, workers, records=3000, ms=20):
     """A service, and a run on it in its course."""
-    world.integers([9000])
+    world.integers([records])
     up = world.up()
     endpoint = json.loads(up.lines("out")[-1])["endpoint"]
-    pipeline = world.integers_pipeline(10, "  - sleep: { ms: 20 }\n")
+    pipeline = world.integers_pipeline(10, f"  - sleep: {{ ms: {ms} }}\n")
     run = world.start(
         world.gristmill, "run", pipeline, "--endpoint", endpoint, "--job", "a", "--workers", str(workers), "--epochs", "1",
         "--step-time", "0ms", "--json",
@@ -32,10 +32,10 @@ def at_work(world):
     return status.json["workers"]["active"] if status.code == 0 else 0
 
 
-def all_there(run, seconds):
+def all_there(run, seconds, records=3000):
     expect(run.wait(seconds) == 0, f"exit {run.code}: {run.lines()[-2:]}")
     report = run.json
-    expect((report["elements_delivered"], report["lost"], report["duplicates"]) == (9000, 0, 0), f"{report}")
+    expect((report["elements_delivered"], report["lost"], report["duplicates"]) == (records, 0, 0), f"{report}")
 
 
 def kill_workers(up):
@@ -52,21 +52,23 @@ def kill_workers(up):
 
 @case("B1.lost-invocations", "workers on the books that nobody ever started are replaced within a minute")
 def lost(world):
-    up, run = half_done(world, 4)
+    # Long leases: of two that work one is always seen at work.
+    up, run = half_done(world, 6, 4000, 200)
     with Books(world, "a") as books:
         # As a scaler leaves them that dies between writing them and invoking.
         now_ms, first = int(time.time() * 1000), books.item["next_worker"]
-        books.item["outstanding"] = [[first + i, now_ms] for i in range(3)]
-        books.item["next_worker"] = first + 3
-    # The fourth comes, and works on: the others are not there.
+        books.item["outstanding"] = [[first + i, now_ms] for i in range(4)]
+        books.item["next_worker"] = first + 4
+    # Two come, and work on: the other four are not there.
     kill_workers(up)
     began = time.monotonic()
     time.sleep(3)
-    while at_work(world) < 4:
-        expect(time.monotonic() - began < 60, f"{at_work(world)} of 4 workers are at work after a minute")
+    while at_work(world) < 6:
+        expect(time.monotonic() - began < 60, f"{at_work(world)} of 6 workers are at work after a minute")
         expect(run.code is None, f"the job ended too early to tell: {run.lines()[-2:]}")
         time.sleep(1)
-    all_there(run, 150)
+    run.signal(signal.SIGINT)
+    expect(run.wait(20) == 130, f"exit {run.code}: {run.lines()[-2:]}")
 
 
 @case("B4.version-gone", "a job whose worker version is gone goes on with the current one")
