@@ -78,12 +78,16 @@ impl Coordinator {
             count.skipped > allowed || all
         };
         let first = match (&before.first, with_skips.first()) {
-            (None, Some(place)) => self.skipped_at(job, *place).await.first().map(described),
+            // Of a split that killed its workers there is no report.
+            (None, Some(place)) => {
+                let at = self.skipped_at(job, *place).await.first().map(described);
+                Some(at.unwrap_or_else(|| "in a split that killed its workers".to_owned()))
+            }
             (known, _) => known.clone(),
         };
         if let Some((epoch, count)) = counts.iter().find(|(_, count)| beyond(count)) {
             let reports = self.most_skipped(job, &with_skips).await;
-            let first = first.unwrap_or_else(|| "of a split that killed its workers".to_owned());
+            let first = first.unwrap_or_default();
             return Ok(Some(format!(
                 "{} of {} records of epoch {epoch} are skipped so far, and --max-skipped {} allows {allowed}; \
                  {reports}the first: {first}; mend the pipeline or the data, or raise --max-skipped \
@@ -93,13 +97,13 @@ impl Coordinator {
         }
         let moved = passed.linear(n).saturating_sub(before.before.linear(n));
         let count = after.remove(&passed.epoch).unwrap_or_default();
-        let counted = count.skipped > before.skipped || first != before.first;
-        if moved >= WRITTEN_EVERY || (moved > 0 && counted) {
+        let counted = moved > 0 && count.skipped > before.skipped;
+        if moved >= WRITTEN_EVERY || counted || first != before.first {
             let Count { skipped, rows } = count;
             let skips = Skips { before: passed, skipped, rows, first };
             let decide = |before: Option<&Skips>| {
                 Ok::<_, Refusal>(match before {
-                    Some(before) if before.before >= passed => {
+                    Some(before) if before.before > passed => {
                         Outcome::AlreadyApplied(before.clone())
                     }
                     _ => Outcome::Write(skips.clone()),

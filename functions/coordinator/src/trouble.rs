@@ -15,15 +15,14 @@ fn goes_on(barren: &Barren, progress: u64) -> bool {
 }
 
 /// Whether no worker is to be invoked now, since so many came to nothing: the rest grows with the time
-/// that this has lasted, so that tries grow rarer by a quarter each.
+/// that this has lasted, so that tries grow rarer by a quarter each. By a clock that is behind there is none.
 pub(crate) fn resting(barren: &Barren, progress: u64, now_ms: u64) -> bool {
-    goes_on(barren, progress)
-        && barren.workers >= FEW
-        && now_ms < barren.latest_ms + rest_ms(barren)
+    let rest = barren.latest_ms..barren.latest_ms.saturating_add(rest_ms(barren));
+    goes_on(barren, progress) && barren.workers >= FEW && rest.contains(&now_ms)
 }
 
 fn rest_ms(barren: &Barren) -> u64 {
-    (barren.lasted_ms() / 4).min(MAX_REST_MS)
+    (barren.lasted_ms / 4).min(MAX_REST_MS)
 }
 
 /// Why the job is to be given up, if it is.
@@ -31,13 +30,13 @@ pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> O
     let lasting_ms = u64::try_from(patience.lasting.as_millis()).unwrap_or(u64::MAX);
     let enough = goes_on(barren, progress)
         && barren.workers >= patience.workers
-        && barren.lasted_ms() >= lasting_ms;
+        && barren.lasted_ms >= lasting_ms;
     enough.then(|| {
         format!(
             "workers die whatever they do: {} died or could not start within {} s, and not one split was \
              committed; last error: {}",
             barren.workers,
-            barren.lasted_ms() / 1000,
+            barren.lasted_ms / 1000,
             last_error(barren)
         )
     })
@@ -68,7 +67,7 @@ impl Coordinator {
                 "workers die whatever they do: {} died or could not start within {} s; last error: {}; the \
                  next starts after {} s, and the job fails once {} in {} s have come to nothing",
                 barren.workers,
-                barren.lasted_ms() / 1000,
+                barren.lasted_ms / 1000,
                 last_error(barren),
                 rest_ms(barren) / 1000,
                 patience.workers,

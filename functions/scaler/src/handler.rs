@@ -454,7 +454,7 @@ mod tests {
         assert_eq!((scaled.invoked, scaled.refused), (0, 3));
         let after = books().await;
         assert!(after.outstanding.is_empty(), "{after:?}");
-        assert_eq!((after.barren.workers, after.barren.since_ms), (3, 60_000));
+        assert_eq!((after.barren.workers, after.barren.latest_ms), (3, 60_000));
         assert!(after.barren.error.contains("Function not found"), "{after:?}");
         let current = deployed("worker:2");
         assert_eq!(current.handle(&event).await.unwrap().refused, 3);

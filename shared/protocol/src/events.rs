@@ -80,6 +80,8 @@ pub struct ScaleState {
     pub barren: Barren,
 }
 
+/// Longest time that one worker more adds to [`Barren::lasted_ms`].
+const STEP_MS: u64 = 15_000;
 /// Longest error that [`Barren`] keeps, in bytes.
 const MAX_ERROR_BYTES: usize = 300;
 
@@ -90,8 +92,11 @@ pub struct Barren {
     /// Splits committed when the first of them ended; another number ends the series.
     pub progress: u64,
     pub workers: u32,
-    pub since_ms: u64,
+    /// When the latest ended, by the clock of whoever noted it.
     pub latest_ms: u64,
+    /// How long it has gone on. Clocks of two hosts may differ, so that no step counts for more than
+    /// [`STEP_MS`], either way.
+    pub lasted_ms: u64,
     /// Of the latest that left one, one line.
     pub error: String,
 }
@@ -100,21 +105,20 @@ impl Barren {
     /// Counts `workers` more that ended for `error`, which may be empty.
     pub fn note(&mut self, workers: u32, progress: u64, now_ms: u64, error: &str) {
         if self.workers == 0 || self.progress != progress {
-            *self = Self { progress, since_ms: now_ms, ..Self::default() };
+            *self = Self { progress, latest_ms: now_ms, ..Self::default() };
         }
         self.workers = self.workers.saturating_add(workers);
-        self.latest_ms = now_ms.max(self.latest_ms);
+        self.lasted_ms = match now_ms.checked_sub(self.latest_ms) {
+            Some(later_ms) => self.lasted_ms + later_ms.min(STEP_MS),
+            None => self.lasted_ms.saturating_sub((self.latest_ms - now_ms).min(STEP_MS)),
+        };
+        self.latest_ms = now_ms;
         if !error.is_empty() {
             let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
             let end =
                 (0..=MAX_ERROR_BYTES.min(line.len())).rev().find(|&end| line.is_char_boundary(end));
             self.error = line[..end.unwrap_or(0)].to_owned();
         }
-    }
-
-    /// How long it has gone on.
-    pub fn lasted_ms(&self) -> u64 {
-        self.latest_ms.saturating_sub(self.since_ms)
     }
 }
 
@@ -126,4 +130,31 @@ pub struct ScaleDecision {
     /// Workers to hold after it.
     pub workers: u32,
     pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_in_vain_are_counted_until_something_is_committed() {
+        let mut barren = Barren::default();
+        for step in 0..5 {
+            barren.note(1, 7, 1_000 + step * 2_000, if step == 1 { "killed\n9" } else { "" });
+        }
+        assert_eq!((barren.workers, barren.lasted_ms), (5, 8_000));
+        assert_eq!(barren.error, "killed 9");
+        barren.note(3, 8, 20_000, "");
+        assert_eq!((barren.workers, barren.lasted_ms, barren.error.as_str()), (3, 0, ""));
+    }
+
+    #[test]
+    fn clocks_that_differ_make_no_time() {
+        let mut barren = Barren::default();
+        for step in 0..100 {
+            let ahead_ms = if step % 2 == 0 { 0 } else { 600_000 };
+            barren.note(1, 7, 1_000_000 + step * 1_000 + ahead_ms, "");
+        }
+        assert!(barren.lasted_ms <= 15_000, "{barren:?}");
+    }
 }
