@@ -27,8 +27,9 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample)?;
     measured.function_slowdown = args.function_slowdown;
     let records = args.records.unwrap_or(found);
-    let record_bytes = pipeline.bytes_per_record(measured.source_bytes_per_record() as u64);
-    let split_batches = split_batches(records, record_bytes, pipeline.batch_size());
+    let stored_bytes = measured.source_bytes_per_record() as u64;
+    let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
+    let split_batches = split_batches(records, record_bytes, pipeline.batching());
     let split_records = split_batches.saturating_mul(u64::from(pipeline.batch_size()));
     let job = Job {
         records,

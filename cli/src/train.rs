@@ -25,6 +25,7 @@ use gristmill_pipeline::{
     passes::{Change, Measured, Optimised, optimise},
 };
 use gristmill_protocol::{Call, Reply};
+use gristmill_types::Sharding;
 use measure::Usage;
 use progress::Progress;
 use std::{path::Path, time::Instant};
@@ -79,6 +80,12 @@ async fn train(
 ) -> Result<(), Failure> {
     if args.workers == Workers::Fixed(0) && args.local_workers == 0 {
         return Err(Failure::usage("nobody would work: give --workers or --local-workers"));
+    }
+    if args.workers == Workers::Auto && args.sharding == Sharding::Off {
+        return Err(Failure::usage(
+            "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not \
+             say how many those are: write `--workers N`",
+        ));
     }
     let Authored { pipeline, assets } = authored;
     let pipeline = match args.batch_size {

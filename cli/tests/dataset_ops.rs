@@ -81,6 +81,24 @@ fn take_skip_and_repeat_are_those_of_a_list() -> Result<()> {
 }
 
 #[test]
+fn what_splits_leave_over_keeps_its_place() -> Result<()> {
+    let dataset = Dataset::new()?;
+    let workers = ["--workers", "3", "--split-batches", "1"];
+    assert_eq!(dataset.epochs("in_order", &workers)?[&1], all());
+    let listed: Vec<i64> = all().into_iter().filter(|id| id % 3 > 0).collect();
+    let ops = format!("in_order, filter: {{ field: id, in: {listed:?} }}");
+    for more in [&["--workers", "3"][..], &["--workers", "0", "--local-workers", "2"]] {
+        assert_eq!(dataset.epochs(&ops, &[more, &["--split-batches", "1"]].concat())?[&0], listed);
+    }
+    let thrice: Vec<i64> = listed.iter().flat_map(|id| [*id; 3]).collect();
+    let ops = format!("{ops}, duplicate: {{ copies: 3 }}");
+    assert_eq!(dataset.epochs(&ops, &workers)?[&1], thrice);
+    let off = ["--workers", "2", "--sharding", "off"];
+    assert_eq!(dataset.epochs("in_order", &off)?[&0], all().repeat(2));
+    Ok(())
+}
+
+#[test]
 fn a_shuffle_mixes_files_and_loses_nothing() -> Result<()> {
     let dataset = Dataset::new()?;
     let shuffle = "shuffle: { blocks: 4 }";

@@ -1,4 +1,4 @@
-//! From splits to batches: whole batches pass through untouched, remainders are joined, every batch
+//! From splits to batches: whole batches pass through untouched, rows left over are joined, every batch
 //! gets its number.
 
 use crate::{
@@ -6,16 +6,17 @@ use crate::{
     downloader::{Arrival, Content},
     ledger::{Ledger, Place, next_place},
     progress::Progress,
+    rows::Rows,
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
 use gristmill_executor::{Finisher, Program};
-use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
+use gristmill_format::{Chunk, FormatError, Frame, Limits};
 use gristmill_ports::{BufferPool, Clock};
 use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
-use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Joiner, Source};
-use gristmill_types::{Epoch, Position};
-use std::{collections::BTreeMap, sync::Arc};
+use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
+use gristmill_types::Epoch;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// One batch, as the trainer gets it.
@@ -56,7 +57,7 @@ impl Start {
         plan: &Plan,
         (epoch, g): (Epoch, u64),
     ) -> Result<Self, FetchError> {
-        let mut joiner = Joiner::new(plan.batch_size, plan.drop_last);
+        let mut joiner = Joiner::new(cut(plan));
         let mut totals = EpochTotals { epoch, ..EpochTotals::default() };
         // The last split is always taken in: it may leave a last batch, and it ends the epoch.
         while joiner.g() < g && joiner.position() + 1 < plan.n_splits {
@@ -77,7 +78,12 @@ impl Start {
     }
 }
 
-fn counts(entry: &ReadyEntry) -> Counts {
+/// How the rows of an epoch become batches.
+pub(crate) fn cut(plan: &Plan) -> Cut {
+    Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
+}
+
+pub(crate) fn counts(entry: &ReadyEntry) -> Counts {
     Counts { batches: entry.batches, remainder: entry.remainder_rows }
 }
 
@@ -101,9 +107,8 @@ pub(crate) struct Assembler {
     resume: (Epoch, u64),
     joiner: Joiner,
     totals: EpochTotals,
-    /// Remainders not yet used up, copied out of their objects so that those can be freed.
-    remainders: BTreeMap<Position, Frame>,
-    /// For remainders, and the batches joined of them.
+    rows: Rows,
+    /// For batches that are made here.
     buffers: BufferPool,
     queue: mpsc::Sender<Assembled>,
     progress: Arc<Progress>,
@@ -122,16 +127,17 @@ impl Assembler {
         stages: (Arc<StageClock>, Arc<dyn Clock>),
     ) -> Self {
         let Start { joiner, totals, .. } = start;
+        let buffers = BufferPool::default();
         Self {
             program,
             finisher,
+            rows: Rows::new(plan.batch_size, buffers.clone()),
             plan,
             epochs,
             resume,
             joiner,
             totals,
-            remainders: BTreeMap::new(),
-            buffers: BufferPool::default(),
+            buffers,
             queue,
             progress,
             stages,
@@ -185,18 +191,11 @@ impl Assembler {
         chunk: Option<&Chunk>,
     ) -> Result<bool, FetchError> {
         if let Some(chunk) = chunk {
-            check_counts(entry, chunk)?;
-            if let Some(i) = chunk.remainder() {
-                let bytes = chunk.frame(i).map_err(|e| bad(entry, &e))?;
-                let mut copy = self.buffers.take(bytes.len());
-                copy.extend_from_slice(&bytes);
-                let frame = Frame::parse(self.buffers.lend(copy), &Limits::default());
-                let frame = frame.map_err(|e| bad(entry, &e))?;
-                self.remainders.insert(entry.position, frame);
-            }
+            check_counts(entry, chunk, self.plan.batch_size)?;
         }
-        // When resuming, splits before the joiner's position are wanted for their remainder only.
+        // When resuming, splits before the joiner's position are wanted for what they left over.
         if entry.position < self.joiner.position() {
+            self.keep(entry, chunk)?;
             return Ok(true);
         }
         let resume_place = (entry.epoch, self.joiner.first_needed());
@@ -208,19 +207,27 @@ impl Assembler {
                 return Ok(false);
             }
         }
-        self.remainders = self.remainders.split_off(&self.joiner.first_needed());
+        self.keep(entry, chunk)?;
+        self.rows.forget_before(self.joiner.first_needed());
         if self.joiner.position() < self.plan.n_splits {
             return Ok(true);
         }
-        let fresh = Joiner::new(self.plan.batch_size, self.plan.drop_last);
+        let fresh = Joiner::new(cut(&self.plan));
         let last = std::mem::replace(&mut self.joiner, fresh).finish();
         if let Some(batch) = last
             && !self.deliver(batch, entry, None, resume_place).await?
         {
             return Ok(false);
         }
-        self.remainders.clear();
+        self.rows.clear();
         self.end_epoch().await
+    }
+
+    /// Keeps the rows of this split that a later batch needs, if there are any.
+    fn keep(&mut self, entry: &ReadyEntry, chunk: Option<&Chunk>) -> Result<(), FetchError> {
+        let piece = self.joiner.carry().find(|piece| piece.position == entry.position);
+        let (Some(piece), Some(chunk)) = (piece, chunk) else { return Ok(()) };
+        self.rows.keep(piece, chunk).map_err(|error| bad(entry, &error))
     }
 
     async fn deliver(
@@ -239,20 +246,18 @@ impl Assembler {
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         let frame = match (source, chunk) {
             (Source::Whole { frame, .. }, Some(chunk)) => {
-                chunk.frame(frame as usize).map_err(|error| bad(entry, &error))?
+                let frame = chunk.frame(frame as usize);
+                let padded = frame.and_then(|frame| match self.program.pads_late() {
+                    true => self.padded(frame),
+                    false => Ok(frame),
+                });
+                padded.map_err(|error| bad(entry, &error))?
             }
             (Source::Whole { .. }, None) => return Err(bad(entry, &"it has no content")),
             (Source::Joined(pieces), _) => {
-                let mut parts = Vec::with_capacity(pieces.len());
-                for piece in &pieces {
-                    let frame = self.remainders.get(&piece.position);
-                    let frame = frame.ok_or_else(|| bad(entry, &"its remainder is missing"))?;
-                    parts.push((frame, piece.rows.start as usize..piece.rows.end as usize));
-                }
-                let take = |bytes| self.buffers.take(bytes);
-                let joined = join_rows(&parts, &Limits::default(), take);
-                let joined = self.buffers.lend(joined.map_err(|error| bad(entry, &error))?);
-                self.padded(joined).map_err(|error| bad(entry, &error))?
+                let joined = self.rows.join(&pieces, chunk);
+                let padded = joined.and_then(|joined| self.padded(joined));
+                padded.map_err(|error| bad(entry, &error))?
             }
         };
         let finisher = self.finisher.as_mut();
@@ -262,7 +267,7 @@ impl Assembler {
         Ok(true)
     }
 
-    /// What was left over has its sequences as they are; a batch has them padded.
+    /// Rows that were joined have their sequences as they are; a batch has them padded.
     fn padded(&self, joined: Bytes) -> Result<Bytes, FormatError> {
         if !self.program.pads() {
             return Ok(joined);
@@ -294,10 +299,11 @@ fn finished(
 }
 
 /// The object must hold what its entry promised, or batch numbers would shift.
-fn check_counts(entry: &ReadyEntry, chunk: &Chunk) -> Result<(), FetchError> {
+fn check_counts(entry: &ReadyEntry, chunk: &Chunk, size: u32) -> Result<(), FetchError> {
     let remainder = chunk.remainder().map_or(0, |i| chunk.frames()[i].rows);
     let batches = chunk.frames().len() - usize::from(chunk.remainder().is_some());
     let promised = entry.kind != ReadyKind::Poison
+        && chunk.frames()[..batches].iter().all(|frame| frame.rows == size)
         && batches == entry.batches as usize
         && remainder == entry.remainder_rows;
     match promised {

@@ -2,13 +2,14 @@
 
 use crate::{
     FetchError,
+    assembler::{counts, cut},
     ledger::{Ledger, Place, next_place},
     local::{LocalStore, Recompute, open, recompute},
 };
 use bytes::Bytes;
 use gristmill_format::Chunk;
-use gristmill_ports::{ObjectError, ObjectPath};
-use gristmill_protocol::{CachedChunk, CachingView, ReadyEntry, ReadyKind, keys};
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
+use gristmill_protocol::{CachedChunk, CachingView, Plan, ReadyEntry, ReadyKind, keys};
 use gristmill_runner::{JobContext, Runner};
 use std::sync::Arc;
 use tokio::{
@@ -84,9 +85,10 @@ impl Downloader {
     pub async fn run(
         self,
         (start, next): (Place, Place),
-        n_splits: u32,
+        plan: Plan,
         arrivals: mpsc::Sender<Arrival>,
     ) -> Result<(), FetchError> {
+        let (n_splits, cut) = (plan.n_splits, cut(&plan));
         let mut budget: Option<Budget> = None;
         let mut downloads = JoinSet::new();
         let mut place = start;
@@ -94,7 +96,7 @@ impl Downloader {
             let entry = self.ledger.take(place).await?;
             let content = match entry.kind {
                 ReadyKind::Poison => Content::Nothing,
-                _ if place < next && entry.remainder_rows == 0 => Content::Nothing,
+                _ if place < next && !cut.may_leave_rows(counts(&entry)) => Content::Nothing,
                 ReadyKind::Object | ReadyKind::Local => {
                     let budget = budget
                         .get_or_insert_with(|| Budget::new(self.budget_bytes, entry.object_bytes));
@@ -133,7 +135,8 @@ impl Downloader {
                 (ReadyKind::Local, None) => recompute(&runner, &context, &entry, at).await?,
                 (_, None) => {
                     let path = ObjectPath::new(&runner.config.bucket, &key);
-                    match runner.objects.get_range(&path, 0..entry.object_bytes, None).await {
+                    let range = 0..entry.object_bytes;
+                    match get_long_range(&*runner.objects, &path, range, None).await {
                         Ok(object) => object,
                         // Somebody deleted what is cached: the same can be computed.
                         Err(ObjectError::NotFound(path)) if cached.is_some() => {

@@ -466,7 +466,7 @@ async fn stream(
         let stages = (stages, Arc::clone(&downloader.runner.clock));
         let (epochs, to) = (view.spec.epochs, (queue, progress));
         let assembler = Assembler::new(program, plan, epochs, resume, start, to, stages);
-        let downloading = downloader.run((place, next), plan.n_splits, sender);
+        let downloading = downloader.run((place, next), plan, sender);
         tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
     };
     if let Err(error) = streaming.await {

@@ -1,7 +1,7 @@
 //! Streams committed batches into the training loop: in order, exactly once, with bounded memory.
 //!
 //! [`Fetcher::start`] joins a job; [`Fetcher::next`] hands out batches; [`Fetcher::checkpointed`]
-//! says what is safe. Everything else (polling, prefetching, joining remainders, local workers)
+//! says what is safe. Everything else (polling, prefetching, joining splits, local workers)
 //! runs behind these three.
 
 mod assembler;
@@ -19,6 +19,7 @@ mod memory;
 mod poller;
 mod program;
 mod progress;
+mod rows;
 pub mod server;
 mod service_file;
 mod trouble;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gristmill_format::Chunk;
 use gristmill_protocol::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
 use gristmill_runner::{
-    Ended, FinishedSplit, JobContext, ObjectSink, RunError, Runner, Sink, SplitName, run_split,
+    Ended, FinishedSplit, JobContext, ObjectSink, RunError, Runner, Sink, SplitName,
 };
 use gristmill_types::{Epoch, InvocationId, Nonce, Position};
 use std::{
@@ -161,9 +161,8 @@ pub(crate) async fn recompute(
     };
     let read = context.read(runner, &orders, epoch, position).await;
     let read = read.map_err(|e| bad(e.to_string()))?;
-    let context = Arc::clone(context);
-    let work = move || run_split(&context, epoch, position, &read, &|| false);
-    let split = runner.compute.run(work).await.map_err(|e| bad(e.to_string()))?;
+    let computed = context.compute(runner, (epoch, position), read, Arc::new(|| false)).await;
+    let (split, _) = computed.map_err(|e| bad(e.to_string()))?;
     let checksum = gristmill_format::checksum(&split.object).map_err(|e| bad(e.to_string()))?;
     match checksum == entry.crc32c {
         true => Ok(split.object),

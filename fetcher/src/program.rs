@@ -235,6 +235,11 @@ async fn registration(
     ports: &FetcherPorts,
     path: &Path,
 ) -> anyhow::Result<Register> {
+    if args.autoscale && args.sharding == Sharding::Off {
+        let what = "`--sharding off` visits the dataset once for each worker, and `--autoscale` does not \
+                    say how many those are: leave it out";
+        return Err(Usage(what.to_owned()).into());
+    }
     let base = path.parent().unwrap_or(Path::new("."));
     let authored = Authored::read(path, &ports.operators.signatures()).map_err(Usage)?;
     authored.store(&*ports.objects, &place.ns, &place.bucket).await?;

@@ -414,7 +414,7 @@ mod tests {
                 "numerics": "", "split_batches": null, "workers": 4, "local_workers": 0,
                 "max_skipped": "0" },
                 "dataset_version": "0".repeat(64), "n_files": 1, "state": "running",
-                "plan": { "records": 640, "batch_size": 8, "drop_last": false, "split_records": 32,
+                "plan": { "records": 640, "batch_size": 8, "drop_last": false, "in_order": false, "split_records": 32,
                     "n_splits": 20, "r": 1, "window_splits": 8, "window_bytes": 1 } },
             "generation": 0, "active_workers": 3, "claimable": 0, "window_full": true, "ahead": 2,
             "indexed_files": 1, "scale": { "target": 0, "next_worker": 0, "outstanding": [], "log": [] },

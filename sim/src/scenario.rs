@@ -30,6 +30,8 @@ pub struct Scenario {
     pub local_workers: u32,
     pub visitation: Visitation,
     pub sharding: Sharding,
+    /// Records come in the order of the dataset.
+    pub in_order: bool,
     /// The first record kills every worker that has computed its split and means to store it; the job
     /// leaves out what it cannot have.
     pub killer: bool,
@@ -78,7 +80,7 @@ impl Scenario {
         let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
         files[0] += 1;
         let local_workers = u32::from(random.u8(0..4) == 0);
-        Self {
+        let scenario = Self {
             files,
             batch_size: random.u32(2..9),
             drop_last: random.u8(0..4) == 0,
@@ -100,11 +102,14 @@ impl Scenario {
                 _ => Cached::Whole,
             },
             seed: shape,
-        }
+            in_order: false,
+        };
+        Self { in_order: shape % 4 == 1 && !scenario.killer, ..scenario }
     }
 
     fn pipeline(&self) -> String {
         let Self { batch_size, drop_last, cached, .. } = self;
+        let order = if self.in_order { "in_order, " } else { "" };
         let (before, after) = match cached {
             Cached::Nowhere => ("", ""),
             Cached::Inner => ("autocache, ", ""),
@@ -112,7 +117,7 @@ impl Scenario {
         };
         format!(
             "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
-             ops: [{before}batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}{after}]\n"
+             ops: [{order}{before}batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}{after}]\n"
         )
     }
 

@@ -15,6 +15,7 @@ use gristmill_runner::Compute;
 use gristmill_splits::{
     invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
+        invariant_19_in_order,
     },
     order::Ramp,
 };
@@ -52,6 +53,8 @@ struct Entries {
     batches: BTreeMap<BatchName, blake3::Hash>,
     /// How often each record came, replays counted once.
     records: BTreeMap<(Epoch, u64, u32), u32>,
+    /// The records of each batch, as copies of the dataset and keys.
+    order: BTreeMap<BatchName, Vec<(u32, u64)>>,
     replays: u64,
     /// Checkpoints on durable storage, oldest first: the batch to resume at.
     saved: Vec<BatchName>,
@@ -110,6 +113,7 @@ impl Log {
         for (key, copy) in keys.iter().zip(copies) {
             let visit = (batch.epoch, u64::from_le_bytes(*key), u32::from_le_bytes(*copy));
             *entries.records.entry(visit).or_default() += 1;
+            entries.order.entry(name).or_default().push((visit.2, visit.1));
         }
     }
 
@@ -118,6 +122,11 @@ impl Log {
     pub fn check_visits(&self, world: &World, scenario: &Scenario) {
         let entries = self.entries();
         for epoch in 0..scenario.epochs {
+            if scenario.in_order {
+                let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
+                let places: Vec<_> = batches.flat_map(|(_, records)| records).copied().collect();
+                world.check(invariant_19_in_order(&places));
+            }
             let times =
                 |(key, copy)| entries.records.get(&(epoch, key, copy)).copied().unwrap_or(0);
             if scenario.visitation != Visitation::ExactlyOnce {

@@ -33,6 +33,11 @@ impl Coordinator {
         if let Some(item) = &read.item {
             return join(item, register);
         }
+        if spec.autoscale && spec.sharding == Sharding::Off {
+            return Err(invalid(
+                "without sharding every worker visits the dataset, so their number must be given",
+            ));
+        }
         let pipeline = pipeline_of(spec)?;
         if dataset.files.is_empty() {
             return Err(invalid("the dataset has no files: name at least one"));
@@ -161,7 +166,9 @@ impl Coordinator {
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
-        let record_bytes = pipeline.bytes_per_record(stored_bytes_per_record(manifest));
+        // Workers hold what they read and what they make of it.
+        let stored_bytes = stored_bytes_per_record(manifest);
+        let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
         let records = manifest.records();
         let members = members(pipeline.source(), manifest, &records)?;
         let ops = pipeline.dataset_ops();
@@ -170,7 +177,7 @@ impl Coordinator {
             plan.map_err(|error| invalid(error.to_string()))
         };
         let records = view(u32::MAX)?.records();
-        let chosen = self.settings.split_batches(records, record_bytes, batch_size);
+        let chosen = self.settings.split_batches(records, record_bytes, pipeline.batching());
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
         let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
@@ -191,6 +198,7 @@ impl Coordinator {
             copies,
             batch_size,
             drop_last: pipeline.drop_remainder(),
+            in_order: pipeline.is_in_order(),
             split_records,
             n_splits,
             r,

@@ -1,5 +1,6 @@
 //! What an operator tunes.
 
+use gristmill_pipeline::Batching;
 use gristmill_splits::Limits;
 use gristmill_types::{ErrorPolicy, Namespace};
 use std::{num::NonZeroU32, time::Duration};
@@ -50,9 +51,9 @@ const MIN_SPLITS: u64 = 64;
 const CACHE_BYTES: u64 = 1 << 40;
 
 /// Batches of a split, where the user does not say: objects of about the planned size, but enough
-/// splits to fan out on a small dataset.
-pub fn split_batches(records: u64, record_bytes: u64, batch_size: u32) -> u64 {
-    batches_for(OBJECT_BYTES, MIN_SPLITS, records, record_bytes, batch_size)
+/// splits to fan out on a small dataset, and enough batches to each for what `batching` sorts within it.
+pub fn split_batches(records: u64, record_bytes: u64, batching: &Batching) -> u64 {
+    batches_for(OBJECT_BYTES, MIN_SPLITS, records, record_bytes, batching)
 }
 
 fn batches_for(
@@ -60,12 +61,12 @@ fn batches_for(
     min_splits: u64,
     records: u64,
     record_bytes: u64,
-    batch_size: u32,
+    batching: &Batching,
 ) -> u64 {
-    let batch = u64::from(batch_size.max(1));
+    let batch = u64::from(batching.size.max(1));
     let by_bytes = object_bytes / record_bytes.saturating_mul(batch).max(1);
     let by_spread = records / batch.saturating_mul(min_splits).max(1);
-    by_bytes.min(by_spread).max(1)
+    by_bytes.min(by_spread.max(batching.batches_together())).max(1)
 }
 
 impl Settings {
@@ -101,8 +102,13 @@ impl Settings {
     }
 
     /// As [`split_batches`], by these settings.
-    pub(crate) fn split_batches(&self, records: u64, record_bytes: u64, batch_size: u32) -> u64 {
-        batches_for(self.object_bytes, self.min_splits, records, record_bytes, batch_size)
+    pub(crate) fn split_batches(
+        &self,
+        records: u64,
+        record_bytes: u64,
+        batching: &Batching,
+    ) -> u64 {
+        batches_for(self.object_bytes, self.min_splits, records, record_bytes, batching)
     }
 
     /// The limits of a job with this error policy.

@@ -12,6 +12,7 @@ use crate::{
 };
 use gristmill_format::{ChunkWriter, FormatError, FrameKind};
 use gristmill_types::{Epoch, RecordKey, SkippedRecord};
+use std::sync::Arc;
 
 /// Frames end when they have this many bytes: whoever reads one back checks it and uses it while a
 /// processor's cache still has it, and values of differing length, which are collected beside the
@@ -19,8 +20,8 @@ use gristmill_types::{Epoch, RecordKey, SkippedRecord};
 const FRAME_BYTES: usize = 2 << 20;
 
 /// Elements of one split on their way into the cache.
-pub(crate) struct Capture<'a> {
-    point: &'a Point,
+pub(crate) struct Capture {
+    point: Arc<Point>,
     /// Rows to plan frames for: elements that are expected to come.
     expected: usize,
     /// Place in the split of the record at hand.
@@ -40,14 +41,15 @@ struct OpenFrame {
     bytes: usize,
 }
 
-impl<'a> Capture<'a> {
+impl Capture {
     /// Of `records` records that run through `program` and past `point`.
-    pub(crate) fn new(program: &Program, point: &'a Point, records: u32) -> Self {
+    pub(crate) fn new(program: &Program, point: &Arc<Point>, records: u32) -> Self {
         let before = program.steps[..point.step].iter();
         let width = before.fold(1_u32, |n, step| n.saturating_mul(step.action.width()));
         // Lists of 65,536 items can be, but few have more than this many.
         let expected = (records as usize).saturating_mul(width.min(64) as usize);
         let (frame, failed, refused) = (OpenFrame::default(), None, Vec::new());
+        let point = Arc::clone(point);
         Capture { point, expected, record: 0, frame, failed, refused }
     }
 
@@ -112,7 +114,7 @@ impl Run<'_> {
         let (copy, row) = (self.copy, self.row);
         let Some(capture) = &mut self.capture else { return Ok(0) };
         let Scratch { cells, writer, cache, .. } = &mut *self.scratch;
-        let point = capture.point;
+        let point = Arc::clone(&capture.point);
         begin(capture, cache).map_err(|error| capture.fault(error))?;
         let at = capture.frame.rows;
         for field in &point.fields {
@@ -152,7 +154,7 @@ impl Run<'_> {
     }
 
     /// Ends what is put aside: the cache object.
-    pub(crate) fn end_capture(&mut self, mut capture: Capture<'_>) -> Result<Vec<u8>, ExecError> {
+    pub(crate) fn end_capture(&mut self, mut capture: Capture) -> Result<Vec<u8>, ExecError> {
         let object = end_object(&mut capture, &mut self.scratch.cache);
         let object = object.map_err(|error| capture.point.error(error))?;
         let active_ns = self.lap();
@@ -180,7 +182,7 @@ fn store_field(
     Ok(())
 }
 
-fn begin(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+fn begin(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<(), FormatError> {
     if capture.frame.planned == 0 {
         let most = (FRAME_BYTES / capture.point.row_bytes.max(1)).max(1);
         let planned = capture.expected.clamp(1, most);
@@ -190,7 +192,7 @@ fn begin(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), Forma
     Ok(())
 }
 
-fn end(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), FormatError> {
+fn end(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<(), FormatError> {
     let OpenFrame { planned, rows, .. } = std::mem::take(&mut capture.frame);
     capture.expected = capture.expected.saturating_sub(rows);
     match planned {
@@ -199,7 +201,7 @@ fn end(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<(), FormatE
     }
 }
 
-fn end_object(capture: &mut Capture<'_>, cache: &mut ChunkWriter) -> Result<Vec<u8>, FormatError> {
+fn end_object(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<Vec<u8>, FormatError> {
     end(capture, cache)?;
     if !capture.refused.is_empty() {
         let tensors = Refused::new()?;

@@ -37,7 +37,7 @@ pub use finisher::Finisher;
 pub use metrics::OpMetrics;
 pub use program::Program;
 pub use resume::ResumeInput;
-pub use run::Scratch;
+pub use run::{Scratch, Unfinished};
 pub use split::{Part, Pick, SplitInput, SplitOutput, Zipped};
 
 /// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and

@@ -1,7 +1,7 @@
 //! A pipeline compiled: everything that does not depend on the split is decided here.
 
 use crate::{
-    Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput,
+    Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished,
     cache_point::{self, Point},
     sources::Reader,
     step::{Action, Step},
@@ -10,6 +10,7 @@ use crate::{
 };
 use gristmill_format::{DType, Schema, TensorSpec};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
+use std::sync::Arc;
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
 pub struct Program {
@@ -20,12 +21,15 @@ pub struct Program {
     /// Name of the batch op, and its index in the pipeline's stages.
     pub(crate) batch_op: (&'static str, u32),
     pub(crate) batching: Batching,
+    /// Whether batches are cut from the rows of neighbouring splits, in order. Their sequences can only
+    /// be padded then.
+    pub(crate) in_order: bool,
     pub(crate) schema: Schema,
     /// Fields an element has on its way, delivered or not.
     pub(crate) cells: usize,
     pub(crate) delivered: Vec<Delivered>,
     /// The places to cache before the batch.
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<Arc<Point>>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
     /// Elements that one record can become, as far as they are numbered.
@@ -127,15 +131,17 @@ impl Program {
             let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
             let sequence = sequence.then(|| Sequence {
                 item_bytes: field.item_bytes().unwrap_or(1) as usize,
-                pad: batching.pad_value(name, field),
+                pad: crate::ops::number_bytes(field.dtype, batching.pad_value(name)),
             });
             let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
             delivered.push(Delivered { name: name.clone(), cell, tensor, copied: true, sequence });
         }
-        if batching.padding.is_none() {
+        let in_order = pipeline.is_in_order();
+        if in_order || batching.padding.is_none() {
             write_to_rows(&mut steps, &mut delivered, names.len());
         }
         let points = cache_point::compile(pipeline, &names, &steps, &delivered)?;
+        let points = points.into_iter().map(Arc::new).collect();
         let fixed = (0..schema.tensors().len()).filter(|i| !schema.tensors()[*i].ragged);
         let row_bytes = fixed.filter_map(|i| schema.item_bytes(i)).sum();
         let width = steps.iter().try_fold(1_u32, |n, step| n.checked_mul(step.action.width()));
@@ -148,6 +154,7 @@ impl Program {
             steps,
             batch_op,
             batching,
+            in_order,
             cells: names.len(),
             delivered,
             points,
@@ -184,6 +191,35 @@ impl Program {
         crate::run::run(self, scratch, input, cancelled)
     }
 
+    /// As [`run_split`](Self::run_split), of a split whose records are read in several portions: runs
+    /// those of `input` after those of `before`, with `more` to come after them. Portions differ in their
+    /// records alone. [`end_split`](Self::end_split) gives what all of them became.
+    ///
+    /// # Errors
+    /// As [`run_split`](Self::run_split).
+    pub fn run_portion(
+        &self,
+        scratch: &mut Scratch,
+        before: Option<Unfinished>,
+        input: &SplitInput<'_>,
+        more: u32,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Unfinished, ExecError> {
+        crate::run::run_portion(self, (scratch, before), input, more, cancelled)
+    }
+
+    /// Ends a split of which all portions have been run, with the scratch that they were run with.
+    ///
+    /// # Errors
+    /// [`ExecError::Output`] if the object gets too large.
+    pub fn end_split(
+        &self,
+        scratch: &mut Scratch,
+        unfinished: Unfinished,
+    ) -> Result<SplitOutput, ExecError> {
+        crate::run::end(self, scratch, unfinished)
+    }
+
     /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) put aside at a
     /// place to cache: makes what it makes of the records themselves, and lists the same records as
     /// left out. Payloads of those are not there any more: `quarantined` is empty. `cancelled` is
@@ -201,14 +237,14 @@ impl Program {
         crate::resume::resume(self, scratch, input, cancelled)
     }
 
-    /// The tensors of every frame this program writes; where sequences are padded, those of the
-    /// remainder frame, which has them as they are.
+    /// The tensors of every frame this program writes; where it pads sequences, those of the remainder
+    /// frame, which has them as they are.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
     /// The place to cache with this index among those of the pipeline.
-    pub(crate) fn point(&self, point: u32) -> Result<&Point, ExecError> {
+    pub(crate) fn point(&self, point: u32) -> Result<&Arc<Point>, ExecError> {
         self.points.get(point as usize).ok_or_else(|| {
             let inner = self.points.len();
             ExecError::Pipeline(format!(

@@ -6,7 +6,7 @@ use crate::{
     cell::{Cell, Place},
     element::Element,
     program::Delivered,
-    split::{Part, Record, SplitInput, SplitOutput, records},
+    split::{Record, SplitInput, SplitOutput, records},
     staging::{Refused, Staging},
     step::Tools,
     zip,
@@ -19,8 +19,12 @@ use std::{
     time::Instant,
 };
 
+mod portion;
 #[cfg(test)]
 mod tests;
+
+pub use portion::Unfinished;
+pub(crate) use portion::{end, run_portion};
 
 /// What errors and metrics call reading and parsing a record.
 const SOURCE: &str = "source";
@@ -86,14 +90,8 @@ pub(crate) fn run(
     input: &SplitInput<'_>,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<SplitOutput, ExecError> {
-    let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
-    input.parts.iter().chain(zipped).try_for_each(Part::check)?;
-    let point = input.put.map(|point| program.point(point)).transpose()?;
-    let left = input.n_records();
-    let SplitInput { epoch, seed, on_error, .. } = *input;
-    let mut run = Run::new(program, scratch, Terms { epoch, seed, on_error }, left, cancelled)?;
-    run.capture = point.map(|point| Capture::new(program, point, left));
-    run.split(input)
+    let all = run_portion(program, (scratch, None), input, 0, cancelled)?;
+    end(program, scratch, all)
 }
 
 /// What holds for all records of a split.
@@ -114,7 +112,7 @@ pub(crate) struct Run<'a> {
     skipped: Vec<SkippedRecord>,
     quarantined: Vec<(RecordKey, Bytes)>,
     /// What is put aside, if anything is.
-    pub(crate) capture: Option<Capture<'a>>,
+    pub(crate) capture: Option<Capture>,
     /// Records, or elements of a cache, not yet begun.
     pub(crate) left: u32,
     /// Which time the epoch has the record at hand.
@@ -173,15 +171,14 @@ impl<'a> Run<'a> {
         self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
     }
 
-    fn split(mut self, input: &SplitInput<'_>) -> Result<SplitOutput, ExecError> {
-        self.reserve(self.program.width);
+    fn records(&mut self, input: &SplitInput<'_>) -> Result<(), ExecError> {
         let mut zipped = zip::besides(self.program, input)?;
         for record in records(&input.parts, input.picks.as_deref(), input.copy) {
             let others =
                 zipped.iter_mut().map(zip::Besides::next).collect::<Result<Vec<_>, _>>()?;
             self.one(&record?, &others)?;
         }
-        self.finish()
+        Ok(())
     }
 
     /// Runs one record and those that go with it, and applies the policy if one of them is bad.
@@ -240,7 +237,7 @@ impl<'a> Run<'a> {
 
     /// Opens a frame for the rows to come, if there is none.
     pub(crate) fn begin_frame(&mut self) -> Result<(), Fault> {
-        if self.open || self.program.batching.padding.is_some() {
+        if self.open || self.program.stages() {
             return Ok(());
         }
         let size = self.program.batching.size as usize;
@@ -344,7 +341,7 @@ impl<'a> Run<'a> {
         let copy = self.copy.checked_mul(self.program.width);
         let copy = copy.and_then(|first| first.checked_add(element.copy));
         let copy = copy.ok_or_else(|| too_many(self.program.batch_op.0))?;
-        if self.program.batching.padding.is_some() {
+        if self.program.stages() {
             return self.stage(element, copy);
         }
         let copied_bytes = self.stack(element, copy)?;
@@ -369,7 +366,10 @@ impl<'a> Run<'a> {
         for field in self.program.delivered.iter().filter(|field| field.copied) {
             let value = cells[field.cell].value(element.record, &[]);
             copied_bytes += value.len();
-            if field.sequence.is_some() {
+            if let Some(sequence) = &field.sequence {
+                let items = value.len() / sequence.item_bytes;
+                let fits = self.program.batching.padded_length(&field.name, items);
+                fits.map_err(|reason| Fault::Record { op, reason })?;
                 writer.push_ragged(field.tensor, value)?;
                 continue;
             }

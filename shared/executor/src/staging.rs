@@ -109,9 +109,20 @@ impl Rows {
 }
 
 impl Program {
-    /// Whether batches have their sequences padded, and so remainders have not.
+    /// Whether batches have their sequences padded, which remainders have not.
     pub fn pads(&self) -> bool {
         self.batching.padding.is_some() && self.schema.has_ragged()
+    }
+
+    /// Whether that is left to whoever joins splits, for whole batches too: how long a row becomes
+    /// depends on the others of its batch, and in order these may be of the split before.
+    pub fn pads_late(&self) -> bool {
+        self.pads() && self.in_order
+    }
+
+    /// Whether rows wait until their batch is full.
+    pub(crate) fn stages(&self) -> bool {
+        self.batching.padding.is_some() && !self.in_order
     }
 
     /// The batch of the rows of `frame`, which has this program's tensors with sequences as they are:

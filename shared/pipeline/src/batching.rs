@@ -1,6 +1,6 @@
 //! How elements become batches: which size, and what of elements that differ in length.
 
-use crate::{DType, FieldSchema};
+use crate::Number;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub struct Padding {
     /// batch has.
     pub lengths: BTreeMap<String, u32>,
     /// The value each field is padded with; 0 without an entry.
-    pub values: BTreeMap<String, f64>,
+    pub values: BTreeMap<String, Number>,
 }
 
 /// Groups of like lengths.
@@ -45,7 +45,16 @@ impl Buckets {
     }
 }
 
+/// Batches to a bucket in a split: fewer, and most of them would be made of what buckets have left.
+const BATCHES_A_BUCKET: u64 = 4;
+
 impl Batching {
+    /// Batches that a split should have at least for buckets to fill in it; 1 without buckets.
+    pub fn batches_together(&self) -> u64 {
+        let buckets = self.buckets.as_ref().map(|buckets| buckets.boundaries.len() as u64 + 1);
+        buckets.map_or(1, |buckets| buckets * BATCHES_A_BUCKET)
+    }
+
     /// Items that sequences of `field` are padded to in a batch whose longest has `longest`.
     ///
     /// # Errors
@@ -68,41 +77,10 @@ impl Batching {
         Ok(boundary.map_or(longest, |boundary| *boundary as usize - 1).max(1))
     }
 
-    /// One value of padding for `field`, little-endian.
-    pub fn pad_value(&self, field: &str, schema: &FieldSchema) -> Vec<u8> {
+    /// What `field` is padded with.
+    pub fn pad_value(&self, field: &str) -> Number {
         let values = self.padding.as_ref().map(|padding| &padding.values);
-        let value = values.and_then(|values| values.get(field)).copied().unwrap_or(0.0);
-        encode(value, schema.dtype)
-    }
-}
-
-/// Whether numbers of `dtype` hold `value` exactly enough to pad with it.
-pub(crate) fn holds(dtype: DType, value: f64) -> bool {
-    let whole = |low: f64, high: f64| value.fract() == 0.0 && (low..=high).contains(&value);
-    match dtype {
-        DType::Bytes | DType::U8 => whole(0.0, 255.0),
-        DType::U16 => whole(0.0, 65_535.0),
-        DType::U32 => whole(0.0, f64::from(u32::MAX)),
-        DType::I32 => whole(f64::from(i32::MIN), f64::from(i32::MAX)),
-        // What f64 holds exactly.
-        DType::I64 => whole(-(2_f64.powi(53)), 2_f64.powi(53)),
-        DType::U64 => whole(0.0, 2_f64.powi(53)),
-        DType::F16 | DType::BF16 => value == 0.0,
-        DType::F32 => f64::from(value as f32) == value || (value as f32).is_finite(),
-    }
-}
-
-fn encode(value: f64, dtype: DType) -> Vec<u8> {
-    match dtype {
-        DType::Bytes | DType::U8 => vec![value as u8],
-        DType::U16 => (value as u16).to_le_bytes().to_vec(),
-        // Only zero is allowed, which all have as zero bits.
-        DType::F16 | DType::BF16 => vec![0; 2],
-        DType::I32 => (value as i32).to_le_bytes().to_vec(),
-        DType::U32 => (value as u32).to_le_bytes().to_vec(),
-        DType::F32 => (value as f32).to_le_bytes().to_vec(),
-        DType::I64 => (value as i64).to_le_bytes().to_vec(),
-        DType::U64 => (value as u64).to_le_bytes().to_vec(),
+        values.and_then(|values| values.get(field)).copied().unwrap_or(Number::ZERO)
     }
 }
 

@@ -187,6 +187,24 @@ impl Flow {
         self.writers.insert(name.to_owned(), op);
     }
 
+    /// Adds the field `into` that `op` makes beside those there are.
+    pub(crate) fn write_new(
+        &mut self,
+        op: &'static str,
+        into: &str,
+        field: FieldSchema,
+    ) -> Result<(), String> {
+        if self.schema.field(into).is_some() {
+            return Err(format!(
+                "`{op}` makes the new field `{into}`, but the element has one of that name{}; choose \
+                 another for `into`, or `drop` that one before",
+                self.origin(into)
+            ));
+        }
+        self.write(op, into, field);
+        Ok(())
+    }
+
     /// Takes a field away.
     pub(crate) fn remove(&mut self, name: &str) {
         self.schema.fields.remove(name);

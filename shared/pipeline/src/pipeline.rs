@@ -226,6 +226,14 @@ impl Pipeline {
             let message = "the pipeline has no `batch`; end `ops` with `- batch: { size: 64 }`";
             return Err(PipelineError::at_line(ops_line, message));
         };
+        if batching.buckets.is_some()
+            && let Some(stage) = stages.iter().find(|stage| is_in_order(stage))
+        {
+            let message = "`in_order` keeps the order of records, and `bucket_by_sequence_length` \
+                           puts like lengths together; leave one of them out, or batch with \
+                           `padded_batch`";
+            return Err(PipelineError::at_line(stage.line, message));
+        }
         let output = flow.schema().with_implicit();
         let finishing = deliver.infer(&mut flow);
         let finishing = finishing.map_err(|m| PipelineError::at_line(deliver_line, m))?;
@@ -368,6 +376,11 @@ impl Pipeline {
         self.batching.drop_remainder
     }
 
+    /// Whether batches hold records in the order of the dataset.
+    pub fn is_in_order(&self) -> bool {
+        self.stages.iter().any(is_in_order)
+    }
+
     /// The same with another batch size.
     ///
     /// # Errors
@@ -399,6 +412,10 @@ impl Pipeline {
         self.source.paths = vec![path.into()];
         self
     }
+}
+
+fn is_in_order(stage: &Stage) -> bool {
+    stage.op.dataset() == Some(DatasetOp::InOrder)
 }
 
 /// JSON of plain data, in the order of its declaration.

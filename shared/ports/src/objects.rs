@@ -7,6 +7,35 @@ use std::{fmt, ops::Range};
 /// Most bytes one `get` returns; larger reads go by range.
 pub const MAX_GET_BYTES: u64 = 256 << 20;
 
+/// Read at a time of what is too long for one request.
+const PIECE_BYTES: u64 = 32 << 20;
+
+/// Bytes `range` of an object, however many: in several requests if one cannot have them.
+///
+/// # Errors
+/// As [`Objects::get_range`].
+pub async fn get_long_range(
+    objects: &dyn Objects,
+    path: &ObjectPath,
+    range: Range<u64>,
+    etag: Option<&str>,
+) -> Result<Bytes, ObjectError> {
+    let bytes = range.end.saturating_sub(range.start);
+    if bytes <= MAX_GET_BYTES {
+        return objects.get_range(path, range, etag).await;
+    }
+    let mut whole = Vec::new();
+    let room = usize::try_from(bytes).ok().and_then(|bytes| whole.try_reserve_exact(bytes).ok());
+    room.ok_or_else(|| ObjectError::Rejected(format!("{path}: no memory for {bytes} bytes")))?;
+    let mut start = range.start;
+    while start < range.end {
+        let end = range.end.min(start + PIECE_BYTES);
+        whole.extend_from_slice(&objects.get_range(path, start..end, etag).await?);
+        start = end;
+    }
+    Ok(Bytes::from(whole))
+}
+
 /// A bucket and a key in it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectPath {

@@ -191,6 +191,9 @@ pub struct Plan {
     pub batch_size: u32,
     /// An epoch's last batch is left out when it is not full.
     pub drop_last: bool,
+    /// Batches hold the rows of an epoch in the order of the dataset.
+    #[serde(default)]
+    pub in_order: bool,
     pub split_records: u32,
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).

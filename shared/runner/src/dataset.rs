@@ -4,7 +4,9 @@
 
 use crate::{
     RunError,
+    images::read_images,
     indexing::read_pack,
+    portions::{PORTION_BYTES, portions},
     stretches::{self, Span},
 };
 use bytes::Bytes;
@@ -14,12 +16,12 @@ use gristmill_executor::{
     sources::{FileIndex, Records, images},
 };
 use gristmill_pipeline::{Format, Source};
-use gristmill_ports::{ObjectPath, Objects};
-use gristmill_protocol::{Manifest, Pack, PackedImage, keys};
+use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_protocol::{Manifest, Pack, keys};
 use gristmill_splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_types::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -27,8 +29,8 @@ use std::{
 const CACHED_INDICES: usize = 512;
 /// Most memory of the file indices that are kept, beside the last one.
 const CACHED_BYTES: usize = 64 << 20;
-/// Images, or parts of a file, read at a time: enough to hide the time to a first byte, few enough to
-/// hold.
+/// Parts of a file, or indices of files, read at a time: enough to hide the time to a first byte, few
+/// enough to hold.
 const READS_AHEAD: usize = 16;
 /// Blocks of a shuffled split read at a time, each of them maybe in several reads.
 const SPANS_AHEAD: usize = 8;
@@ -151,6 +153,24 @@ struct IndexedFile {
     pack: Option<Pack>,
 }
 
+/// Files by their number in the dataset.
+type Files = HashMap<u32, Arc<IndexedFile>>;
+
+fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
+    files.get(&file).ok_or_else(|| RunError::fatal(format!("file {file} has no index")))
+}
+
+impl IndexedFile {
+    /// About how many bytes a run of its records takes in memory.
+    fn bytes_of(&self, run: &Run) -> u64 {
+        let Run { first_record, records, .. } = *run;
+        match self.index.byte_range(first_record, records) {
+            Some(range) => range.end - range.start,
+            None => self.index.weights(first_record, records).iter().sum(),
+        }
+    }
+}
+
 /// Reads one dataset version; shared by all jobs and invocations of a process.
 pub struct DatasetCache {
     ns: Namespace,
@@ -203,16 +223,63 @@ impl DatasetCache {
             .map_err(|error| RunError::fatal(error.to_string()))
     }
 
-    /// Reads the records of a visit, pinned to the files as they were registered.
+    /// Begins to read the records of a visit, pinned to the files as they were registered: all of them,
+    /// unless they are too many to hold. Then what is left is to be [`read`](Self::read) later, one
+    /// portion after the other.
+    pub async fn begin(
+        &self,
+        objects: &dyn Objects,
+        visit: Visit,
+    ) -> Result<(SplitSource, VecDeque<Visit>), RunError> {
+        let files = self.files(objects, &visit).await?;
+        let file = |run: &Run| file_of(&files, run.file);
+        let mut bytes = 0_u64;
+        for run in visit.runs.iter().chain(visit.zipped.iter().flatten()) {
+            bytes = bytes.saturating_add(file(run)?.bytes_of(run));
+        }
+        if bytes <= PORTION_BYTES {
+            return Ok((self.read_of(objects, &visit, &files).await?, VecDeque::new()));
+        }
+        let weigh = |run: &Run| Ok(file(run)?.index.weights(run.first_record, run.records));
+        let mut rest = VecDeque::from(portions::<RunError>(&visit, PORTION_BYTES, weigh)?);
+        let first = rest.pop_front().unwrap_or(visit);
+        Ok((self.read_of(objects, &first, &files).await?, rest))
+    }
+
+    /// Reads the records of a portion.
     pub async fn read(
         &self,
         objects: &dyn Objects,
+        portion: &Visit,
+    ) -> Result<SplitSource, RunError> {
+        let files = self.files(objects, portion).await?;
+        self.read_of(objects, portion, &files).await
+    }
+
+    /// The files that a visit has records of.
+    async fn files(&self, objects: &dyn Objects, visit: &Visit) -> Result<Files, RunError> {
+        let datasets = std::iter::once(&visit.runs).chain(&visit.zipped).zip(&self.sources);
+        let formats: BTreeMap<u32, Format> = datasets
+            .flat_map(|(runs, source)| runs.iter().map(|run| (run.file, source.format)))
+            .collect();
+        let reads = formats.iter().map(async |(&file, &format)| {
+            Ok::<_, RunError>((file, self.indexed(objects, format, file).await?))
+        });
+        let reads = stream::iter(reads.collect::<Vec<_>>()).buffered(READS_AHEAD);
+        reads.try_collect().await
+    }
+
+    async fn read_of(
+        &self,
+        objects: &dyn Objects,
         visit: &Visit,
+        files: &Files,
     ) -> Result<SplitSource, RunError> {
         let shuffled = visit.shuffled.as_ref();
         let runs = std::iter::once(&visit.runs).chain(&visit.zipped);
         let reads = self.sources.iter().zip(runs);
-        let reads = reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled));
+        let reads =
+            reads.map(|(source, runs)| self.read_runs(objects, source, runs, shuffled, files));
         let mut zipped = try_join_all(reads).await?;
         if zipped.len() != self.sources.len() {
             return Err(RunError::fatal("a split is of fewer datasets than are zipped".to_owned()));
@@ -229,10 +296,11 @@ impl DatasetCache {
         source: &Arc<Source>,
         runs: &[Run],
         shuffled: Option<&Order>,
+        files: &Files,
     ) -> Result<Reading, RunError> {
         let spans = stretches::spans(runs);
         let reads: Vec<_> =
-            spans.iter().map(|&span| self.read_span(objects, source, span)).collect();
+            spans.iter().map(|&span| self.read_span(objects, source, span, files)).collect();
         let stretches = stream::iter(reads).buffered(SPANS_AHEAD).try_collect().await?;
         let picks = stretches::picks(&spans, runs, shuffled);
         Ok(Reading { stretches, picks, source: Arc::clone(source) })
@@ -243,9 +311,10 @@ impl DatasetCache {
         objects: &dyn Objects,
         source: &Source,
         span: Span,
+        files: &Files,
     ) -> Result<Stretch, RunError> {
         let Span { file: number, first_record, records } = span;
-        let file = self.indexed(objects, source.format, number).await?;
+        let file = Arc::clone(file_of(files, number)?);
         let not_there =
             || RunError::fatal(format!("the index of {} does not hold {span:?}", file.path));
         let parts = match &file.pack {
@@ -261,7 +330,7 @@ impl DatasetCache {
                     ranges.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))?;
                 let reads = ranges
                     .into_iter()
-                    .map(|range| objects.get_range(&file.path, range, Some(etag)));
+                    .map(|range| get_long_range(objects, &file.path, range, Some(etag)));
                 stream::iter(reads).buffered(READS_AHEAD).try_collect().await?
             }
         };
@@ -319,32 +388,4 @@ impl DatasetCache {
     fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(u32, Arc<IndexedFile>)>> {
         self.indices.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// Reads images into the records they make, one after the other; `bytes` in all.
-async fn read_images(
-    objects: &dyn Objects,
-    bucket: &str,
-    images: &[PackedImage],
-    bytes: u64,
-) -> Result<Bytes, RunError> {
-    let read = |image: &PackedImage| {
-        let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
-        let (size, etag) = (image.size, image.etag.clone());
-        async move {
-            let content = match size {
-                // A range of nothing cannot be asked for.
-                0 => Bytes::new(),
-                _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
-            };
-            Ok::<_, RunError>((label, content))
-        }
-    };
-    let mut reads = stream::iter(images.iter().map(read)).buffered(READS_AHEAD);
-    let mut data = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
-    while let Some((label, content)) = reads.try_next().await? {
-        data.extend_from_slice(&label.to_le_bytes());
-        data.extend_from_slice(&content);
-    }
-    Ok(Bytes::from(data))
 }

@@ -2,8 +2,10 @@
 //! behind.
 
 use crate::{
-    FinishedSplit, JobContext, RunError, Runner, SplitRead, committer, compute::join,
-    indexing::ensure_index, run_split, split::from_the_source,
+    FinishedSplit, JobContext, RunError, Runner, SplitRead, committer,
+    compute::join,
+    indexing::ensure_index,
+    split::{Computed, from_the_source},
 };
 use async_trait::async_trait;
 use gristmill_ports::call_with_retry;
@@ -233,24 +235,16 @@ impl LeaseRun<'_> {
     /// Begins to compute a split.
     fn compute(
         &self,
-        (epoch, position): (Epoch, Position),
+        split: (Epoch, Position),
         source: SplitRead,
         stop: &Arc<AtomicBool>,
     ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
-        let (context, stop) = (self.context.clone(), Arc::clone(stop));
         let (clock, deadline_ms) = (Arc::clone(&self.runner.clock), self.deadline_ms);
-        let cancelled = {
-            let clock = Arc::clone(&clock);
-            move || {
-                stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
-            }
+        let stop = Arc::clone(stop);
+        let cancelled = move || {
+            stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        let work = move || {
-            let began = clock.monotonic();
-            let split = run_split(&context, epoch, position, &source, &cancelled)?;
-            Ok((split, clock.monotonic().saturating_sub(began)))
-        };
-        self.runner.compute.start(work)
+        self.context.compute(self.runner, split, source, Arc::new(cancelled))
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
@@ -285,9 +279,6 @@ impl LeaseRun<'_> {
 fn millis(taken: Duration) -> u32 {
     u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
 }
-
-/// A split that was computed, and how long that took.
-type Computed = (FinishedSplit, Duration);
 
 /// A split on its way, with room for it at the committer.
 struct Computing<'a, F> {

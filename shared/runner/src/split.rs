@@ -1,13 +1,16 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
-use crate::{JobContext, RunError, Runner, SplitSource};
+use crate::{JobContext, RunError, Runner, SplitSource, compute::join};
 use bytes::Bytes;
-use gristmill_executor::{ExecError, ResumeInput, SplitInput, SplitOutput};
+use futures::future::Either;
+use gristmill_executor::{ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished};
 use gristmill_ports::{ObjectError, ObjectPath};
 use gristmill_protocol::{
     CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost, keys,
 };
+use gristmill_splits::Visit;
 use gristmill_types::{Epoch, Position, RecordKey, SkippedRecord};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// A split that has been run and awaits its commit.
 #[derive(Debug)]
@@ -67,32 +70,36 @@ impl FinishedSplit {
 }
 
 /// What was read for a split, and what is to be done with it beside computing.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct SplitRead {
     content: Content,
+    extras: Extras,
+}
+
+#[derive(Debug)]
+enum Content {
+    /// The first portion, and those to be read after it.
+    Source { first: SplitSource, rest: VecDeque<Visit> },
+    /// What a point of the pipeline yielded.
+    Cached { point: u32, object: Bytes },
+}
+
+/// What is wanted of a split beside its chunk.
+#[derive(Debug, Clone)]
+struct Extras {
     /// Prefix of the chunk's key, if it is not put among the job's own.
     shelf: Option<String>,
     /// Where what comes out at a point is to be stored.
     put: Option<(u32, String)>,
     profile: bool,
-    /// Of the read: bytes and microseconds.
+    /// Of reads: bytes and microseconds.
     took: (u64, u64),
-}
-
-#[derive(Debug, Clone)]
-enum Content {
-    Source(SplitSource),
-    /// What a point of the pipeline yielded.
-    Cached {
-        point: u32,
-        object: Bytes,
-    },
 }
 
 impl SplitRead {
     /// Bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
-        self.took.0
+        self.extras.took.0
     }
 }
 
@@ -122,19 +129,21 @@ impl JobContext {
         };
         let content = match cached {
             Some(cached) => cached,
-            None => Content::Source(self.read_source(runner, (epoch, drawn), position).await?),
+            None => {
+                let (first, rest) = self.read_source(runner, (epoch, drawn), position).await?;
+                Content::Source { first, rest }
+            }
         };
         // What should have been there and is not is stored again.
-        let missing = matches!(content, Content::Source(_));
+        let missing = matches!(content, Content::Source { .. });
         let put = order.filter(|_| missing).map(|order| order.point).zip(key);
         let bytes = match &content {
-            Content::Source(source) => source.bytes(),
+            Content::Source { first, .. } => first.bytes(),
             Content::Cached { object, .. } => object.len() as u64,
         };
-        let elapsed = runner.clock.monotonic().saturating_sub(began);
-        let took = (bytes, u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX));
+        let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
         let (shelf, profile) = (orders.chunks.clone(), orders.profile);
-        Ok(SplitRead { content, shelf, put, profile, took })
+        Ok(SplitRead { content, extras: Extras { shelf, put, profile, took } })
     }
 }
 
@@ -151,88 +160,194 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     }
 }
 
-/// Runs the pipeline over one split. Pure but for op timings: the same arguments give the same
-/// bytes on every host, which is what redelivery of a local split relies on.
-pub fn run_split(
-    context: &JobContext,
+/// What computing a split came to, and how long it took.
+pub(crate) type Computed = (FinishedSplit, Duration);
+
+/// A split of which some portions have been run.
+struct Begun {
+    scratch: Scratch,
+    unfinished: Unfinished,
+    skipped: Vec<SkippedAt>,
+}
+
+/// One split to compute.
+#[derive(Clone)]
+struct Task {
+    context: JobContext,
     epoch: Epoch,
     position: Position,
-    read: &SplitRead,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<FinishedSplit, RunError> {
-    let (output, records) = match &read.content {
-        Content::Source(source) => from_source(context, epoch, read, source, cancelled)?,
-        Content::Cached { point, object } => {
-            let input = ResumeInput {
-                point: *point,
-                object: object.clone(),
-                epoch,
-                seed: context.view.spec.seed,
-                on_error: context.view.spec.on_error,
-            };
-            let resumed = with_buffers(context, |scratch| {
-                context.program.resume_split(scratch, &input, cancelled)
+    cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
+}
+
+impl JobContext {
+    /// Begins to run the pipeline over one split. Pure but for timings: the same arguments give the same
+    /// bytes on every host, which is what redelivery of a local split relies on.
+    pub fn compute(
+        &self,
+        runner: &Runner,
+        (epoch, position): (Epoch, Position),
+        read: SplitRead,
+        cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
+        let task = Task { context: self.clone(), epoch, position, cancelled };
+        let SplitRead { content, extras } = read;
+        match content {
+            Content::Source { first, rest } if !rest.is_empty() => {
+                let portions = task.in_portions(runner.clone(), first, rest, extras);
+                Either::Left(join(tokio::spawn(portions)))
+            }
+            content => {
+                let clock = Arc::clone(&runner.clock);
+                Either::Right(runner.compute.start(move || {
+                    let began = clock.monotonic();
+                    let split = match content {
+                        Content::Source { first, .. } => {
+                            let all = task.portion(&extras, &first, None, 0)?;
+                            task.finish(&extras, all)?
+                        }
+                        Content::Cached { point, object } => task.resume(&extras, point, object)?,
+                    };
+                    Ok((split, clock.monotonic().saturating_sub(began)))
+                }))
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Reads each portion while the one before is run.
+    async fn in_portions(
+        self,
+        runner: Runner,
+        first: SplitSource,
+        mut rest: VecDeque<Visit>,
+        mut extras: Extras,
+    ) -> Result<Computed, RunError> {
+        let (mut source, mut begun, mut took) = (first, None, Duration::ZERO);
+        let begun = loop {
+            let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
+            let running = runner.compute.run({
+                let (task, extras) = (self.clone(), extras.clone());
+                let clock = Arc::clone(&runner.clock);
+                move || {
+                    let began = clock.monotonic();
+                    let after = task.portion(&extras, &source, begun, more)?;
+                    Ok((after, clock.monotonic().saturating_sub(began)))
+                }
             });
-            (resumed.map_err(|error| run_error(error, &|key| key.to_string()))?, None)
+            let reading = async {
+                let Some(portion) = rest.pop_front() else { return Ok(None) };
+                let began = runner.clock.monotonic();
+                let read = self.context.read_portion(&runner, &portion).await?;
+                extras.took.0 += read.bytes();
+                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some(read))
+            };
+            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            took += computed;
+            match next {
+                Some(next) => (source, begun) = (next, Some(after)),
+                None => break after,
+            }
+        };
+        let task = self.clone();
+        let split = runner.compute.run(move || task.finish(&extras, begun)).await?;
+        Ok((split, took))
+    }
+
+    /// Runs the records of `source`, after those of `before` and with `more` to come.
+    fn portion(
+        &self,
+        extras: &Extras,
+        source: &SplitSource,
+        before: Option<Begun>,
+        more: u32,
+    ) -> Result<Begun, RunError> {
+        let spec = &self.context.view.spec;
+        let opened = source.open()?;
+        let input = SplitInput {
+            epoch: self.epoch,
+            seed: spec.seed,
+            on_error: spec.on_error,
+            parts: source.parts(&opened),
+            copy: source.copy,
+            picks: source.picks(),
+            zipped: source.zipped(&opened),
+            put: extras.put.as_ref().map(|(point, _)| *point),
+        };
+        let (mut scratch, before, mut skipped) = match before {
+            Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
+            None => (self.context.take_scratch(), None, Vec::new()),
+        };
+        let program = &self.context.program;
+        let run = program.run_portion(&mut scratch, before, &input, more, &*self.cancelled);
+        let unfinished = run.map_err(|error| run_error(error, &|key| source.describe(key)))?;
+        let new = &unfinished.skipped()[skipped.len()..];
+        skipped.extend(new.iter().map(|record| SkippedAt {
+            source: source.describe(record.key),
+            record: record.clone(),
+        }));
+        Ok(Begun { scratch, unfinished, skipped })
+    }
+
+    /// Ends a split of which all portions have been run.
+    fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, RunError> {
+        let Begun { mut scratch, unfinished, skipped } = begun;
+        let output = self.context.program.end_split(&mut scratch, unfinished);
+        let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        self.context.return_scratch(scratch);
+        Ok(self.finished(extras, output, skipped))
+    }
+
+    /// Runs what comes after a point of the pipeline.
+    fn resume(
+        &self,
+        extras: &Extras,
+        point: u32,
+        object: Bytes,
+    ) -> Result<FinishedSplit, RunError> {
+        let spec = &self.context.view.spec;
+        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.on_error);
+        let input = ResumeInput { point, object, epoch, seed, on_error };
+        let mut scratch = self.context.take_scratch();
+        let resumed = self.context.program.resume_split(&mut scratch, &input, &*self.cancelled);
+        self.context.return_scratch(scratch);
+        let output = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        let located = |record: &SkippedRecord| SkippedAt {
+            source: record.key.to_string(),
+            record: record.clone(),
+        };
+        let skipped = output.skipped.iter().map(located).collect();
+        Ok(self.finished(extras, output, skipped))
+    }
+
+    fn finished(
+        &self,
+        extras: &Extras,
+        output: SplitOutput,
+        skipped: Vec<SkippedAt>,
+    ) -> FinishedSplit {
+        let profile = extras.profile.then(|| profile_of(&output, extras.took));
+        let put = extras.put.as_ref().map(|(_, key)| key.clone());
+        FinishedSplit {
+            position: self.position,
+            object: Bytes::from(output.object),
+            rows: output.rows,
+            batches: output.batches,
+            remainder_rows: output.remainder_rows,
+            skipped,
+            quarantined: output.quarantined,
+            cost: WorkerCost::default(),
+            indexed: false,
+            shelf: extras.shelf.clone(),
+            cached: put.zip(output.cached.map(Bytes::from)),
+            profile,
         }
-    };
-    let located = |record: SkippedRecord| {
-        let source = records.map_or_else(|| record.key.to_string(), |s| s.describe(record.key));
-        SkippedAt { source, record }
-    };
-    let profile = read.profile.then(|| profile_of(&output, read.took));
-    let put = read.put.as_ref().map(|(_, key)| key.clone());
-    Ok(FinishedSplit {
-        position,
-        object: Bytes::from(output.object),
-        rows: output.rows,
-        batches: output.batches,
-        remainder_rows: output.remainder_rows,
-        skipped: output.skipped.into_iter().map(located).collect(),
-        quarantined: output.quarantined,
-        cost: WorkerCost::default(),
-        indexed: false,
-        shelf: read.shelf.clone(),
-        cached: put.zip(output.cached.map(Bytes::from)),
-        profile,
-    })
+    }
 }
 
-fn from_source<'a>(
-    context: &JobContext,
-    epoch: Epoch,
-    read: &SplitRead,
-    source: &'a SplitSource,
-    cancelled: &dyn Fn() -> bool,
-) -> Result<(SplitOutput, Option<&'a SplitSource>), RunError> {
-    let opened = source.open()?;
-    let input = SplitInput {
-        epoch,
-        seed: context.view.spec.seed,
-        on_error: context.view.spec.on_error,
-        parts: source.parts(&opened),
-        copy: source.copy,
-        picks: source.picks(),
-        zipped: source.zipped(&opened),
-        put: read.put.as_ref().map(|(point, _)| *point),
-    };
-    let output =
-        with_buffers(context, |scratch| context.program.run_split(scratch, &input, cancelled));
-    let output = output.map_err(|error| run_error(error, &|key| source.describe(key)))?;
-    Ok((output, Some(source)))
-}
-
-/// Runs `work` with the buffers of an earlier split.
-fn with_buffers<T>(
-    context: &JobContext,
-    work: impl FnOnce(&mut gristmill_executor::Scratch) -> T,
-) -> T {
-    context.with_scratch(|scratch| {
-        if let Some(buffer) = context.recycled() {
-            scratch.recycle(buffer);
-        }
-        work(scratch)
-    })
+fn micros(taken: Duration) -> u64 {
+    u64::try_from(taken.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The same, without reading what is cached: where that is damaged.

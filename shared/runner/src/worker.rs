@@ -10,10 +10,10 @@ use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_w
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
-use gristmill_splits::SplitPlan;
+use gristmill_splits::{SplitPlan, Visit};
 use gristmill_types::{Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -100,13 +100,19 @@ impl JobContext {
         })
     }
 
-    /// Runs `work` with buffers of an earlier split, if there are any.
-    pub(crate) fn with_scratch<T>(&self, work: impl FnOnce(&mut Scratch) -> T) -> T {
-        let idle = || self.scratches.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut scratch = idle().pop().unwrap_or_else(|| self.program.scratch());
-        let done = work(&mut scratch);
-        idle().push(scratch);
-        done
+    /// Buffers of an earlier split, if there are any: for the next one.
+    pub(crate) fn take_scratch(&self) -> Scratch {
+        let idle = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let mut scratch = idle.unwrap_or_else(|| self.program.scratch());
+        if let Some(buffer) = self.recycled() {
+            scratch.recycle(buffer);
+        }
+        scratch
+    }
+
+    /// Takes them back.
+    pub(crate) fn return_scratch(&self, scratch: Scratch) {
+        self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
     /// Takes the buffer of a stored object back, unless somebody still reads it. A worker's memory
@@ -120,7 +126,7 @@ impl JobContext {
     }
 
     /// The buffer of an earlier object, if one came back.
-    pub(crate) fn recycled(&self) -> Option<Vec<u8>> {
+    fn recycled(&self) -> Option<Vec<u8>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
 
@@ -132,17 +138,28 @@ impl JobContext {
             .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
     }
 
-    /// Reads the source of the split at `position` of an epoch, made up as in epoch `drawn`.
+    /// Reads the source of the split at `position` of an epoch, made up as in epoch `drawn`: all of it,
+    /// or the first portion, with those that are to be read after it.
     pub(crate) async fn read_source(
         &self,
         runner: &Runner,
         (epoch, drawn): (Epoch, Epoch),
         position: Position,
-    ) -> Result<SplitSource, RunError> {
+    ) -> Result<(SplitSource, VecDeque<Visit>), RunError> {
         let (dataset, plan, splits) = self.dataset(runner).await?;
         let visit = splits.visit_as(plan.copies, self.view.spec.seed, (epoch, drawn), position);
         let visit = visit.ok_or_else(|| not_planned(position))?;
-        dataset.read(&*runner.objects, &visit).await
+        dataset.begin(&*runner.objects, visit).await
+    }
+
+    /// Reads one portion of a split.
+    pub(crate) async fn read_portion(
+        &self,
+        runner: &Runner,
+        portion: &Visit,
+    ) -> Result<SplitSource, RunError> {
+        let (dataset, ..) = self.dataset(runner).await?;
+        dataset.read(&*runner.objects, portion).await
     }
 
     /// What the split at `position` of `epoch` is cached under.

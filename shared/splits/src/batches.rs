@@ -4,6 +4,9 @@
 //! are joined with those of later splits, and a joined batch follows the split that completes it. So
 //! every batch of an epoch is full but the last, and has a number `g` that says the same to
 //! everybody.
+//!
+//! In order, no row may pass another: where rows are left over, the batches of the next split are
+//! cut anew, and begin with those rows.
 
 use crate::Entry;
 use gristmill_types::Position;
@@ -11,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Rows of one split's remainder.
+/// Rows of one split.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Piece {
     pub position: Position,
-    /// Rows of the remainder, from 0.
+    /// Counted through the frames of its object, from 0.
     pub rows: Range<u32>,
 }
 
@@ -36,7 +39,7 @@ impl Piece {
 pub enum Source {
     /// Batch `frame` of the object at `position`, from 0.
     Whole { position: Position, frame: u32 },
-    /// Pieces of remainders, to be put one after the other.
+    /// To be put one after the other.
     Joined(Vec<Piece>),
 }
 
@@ -69,6 +72,24 @@ pub struct Counts {
     pub remainder: u32,
 }
 
+/// How the rows of an epoch are cut into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cut {
+    /// Rows of a batch, at least 1.
+    pub size: u32,
+    /// Whether a last batch that is not full is left out.
+    pub drop_last: bool,
+    /// Whether rows keep the order of the splits, leftovers included.
+    pub in_order: bool,
+}
+
+impl Cut {
+    /// Whether batches may need the object of a split of these counts after the next was taken in.
+    pub fn may_leave_rows(&self, counts: Counts) -> bool {
+        counts.remainder > 0 || self.in_order && counts.batches > 0
+    }
+}
+
 impl From<&Entry> for Counts {
     fn from(entry: &Entry) -> Self {
         Self { batches: entry.batches, remainder: entry.remainder }
@@ -82,8 +103,7 @@ impl From<&Entry> for Counts {
 /// a joiner (it is small) beside its cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Joiner {
-    batch_size: u32,
-    drop_last: bool,
+    cut: Cut,
     position: Position,
     g: u64,
     /// Left over so far, fewer rows than a batch.
@@ -92,12 +112,10 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// The start of an epoch. `batch_size` is at least 1; `drop_last` leaves out a last batch that
-    /// is not full.
-    pub fn new(batch_size: u32, drop_last: bool) -> Self {
+    /// The start of an epoch.
+    pub fn new(cut: Cut) -> Self {
         Self {
-            batch_size: batch_size.max(1),
-            drop_last,
+            cut: Cut { size: cut.size.max(1), ..cut },
             position: 0,
             g: 0,
             carry: VecDeque::new(),
@@ -108,18 +126,13 @@ impl Joiner {
     /// A joiner at the lowest position from which batch `g` and all later ones can be made again,
     /// given the counts of splits from position 0 on, as many as are known.
     ///
-    /// What it carries are remainders of earlier positions that batch `g` or a later one needs; see
+    /// What it carries are rows of earlier positions that batch `g` or a later one needs; see
     /// [`Joiner::first_needed`]. If the counts end before batch `g`, it stands where they end.
-    pub fn seek(
-        batch_size: u32,
-        drop_last: bool,
-        g: u64,
-        counts: impl IntoIterator<Item = Counts>,
-    ) -> Self {
-        let mut joiner = Self::new(batch_size, drop_last);
+    pub fn seek(cut: Cut, g: u64, counts: impl IntoIterator<Item = Counts>) -> Self {
+        let mut joiner = Self::new(cut);
         for counts in counts {
             let rows = joiner.carried + u64::from(counts.remainder);
-            let completed = u64::from(counts.batches) + rows / u64::from(joiner.batch_size);
+            let completed = u64::from(counts.batches) + rows / u64::from(joiner.cut.size);
             if joiner.g + completed > g {
                 break;
             }
@@ -138,7 +151,7 @@ impl Joiner {
         self.g
     }
 
-    /// Remainders carried over to the next joined batch, in order.
+    /// Rows carried over to the next joined batch, in order.
     pub fn carry(&self) -> impl Iterator<Item = &Piece> {
         self.carry.iter()
     }
@@ -152,20 +165,20 @@ impl Joiner {
     pub fn push(&mut self, counts: Counts, mut give: impl FnMut(Batch)) {
         let position = self.position;
         self.position += 1;
-        for frame in 0..counts.batches {
-            give(Batch {
-                g: self.g + u64::from(frame),
-                rows: self.batch_size,
-                source: Source::Whole { position, frame },
-            });
+        let whole = if self.cut.in_order && self.carried > 0 { 0 } else { counts.batches };
+        for frame in 0..whole {
+            let source = Source::Whole { position, frame };
+            give(Batch { g: self.g + u64::from(frame), rows: self.cut.size, source });
         }
-        self.g += u64::from(counts.batches);
-        if counts.remainder > 0 {
-            self.carry.push_back(Piece { position, rows: 0..counts.remainder });
-            self.carried += u64::from(counts.remainder);
+        self.g += u64::from(whole);
+        let start = whole.saturating_mul(self.cut.size);
+        let end = counts.batches.saturating_mul(self.cut.size).saturating_add(counts.remainder);
+        if start < end {
+            self.carry.push_back(Piece { position, rows: start..end });
+            self.carried += u64::from(end - start);
         }
-        while self.carried >= u64::from(self.batch_size) {
-            give(self.take(self.batch_size));
+        while self.carried >= u64::from(self.cut.size) {
+            give(self.take(self.cut.size));
         }
     }
 
@@ -173,7 +186,7 @@ impl Joiner {
     /// to be dropped.
     pub fn finish(mut self) -> Option<Batch> {
         let rows = u32::try_from(self.carried).unwrap_or(u32::MAX);
-        (rows > 0 && !self.drop_last).then(|| self.take(rows))
+        (rows > 0 && !self.cut.drop_last).then(|| self.take(rows))
     }
 
     /// Joins the next `rows` carried rows; there are as many.

@@ -297,6 +297,11 @@ pub fn invariant_09_at_most_once(times: impl IntoIterator<Item = u32>) -> Check 
     Ok(())
 }
 
+/// 19. In order: no row is delivered before one that precedes it in the dataset.
+pub fn invariant_19_in_order<T: PartialOrd>(places: &[T]) -> Check {
+    hold(19, places.is_sorted(), "a row was delivered before one that precedes it")
+}
+
 /// 11. An ack is monotone within a generation, and generations only grow.
 pub fn invariant_11_ack_is_monotone(before: Option<&Consumer>, after: &Consumer) -> Check {
     let Some(before) = before else { return Ok(()) };

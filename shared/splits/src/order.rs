@@ -121,7 +121,8 @@ pub fn visit(
     Some((copy, permute(n, seed, epoch, turn)?))
 }
 
-/// As [`visit`]; `in_order` if splits are delivered as they lie in the dataset.
+/// As [`visit`]; `in_order` if splits are delivered as they lie in the dataset, one copy of it after
+/// the other.
 pub fn visit_of(
     (n, copies): (u32, u32),
     in_order: bool,
@@ -129,10 +130,11 @@ pub fn visit_of(
     epoch: Epoch,
     position: Position,
 ) -> Option<(u32, SplitId)> {
-    match in_order {
-        false => visit((n, copies), seed, epoch, position),
-        true => Some((position % copies.max(1), position.checked_div(copies)?)),
+    if !in_order {
+        return visit((n, copies), seed, epoch, position);
     }
+    let copy = position.checked_div(n)?;
+    (copy < copies).then_some((copy, position % n))
 }
 
 /// The number of a visit among all of an epoch, whatever their order: what it is cached under.

@@ -88,8 +88,8 @@ impl SplitPlan {
         let plan = Self::new(first, split_records).ok_or(too_many.clone())?;
         let in_order = ops.contains(&DatasetOp::InOrder);
         let alone = members == [Member::once(first)];
-        if alone && ops.iter().all(|op| *op == DatasetOp::InOrder) {
-            return Ok(Self { in_order, ..plan });
+        if alone && ops.is_empty() {
+            return Ok(plan);
         }
         let view = View::new(members, ops, plan.split_records)?;
         let records = view.records();
@@ -217,7 +217,13 @@ mod tests {
         let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::InOrder]).unwrap();
         let seen: Vec<_> = (0..).map_while(|at| plan.visit(1, 9, 0, at)).collect();
         let runs: Vec<_> = seen.iter().map(|v| (v.runs[0].file, v.runs[0].first_record)).collect();
-        assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 0), (1, 2)]);
+        assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (1, 1)], "splits go on in the next file");
+        let lengths = seen.iter().map(|v| v.runs.iter().map(|run| run.records).sum::<u32>());
+        assert_eq!(lengths.collect::<Vec<_>>(), [2, 2, 2, 2]);
+        let copies: Vec<_> = (0..).map_while(|at| plan.visit(2, 9, 0, at)).collect();
+        let runs: Vec<_> =
+            copies.iter().map(|v| (v.runs[0].copy, v.runs[0].first_record)).collect();
+        assert_eq!(runs, [(0, 0), (0, 2), (0, 4), (0, 1), (1, 0), (1, 2), (1, 4), (1, 1)]);
         let plan = SplitPlan::of_view(&[5, 3], 2, &[DatasetOp::Take { count: 7 }]).unwrap();
         assert_eq!((plan.n_splits(), plan.records()), (4, 7), "splits go on in the next file");
     }

@@ -25,7 +25,7 @@ use gristmill_splits::{
     job::JobState,
     order::{Ramp, visit_number, visit_of},
 };
-use gristmill_types::{BundleIndex, DatasetOp, Epoch, JobName, Position};
+use gristmill_types::{BundleIndex, Epoch, JobName, Position};
 
 /// Splits up to which the objects of a point are listed when all are stored, to know their bytes; of more
 /// the prediction is taken.
@@ -214,7 +214,7 @@ impl Coordinator {
         let names: Vec<_> = (0..ramp.bundles()).map(|index| (epoch, index)).collect();
         let scanned = self.read_bundles(job, &ramp, &names).await?;
         let pipeline = pipeline_of(&item.spec)?;
-        let in_order = pipeline.dataset_ops().contains(&DatasetOp::InOrder);
+        let in_order = pipeline.is_in_order();
         let copies = plan.copies.max(1);
         let mut chunks = vec![None; plan.n_splits as usize];
         let mut totals = Totals::default();

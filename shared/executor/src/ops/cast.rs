@@ -144,6 +144,126 @@ mod tests {
         assert_eq!(bf16s, [0x80, 0x3f, 0x80, 0x43, 0x82, 0x43]);
     }
 
+    /// Every pair of types, against arithmetic that is done apart: what an integer type cannot hold
+    /// becomes its nearest bound, and not-a-number 0.
+    #[test]
+    fn every_pair_of_types_saturates() {
+        let values: Vec<f64> = vec![
+            0.0,
+            1.0,
+            -1.0,
+            0.5,
+            1.5,
+            2.5,
+            -0.5,
+            -1.5,
+            127.0,
+            128.0,
+            255.0,
+            255.5,
+            256.0,
+            300.0,
+            32_767.5,
+            65_504.0,
+            65_535.0,
+            65_536.0,
+            70_000.0,
+            -70_000.0,
+            2_147_483_647.0,
+            2_147_483_648.0,
+            -2_147_483_648.0,
+            -2_147_483_649.0,
+            4_294_967_295.0,
+            1e10,
+            -1e10,
+            9.3e18,
+            -9.3e18,
+            1e20,
+            -1e20,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+        ];
+        let froms = [
+            DType::U8,
+            DType::U16,
+            DType::I32,
+            DType::U32,
+            DType::I64,
+            DType::F16,
+            DType::BF16,
+            DType::F32,
+        ];
+        let tos = [
+            CastDType::U8,
+            CastDType::U16,
+            CastDType::I32,
+            CastDType::I64,
+            CastDType::F16,
+            CastDType::BF16,
+            CastDType::F32,
+        ];
+        for from in froms {
+            // As `from` holds them, saturated by Rust's own conversions.
+            let stored: Vec<u8> =
+                values.iter().flat_map(|value| crate::ops::value_bytes(from, *value)).collect();
+            let step = crate::ops::dtype_bytes(from);
+            for to in tos {
+                let mut out = Vec::new();
+                let view = View { bytes: &stored, size: [0, 0] };
+                let (tools, draw) = (&mut Tools::default(), &mut Draw::fixed());
+                let made = Convert::new(from, to).run(view, Sink::Buffer(&mut out), tools, draw);
+                let size = crate::ops::dtype_bytes(to.dtype());
+                assert_eq!(made.unwrap().bytes, values.len() * size);
+                for (i, (bytes, made)) in stored.chunks(step).zip(out.chunks(size)).enumerate() {
+                    let expected = expected(from, bytes, to);
+                    assert_eq!(made, expected, "{from} to {to:?}: value {} ({})", i, values[i]);
+                }
+            }
+        }
+    }
+
+    /// What `bytes` of type `from` are as `to`.
+    fn expected(from: DType, bytes: &[u8], to: CastDType) -> Vec<u8> {
+        if let Some(whole) = crate::ops::integer(from, bytes) {
+            return match to {
+                CastDType::U8 => (whole.clamp(0, 255) as u8).to_le_bytes().to_vec(),
+                CastDType::U16 => (whole.clamp(0, 65_535) as u16).to_le_bytes().to_vec(),
+                CastDType::I32 => {
+                    (whole.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes().to_vec()
+                }
+                CastDType::I64 => (whole as i64).to_le_bytes().to_vec(),
+                // These integers, but for the largest, are whole in f32 or far from a tie.
+                CastDType::F16 => f16::from_f32(whole as f32).to_le_bytes().to_vec(),
+                CastDType::BF16 => bf16::from_f32(whole as f32).to_le_bytes().to_vec(),
+                CastDType::F32 => (whole as f32).to_le_bytes().to_vec(),
+            };
+        }
+        let real = match from {
+            DType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
+            DType::BF16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
+            _ => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        };
+        let bounded = |low: f64, high: f64| match real.is_nan() {
+            true => 0,
+            false => real.round_ties_even().clamp(low, high) as i128,
+        };
+        match to {
+            CastDType::U8 => (bounded(0.0, 255.0) as u8).to_le_bytes().to_vec(),
+            CastDType::U16 => (bounded(0.0, 65_535.0) as u16).to_le_bytes().to_vec(),
+            CastDType::I32 => {
+                (bounded(-2_147_483_648.0, 2_147_483_647.0) as i32).to_le_bytes().to_vec()
+            }
+            CastDType::I64 => {
+                let wide = bounded(-1e30, 1e30).clamp(i64::MIN.into(), i64::MAX.into());
+                (wide as i64).to_le_bytes().to_vec()
+            }
+            CastDType::F16 => f16::from_f32(real as f32).to_le_bytes().to_vec(),
+            CastDType::BF16 => bf16::from_f32(real as f32).to_le_bytes().to_vec(),
+            CastDType::F32 => (real as f32).to_le_bytes().to_vec(),
+        }
+    }
+
     #[test]
     fn integers_are_rounded_once() {
         let wide = |x: i64, to: CastDType| {

@@ -5,20 +5,19 @@ use crate::{
     random::Draw,
     step::{InPlace, Tools},
 };
-use gristmill_pipeline::{DType, ops::Clip};
+use gristmill_pipeline::{DType, Number, ops::Clip};
 
 /// Numbers of any shape -> the same, in place.
 #[derive(Debug)]
 pub(crate) struct Bounds {
-    min: f64,
-    max: f64,
+    min: Option<Number>,
+    max: Option<Number>,
     dtype: DType,
 }
 
 impl Bounds {
     pub(crate) fn new(op: &Clip, dtype: DType) -> Self {
-        let (min, max) = (op.min.unwrap_or(f64::NEG_INFINITY), op.max.unwrap_or(f64::INFINITY));
-        Bounds { min, max, dtype }
+        Bounds { min: op.min, max: op.max, dtype }
     }
 }
 
@@ -30,10 +29,15 @@ impl InPlace for Bounds {
         _: &mut Tools,
         _: &mut Draw,
     ) -> Result<(), String> {
-        // A float to integer cast saturates, so that bounds beyond a type are its own.
+        // The pipeline checked that the type holds each bound.
         macro_rules! clip {
-            ($type:ty) => {{
-                let (min, max) = (self.min as $type, self.max as $type);
+            ($type:ty, $least:expr, $most:expr) => {{
+                let of = |bound: Option<Number>, other: $type| match bound {
+                    Some(Number::Whole(bound)) => bound as $type,
+                    Some(Number::Real(bound)) => bound as $type,
+                    None => other,
+                };
+                let (min, max) = (of(self.min, $least), of(self.max, $most));
                 vectorised(|| {
                     for to in value.as_chunks_mut::<{ size_of::<$type>() }>().0 {
                         let x = <$type>::from_le_bytes(*to);
@@ -42,13 +46,16 @@ impl InPlace for Bounds {
                     }
                 })
             }};
+            ($type:ty) => {
+                clip!($type, <$type>::MIN, <$type>::MAX)
+            };
         }
         match self.dtype {
             DType::U8 => clip!(u8),
             DType::U16 => clip!(u16),
             DType::I32 => clip!(i32),
             DType::I64 => clip!(i64),
-            DType::F32 => clip!(f32),
+            DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
             other => return Err(format!("cannot clip {other}")),
         }
         Ok(())

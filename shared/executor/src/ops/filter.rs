@@ -4,44 +4,142 @@ use crate::{
     random::Draw,
     step::{Predicate, View},
 };
-use gristmill_pipeline::{DType, FieldSchema, ops::Filter};
+use gristmill_pipeline::{DType, FieldSchema, Number, ops::Filter};
 
 /// Looks at the value of a number, at the length of a sequence.
 #[derive(Debug)]
 pub(crate) struct Test {
-    op: Filter,
     /// None if the value decides; else bytes of one item of the sequence whose length does.
     item_bytes: Option<usize>,
     dtype: DType,
+    bounds: Bounds,
+}
+
+/// What values are compared with, in their own type.
+#[derive(Debug)]
+enum Bounds {
+    Whole(Within<i128>),
+    Real(Within<f32>),
+}
+
+#[derive(Debug)]
+struct Within<T> {
+    min: Option<T>,
+    max: Option<T>,
+    one_of: Option<Vec<T>>,
+}
+
+impl<T: PartialOrd + Copy> Within<T> {
+    fn new(op: &Filter, of: impl Fn(Number) -> T) -> Self {
+        let one_of = op.one_of.as_ref().map(|numbers| {
+            let mut numbers: Vec<T> = numbers.iter().map(|number| of(*number)).collect();
+            // They are finite, so that any two compare.
+            numbers.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+            numbers
+        });
+        Within { min: op.min.map(&of), max: op.max.map(&of), one_of }
+    }
+
+    /// Not-a-number passes no test.
+    fn keeps(&self, value: T) -> bool {
+        let listed = |numbers: &Vec<T>| {
+            let at = numbers.partition_point(|number| *number < value);
+            numbers.get(at).is_some_and(|number| *number == value)
+        };
+        self.min.is_none_or(|min| value >= min)
+            && self.max.is_none_or(|max| value <= max)
+            && self.one_of.as_ref().is_none_or(listed)
+    }
 }
 
 impl Test {
     pub(crate) fn new(op: &Filter, field: &FieldSchema) -> Self {
         let sequence = field.is_sequence();
         let item_bytes = field.item_bytes().filter(|_| sequence).map(|bytes| bytes as usize);
-        Test { op: op.clone(), item_bytes, dtype: field.dtype }
+        let bounds = match field.dtype == DType::F32 && !sequence {
+            true => Bounds::Real(Within::new(op, Number::single)),
+            // The pipeline checked that each is whole.
+            false => Bounds::Whole(Within::new(op, |number| match number {
+                Number::Whole(number) => number,
+                Number::Real(number) => number as i128,
+            })),
+        };
+        Test { item_bytes, dtype: field.dtype, bounds }
     }
 }
 
 impl Predicate for Test {
     fn keeps(&self, input: View<'_>, _: &mut Draw) -> Result<bool, String> {
-        let value = match self.item_bytes {
-            Some(item_bytes) => (input.bytes.len() / item_bytes) as f64,
-            None => number(self.dtype, input.bytes).ok_or("its value is not one number")?,
-        };
-        Ok(self.op.keeps(value))
+        let none = "its value is not one number";
+        match (&self.bounds, self.item_bytes) {
+            (Bounds::Real(within), _) => {
+                let bytes = input.bytes.try_into().map_err(|_| none)?;
+                Ok(within.keeps(f32::from_le_bytes(bytes)))
+            }
+            (Bounds::Whole(within), Some(item_bytes)) => {
+                Ok(within.keeps((input.bytes.len() / item_bytes) as i128))
+            }
+            (Bounds::Whole(within), None) => {
+                Ok(within.keeps(super::integer(self.dtype, input.bytes).ok_or(none)?))
+            }
+        }
     }
 }
 
-fn number(dtype: DType, bytes: &[u8]) -> Option<f64> {
-    Some(match dtype {
-        DType::U8 => f64::from(u8::from_le_bytes(bytes.try_into().ok()?)),
-        DType::U16 => f64::from(u16::from_le_bytes(bytes.try_into().ok()?)),
-        DType::I32 => f64::from(i32::from_le_bytes(bytes.try_into().ok()?)),
-        DType::U32 => f64::from(u32::from_le_bytes(bytes.try_into().ok()?)),
-        DType::F32 => f64::from(f32::from_le_bytes(bytes.try_into().ok()?)),
-        DType::I64 => i64::from_le_bytes(bytes.try_into().ok()?) as f64,
-        DType::U64 => u64::from_le_bytes(bytes.try_into().ok()?) as f64,
-        DType::Bytes | DType::F16 | DType::BF16 => return None,
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(tests: &str, dtype: DType, values: &[Vec<u8>]) -> Vec<usize> {
+        let op = Filter { field: "x".into(), min: None, max: None, one_of: None };
+        let number = |text: &str| match text.parse::<i128>() {
+            Ok(number) => Number::Whole(number),
+            Err(_) => Number::Real(text.parse().unwrap()),
+        };
+        let op = match tests.split_once(' ').unwrap() {
+            ("min", bound) => Filter { min: Some(number(bound)), ..op },
+            ("max", bound) => Filter { max: Some(number(bound)), ..op },
+            (_, listed) => Filter { one_of: Some(listed.split(' ').map(number).collect()), ..op },
+        };
+        let test = Test::new(&op, &FieldSchema::fixed(dtype, []));
+        let keeps =
+            |bytes: &Vec<u8>| test.keeps(View { bytes, size: [0, 0] }, &mut Draw::fixed()).unwrap();
+        (0..values.len()).filter(|i| keeps(&values[*i])).collect()
+    }
+
+    #[test]
+    fn integers_are_compared_exactly() {
+        let i64s = [
+            i64::MIN,
+            i64::MIN + 1,
+            -1,
+            0,
+            9_007_199_254_740_992,
+            9_007_199_254_740_993,
+            i64::MAX - 1,
+            i64::MAX,
+        ];
+        let i64s = i64s.map(|x| x.to_le_bytes().to_vec());
+        let kept_of = |tests: &str| kept(tests, DType::I64, &i64s);
+        assert_eq!(kept_of("in 9007199254740993"), [5]);
+        assert_eq!(kept_of("in 9223372036854775807 -9223372036854775808 0"), [0, 3, 7]);
+        assert_eq!(kept_of("min 9223372036854775807"), [7]);
+        assert_eq!(kept_of("max -9223372036854775808"), [0]);
+        assert_eq!(kept_of("max 9007199254740992"), [0, 1, 2, 3, 4]);
+        let u64s =
+            [0, i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX].map(|x| x.to_le_bytes().to_vec());
+        assert_eq!(kept("min 18446744073709551615", DType::U64, &u64s), [3]);
+        assert_eq!(kept("in 9223372036854775808", DType::U64, &u64s), [1]);
+    }
+
+    #[test]
+    fn floats_are_compared_as_f32() {
+        let f32s = [0.1_f32, 0.2, f32::NAN, f32::INFINITY, -0.0, 16_777_216.0];
+        let f32s = f32s.map(|x| x.to_le_bytes().to_vec());
+        let kept_of = |tests: &str| kept(tests, DType::F32, &f32s);
+        assert_eq!(kept_of("in 0.1 0"), [0, 4]);
+        assert_eq!(kept_of("min 0.2"), [1, 3, 5]);
+        assert_eq!(kept_of("max 0.1"), [0, 4]);
+        assert_eq!(kept_of("in 16777217"), [5]);
+    }
 }

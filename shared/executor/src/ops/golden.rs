@@ -14,7 +14,7 @@ use crate::{
     step::{Action, Made, Tools, View},
 };
 use gristmill_pipeline::{
-    DType, FieldSchema, Op, Schema,
+    DType, FieldSchema, Number, Op, Schema,
     ops::{
         Cast, CastDType, CenterCrop, Clip, Crop, Decode, DecodeMode, Fields, Flip, GaussianBlur,
         Grayscale, Interpolation, Layout, Normalise, OneHot, Order, Pad, Posterize, Resize,
@@ -187,7 +187,10 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         "standardise" => (Op::Standardise(Standardise { field }), within(1e-4)),
         "clip" => {
             let (min, max) = (Some(params.f64("min")), Some(params.f64("max")));
-            (Op::Clip(Clip { field, min, max }), EXACT)
+            (
+                Op::Clip(Clip { field, min: min.map(Number::Real), max: max.map(Number::Real) }),
+                EXACT,
+            )
         }
         "cast" => (Op::Cast(Cast { field, dtype: params.cast() }), EXACT),
         "layout" => (Op::Layout(Layout { field, to: Order::Nchw }), EXACT),

@@ -53,7 +53,7 @@ use crate::{
     step::{Action, Extract, InPlace, Transform},
     user::Operators,
 };
-use gristmill_pipeline::{DType, FieldSchema, Op, Schema};
+use gristmill_pipeline::{DType, FieldSchema, Number, Op, Schema};
 use half::{bf16, f16};
 use std::time::Duration;
 
@@ -273,6 +273,15 @@ fn value_bytes(dtype: DType, value: f64) -> Vec<u8> {
         DType::F32 => (value as f32).to_le_bytes().to_vec(),
         DType::I64 => (value as i64).to_le_bytes().to_vec(),
         DType::U64 => (value as u64).to_le_bytes().to_vec(),
+    }
+}
+
+/// As [`value_bytes`], of a number that `dtype` holds.
+pub(crate) fn number_bytes(dtype: DType, number: Number) -> Vec<u8> {
+    match (dtype, number) {
+        (DType::I64, Number::Whole(number)) => (number as i64).to_le_bytes().to_vec(),
+        (DType::U64, Number::Whole(number)) => (number as u64).to_le_bytes().to_vec(),
+        (_, number) => value_bytes(dtype, number.real()),
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct FillUp {
 
 impl FillUp {
     pub(crate) fn new(op: &PadSequence, input: &FieldSchema, item_bytes: usize) -> Self {
-        let value = super::value_bytes(input.dtype, op.value);
+        let value = super::number_bytes(input.dtype, op.value);
         FillUp { item_bytes, length: op.length as usize, truncate: op.truncate, value }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    Pick,
+    Part, Pick,
     random::DrawKey,
     sources::{
         FileIndex,

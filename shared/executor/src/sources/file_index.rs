@@ -99,6 +99,15 @@ impl FileIndex {
         self.lengths.sizes(first, n)
     }
 
+    /// About how many bytes each of records `first .. first + n` takes in memory, as far as they are
+    /// there.
+    pub fn weights(&self, first: u32, n: u32) -> Vec<u64> {
+        match &self.packing {
+            Packing::Parquet(layout) => layout.weights(first..first.saturating_add(n)),
+            Packing::None | Packing::Gzip(_) => self.sizes(first, n).collect(),
+        }
+    }
+
     /// The parts of the stored file from which [`open`](Self::open) makes records
     /// `first .. first + n`: in order, apart from each other, none empty.
     ///

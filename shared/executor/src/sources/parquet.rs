@@ -154,6 +154,18 @@ impl Layout {
         })
     }
 
+    /// Bytes of some rows, each taken for an even share of its row group.
+    pub(super) fn weights(&self, rows: Range<u32>) -> Vec<u64> {
+        let share = |group: usize| {
+            let group = self.metadata.row_group(group);
+            let rows = u64::try_from(group.num_rows()).unwrap_or(0);
+            u64::try_from(group.total_byte_size()).unwrap_or(0) / rows.max(1)
+        };
+        let of_group =
+            |(group, rows): (usize, Range<usize>)| std::iter::repeat_n(share(group), rows.len());
+        self.groups(rows).flat_map(of_group).collect()
+    }
+
     fn pages(&self, group: usize, leaf: usize) -> &[PageLocation] {
         self.pages.get(group * self.leaves() + leaf).map_or(&[], Vec::as_slice)
     }

@@ -15,8 +15,9 @@ const MAX_BOUNDARY: u32 = 1 << 24;
 /// Elements -> batches of `size` whose sequences in `field` have like lengths, padded as
 /// `padded_batch` pads; with `pad_to_bucket_boundary` `field` is padded to the longest its bucket can
 /// hold. As `tf.data.Dataset.bucket_by_sequence_length` with one batch size. Buckets are filled
-/// within a split; what is left in them at its end is batched with its neighbours in length, so that
-/// every batch is full but the last of an epoch.
+/// within a split, which has four batches to a bucket or more, as far as the dataset has so many and
+/// `--split-batches` says nothing else; what is left in them at its end is batched with its neighbours in
+/// length, so that every batch is full but the last of an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketBySequenceLength {
     pub field: String,

@@ -2,7 +2,8 @@
 
 use super::with_effect;
 use crate::{
-    DType, Declaration, Effect, FieldSchema, PipelineError, flow::Flow, op::Operator, table::Table,
+    DType, Declaration, Effect, FieldSchema, PipelineError, ValueRange, flow::Flow, op::Operator,
+    table::Table,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,13 +31,13 @@ impl CastDType {
         CastDType::F32,
     ];
 
-    /// The largest value of an unsigned type narrower than i32: what silently lost its sign or its
-    /// upper bits would be an error nobody sees.
-    fn unsigned_max(self) -> Option<f64> {
+    /// What an integer type holds.
+    fn bounds(self) -> Option<[f64; 2]> {
         match self {
-            CastDType::U8 => Some(255.0),
-            CastDType::U16 => Some(65_535.0),
-            _ => None,
+            CastDType::U8 => Some([0.0, 255.0]),
+            CastDType::U16 => Some([0.0, 65_535.0]),
+            CastDType::I32 => Some([f64::from(i32::MIN), f64::from(i32::MAX)]),
+            CastDType::I64 | CastDType::F16 | CastDType::BF16 | CastDType::F32 => None,
         }
     }
 
@@ -56,7 +57,8 @@ impl CastDType {
 
 /// Numbers of any shape but u64 -> the same shape of `dtype`: u8, u16, i32, i64, f16, bf16 or f32. Rounds to
 /// nearest, ties to even (`tf.cast` and torch cut towards zero); what an integer type cannot hold
-/// becomes its nearest bound, and not-a-number becomes 0. Between floats exactly as TensorFlow and torch.
+/// becomes its nearest bound, infinities too, and not-a-number becomes 0. To floats exactly as TensorFlow and
+/// torch: what is beyond f16 becomes infinite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cast {
     pub field: String,
@@ -81,18 +83,14 @@ impl Operator for Cast {
             return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
         }
         let dtype = self.dtype.dtype();
-        if let (Some(max), Some(range)) = (self.dtype.unsigned_max(), input.range)
-            && (range.min < 0.0 || range.max > max)
-        {
-            return Err(format!(
-                "`cast` to {dtype} holds 0 to {max}, but `{field}` is {:.3} to {:.3}{}; cast before \
-                 it, or to another dtype",
-                range.min,
-                range.max,
-                flow.origin(field)
-            ));
-        }
-        let output = FieldSchema { dtype, ..input.clone() };
+        // What it cannot hold becomes its nearest bound.
+        let range = input.range.map(|range| match self.dtype.bounds() {
+            Some([least, most]) => {
+                ValueRange { min: range.min.clamp(least, most), max: range.max.clamp(least, most) }
+            }
+            None => range,
+        });
+        let output = FieldSchema { dtype, range, ..input.clone() };
         flow.write("cast", &self.field, output);
         Ok(())
     }

@@ -2,29 +2,29 @@
 
 use super::with_effect;
 use crate::{
-    DType, Declaration, Effect, FieldSchema, PipelineError, ValueRange, flow::Flow, op::Operator,
-    table::Table,
+    DType, Declaration, Effect, FieldSchema, Number, PipelineError, ValueRange, flow::Flow,
+    op::Operator, table::Table,
 };
 use serde::Serialize;
 
 /// Numbers of any shape -> the same, none below `min` or above `max`; not-a-number stays. Exactly as
-/// `tf.clip_by_value`. One of the bounds may be left out.
+/// `tf.clip_by_value`. One of the bounds may be left out; each is one that the field's type can hold.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clip {
     pub field: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub min: Option<f64>,
+    pub min: Option<Number>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub max: Option<f64>,
+    pub max: Option<Number>,
 }
 
 impl Operator for Clip {
-    const DECLARATION: Declaration = with_effect("clip", 1, Effect::Value);
+    const DECLARATION: Declaration = with_effect("clip", 2, Effect::Value);
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let mut bound = |key| {
             let node = params.get(key);
-            node.map(|node| params.number(key, node, f64::MIN..=f64::MAX)).transpose()
+            node.map(|node| Number::parse(params, key, node)).transpose()
         };
         let (min, max) = (bound("min")?, bound("max")?);
         match (min, max) {
@@ -39,22 +39,20 @@ impl Operator for Clip {
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let input = flow.field("clip", &self.field)?;
-        let whole = |bound: Option<f64>| bound.is_none_or(|bound| bound.fract() == 0.0);
         let (field, origin) = (&self.field, flow.origin(&self.field));
-        match input.dtype {
-            DType::U8 | DType::U16 | DType::I32 | DType::I64 => {
-                if !(whole(self.min) && whole(self.max)) {
-                    return Err(format!(
-                        "`clip` of `{field}`, which is {input}{origin}, needs whole numbers"
-                    ));
-                }
-            }
-            DType::F32 => {}
-            _ => {
-                return Err(format!(
-                    "`clip` needs u8, u16, i32, i64 or f32, but `{field}` is {input}{origin}"
-                ));
-            }
+        use DType::{F32, I32, I64, U8, U16};
+        if !matches!(input.dtype, U8 | U16 | I32 | I64 | F32) {
+            return Err(format!(
+                "`clip` needs u8, u16, i32, i64 or f32, but `{field}` is {input}{origin}"
+            ));
+        }
+        for (key, bound) in [("min", self.min), ("max", self.max)] {
+            let Some(bound) = bound else { continue };
+            bound.fits(input.dtype).map_err(|wanted| {
+                format!(
+                    "`clip` `{key}` must be {wanted}, not {bound}: `{field}` is {input}{origin}"
+                )
+            })?;
         }
         let range = self.range(input);
         let output = FieldSchema { range, ..input.clone() };
@@ -70,11 +68,12 @@ impl Operator for Clip {
 impl Clip {
     fn range(&self, input: &FieldSchema) -> Option<ValueRange> {
         let before = input.range;
-        let low = [self.min, before.map(|range| range.min)].into_iter().flatten();
-        let high = [self.max, before.map(|range| range.max)].into_iter().flatten();
+        let (own_min, own_max) = (self.min.map(Number::real), self.max.map(Number::real));
+        let low = [own_min, before.map(|range| range.min)].into_iter().flatten();
+        let high = [own_max, before.map(|range| range.max)].into_iter().flatten();
         let (min, max) = (low.reduce(f64::max)?, high.reduce(f64::min)?);
         // Bounds that all values lie beyond make one value of them.
-        let to = |x: f64| x.max(self.min.unwrap_or(x)).min(self.max.unwrap_or(f64::INFINITY));
+        let to = |x: f64| x.max(own_min.unwrap_or(x)).min(own_max.unwrap_or(f64::INFINITY));
         Some(ValueRange { min: to(min.min(max)), max: to(max.max(min)) })
     }
 }

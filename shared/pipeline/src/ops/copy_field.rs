@@ -4,7 +4,8 @@ use super::{element_wise, into};
 use crate::{Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
 use serde::Serialize;
 
-/// Any field -> the same, and again in the new field `into`. What follows can treat them apart.
+/// Any field -> the same, and again in the new field `into`, whose name the element must not have yet.
+/// What follows can treat them apart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyField {
     pub field: String,
@@ -20,7 +21,7 @@ impl Operator for CopyField {
 
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let copy = flow.field("copy", &self.field)?.clone();
-        flow.write("copy", &self.into, copy);
+        flow.write_new("copy", &self.into, copy)?;
         flow.set_mask(&self.into, flow.is_mask(&self.field));
         Ok(())
     }

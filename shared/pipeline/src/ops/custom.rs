@@ -173,7 +173,11 @@ impl Custom {
         if made.shape.len() > MAX_DIMS || (made.dtype == DType::Bytes && !made.shape.is_empty()) {
             return Err(format!("`{}` makes {made}, which no field can be", self.name));
         }
-        flow.write(self.declaration().name, self.target(), made);
+        let name = self.declaration().name;
+        if self.target() != self.field {
+            return flow.write_new(name, self.target(), made);
+        }
+        flow.write(name, &self.field, made);
         Ok(())
     }
 

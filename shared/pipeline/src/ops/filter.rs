@@ -2,7 +2,7 @@
 
 use super::with_effect;
 use crate::{
-    Cardinality, DType, Declaration, Effect, PipelineError,
+    Cardinality, DType, Declaration, Effect, Number, PipelineError,
     flow::Flow,
     node::{Node, Value},
     op::Operator,
@@ -14,24 +14,25 @@ use serde::Serialize;
 const MAX_VALUES: usize = 65_536;
 
 /// Keeps the elements whose `field` passes every test given. Of a number the tests look at its
-/// value, of a sequence or byte string at its length. Elements left out are no errors and are not
-/// listed.
+/// value, of a sequence or byte string at its length. They compare in the field's own type: integers
+/// exactly, f32 with the number rounded to f32. A number that the type cannot hold is refused. Elements
+/// left out are no errors and are not listed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filter {
     pub field: String,
     /// Smallest value or length kept.
-    pub min: Option<f64>,
+    pub min: Option<Number>,
     /// Largest value or length kept.
-    pub max: Option<f64>,
+    pub max: Option<Number>,
     /// Only these values or lengths are kept.
     #[serde(rename = "in")]
-    pub one_of: Option<Vec<f64>>,
+    pub one_of: Option<Vec<Number>>,
 }
 
 impl Operator for Filter {
     const DECLARATION: Declaration = Declaration {
         cardinality: Cardinality::Filter,
-        ..with_effect("filter", 1, Effect::Select)
+        ..with_effect("filter", 2, Effect::Select)
     };
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
@@ -39,7 +40,7 @@ impl Operator for Filter {
         let field = params.text("field", field)?;
         let mut bound = |key| match params.get(key) {
             Some(Node { value: Value::Null, .. }) | None => Ok(None),
-            Some(node) => params.number(key, node, f64::MIN..=f64::MAX).map(Some),
+            Some(node) => Number::parse(params, key, node).map(Some),
         };
         let (min, max) = (bound("min")?, bound("max")?);
         let one_of = match params.get("in") {
@@ -55,14 +56,24 @@ impl Operator for Filter {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let field = flow.field("filter", &self.field)?;
         let measured = field.is_sequence() || field.shape.is_empty();
-        match measured && !matches!(field.dtype, DType::F16 | DType::BF16) {
-            true => Ok(()),
-            false => Err(format!(
+        if !measured || matches!(field.dtype, DType::F16 | DType::BF16) {
+            return Err(format!(
                 "`filter` tests a number, or the length of a sequence, but `{}` is {field}{}",
                 self.field,
                 flow.origin(&self.field)
-            )),
+            ));
         }
+        for (key, number) in self.numbers() {
+            number.fits(compared_dtype(field.is_sequence(), field.dtype)).map_err(|wanted| {
+                let what = if field.is_sequence() { "the length of " } else { "" };
+                let (name, origin) = (&self.field, flow.origin(&self.field));
+                format!(
+                    "`filter` `{key}` must be {wanted}, not {number}: it tests {what}`{name}`, which \
+                     is {field}{origin}"
+                )
+            })?;
+        }
+        Ok(())
     }
 
     fn field(&self) -> Option<&str> {
@@ -75,19 +86,23 @@ impl Operator for Filter {
 }
 
 impl Filter {
-    /// Whether an element of this value, or length, is kept. What is not a number is not.
-    pub fn keeps(&self, value: f64) -> bool {
-        let listed = |values: &Vec<f64>| values.contains(&value);
-        self.min.is_none_or(|min| value >= min)
-            && self.max.is_none_or(|max| value <= max)
-            && self.one_of.as_ref().is_none_or(listed)
+    /// Every number it compares with, and the parameter that holds it.
+    fn numbers(&self) -> impl Iterator<Item = (&'static str, Number)> {
+        let bounds = [("min", self.min), ("max", self.max)];
+        let bounds = bounds.into_iter().filter_map(|(key, bound)| Some((key, bound?)));
+        bounds.chain(self.one_of.iter().flatten().map(|number| ("in", *number)))
     }
 }
 
-fn values(params: &Table<'_>, node: &Node) -> Result<Vec<f64>, PipelineError> {
+/// The type in which values of `field` are compared, or their lengths.
+pub const fn compared_dtype(is_sequence: bool, dtype: DType) -> DType {
+    if is_sequence { DType::U32 } else { dtype }
+}
+
+fn values(params: &Table<'_>, node: &Node) -> Result<Vec<Number>, PipelineError> {
     match &node.value {
         Value::Seq(items) if (1..=MAX_VALUES).contains(&items.len()) => {
-            items.iter().map(|item| params.number("in", item, f64::MIN..=f64::MAX)).collect()
+            items.iter().map(|item| Number::parse(params, "in", item)).collect()
         }
         _ => Err(node.error(format!("`filter` `in` must be a list of 1 to {MAX_VALUES} numbers"))),
     }

@@ -1,17 +1,18 @@
-//! `in_order`: splits in the order of the dataset.
+//! `in_order`: records in the order of the dataset.
 
 use super::of_dataset;
 use crate::{Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
 use gristmill_types::DatasetOp;
 use serde::Serialize;
 
-/// Delivers every epoch in the order of the dataset: for validation, and for data whose order means
-/// something. Otherwise splits come in another random order each epoch.
+/// Delivers every epoch in the order of the dataset, record for record: for validation, and for data
+/// whose order means something. What is left over at the end of a split begins the next batch, whatever
+/// `filter` or `flat_map` made of the records. Otherwise splits come in another random order each epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InOrder {}
 
 impl Operator for InOrder {
-    const DECLARATION: Declaration = of_dataset("in_order", 1);
+    const DECLARATION: Declaration = of_dataset("in_order", 2);
 
     fn parse(_: &mut Table<'_>) -> Result<Self, PipelineError> {
         Ok(InOrder {})

@@ -6,8 +6,8 @@ use crate::{
 };
 use serde::Serialize;
 
-/// A sequence `[n, ..]` or byte string of n bytes -> i64 scalar n, in the new field `into`. The
-/// sequence stays.
+/// A sequence `[n, ..]` or byte string of n bytes -> i64 scalar n, in the new field `into`, whose name
+/// the element must not have yet. The sequence stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Length {
     pub field: String,
@@ -35,8 +35,7 @@ impl Operator for Length {
         if input.item_bytes().is_none() {
             return Err(format!("`length` of `{}` is not known: it is {input}", self.field));
         }
-        flow.write("length", &self.into, FieldSchema::fixed(DType::I64, []));
-        Ok(())
+        flow.write_new("length", &self.into, FieldSchema::fixed(DType::I64, []))
     }
 
     fn field(&self) -> Option<&str> {

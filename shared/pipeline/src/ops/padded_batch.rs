@@ -2,7 +2,7 @@
 
 use super::batch;
 use crate::{
-    Batching, DType, Declaration, FieldSchema, Padding, PipelineError, batching,
+    Batching, DType, Declaration, FieldSchema, Number, Padding, PipelineError,
     flow::Flow,
     op::Operator,
     table::{Table, nearest},
@@ -60,7 +60,7 @@ pub(super) fn padding(params: &mut Table<'_>) -> Result<Padding, PipelineError> 
     }
     if let Some(node) = params.get("values") {
         let table = Table::new("`values`", node)?;
-        padding.values = entries(&table, |key, n| table.number(key, n, f64::MIN..=f64::MAX))?;
+        padding.values = entries(&table, |key, n| Number::parse(&table, key, n))?;
     }
     Ok(padding)
 }
@@ -101,10 +101,11 @@ pub(super) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), Stri
                 "`{op}` pads the first dimension only, but `{name}` is {field}{origin}"
             ));
         }
-        let value = padding.values.get(name).copied().unwrap_or(0.0);
-        if !batching::holds(field.dtype, value) {
-            return Err(format!("`{op}` cannot pad `{name}`, which is {field}, with {value}"));
-        }
+        let Some(value) = padding.values.get(name) else { continue };
+        let dtype = if field.dtype == DType::Bytes { DType::U8 } else { field.dtype };
+        value.fits(dtype).map_err(|wanted| {
+            format!("`{op}` pads `{name}`, which is {field}, with {wanted}, not {value}")
+        })?;
     }
     Ok(())
 }

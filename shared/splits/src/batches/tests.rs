@@ -7,9 +7,17 @@ fn counts(batches: u32, remainder: u32) -> Counts {
     Counts { batches, remainder }
 }
 
+fn cut(size: u32, drop_last: bool) -> Cut {
+    Cut { size, drop_last, in_order: false }
+}
+
 /// All batches of an epoch.
-fn plan(batch_size: u32, drop_last: bool, splits: &[Counts]) -> Vec<Batch> {
-    let mut joiner = Joiner::new(batch_size, drop_last);
+fn plan(size: u32, drop_last: bool, splits: &[Counts]) -> Vec<Batch> {
+    plan_of(cut(size, drop_last), splits)
+}
+
+fn plan_of(cut: Cut, splits: &[Counts]) -> Vec<Batch> {
+    let mut joiner = Joiner::new(cut);
     let mut batches = Vec::new();
     for split in splits {
         joiner.push(*split, |batch| batches.push(batch));
@@ -26,13 +34,30 @@ fn whole_batches_come_first_and_a_joined_one_follows_the_split_that_completes_it
         (4, Source::Whole { position: 0, frame: 0 }),
         (4, Source::Whole { position: 1, frame: 0 }),
         (4, Source::Whole { position: 1, frame: 1 }),
-        (4, Source::Joined(vec![piece(0, 0..3), piece(1, 0..1)])),
-        (2, Source::Joined(vec![piece(1, 1..2), piece(2, 0..1)])),
+        (4, Source::Joined(vec![piece(0, 4..7), piece(1, 8..9)])),
+        (2, Source::Joined(vec![piece(1, 9..10), piece(2, 0..1)])),
     ];
     let expected: Vec<_> =
         (0..).zip(expected).map(|(g, (rows, source))| Batch { g, rows, source }).collect();
     assert_eq!(batches, expected);
     assert_eq!(batches[3].positions().collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn in_order_no_row_passes_another() {
+    let in_order = Cut { in_order: true, ..cut(5, false) };
+    let batches = plan_of(in_order, &[counts(0, 3), counts(1, 1), counts(0, 4), counts(1, 0)]);
+    let piece = |position, rows| Piece { position, rows };
+    let expected = [
+        Source::Joined(vec![piece(0, 0..3), piece(1, 0..2)]),
+        Source::Joined(vec![piece(1, 2..6), piece(2, 0..1)]),
+        Source::Joined(vec![piece(2, 1..4), piece(3, 0..2)]),
+        Source::Joined(vec![piece(3, 2..5)]),
+    ];
+    assert_eq!(batches.iter().map(|batch| batch.source.clone()).collect::<Vec<_>>(), expected);
+    // Where nothing is left over, batches pass as they are.
+    let whole = plan_of(in_order, &[counts(2, 0), counts(1, 0)]);
+    assert!(whole.iter().all(|batch| matches!(batch.source, Source::Whole { .. })));
 }
 
 #[test]
@@ -46,7 +71,7 @@ fn a_last_batch_that_is_not_full_can_be_dropped() {
 
 #[test]
 fn the_first_needed_split_is_the_one_whose_rows_wait() {
-    let mut joiner = Joiner::new(8, false);
+    let mut joiner = Joiner::new(cut(8, false));
     assert_eq!(joiner.first_needed(), 0);
     joiner.push(counts(3, 0), |_| {});
     joiner.push(counts(0, 2), |_| {});
@@ -63,49 +88,54 @@ fn splits() -> impl Strategy<Value = (u32, Vec<Counts>)> {
 }
 
 proptest! {
-    /// Full but for the last, numbered without a gap, every row once and in order.
+    /// Full but for the last, numbered without a gap, every row once; in order if that is wanted.
     #[test]
-    fn every_row_is_in_exactly_one_batch((batch_size, splits) in splits()) {
-        let batches = plan(batch_size, false, &splits);
+    fn every_row_is_in_exactly_one_batch((batch_size, splits) in splits(), in_order: bool) {
+        let batches = plan_of(Cut { in_order, ..cut(batch_size, false) }, &splits);
         let rows: u64 = splits
             .iter()
             .map(|split| u64::from(split.batches) * u64::from(batch_size) + u64::from(split.remainder))
             .sum();
         prop_assert_eq!(batches.len() as u64, rows.div_ceil(u64::from(batch_size)));
-        let mut frames = vec![0; splits.len()];
-        let mut remainders = vec![0; splits.len()];
+        let rows_of = |split: &Counts| split.batches * batch_size + split.remainder;
+        let mut seen: Vec<Vec<u32>> = splits.iter().map(|split| vec![0; rows_of(split) as usize]).collect();
+        let mut order = Vec::new();
         for (g, batch) in (0..).zip(&batches) {
             prop_assert_eq!(batch.g, g);
             let last = batch.g + 1 == batches.len() as u64;
             prop_assert!(batch.rows == batch_size || last);
-            match &batch.source {
+            let pieces = match &batch.source {
                 Source::Whole { position, frame } => {
-                    prop_assert_eq!(frames[*position as usize], *frame);
-                    frames[*position as usize] += 1;
+                    let rows = frame * batch_size..(frame + 1) * batch_size;
+                    vec![Piece { position: *position, rows }]
                 }
-                Source::Joined(pieces) => {
-                    prop_assert_eq!(pieces.iter().map(Piece::len).sum::<u32>(), batch.rows);
-                    for piece in pieces {
-                        prop_assert!(!piece.is_empty());
-                        prop_assert_eq!(remainders[piece.position as usize], piece.rows.start);
-                        remainders[piece.position as usize] = piece.rows.end;
-                    }
+                Source::Joined(pieces) => pieces.clone(),
+            };
+            prop_assert_eq!(pieces.iter().map(Piece::len).sum::<u32>(), batch.rows);
+            for piece in pieces {
+                prop_assert!(!piece.is_empty());
+                for row in piece.rows {
+                    seen[piece.position as usize][row as usize] += 1;
+                    order.push((piece.position, row));
                 }
             }
         }
-        prop_assert!(splits.iter().zip(&frames).all(|(split, n)| split.batches == *n));
-        prop_assert!(splits.iter().zip(&remainders).all(|(split, n)| split.remainder == *n));
+        prop_assert!(seen.iter().flatten().all(|times| *times == 1));
+        prop_assert!(!in_order || order.is_sorted());
     }
 
     /// A joiner that seeks goes on exactly as one that never stopped, from batch g on, and needs no
     /// split before the one it names.
     #[test]
-    fn seeking_gives_the_same_batches((batch_size, splits) in splits(), at in 0usize..200) {
-        let batches = plan(batch_size, false, &splits);
+    fn seeking_gives_the_same_batches(
+        (batch_size, splits) in splits(), at in 0usize..200, in_order: bool,
+    ) {
+        let cut = Cut { in_order, ..cut(batch_size, false) };
+        let batches = plan_of(cut, &splits);
         let g = (at % (batches.len() + 1)) as u64;
-        let mut joiner = Joiner::seek(batch_size, false, g, splits.iter().copied());
+        let mut joiner = Joiner::seek(cut, g, splits.iter().copied());
         prop_assert!(joiner.g() <= g);
-        let needed = joiner.first_needed();
+        let (needed, from) = (joiner.first_needed(), joiner.position() as usize);
         let mut rest = Vec::new();
         for split in &splits[joiner.position() as usize..] {
             joiner.push(*split, |batch| rest.push(batch));
@@ -114,6 +144,8 @@ proptest! {
         rest.retain(|batch| batch.g >= g);
         prop_assert_eq!(&rest, &batches[g as usize..]);
         prop_assert!(rest.iter().flat_map(Batch::positions).all(|position| position >= needed));
+        let earlier = rest.iter().flat_map(Batch::positions).filter(|at| (*at as usize) < from);
+        prop_assert!(earlier.into_iter().all(|at| cut.may_leave_rows(splits[at as usize])));
     }
 
     /// Hostile counts neither panic nor lose the numbering.

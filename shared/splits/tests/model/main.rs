@@ -109,6 +109,11 @@ fn trainer_and_collection() {
 }
 
 #[test]
+fn trainer_in_order() {
+    explore("trainer in order", World::trainer_in_order(), 100_000);
+}
+
+#[test]
 fn trainer_that_crashes_twice() {
     explore("trainer that crashes", World::trainer_that_crashes(), 50_000);
 }

@@ -5,7 +5,7 @@ use crate::world::{
     Action, BATCH_SIZE, Call, Checkpoint, Held, Late, Message, SPLIT_RECORDS, State, Worker, World,
     invocation, nonce,
 };
-use gristmill_splits::batches::{Counts, Joiner, Source};
+use gristmill_splits::batches::{Counts, Joiner, Piece, Source};
 use gristmill_splits::collect::{self, ChunkName, Verdict};
 use gristmill_splits::epoch::{self, EpochState, Seal};
 use gristmill_splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
@@ -290,11 +290,12 @@ impl World {
             Action::Finish => {
                 let trainer = &mut state.trainer;
                 trainer.finished = true;
-                let joiner = trainer.joiner.clone();
-                trainer.queue.extend(joiner.finish().filter(|batch| batch.g >= trainer.next));
+                let (joiner, needed) = (trainer.joiner.clone(), trainer.joiner.first_needed());
+                let last = joiner.finish().filter(|batch| batch.g >= trainer.next);
+                trainer.queue.extend(last.map(|batch| (batch, needed)));
             }
             Action::Deliver => {
-                let Some(batch) = state.trainer.queue.pop_front() else { return Ok(()) };
+                let Some((batch, _)) = state.trainer.queue.pop_front() else { return Ok(()) };
                 state.trainer.next = batch.g + 1;
                 if let Some(first) = state.delivered.insert(batch.g, batch.clone()) {
                     state.replayed = true;
@@ -337,8 +338,10 @@ impl World {
         self.read(state, state.trainer.joiner.position())?;
         let mut made = Vec::new();
         let trainer = &mut state.trainer;
+        let needed = trainer.joiner.first_needed();
         trainer.joiner.push(Counts::from(&entry), |batch| made.push(batch));
-        trainer.queue.extend(made.into_iter().filter(|batch| batch.g >= trainer.next));
+        let made = made.into_iter().filter(|batch| batch.g >= trainer.next);
+        trainer.queue.extend(made.map(|batch| (batch, needed)));
         Ok(())
     }
 
@@ -380,7 +383,7 @@ impl World {
     fn restore(&self, state: &mut State, older: bool) -> Check {
         let saved = state.trainer.saved[usize::from(older)];
         let counts = (0..self.n_splits()).map_while(|p| self.entry(state, p)).map(Counts::from);
-        let joiner = Joiner::seek(BATCH_SIZE, false, saved.g, counts);
+        let joiner = Joiner::seek(self.cut(), saved.g, counts);
         let needed: Vec<_> = joiner.carry().map(|piece| piece.position).collect();
         let previous = state.trainer.clone();
         let trainer = &mut state.trainer;
@@ -462,19 +465,23 @@ impl World {
     fn check_exactly_once(&self, state: &State) -> Check {
         debug_assert_eq!(state.epoch.state, EpochState::Closed);
         let mut times = vec![0; (self.n_splits() * SPLIT_RECORDS) as usize];
-        for batch in state.delivered.values() {
-            match &batch.source {
-                Source::Whole { position, frame } => {
-                    let first = position * SPLIT_RECORDS + frame * BATCH_SIZE;
-                    (first..first + BATCH_SIZE).for_each(|record| times[record as usize] += 1);
-                }
-                Source::Joined(pieces) => {
-                    for piece in pieces {
-                        let first = piece.position * SPLIT_RECORDS + BATCH_SIZE;
-                        piece.rows.clone().for_each(|row| times[(first + row) as usize] += 1);
-                    }
-                }
+        let rows = state.delivered.values().flat_map(|batch| match &batch.source {
+            Source::Whole { position, frame } => {
+                vec![Piece {
+                    position: *position,
+                    rows: frame * BATCH_SIZE..(frame + 1) * BATCH_SIZE,
+                }]
             }
+            Source::Joined(pieces) => pieces.clone(),
+        });
+        let records: Vec<u32> = rows
+            .flat_map(|Piece { position, rows }| {
+                rows.map(move |row| position * SPLIT_RECORDS + row)
+            })
+            .collect();
+        records.iter().for_each(|record| times[*record as usize] += 1);
+        if self.in_order {
+            invariants::invariant_19_in_order(&records)?;
         }
         invariants::invariant_08_exactly_once(times)
     }

@@ -1,7 +1,7 @@
 //! The small worlds: what is in them, what can happen, and how often.
 
 use crate::mutants::Mutation;
-use gristmill_splits::batches::{Batch, Joiner};
+use gristmill_splits::batches::{Batch, Cut, Joiner};
 use gristmill_splits::collect::{ChunkName, Verdict};
 use gristmill_splits::epoch::{EpochItem, EpochState};
 use gristmill_splits::invariants::{FoundDeath, Violation};
@@ -31,6 +31,8 @@ pub struct World {
     /// Worker 0 commits without objects.
     pub local: bool,
     pub trainer: bool,
+    /// Rows are delivered in the order of the splits.
+    pub in_order: bool,
     /// A split that kills whoever runs it.
     pub poison: Option<Position>,
     /// States beyond this many attempts are not looked at.
@@ -66,6 +68,7 @@ impl World {
             twins: false,
             local: false,
             trainer: false,
+            in_order: false,
             poison: None,
             attempts,
             budget: NOTHING,
@@ -108,6 +111,16 @@ impl World {
         Self { trainer: true, budget, ..Self::small(vec![0..1, 1..2], 1, 1) }
     }
 
+    /// As the first, of batches that are cut across splits.
+    pub fn trainer_in_order() -> Self {
+        Self { in_order: true, ..Self::trainer() }
+    }
+
+    /// How its rows become batches.
+    pub fn cut(&self) -> Cut {
+        Cut { size: BATCH_SIZE, drop_last: false, in_order: self.in_order }
+    }
+
     pub fn n_splits(&self) -> u32 {
         self.bundles.last().map_or(0, |positions| positions.end)
     }
@@ -129,7 +142,7 @@ impl World {
             objects: BTreeMap::new(),
             workers,
             late: None,
-            trainer: Trainer::new(),
+            trainer: Trainer::new(self.cut()),
             doomed: None,
             budget: self.budget,
             seen: BTreeMap::new(),
@@ -432,19 +445,19 @@ pub struct Trainer {
     pub finished: bool,
     /// The next batch to hand over.
     pub next: u64,
-    /// Batches made and not yet handed over.
-    pub queue: VecDeque<Batch>,
+    /// Batches made and not yet handed over, each with the first split that a restart at it needs.
+    pub queue: VecDeque<(Batch, Position)>,
     /// The latest checkpoint, and one before.
     pub saved: [Checkpoint; 2],
 }
 
 impl Trainer {
-    fn new() -> Self {
+    fn new(cut: Cut) -> Self {
         Self {
             alive: true,
             generation: 1,
             over: 0,
-            joiner: Joiner::new(BATCH_SIZE, false),
+            joiner: Joiner::new(cut),
             finished: false,
             next: 0,
             queue: VecDeque::new(),
@@ -458,8 +471,8 @@ impl Trainer {
             true => self.joiner.position(),
             false => self.joiner.first_needed(),
         };
-        let position = self.queue.iter().flat_map(Batch::positions).chain([kept]).min();
-        Checkpoint { g: self.next, position: position.unwrap_or(kept) }
+        let position = self.queue.front().map_or(kept, |(_, needed)| *needed);
+        Checkpoint { g: self.next, position }
     }
 }
 

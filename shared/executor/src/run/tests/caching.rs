@@ -70,6 +70,21 @@ impl Cached {
         self.bench.program.run_split(&mut scratch, &input, &|| false).unwrap()
     }
 
+    /// The same in portions of `size` records.
+    fn portions(&self, epoch: Epoch, put: Option<u32>, size: u32) -> SplitOutput {
+        let Bench { program, index, .. } = &self.bench;
+        let (mut scratch, mut so_far, mut first) = (program.scratch(), None, 0);
+        while first < index.len() {
+            let n_records = size.min(index.len() - first);
+            let input = SplitInput { epoch, put, ..self.bench.input(first, n_records) };
+            first += n_records;
+            let more = index.len() - first;
+            let ran = program.run_portion(&mut scratch, so_far, &input, more, &|| false);
+            so_far = Some(ran.unwrap());
+        }
+        program.end_split(&mut scratch, so_far.unwrap()).unwrap()
+    }
+
     fn resume(&self, point: u32, object: &[u8], epoch: Epoch) -> Result<SplitOutput, ExecError> {
         let on_error = self.bench.on_error;
         let object = Bytes::copy_from_slice(object);
@@ -82,6 +97,13 @@ impl Cached {
         let points = self.pipeline.cache_points();
         for (at, point) in (0..).zip(points.iter().filter(|point| !point.whole)) {
             let put = self.run(2, Some(at), twice);
+            if !twice {
+                for size in [1, 3, 7] {
+                    let portions = self.portions(2, Some(at), size);
+                    same(&put, &portions);
+                    assert_eq!(put.cached, portions.cached, "in portions of {size}");
+                }
+            }
             same(&self.run(0, None, twice), &self.run(0, Some(at), twice));
             if !point.random {
                 same(&self.run(2, None, twice), &put);

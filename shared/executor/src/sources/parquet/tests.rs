@@ -349,3 +349,36 @@ fn files_that_lie_are_refused_or_harmless() {
         }
     }
 }
+
+/// Rows of 0, 1 and 2 lists of four, as JSON's `[]`, `[[..]]` and `[[..], [..]]`; then an empty list within
+/// a list, which is none of four.
+#[test]
+fn an_outer_list_may_be_empty() {
+    const LISTS: &str = "
+message rows {
+  optional group m (LIST) {
+    repeated group list { optional group element (LIST) { repeated group list { optional int32 element; } } }
+  }
+}";
+    let schema = parse_message_type(LISTS).unwrap().into();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let values: Vec<i32> = (0..12).collect();
+    let definition = [&[1][..], &[5; 12], &[1, 3]].concat();
+    let repetition = [0, 0, 2, 2, 2, 0, 2, 2, 2, 1, 2, 2, 2, 0, 0];
+    let typed = column.typed::<Int32Type>();
+    typed.write_batch(&values, Some(&definition), Some(&repetition)).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let file = Bytes::from(writer.into_inner().unwrap());
+    let source = features(&[("m", FeatureDType::I64, &[None, Some(4)])]);
+    let (index, _) = index(&file);
+    let found = rows(&index, &file, 0, 5, &source);
+    let numbers =
+        |range: Range<i64>| Ok(vec![range.flat_map(i64::to_le_bytes).collect::<Vec<u8>>()]);
+    assert_eq!(found[..3], [numbers(0..0), numbers(0..4), numbers(4..12)]);
+    assert_eq!(found[3], numbers(0..0));
+    let refused = found[4].clone().unwrap_err();
+    assert!(refused.contains("empty list at depth 2"), "{refused}");
+}

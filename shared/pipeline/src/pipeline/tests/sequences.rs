@@ -30,7 +30,7 @@ fn sequences_are_padded_to_a_length() {
     }
     for (op, advice) in [
         ("pad_sequence: { field: tokens }", "needs `length`"),
-        ("pad_sequence: { field: tokens, length: 4, value: 0.5 }", "i64 can hold"),
+        ("pad_sequence: { field: tokens, length: 4, value: 0.5 }", "a whole number from"),
         ("pad_sequence: { field: tokens, length: 3 }", "`truncate: true`"),
         ("pad_sequence: { field: text, length: 3 }", "needs a sequence of numbers"),
         ("pad_sequence: { field: any, length: 0 }", "from 1 to"),

@@ -1,0 +1,115 @@
+//! A split in portions: what is kept between them, so that not all of its records are in memory at a time.
+
+use super::{Run, Scratch, Terms};
+use crate::{
+    ExecError, OpMetrics, Program,
+    capture::Capture,
+    split::{Part, SplitInput, SplitOutput},
+};
+use bytes::Bytes;
+use gristmill_types::{RecordKey, SkippedRecord};
+use std::time::Instant;
+
+/// Runs some records of a split, after those of `before`.
+pub(crate) fn run_portion(
+    program: &Program,
+    (scratch, before): (&mut Scratch, Option<Unfinished>),
+    input: &SplitInput<'_>,
+    more: u32,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Unfinished, ExecError> {
+    let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
+    input.parts.iter().chain(zipped).try_for_each(Part::check)?;
+    let left = input.n_records().saturating_add(more);
+    let mut run = match before {
+        Some(before) => Run::again(program, scratch, Unfinished { left, ..before }, cancelled)?,
+        None => {
+            let SplitInput { epoch, seed, on_error, .. } = *input;
+            let terms = Terms { epoch, seed, on_error };
+            let point = input.put.map(|point| program.point(point)).transpose()?;
+            let mut run = Run::new(program, scratch, terms, left, cancelled)?;
+            run.capture = point.map(|point| Capture::new(program, point, left));
+            run.reserve(program.width);
+            run
+        }
+    };
+    run.records(input)?;
+    Ok(run.suspend())
+}
+
+/// Ends a split whose records have all been run.
+pub(crate) fn end(
+    program: &Program,
+    scratch: &mut Scratch,
+    unfinished: Unfinished,
+) -> Result<SplitOutput, ExecError> {
+    Run::again(program, scratch, unfinished, &|| false)?.finish()
+}
+
+/// A split of which some records have been run. The rows they became are in the scratch.
+pub struct Unfinished {
+    terms: Terms,
+    metrics: Vec<OpMetrics>,
+    skipped: Vec<SkippedRecord>,
+    quarantined: Vec<(RecordKey, Bytes)>,
+    capture: Option<Capture>,
+    left: u32,
+    open: bool,
+    row: usize,
+    batches: u32,
+}
+
+impl std::fmt::Debug for Unfinished {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Unfinished { left, row, batches, .. } = self;
+        let mut shown = out.debug_struct("Unfinished");
+        shown.field("left", left).field("row", row).field("batches", batches);
+        shown.finish_non_exhaustive()
+    }
+}
+
+impl Unfinished {
+    /// Records left out so far, in order.
+    pub fn skipped(&self) -> &[SkippedRecord] {
+        &self.skipped
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Goes on with a split.
+    fn again(
+        program: &'a Program,
+        scratch: &'a mut Scratch,
+        unfinished: Unfinished,
+        cancelled: &'a dyn Fn() -> bool,
+    ) -> Result<Self, ExecError> {
+        if scratch.cells.len() != program.cells {
+            return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
+        }
+        let Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches } =
+            unfinished;
+        let (copy, lap) = (0, Instant::now());
+        Ok(Run {
+            program,
+            scratch,
+            terms,
+            cancelled,
+            metrics,
+            skipped,
+            quarantined,
+            capture,
+            left,
+            copy,
+            open,
+            row,
+            batches,
+            lap,
+        })
+    }
+
+    fn suspend(self) -> Unfinished {
+        let Run { terms, metrics, skipped, quarantined, capture, left, open, row, batches, .. } =
+            self;
+        Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches }
+    }
+}

@@ -1,0 +1,38 @@
+//! Images of a folder, read into records: each is an object of its own.
+
+use crate::RunError;
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use gristmill_ports::{ObjectPath, Objects};
+use gristmill_protocol::PackedImage;
+
+/// Images read at a time: enough to hide the time to a first byte, few enough to hold.
+const READS_AHEAD: usize = 16;
+
+/// Reads images into the records they make, one after the other; `bytes` in all.
+pub(crate) async fn read_images(
+    objects: &dyn Objects,
+    bucket: &str,
+    images: &[PackedImage],
+    bytes: u64,
+) -> Result<Bytes, RunError> {
+    let read = |image: &PackedImage| {
+        let (path, label) = (ObjectPath::new(bucket, &image.key), i64::from(image.label));
+        let (size, etag) = (image.size, image.etag.clone());
+        async move {
+            let content = match size {
+                // A range of nothing cannot be asked for.
+                0 => Bytes::new(),
+                _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
+            };
+            Ok::<_, RunError>((label, content))
+        }
+    };
+    let mut reads = stream::iter(images.iter().map(read)).buffered(READS_AHEAD);
+    let mut data = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
+    while let Some((label, content)) = reads.try_next().await? {
+        data.extend_from_slice(&label.to_le_bytes());
+        data.extend_from_slice(&content);
+    }
+    Ok(Bytes::from(data))
+}
