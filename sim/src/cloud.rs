@@ -2,18 +2,18 @@
 
 use crate::{
     Fault, Kind, Mutant, Process, SimClock, World,
+    link::{Link, Platform},
     objects::{SimObjects, Store},
     table::{Items, SimTable},
 };
-use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{
     Coordinator as Function, Settings,
     inspect::{self, Stored},
 };
-use gristmill_ports::{CallError, Clock as _, Coordinator, InvokeError, Invoked, Invoker, Metrics};
+use gristmill_ports::{CallError, Clock as _, Coordinator, Metrics};
 use gristmill_protocol::{
-    Call, Commit, Flush, Poll, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
+    Call, Commit, Flush, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
     WorkerEvent,
 };
 use gristmill_runner::{Compute, Runner, RunnerConfig};
@@ -23,26 +23,30 @@ use gristmill_types::InvocationId;
 use gristmill_worker::WorkerFunction;
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 pub const BUCKET: &str = "chunks";
 const SCALER: &str = "scaler";
 const WORKER: &str = "worker";
-const LATENCY_MS: u64 = 30;
-/// How long a caller waits for an answer.
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+pub const LATENCY_MS: u64 = 30;
 /// When the platform ends an invocation.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
 const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Events that wait longer are dropped.
 const EVENT_AGE_MS: u64 = 60_000;
 /// Repeated calls and reports come as late as this.
-const LATEST_MS: u64 = 6 * 3_600_000;
+pub const LATEST_MS: u64 = 6 * 3_600_000;
+
+/// As many functions at a time as anybody could want.
+const UNLIMITED: u32 = 10_000;
+
+/// Where a call's answer goes.
+type Answer = oneshot::Sender<Result<Reply, CallError>>;
 
 /// Everything that is deployed.
 pub struct Cloud {
@@ -50,21 +54,56 @@ pub struct Cloud {
     pub items: Arc<Items>,
     pub store: Arc<Store>,
     events: AtomicU64,
+    /// The version of the worker function that is deployed; those before are deleted.
+    version: AtomicU32,
+    /// Those that run now, of the coordinator and of the others.
+    slots: [Arc<Semaphore>; 2],
+    workers: Mutex<Vec<Process>>,
 }
 
 impl Cloud {
     pub fn new(world: &Arc<World>, store: Store) -> Arc<Self> {
+        let (coordinators, others) = world.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
             world: Arc::clone(world),
             items: Arc::default(),
             store: Arc::new(store),
             events: AtomicU64::new(0),
+            version: AtomicU32::new(1),
+            slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
+            workers: Mutex::default(),
         })
+    }
+
+    /// Room for one more function of this kind in the account, until it is dropped.
+    fn slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
+        let reserved = kind == Kind::Coordinator && self.world.mutant != Some(Mutant::NoHeadroom);
+        let slot = Arc::clone(&self.slots[usize::from(!reserved)]).try_acquire_owned().ok();
+        if slot.is_none() {
+            self.world.suffers(Fault::AccountFull);
+        }
+        slot
+    }
+
+    /// Remote workers that do what they are there for.
+    pub fn workers(&self) -> u32 {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|worker| !worker.is_dead());
+        workers.iter().filter(|worker| worker.is_well()).count() as u32
+    }
+
+    /// Whether `function` can be invoked: a version that was deleted cannot.
+    pub fn is_deployed(&self, function: &str) -> bool {
+        function == SCALER || function == self.worker_function()
+    }
+
+    fn worker_function(&self) -> String {
+        format!("{WORKER}:{}", self.version.load(Ordering::Relaxed))
     }
 
     /// The coordinator's URL, for `process` to call.
     pub fn link(self: &Arc<Self>, process: &Process) -> Arc<dyn Coordinator> {
-        Arc::new(Link { process: process.clone(), cloud: Arc::clone(self) })
+        Arc::new(Link::new(process.clone(), Arc::clone(self)))
     }
 
     pub fn objects(&self, process: &Process) -> Arc<SimObjects> {
@@ -91,6 +130,12 @@ impl Cloud {
         )
     }
 
+    /// Asks a coordinator that runs in `process` itself.
+    pub async fn ask(self: &Arc<Self>, process: &Process, call: Call) -> Reply {
+        let request = Request { v: VERSION, ns: self.store.ns.clone(), call };
+        self.coordinator(process).answer(&request).await
+    }
+
     /// Runs `work` as an invocation of a function; none if it died or took too long.
     async fn invocation<T>(
         &self,
@@ -109,9 +154,14 @@ impl Cloud {
     }
 
     /// A call reaches the coordinator.
-    fn deliver(self: &Arc<Self>, call: Call, answer: Option<oneshot::Sender<Reply>>) {
+    pub fn deliver(self: &Arc<Self>, call: Call, answer: Option<Answer>) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
+            let Some(_slot) = cloud.slot(Kind::Coordinator) else {
+                let full = CallError::Unavailable("429: too many functions (simulated)".to_owned());
+                // The caller may be gone.
+                return answer.map_or((), |answer| drop(answer.send(Err(full))));
+            };
             let process = Process::new(&cloud.world, Kind::Coordinator);
             let call = cloud.mistaken(call).await;
             let request = Request { v: VERSION, ns: cloud.store.ns.clone(), call };
@@ -125,7 +175,7 @@ impl Cloud {
             }
             if let (Some(answer), Some(reply)) = (answer, reply) {
                 // The caller may be gone.
-                let _ = answer.send(reply);
+                let _ = answer.send(Ok(reply));
             }
         });
     }
@@ -197,14 +247,31 @@ impl Cloud {
         }
     }
 
+    /// Room for an event's function, as soon as there is some; none before the event is too old.
+    async fn wait_for_slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
+        let give_up = self.world.time.now() + Duration::from_millis(EVENT_AGE_MS);
+        loop {
+            match self.slot(kind) {
+                None if self.world.time.now() < give_up => {
+                    self.world.time.sleep(self.world.between_ms(1_000, 5_000)).await;
+                }
+                slot => return slot,
+            }
+        }
+    }
+
     fn run_scaler(self: &Arc<Self>, event: ScalerEvent) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
+            let Some(_slot) = cloud.wait_for_slot(Kind::Scaler).await else { return };
             let process = Process::new(&cloud.world, Kind::Scaler);
+            if cloud.world.happens(Fault::VersionDeleted) {
+                cloud.version.fetch_add(1, Ordering::Relaxed);
+            }
             let scaler = Scaler {
                 table: cloud.table(&process),
                 invoker: cloud.platform(&process),
-                worker_function: WORKER.to_owned(),
+                worker_function: cloud.worker_function(),
                 max_workers: None,
                 metrics: Metrics::default(),
             };
@@ -215,12 +282,18 @@ impl Cloud {
     fn run_worker(self: &Arc<Self>, event: WorkerEvent, request_id: String) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
+            let Some(slot) = cloud.wait_for_slot(Kind::Worker).await else {
+                return cloud.report(&event, request_id, true).await;
+            };
             let process = Process::new(&cloud.world, Kind::Worker);
+            cloud.workers.lock().unwrap_or_else(PoisonError::into_inner).push(process.clone());
             let lifetime = cloud.world.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
             let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());
             let work = function.handle(&event, request_id.clone(), deadline_ms);
-            if let Some(Ok(_)) = cloud.invocation(&process, lifetime, work).await {
+            let ended = cloud.invocation(&process, lifetime, work).await;
+            drop(slot);
+            if let Some(Ok(_)) = ended {
                 return;
             }
             cloud.world.event(format_args!("worker {} of {request_id} died", event.worker));
@@ -261,11 +334,14 @@ impl Cloud {
     }
 
     /// An accepted event takes its course.
-    fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
+    pub fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
         let cloud = Arc::clone(self);
         let world = &self.world;
         if function == SCALER {
-            let Ok(event) = serde_json::from_slice::<ScalerEvent>(payload) else { return };
+            let Ok(mut event) = serde_json::from_slice::<ScalerEvent>(payload) else { return };
+            if world.mutant == Some(Mutant::NobodyIsSilent) {
+                event.silent.clear();
+            }
             let late = self.delay();
             tokio::spawn(async move {
                 cloud.world.time.sleep(late).await;
@@ -296,109 +372,5 @@ impl Cloud {
     fn delay(&self) -> Duration {
         let most = if self.world.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
         self.world.between_ms(1, most)
-    }
-}
-
-/// The way from a process to the coordinator.
-struct Link {
-    process: Process,
-    cloud: Arc<Cloud>,
-}
-
-/// What operators take is not what this machine takes, or no world would be the same twice: computing is
-/// slow, and reading fast.
-fn measured_alike(call: &Call) -> Call {
-    let mut call = call.clone();
-    if let Call::Flush(Flush { profile: Some(profile), .. }) = &mut call {
-        for (i, op) in profile.ops.iter_mut().enumerate() {
-            op.active_us = if i == 0 { 1_000_000 } else { 10 };
-        }
-        for (_, took_us) in &mut profile.reads {
-            *took_us = 100;
-        }
-        profile.source_wait_ms = 0;
-    }
-    call
-}
-
-fn no_answer(why: &str) -> CallError {
-    CallError::Unavailable(format!("simulated: {why}"))
-}
-
-#[async_trait]
-impl Coordinator for Link {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        let Self { process, cloud } = self;
-        let call = &measured_alike(call);
-        let world = &cloud.world;
-        world.count_call();
-        world.event(format_args!("call {}", call.name()));
-        process.point(LATENCY_MS).await;
-        if world.happens(Fault::CallLost) {
-            world.time.sleep(CALL_TIMEOUT).await;
-            return Err(no_answer("the call was lost"));
-        }
-        if world.happens(Fault::CallRepeated) {
-            for _ in 0..=world.below(4) {
-                let (cloud, call) = (Arc::clone(cloud), call.clone());
-                let most = if world.below(2) == 0 { 5_000 } else { LATEST_MS };
-                let late = world.between_ms(0, most);
-                tokio::spawn(async move {
-                    cloud.world.time.sleep(late).await;
-                    cloud.deliver(call, None);
-                });
-            }
-        }
-        let (sender, answer) = oneshot::channel();
-        cloud.deliver(call.clone(), Some(sender));
-        let reply = tokio::select! {
-            biased;
-            reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,
-            () = world.time.sleep(CALL_TIMEOUT) => return Err(no_answer("timeout")),
-        };
-        process.point(LATENCY_MS).await;
-        if world.happens(Fault::AnswerLost) {
-            return Err(no_answer("the answer was lost"));
-        }
-        match reply {
-            Reply::Polled(polled) => {
-                let (ready, claimable) = (polled.ready.len(), polled.claimable);
-                world.event(format_args!("{ready} ready, {claimable} claimable"));
-                if let Call::Poll(Poll { ack: Some(ack), .. }) = call {
-                    process.let_in(ack.generation);
-                }
-                Ok(Reply::Polled(polled))
-            }
-            Reply::Refused(refusal) => Err(CallError::Refused(refusal)),
-            reply => Ok(reply),
-        }
-    }
-}
-
-/// The platform by the hands of a process.
-struct Platform {
-    process: Process,
-    cloud: Arc<Cloud>,
-}
-
-#[async_trait]
-impl Invoker for Platform {
-    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
-        let Self { process, cloud } = self;
-        process.point(LATENCY_MS).await;
-        let world = &cloud.world;
-        if world.happens(Fault::InvokeThrottled) {
-            return Ok(Invoked::Throttled);
-        }
-        world.event(format_args!("invoke {function}"));
-        cloud.accept(function, &payload);
-        process.point(LATENCY_MS).await;
-        match world.happens(Fault::InvokeFails) {
-            true => {
-                let (function, reason) = (function.to_owned(), "simulated".to_owned());
-                Err(InvokeError { function, reason, gone: false })
-            }
-            false => Ok(Invoked::Accepted),
-        }
     }
 }

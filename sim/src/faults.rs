@@ -52,10 +52,32 @@ pub enum Fault {
     OldCheckpoint,
     /// A second trainer reads the job.
     SecondTrainer,
+    /// One call of the coordinator is answered with 403.
+    CallDenied,
+    /// One call of the object store is.
+    ObjectDenied,
+    /// One call of the table is.
+    TableDenied,
+    /// A chunk, or what is cached of a split, is deleted behind everybody's back.
+    ObjectVanishes,
+    /// The worker version that jobs have kept is deleted, and another deployed.
+    VersionDeleted,
+    /// A worker's word that it leaves never arrives, however often it is sent.
+    LeaveLost,
+    /// For up to a minute the store takes no object.
+    StoreFull,
+    /// For up to a minute the store asks everybody to slow down.
+    StoreThrottled,
+    /// For up to a minute the table does.
+    TableThrottled,
+    /// For up to a minute all takes forty times as long, and functions end at their time limits.
+    Slow,
+    /// The account runs as many functions as it may: 429. Counted, not drawn: workers take what there is.
+    AccountFull,
 }
 
 /// Every fault with its usual probability at each occasion.
-const USUAL: [(Fault, f64); 28] = [
+const USUAL: [(Fault, f64); 39] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -84,7 +106,24 @@ const USUAL: [(Fault, f64); 28] = [
     (Fault::ReportRepeated, 0.2),
     (Fault::OldCheckpoint, 0.3),
     (Fault::SecondTrainer, 0.3),
+    (Fault::CallDenied, 0.003),
+    (Fault::ObjectDenied, 0.003),
+    (Fault::TableDenied, 0.001),
+    (Fault::ObjectVanishes, 0.02),
+    (Fault::VersionDeleted, 0.02),
+    (Fault::LeaveLost, 0.3),
+    (Fault::StoreFull, 0.01),
+    (Fault::StoreThrottled, 0.002),
+    (Fault::TableThrottled, 0.0005),
+    (Fault::Slow, 0.0003),
+    (Fault::AccountFull, 1.0),
 ];
+
+/// What the system does not withstand yet.
+const GATED: [Fault; 2] = [Fault::CallDenied, Fault::ObjectVanishes];
+
+/// Longest spell of what lasts.
+pub const SPELL: Duration = Duration::from_secs(60);
 
 /// How often each fault happens in one world, and until when.
 #[derive(Debug, Clone)]
@@ -96,6 +135,8 @@ pub struct FaultPlan {
     pub skew: Duration,
     /// Writes a second that a partition of the table takes, where it is throttled.
     pub partition_writes: u64,
+    /// Functions the account runs at a time, if that is few: (coordinators, which are reserved; others).
+    pub concurrency: Option<(u32, u32)>,
 }
 
 impl FaultPlan {
@@ -106,21 +147,36 @@ impl FaultPlan {
             until: Duration::ZERO,
             skew: Duration::ZERO,
             partition_writes: 1000,
+            concurrency: None,
         }
     }
 
-    /// Of every fault, none in half of the worlds, the usual amount in a quarter, much in another.
+    /// Of every fault, none in half of the worlds, the usual amount in a quarter, much in another. One
+    /// world in four sees three kinds at most.
     pub fn draw(random: &mut Rng) -> Self {
-        let probability = USUAL.map(|(_, usual)| match random.u8(0..4) {
-            0 | 1 => 0.0,
-            2 => usual,
-            _ => (usual * 4.0).min(0.6),
+        let few = random.u8(0..4) == 0;
+        let chosen: [usize; 3] = std::array::from_fn(|_| random.usize(0..USUAL.len()));
+        let probability = std::array::from_fn(|i| {
+            let usual = USUAL[i].1;
+            let amount = random.u8(0..4);
+            match (few, amount) {
+                (true, _) if !chosen.contains(&i) => 0.0,
+                (false, 0 | 1) => 0.0,
+                (_, 0..=2) => usual,
+                _ => (usual * 4.0).min(0.6),
+            }
         });
-        Self {
+        let plan = Self {
             probability,
             until: Duration::from_secs(random.u64(30..600)),
             skew: Duration::from_secs(if random.bool() { 0 } else { 600 }),
             partition_writes: random.u64(2..20),
+            concurrency: Some((random.u32(4..9), random.u32(2..8))),
+        };
+        let plan = plan.without(&GATED);
+        match plan.probability(Fault::AccountFull) > 0.0 {
+            true => plan,
+            false => Self { concurrency: None, ..plan },
         }
     }
 

@@ -5,8 +5,11 @@
 
 mod cloud;
 mod faults;
+mod link;
 mod mutant;
 mod objects;
+mod progress;
+mod remover;
 mod run;
 mod scenario;
 mod table;
@@ -17,6 +20,6 @@ mod world;
 
 pub use faults::{Fault, FaultPlan};
 pub use mutant::Mutant;
-pub use run::{Outcome, simulate};
+pub use run::{Outcome, simulate, simulate_large};
 pub use time::{SimClock, VirtualTime};
 pub use world::{Kind, Process, Tally, World};

@@ -19,10 +19,26 @@ pub enum Mutant {
     UnfencedAcks,
     /// Writes do not look at the version they replace.
     WritesUnconditionally,
+    /// Workers may take all there is of the account, and the coordinator is left what they leave.
+    NoHeadroom,
+    /// Workers that nothing is heard of stay in the books.
+    NobodyIsSilent,
+    /// A store that is full, or throttles, is taken for one that says no.
+    FullIsFinal,
+    /// A table that throttles is taken for one that says no.
+    ThrottlingIsFinal,
+    /// A call that took too long is taken for one that was refused.
+    SlowIsRefused,
+    /// What says that something is cached goes before what is.
+    EntryGoesFirst,
+    /// An object that may not be read now is taken for one that never may.
+    DenialIsFinal,
+    /// A job keeps a worker version that is gone.
+    PinnedForGood,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 16] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
         Self::CachedSplitsShareKeys,
@@ -31,5 +47,13 @@ impl Mutant {
         Self::ConflictsAreFailures,
         Self::UnfencedAcks,
         Self::WritesUnconditionally,
+        Self::NoHeadroom,
+        Self::NobodyIsSilent,
+        Self::FullIsFinal,
+        Self::ThrottlingIsFinal,
+        Self::SlowIsRefused,
+        Self::EntryGoesFirst,
+        Self::DenialIsFinal,
+        Self::PinnedForGood,
     ];
 }

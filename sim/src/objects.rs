@@ -1,6 +1,6 @@
 //! The object store as one process sees it.
 
-use crate::{Fault, Mutant, Process, scenario::Scenario, table::Items};
+use crate::{Fault, Mutant, Process, link::DENIED, scenario::Scenario, table::Items};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
@@ -8,7 +8,7 @@ use gristmill_ports::{
     Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
     memory::MemoryObjects,
 };
-use gristmill_protocol::keys;
+use gristmill_protocol::{CacheEntry, keys};
 use gristmill_splits::{
     collect::{ChunkName, Verdict},
     invariants::invariant_06_only_useless_objects_go,
@@ -17,9 +17,10 @@ use gristmill_splits::{
 };
 use gristmill_types::{BundleIndex, Epoch, JobName, Namespace, Position};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 const LATENCY_MS: u64 = 120;
@@ -35,6 +36,10 @@ pub struct Store {
     pub job: JobName,
     /// The chunks there are, by name, with their checksums.
     chunks: Mutex<BTreeMap<ChunkName, u32>>,
+    /// Shelves that an entry named once.
+    published: Mutex<BTreeSet<String>>,
+    /// Keys of what was deleted behind everybody's back.
+    vanished: Mutex<BTreeSet<String>>,
     /// How epochs are cut into bundles, once that is known.
     ramp: Mutex<Option<Ramp>>,
     scenario: Scenario,
@@ -47,6 +52,8 @@ impl Store {
             ns,
             job,
             chunks: Mutex::default(),
+            published: Mutex::default(),
+            vanished: Mutex::default(),
             ramp: Mutex::default(),
             scenario,
         }
@@ -54,6 +61,29 @@ impl Store {
 
     fn chunks(&self) -> MutexGuard<'_, BTreeMap<ChunkName, u32>> {
         self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn published(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.published.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn vanished(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.vanished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it takes long to fetch everything one by one.
+    pub fn is_large(&self) -> bool {
+        self.scenario.dies_at.is_some()
+    }
+
+    /// Whether there is a split that kills its workers.
+    pub fn has_killer(&self) -> bool {
+        self.scenario.killer
+    }
+
+    /// The batch that its first trainer dies of.
+    pub fn dies_at(&self) -> Option<u64> {
+        self.scenario.dies_at
     }
 
     pub fn set_ramp(&self, ramp: Ramp) {
@@ -106,6 +136,12 @@ impl Store {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         let outcome = self.memory.put_if_absent(path, body.clone(), put_id).await?;
+        if outcome == PutOutcome::Created
+            && keys::parse_cache_entry(&self.ns, &path.key).is_some()
+            && let Ok(entry) = serde_json::from_slice::<CacheEntry>(&body)
+        {
+            self.published().insert(entry.shelf);
+        }
         if let Some(name) = self.chunk_name(&path.key)
             && outcome == PutOutcome::Created
         {
@@ -131,8 +167,16 @@ impl SimObjects {
     ) -> Result<Bytes, ObjectError> {
         self.process.point(LATENCY_MS).await;
         let world = self.process.world();
-        if world.happens(Fault::GetFails) {
+        if world.happens(Fault::GetFails) || world.lasts(Fault::StoreThrottled) {
             return Err(unavailable(path));
+        }
+        if world.happens(Fault::ObjectDenied) {
+            return Err(self.denied(path));
+        }
+        if keys::is_chunk(&path.key) && world.happens(Fault::ObjectVanishes) {
+            world.event(format_args!("{path} vanishes"));
+            self.store.vanished().insert(path.key.clone());
+            self.store.memory.delete(&path.bucket, std::slice::from_ref(&path.key)).await?;
         }
         let got = get.await;
         world.event(format_args!("get {path}: {}", got.is_ok()));
@@ -153,6 +197,13 @@ impl SimObjects {
             return Ok(bytes.into());
         }
         Ok(got)
+    }
+
+    fn denied(&self, path: &ObjectPath) -> ObjectError {
+        match self.process.world().mutant {
+            Some(Mutant::DenialIsFinal) => ObjectError::Rejected(format!("{path}: {DENIED}")),
+            _ => ObjectError::Denied(format!("{path}: {DENIED}")),
+        }
     }
 
     /// 6. What goes is of no use to anybody.
@@ -187,6 +238,18 @@ impl SimObjects {
             first,
             &consumers,
         ));
+    }
+
+    /// The mistake of removing what names a shelf before what lies on it.
+    async fn delete_entry_of(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        let prefix = keys::cache_prefix(&self.store.ns);
+        let of = |key: &String| key.strip_prefix(&prefix)?.split('/').next()?.parse().ok();
+        if let Some(fingerprint) = keys.iter().find_map(of) {
+            let entry = keys::cache_entry(&self.store.ns, fingerprint);
+            self.store.memory.delete(bucket, &[entry]).await?;
+            self.process.point(LATENCY_MS).await;
+        }
+        Ok(())
     }
 
     /// Under the key the world's mistake makes of it.
@@ -227,8 +290,18 @@ impl Objects for SimObjects {
         }
         self.process.point(LATENCY_MS).await;
         let world = self.process.world();
-        if world.happens(Fault::PutFails) {
+        if keys::is_chunk(&path.key) {
+            world.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
+        }
+        let throttled = world.lasts(Fault::StoreThrottled) || world.lasts(Fault::StoreFull);
+        if throttled && world.mutant == Some(Mutant::FullIsFinal) {
+            return Err(ObjectError::Rejected(format!("{path}: no room")));
+        }
+        if throttled || world.happens(Fault::PutFails) {
             return Err(unavailable(path));
+        }
+        if world.happens(Fault::ObjectDenied) {
+            return Err(self.denied(path));
         }
         if world.happens(Fault::PutLate) {
             let (store, time) = (Arc::clone(&self.store), Arc::clone(&world.time));
@@ -267,8 +340,12 @@ impl Objects for SimObjects {
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         self.process.point(LATENCY_MS).await;
-        if self.process.world().happens(Fault::GetFails) {
+        let world = self.process.world();
+        if world.happens(Fault::GetFails) || world.lasts(Fault::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, prefix)));
+        }
+        if world.happens(Fault::ObjectDenied) {
+            return Err(self.denied(&ObjectPath::new(bucket, prefix)));
         }
         let found = self.store.memory.list(bucket, prefix).await;
         self.process.point(LATENCY_MS).await;
@@ -278,6 +355,12 @@ impl Objects for SimObjects {
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.process.point(LATENCY_MS).await;
         let world = self.process.world();
+        if world.lasts(Fault::StoreThrottled) {
+            return Err(unavailable(&ObjectPath::new(bucket, "throttled")));
+        }
+        if world.mutant == Some(Mutant::EntryGoesFirst) {
+            self.delete_entry_of(bucket, keys).await?;
+        }
         let half = world.happens(Fault::DeleteHalf);
         let deleted = if half { &keys[..keys.len() / 2] } else { keys };
         for key in deleted {

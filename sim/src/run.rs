@@ -4,7 +4,9 @@ use crate::{
     Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
     cloud::Cloud,
     objects::Store,
-    scenario::{Expected, Scenario, expected, remember},
+    progress::{has_ended, watch},
+    remover::remove_all,
+    scenario::{Cached, Expected, Scenario, expected, remember},
     trainer::{Log, train, train_second},
 };
 use std::{io, sync::Arc, time::Duration};
@@ -40,6 +42,10 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         // What dies of something else could look as if its split had killed it.
         plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
     }
+    if scenario.is_long() {
+        // So that much is left to do when all is well again.
+        plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
+    }
     let expected = match expected(&scenario) {
         Some(expected) => expected,
         None => {
@@ -55,6 +61,15 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
     };
     run(random.u64(..), &scenario, plan, mutant, Some(&expected), verbose)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// Runs an epoch of `splits` splits in which nothing goes wrong but that its trainer dies near the end.
+///
+/// # Errors
+/// The runtime cannot be made.
+pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
+    run(0, &Scenario::large(splits), FaultPlan::none(), None, None, false)
+        .map(|(outcome, _)| outcome)
 }
 
 fn run(
@@ -106,6 +121,7 @@ async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Re
     tokio::select! {
         biased;
         () = trained => {}
+        () = watch(&cloud, log) => {}
         () = world.time.sleep(LONGEST) => world.violated("invariant 16: the job does not end"),
     }
     let took = world.time.now();
@@ -117,5 +133,8 @@ async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Re
     }
     log.check_visits(world, scenario);
     world.time.sleep(AFTERMATH).await;
+    if scenario.cached != Cached::Nowhere && !world.is_violated() && has_ended(&cloud).await {
+        remove_all(&cloud).await;
+    }
     Ok(took)
 }

@@ -37,6 +37,10 @@ pub struct Scenario {
     pub killer: bool,
     /// Where the pipeline has an `autocache`, which is then always found worth it.
     pub cached: Cached,
+    /// What a worker takes to make a split, beside what everything takes.
+    pub split_ms: u64,
+    /// The first trainer that is handed this batch dies of it.
+    pub dies_at: Option<u64>,
     pub seed: u64,
 }
 
@@ -75,7 +79,59 @@ impl Expected {
 impl Scenario {
     /// One of a few dozen jobs, so that what they must deliver is computed once each.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
-        let shape = random.u64(0..72);
+        match random.u64(0..78) {
+            shape @ 0..72 => Self::short(shape),
+            shape => Self::long(shape),
+        }
+    }
+
+    /// A job that is not over when nothing goes wrong any more.
+    fn long(shape: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(shape);
+        Self {
+            files: vec![random.u32(200..400), random.u32(200..400)],
+            batch_size: 4,
+            drop_last: false,
+            split_batches: 1,
+            epochs: 1,
+            workers: random.u32(2..6),
+            local_workers: 0,
+            visitation: Visitation::ExactlyOnce,
+            sharding: Sharding::Dynamic,
+            killer: false,
+            cached: Cached::Nowhere,
+            split_ms: random.u64(1_000..3_000),
+            dies_at: None,
+            seed: shape,
+        }
+    }
+
+    /// One epoch of so many splits of one record each, whose trainer dies when a hundredth is left.
+    pub fn large(splits: u32) -> Self {
+        let files = vec![splits.div_ceil(100); 100];
+        Self {
+            files,
+            batch_size: 1,
+            drop_last: false,
+            split_batches: 1,
+            epochs: 1,
+            workers: 8,
+            local_workers: 0,
+            visitation: Visitation::ExactlyOnce,
+            sharding: Sharding::Dynamic,
+            killer: false,
+            cached: Cached::Nowhere,
+            split_ms: 0,
+            dies_at: Some(u64::from(splits) / 100 * 99),
+            seed: 0,
+        }
+    }
+
+    pub fn is_long(&self) -> bool {
+        self.split_ms > 0
+    }
+
+    fn short(shape: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(shape);
         let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
         files[0] += 1;
@@ -101,6 +157,8 @@ impl Scenario {
                 48..60 => Cached::Inner,
                 _ => Cached::Whole,
             },
+            split_ms: 0,
+            dies_at: None,
             seed: shape,
             in_order: false,
         };

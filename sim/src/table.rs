@@ -1,7 +1,7 @@
 //! The table as one process sees it: slow, at times failing, and never inconsistent. Every write is
 //! checked against the invariants of the split protocol.
 
-use crate::{Fault, Mutant, Process, World, objects::Store};
+use crate::{Fault, Mutant, Process, World, link::DENIED, objects::Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{Stored, decode};
@@ -17,6 +17,8 @@ use std::{
 };
 
 const LATENCY_MS: u64 = 15;
+/// Most bytes of an item.
+const MAX_ITEM_BYTES: usize = 400 << 10;
 
 /// What is stored, for all processes.
 #[derive(Default)]
@@ -55,8 +57,17 @@ pub struct SimTable {
 impl SimTable {
     async fn meet(&self) -> Result<(), TableError> {
         self.process.point(LATENCY_MS).await;
-        match self.process.world().happens(Fault::TableFails) {
-            true => Err(TableError::Unavailable("simulated".to_owned())),
+        let world = self.process.world();
+        let throttled = world.lasts(Fault::TableThrottled);
+        if throttled && world.mutant == Some(Mutant::ThrottlingIsFinal) {
+            return Err(TableError::Rejected("too much at a time".to_owned()));
+        }
+        if throttled || world.happens(Fault::TableFails) {
+            return Err(TableError::Unavailable("simulated".to_owned()));
+        }
+        match world.happens(Fault::TableDenied) {
+            // As the adapter has it.
+            true => Err(TableError::Unavailable(DENIED.to_owned())),
             false => Ok(()),
         }
     }
@@ -130,6 +141,10 @@ impl Table for SimTable {
         let world = self.process.world();
         if self.items.throttles(world, &key.pk) && world.happens(Fault::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
+        }
+        if body.len() > MAX_ITEM_BYTES {
+            world.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
+            return Err(TableError::Rejected("the item is too large".to_owned()));
         }
         let before = self.items.item(key).await;
         let expected = match world.mutant {

@@ -28,6 +28,8 @@ use std::{
 
 /// Chunks held ahead: little, so that trainers wait for each other's budgets.
 const PREFETCH_BYTES: u64 = 4 << 10;
+/// The same where there is much to fetch.
+const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
 
 /// What ends a worker, or looks as if it had.
 const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
@@ -44,6 +46,36 @@ const UNHEARD: [Fault; 8] = [
     Fault::PutFails,
 ];
 
+/// What keeps workers from beginning, from finishing anything, or from saying so.
+const HINDRANCES: [Fault; 24] = [
+    Fault::WorkerDies,
+    Fault::CoordinatorDies,
+    Fault::ScalerDies,
+    Fault::Frozen,
+    Fault::CallLost,
+    Fault::AnswerLost,
+    Fault::TableFails,
+    Fault::WriteThrottled,
+    Fault::InvokeFails,
+    Fault::InvokeThrottled,
+    Fault::EventDropped,
+    Fault::EventRepeated,
+    Fault::EventLate,
+    Fault::ReportRepeated,
+    Fault::VersionDeleted,
+    Fault::LeaveLost,
+    Fault::PutFails,
+    Fault::PutUnreported,
+    Fault::StoreFull,
+    Fault::StoreThrottled,
+    Fault::TableThrottled,
+    Fault::ObjectDenied,
+    Fault::Slow,
+    Fault::AccountFull,
+];
+/// Hindrances after which it is no mistake to give a job up.
+const GIVEN_UP_AFTER: u64 = 20;
+
 /// What all trainers of a job were handed, and what they have saved.
 #[derive(Default)]
 pub struct Log(Mutex<Entries>);
@@ -59,6 +91,10 @@ struct Entries {
     /// Checkpoints on durable storage, oldest first: the batch to resume at.
     saved: Vec<BatchName>,
     done: bool,
+    /// Somebody has died of the batch that the scenario names.
+    died: bool,
+    /// When the last batch came.
+    fed: Duration,
     /// The job failed as its error policy says.
     given_up: bool,
 }
@@ -75,6 +111,16 @@ impl Log {
     /// Whether the job was given up for a split that seemed to kill its workers.
     pub fn is_given_up(&self) -> bool {
         self.entries().given_up
+    }
+
+    /// When the last batch came.
+    pub fn fed(&self) -> Duration {
+        self.entries().fed
+    }
+
+    /// Whether somebody has died of the batch that is named for it; from now on one has.
+    fn has_died(&self) -> bool {
+        std::mem::replace(&mut self.entries().died, true)
     }
 
     /// The newest checkpoint.
@@ -96,6 +142,7 @@ impl Log {
         let name = (batch.epoch, batch.g);
         world.event(format_args!("batch {name:?} of {} rows", batch.rows));
         let mut entries = self.entries();
+        entries.fed = world.time.now();
         if let Some(before) = entries.batches.insert(name, hash) {
             entries.replays += 1;
             if visitation == Visitation::AtMostOnce {
@@ -233,6 +280,13 @@ fn judge(
         // What it found when it started was gone when it said so: whoever minds it starts it again.
         FetchError::Fenced(_) if !let_in => Fate::Again,
         FetchError::Fenced(_) => Fate::Superseded,
+        // Nobody got anything done for as long as the service is patient.
+        FetchError::JobFailed(why)
+            if (why.contains("workers die whatever they do") || why.contains("given up after"))
+                && world.count(&HINDRANCES) >= GIVEN_UP_AFTER =>
+        {
+            Fate::GivenUp
+        }
         // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
         FetchError::JobFailed(why)
             if why.contains("killed its worker") && world.count(&DEATHS) >= 3 =>
@@ -273,7 +327,7 @@ async fn one_life(
     let Register { job, spec, .. } = register;
     let config = FetcherConfig {
         local_workers: spec.local_workers,
-        prefetch_bytes: PREFETCH_BYTES,
+        prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
         resume,
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
     };
@@ -287,6 +341,9 @@ async fn one_life(
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
                 }
                 log.note(world, spec.visitation, &batch);
+                if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
+                    process.kill();
+                }
                 process.point(step_ms).await;
                 unsaved = Some((batch.epoch, batch.g));
                 if world.below(3) == 0 {

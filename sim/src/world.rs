@@ -1,13 +1,16 @@
 //! One simulated world: its time, its randomness, what went wrong in it, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime};
+use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime, faults::SPELL};
 use futures::FutureExt as _;
 use gristmill_splits::invariants::Check;
 use std::{
     collections::BTreeMap,
     fmt,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -19,6 +22,12 @@ struct State {
     random: fastrand::Rng,
     faults: BTreeMap<Fault, u64>,
     calls: u64,
+    /// Faults that last, each with its end.
+    spells: BTreeMap<Fault, Duration>,
+    /// Nothing goes wrong after this.
+    until: Duration,
+    /// Nothing that went wrong keeps anybody from going on after this.
+    settled: Duration,
     violations: Vec<String>,
     trace: blake3::Hasher,
 }
@@ -57,6 +66,9 @@ impl World {
             random: fastrand::Rng::with_seed(seed),
             faults: BTreeMap::new(),
             calls: 0,
+            spells: BTreeMap::new(),
+            until: plan.until,
+            settled: plan.until,
             violations: Vec::new(),
             trace: blake3::Hasher::new(),
         };
@@ -69,11 +81,16 @@ impl World {
 
     /// Whether a fault happens at this occasion.
     pub fn happens(&self, fault: Fault) -> bool {
-        if self.time.now() >= self.plan.until {
+        let probability = self.plan.probability(fault);
+        if probability == 0.0 {
             return false;
         }
+        let now = self.time.now();
         let mut state = self.state();
-        let happens = state.random.f64() < self.plan.probability(fault);
+        if now >= state.until {
+            return false;
+        }
+        let happens = state.random.f64() < probability;
         if happens {
             *state.faults.entry(fault).or_default() += 1;
         }
@@ -82,6 +99,52 @@ impl World {
             self.event(format_args!("FAULT {fault:?}"));
         }
         happens
+    }
+
+    /// Whether a fault that lasts is on at this occasion: begun earlier, or now.
+    pub fn lasts(&self, fault: Fault) -> bool {
+        if self.plan.probability(fault) == 0.0 {
+            return false;
+        }
+        let now = self.time.now();
+        let end = self.state().spells.get(&fault).copied().unwrap_or_default();
+        if now < end {
+            return true;
+        }
+        let begins = self.happens(fault);
+        if begins {
+            let end = now + self.between_ms(1_000, SPELL.as_millis() as u64);
+            let mut state = self.state();
+            let end = end.min(state.until);
+            state.spells.insert(fault, end);
+        }
+        begins
+    }
+
+    /// Counts a fault that is none of chance.
+    pub fn suffers(&self, fault: Fault) {
+        *self.state().faults.entry(fault).or_default() += 1;
+        self.event(format_args!("FAULT {fault:?}"));
+    }
+
+    /// For so long things go wrong once more.
+    pub fn fire_again(&self, duration: Duration) {
+        let until = self.time.now() + duration;
+        let mut state = self.state();
+        state.until = until;
+        state.settled = state.settled.max(until);
+    }
+
+    /// What is wrong stays so for `more`.
+    fn unsettled_for(&self, more: Duration) {
+        let end = self.time.now() + more;
+        let mut state = self.state();
+        state.settled = state.settled.max(end);
+    }
+
+    /// When the last fault was over.
+    pub fn settled(&self) -> Duration {
+        self.state().settled
     }
 
     /// A number in `0..n`.
@@ -162,16 +225,19 @@ pub enum Kind {
     Coordinator,
     Scaler,
     Trainer,
+    /// Whoever only looks: it does not fail.
+    Observer,
 }
 
 impl Kind {
-    fn death(self) -> Fault {
-        match self {
+    fn death(self) -> Option<Fault> {
+        Some(match self {
             Self::Worker => Fault::WorkerDies,
             Self::Coordinator => Fault::CoordinatorDies,
             Self::Scaler => Fault::ScalerDies,
             Self::Trainer => Fault::TrainerDies,
-        }
+            Self::Observer => return None,
+        })
     }
 }
 
@@ -183,7 +249,25 @@ pub struct Process {
     skew_ms: i64,
     /// Of a trainer whose progress was accepted, its generation: it may go on from where it is.
     let_in: Arc<OnceLock<u64>>,
+    /// Whether it stands still.
+    still: Arc<AtomicBool>,
     dead: CancellationToken,
+}
+
+/// A process stands still for as long as this lives.
+struct Still<'a>(&'a AtomicBool);
+
+impl<'a> Still<'a> {
+    fn new(still: &'a AtomicBool) -> Self {
+        still.store(true, Ordering::Relaxed);
+        Self(still)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
 }
 
 impl Process {
@@ -196,6 +280,7 @@ impl Process {
             kind,
             skew_ms,
             let_in: Arc::default(),
+            still: Arc::default(),
             dead: CancellationToken::new(),
         }
     }
@@ -227,6 +312,15 @@ impl Process {
         self.dead.cancel();
     }
 
+    pub fn is_dead(&self) -> bool {
+        self.dead.is_cancelled()
+    }
+
+    /// Whether it does what it is there for: it lives, and does not stand still.
+    pub fn is_well(&self) -> bool {
+        !self.is_dead() && !self.still.load(Ordering::Relaxed)
+    }
+
     /// Runs `work` as this process; none if it dies before the end. A panic is a violation.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let work = AssertUnwindSafe(work).catch_unwind();
@@ -254,13 +348,23 @@ impl Process {
         if self.dead.is_cancelled() {
             return std::future::pending().await;
         }
-        if self.world.happens(self.kind.death()) {
+        if self.kind.death().is_some_and(|death| self.world.happens(death)) {
             self.kill();
             return std::future::pending().await;
         }
-        let frozen = self.world.happens(Fault::Frozen);
-        let most = if frozen { 600_000 } else { latency_ms };
-        self.world.time.sleep(self.world.between_ms(0, most.max(1))).await;
+        let world = &self.world;
+        if world.happens(Fault::Frozen) {
+            let standing = world.between_ms(0, 600_000);
+            // Of these nobody knows before they go on: another may still renew what they hold.
+            if matches!(self.kind, Kind::Trainer | Kind::Worker) {
+                world.unsettled_for(standing);
+            }
+            let _still = Still::new(&self.still);
+            world.time.sleep(standing).await;
+        } else {
+            let slower = if world.lasts(Fault::Slow) { 40 } else { 1 };
+            world.time.sleep(world.between_ms(0, (latency_ms * slower).max(1))).await;
+        }
         if self.dead.is_cancelled() {
             std::future::pending::<()>().await;
         }

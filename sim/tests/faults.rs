@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
-use gristmill_sim::{Mutant, Outcome, simulate};
+use gristmill_sim::{Mutant, Outcome, simulate, simulate_large};
 use std::{
     sync::{
         Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 const SEEDS: u64 = 2_000;
@@ -68,4 +69,21 @@ fn every_mistake_is_noticed() {
         let noticed = search(SEEDS_PER_MUTANT, Some(mutant), is_broken);
         assert!(noticed.is_some(), "{mutant:?} is not noticed in {SEEDS_PER_MUTANT} worlds");
     }
+}
+
+/// Splits of an epoch that is large for the control plane: of more than 22,380 committed ones, the one answer
+/// in which a resume asks for all of them is above the platform's 6 MB.
+const MANY_SPLITS: u32 = 20_000;
+
+#[test]
+fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
+    let began = Instant::now();
+    let Outcome { tally, batches, replays, took, .. } = simulate_large(MANY_SPLITS).unwrap();
+    assert_eq!(tally.violations, Vec::<String>::new());
+    assert_eq!(batches, MANY_SPLITS as usize);
+    println!(
+        "{MANY_SPLITS} splits, {replays} batches again, {} s of virtual time: {:.1} s",
+        took.as_secs(),
+        began.elapsed().as_secs_f64()
+    );
 }

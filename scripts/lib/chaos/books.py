@@ -135,6 +135,14 @@ class Stalls:
                             for kill in self.open if kill.at <= now]
             self.open = still
 
+    def worst_recovery(self):
+        """The longest wait after a kill that nothing but kills overlapped: (kind, seconds), if any."""
+        alone = [(seconds, kind) for kind, seconds, by_itself in self.closed if by_itself]
+        if not alone:
+            return None
+        seconds, kind = max(alone)
+        return kind, round(seconds, 3)
+
     def summary(self):
         """By kind: how many, median and worst, and the same of those that only kills overlapped."""
         kinds = collections.defaultdict(list)

@@ -13,7 +13,7 @@ def as_json(totals, stalls, seed, seconds):
         "batches": totals.batches, "delivered": totals.delivered, "skipped": totals.skipped,
         "lost": totals.lost, "twice": totals.twice, "batches_again": totals.replays,
         "hash_mismatches": totals.hash_mismatches, "held_fire": totals.held,
-        "stalls": stalls.summary(), "errors": totals.errors, "hung": totals.hung,
+        "stalls": stalls.summary(), "worst_recovery": stalls.worst_recovery(), "errors": totals.errors, "hung": totals.hung,
         "fetchers_said": dict(totals.said), "ended": dict(totals.ends),
     })
 
@@ -40,8 +40,16 @@ def table(totals, stalls, seed, seconds):
     lines.append(f"{'hash differs':{WIDTH}}{totals.hash_mismatches:>9}")
     lines.append(f"{'waits over 40 s':{WIDTH}}{totals.held:>9}")
     lines.append(f"{'hung':{WIDTH}}{len(totals.hung):>9}")
-    lines += notes(totals)
+    lines += ["", recovery(stalls), *notes(totals)]
     return "\n".join(lines)
+
+
+def recovery(stalls):
+    worst = stalls.worst_recovery()
+    if worst is None:
+        return "worst recovery: no kill was followed by a batch"
+    kind, seconds = worst
+    return f"worst recovery {seconds_of(seconds)} after {kind}"
 
 
 def stall_columns(figures):

@@ -1,0 +1,75 @@
+//! What is more than safe: where there is work and room for it, workers are at it and batches come.
+
+use crate::{Kind, Process, cloud::Cloud, trainer::Log};
+use gristmill_protocol::{Call, JobState, JobStatus, Reply};
+use std::{sync::Arc, time::Duration};
+
+/// How long a job may be short of workers, or a trainer of batches, once nothing goes wrong any more.
+const BOUND: Duration = Duration::from_secs(90);
+/// The same where a split kills its workers: it is tried again and again, beside others, before it is told.
+const FINDING_OUT: Duration = Duration::from_secs(900);
+const LOOKS: Duration = Duration::from_secs(5);
+
+/// Looks at the job, and returns when it stands still.
+pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
+    let world = &cloud.world;
+    // What a clock that is wrong says of a lease holds for as long as clocks differ.
+    let bound = if cloud.store.has_killer() { FINDING_OUT } else { BOUND } + 2 * world.plan.skew;
+    let mut short_since = None;
+    loop {
+        world.time.sleep(LOOKS).await;
+        let (now, settled) = (world.time.now(), world.settled());
+        if now < settled {
+            continue;
+        }
+        let Some(status) = status(cloud).await else { continue };
+        if !matches!(status.job.state, JobState::Indexing | JobState::Running) {
+            continue;
+        }
+        let starved = now.saturating_sub(log.fed().max(settled));
+        if starved > bound {
+            return world.violated(format_args!("no batch came for {} s", starved.as_secs()));
+        }
+        let (wanted, workers) = (workers_wanted(cloud, &status), cloud.workers());
+        if workers >= wanted {
+            short_since = None;
+            continue;
+        }
+        let since = *short_since.get_or_insert(now);
+        if now - since > bound {
+            let (for_s, claimable) = ((now - since).as_secs(), status.claimable);
+            return world.violated(format_args!(
+                "{workers} workers of {wanted} for {for_s} s, with {claimable} splits to claim"
+            ));
+        }
+    }
+}
+
+/// Workers that the job is to have: none unless work waits and the trainer has room for it.
+fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
+    let spec = &status.job.spec;
+    let (window, bundle) = status.job.plan.map_or((u32::MAX, 1), |p| (p.window_splits, p.r));
+    if status.ready > window / 4 {
+        return 0;
+    }
+    let target = if spec.autoscale { status.scale.target } else { spec.workers };
+    let account = cloud.world.plan.concurrency.map_or(u32::MAX, |(_, others)| others - 1);
+    target.min(account).min(status.claimable / bundle.max(1))
+}
+
+/// The job by the eyes of somebody whom nothing befalls.
+async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
+    let process = Process::new(&cloud.world, Kind::Observer);
+    let call = Call::Status { job: cloud.store.job.clone() };
+    match cloud.ask(&process, call).await {
+        Reply::Status(status) => Some(status),
+        _ => None,
+    }
+}
+
+/// Whether the job is over, by the books too: a trainer that comes back to its very end does not say so, and
+/// until its retention the job counts as living.
+pub async fn has_ended(cloud: &Arc<Cloud>) -> bool {
+    let ended = |state| !matches!(state, JobState::Indexing | JobState::Running);
+    status(cloud).await.is_some_and(|status| ended(status.job.state))
+}
