@@ -34,6 +34,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("jpeg", records::jpeg),
     ("png", records::png),
     ("webp", records::webp),
+    ("raster", records::raster),
     ("csv", records::csv),
     ("jsonl", records::jsonl),
     ("gzip", records::gzip),

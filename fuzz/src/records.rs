@@ -46,6 +46,13 @@ static PICTURES: LazyLock<Reading> = LazyLock::new(|| {
     )
 });
 
+static MASKS: LazyLock<Reading> = LazyLock::new(|| {
+    program(
+        "source: { images: x }\n\
+         ops: [decode: { mode: indices, dtype: u16 }, random_resized_crop: { size: 16 }, flip, batch: { size: 2 }]",
+    )
+});
+
 static VALUES: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { images: x }\n\
@@ -128,6 +135,7 @@ pub fn jpeg(bytes: &[u8]) {
 /// behind them.
 pub fn png(bytes: &[u8]) {
     content(&PICTURES, bytes);
+    content(&MASKS, bytes);
     let mut sealed = bytes.to_vec();
     // Behind the signature: length, type, that many bytes, and the CRC of type and bytes.
     let mut at = 8_usize;
@@ -139,6 +147,13 @@ pub fn png(bytes: &[u8]) {
         at = end + 4;
     }
     content(&PICTURES, &sealed);
+    content(&MASKS, &sealed);
+}
+
+/// BMPs, TIFFs, PGMs and PPMs, as images and as masks.
+pub fn raster(bytes: &[u8]) {
+    content(&PICTURES, bytes);
+    content(&MASKS, bytes);
 }
 
 /// WebPs, likewise.

@@ -73,6 +73,6 @@ macro_rules! tests {
 }
 
 tests!(
-    chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, csv, jsonl,
-    gzip, parquet, cache, message
+    chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, raster, csv,
+    jsonl, gzip, parquet, cache, message
 );

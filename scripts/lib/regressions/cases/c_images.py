@@ -131,3 +131,48 @@ def mask_size(world):
     ran = world.run("run", pipeline, "--sink", "out", "--workers", "1", "--epochs", "1")
     sizes = f"`mask` is {len(mask)} x {len(mask[0]) - 1}", f"`image` is {len(image)} x {len(image[0])}"
     ran.failed_in_one_line(1, "random_crop", *sizes)
+
+
+def bmp(rows):
+    """24 bits, the lowest row first, filled up to four bytes."""
+    body = b"".join(bytes(x for red, green, blue in row for x in (blue, green, red)) + bytes(-3 * len(row) % 4)
+                    for row in reversed(rows))
+    header = struct.pack("<IiiHHIIiiII", 40, len(rows[0]), len(rows), 1, 24, 0, len(body), 2835, 2835, 0, 0)
+    return b"BM" + struct.pack("<IHHI", 54 + len(body), 0, 0, 54) + header + body
+
+
+def tiff(rows):
+    """RGB, one plain strip, big-endian."""
+    body = b"".join(bytes(pixel) for row in rows for pixel in row)
+    tags = [(256, 3, 1, len(rows[0]) << 16), (257, 3, 1, len(rows) << 16), (258, 3, 3, 8), (259, 3, 1, 1 << 16),
+            (262, 3, 1, 2 << 16), (273, 4, 1, 14), (277, 3, 1, 3 << 16), (278, 3, 1, len(rows) << 16), (279, 4, 1, len(body))]
+    bits = struct.pack(">3H", 8, 8, 8)
+    directory = 14 + len(body) + len(body) % 2
+    entries = b"".join(struct.pack(">HHII", *tag) for tag in tags)
+    return (b"MM\0*" + struct.pack(">I", directory) + bits + body + bytes(len(body) % 2)
+            + struct.pack(">H", len(tags)) + entries + bytes(4))
+
+
+@case("C.image-formats", "what a folder of images lists is decoded: .bmp, .tif, .pgm and .ppm as .png")
+def image_formats(world):
+    draw = random.Random(9)
+    rows = [[tuple(draw.randint(0, 255) for _ in range(3)) for _ in range(13)] for _ in range(7)]
+    grey = [[(value, value, value) for value in (draw.randint(0, 255) for _ in range(13))] for _ in range(7)]
+    flat = bytes(x for row in rows for pixel in row for x in pixel)
+    grey_flat = bytes(pixel[0] for row in grey for pixel in row)
+    files = {
+        "a.bmp": (rows, bmp(rows)), "b.tif": (rows, tiff(rows)), "c.TIFF": (grey, tiff(grey)),
+        "d.ppm": (rows, b"P6\n13 7\n255\n" + flat), "e.pgm": (grey, b"P5 13 7 255\n" + grey_flat),
+        "f.png": (grey, png([[pixel[0] for pixel in row] for row in grey])),
+    }
+    for name, (_, blob) in files.items():
+        world.write(f"data/class/{name}", blob)
+    pipeline = world.write("p.yaml", "source: { images: data }\nops: [decode, crop: { height: 7, width: 13 }, batch: { size: 1 }]\n")
+    ran = world.run("run", pipeline, "--sink", "out", "--workers", "1", "--epochs", "1")
+    expect(ran.code == 0, f"exit {ran.code}: {ran.err[-300:]}")
+    got = [tensor(path.read_bytes(), "image") for path in (world.folder / "out").glob("*.safetensors")]
+    wanted = [[x for row in pixels for pixel in row for x in pixel] for pixels, _ in files.values()]
+    expect(sorted(got) == sorted(wanted), f"{len(got)} of 6 images, or other pixels")
+    world.write("data/class/g.bmp", bmp(rows)[:100])
+    ran = world.run("run", pipeline, "--sink", "again", "--workers", "1", "--epochs", "1")
+    ran.failed_in_one_line(1, "g.bmp", "decode", "BMP")

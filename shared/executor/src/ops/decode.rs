@@ -1,4 +1,4 @@
-//! `decode`: JPEG, PNG or WebP to RGB, or to grey. JPEG is here, the others have files of their own.
+//! `decode`: encoded images to RGB, or to grey. JPEG is here, other formats have files of their own.
 
 use crate::{
     cell::Sink,
@@ -12,8 +12,11 @@ use gristmill_pipeline::{
 };
 use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
 
+mod bmp;
 mod indices;
 mod png;
+mod pnm;
+mod tiff;
 mod webp;
 
 /// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
@@ -82,12 +85,18 @@ pub(super) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Resul
         png::decode(bytes, output, &mut tools.pixels)?
     } else if webp::is(bytes) {
         webp::decode(bytes, output, &mut tools.pixels)?
+    } else if bytes.starts_with(bmp::MAGIC) {
+        bmp::decode(bytes, output)?
+    } else if tiff::is(bytes) {
+        tiff::decode(bytes, output, &mut tools.pixels)?
+    } else if pnm::is(bytes) {
+        pnm::decode(bytes, output, &mut tools.pixels)?
     } else {
         return Err(match bytes {
             [] => "the image is empty".into(),
             _ => {
                 let start = &bytes[..bytes.len().min(4)];
-                format!("not a JPEG, PNG or WebP: it starts with {start:02x?}")
+                format!("not a JPEG, PNG, WebP, BMP, TIFF, PGM or PPM: it starts with {start:02x?}")
             }
         });
     };

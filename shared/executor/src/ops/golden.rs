@@ -200,7 +200,11 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
         }
         "decode" => {
             // Only lossy WebP, which rounds otherwise, comes less close than JPEG.
-            let most = if params.text("kind") == "webp" { 3.0 } else { 1.0 };
+            let most = match params.text("kind") {
+                "webp" => 3.0,
+                "exact" => 0.0,
+                _ => 1.0,
+            };
             (
                 Op::Decode(Decode {
                     field,

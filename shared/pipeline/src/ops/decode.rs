@@ -7,11 +7,12 @@ use crate::{
 };
 use serde::Serialize;
 
-/// bytes (JPEG, PNG or WebP, told apart by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to 255; or grey
-/// `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with fancy
-/// upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
-/// Pillow. Grey is repeated over the channels, transparency dropped, sixteen bits cut to eight. EXIF
-/// orientation is left to the author. With `mode: indices` bytes (PNG with a palette, or grey) -> u8 or u16
+/// bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, told apart by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to
+/// 255; or grey `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with
+/// fancy upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
+/// Pillow; BMP, TIFF (grey or RGB; plain, PackBits, LZW or deflate), PGM and PPM exactly. Grey is repeated
+/// over the channels, transparency dropped, sixteen bits cut to eight. EXIF orientation is left to the
+/// author. With `mode: indices` bytes (PNG or BMP with a palette; PNG, BMP, TIFF or PGM of grey) -> u8 or u16
 /// `[h, w, 1]`: the numbers that the file stores, whatever colours its palette has for them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {

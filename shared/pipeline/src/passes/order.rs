@@ -122,14 +122,12 @@ fn touches(stage: &Stage) -> Vec<&str> {
 /// Whether two operators that move pixels may change places as far as their fields go: they move the
 /// same images, and nothing that would not come out exactly the same.
 fn alike(one: &Stage, other: &Stage) -> bool {
-    let images = |stage: &Stage| -> BTreeSet<String> {
-        touches(stage).into_iter().map(str::to_owned).collect()
-    };
     let exact = |stage: &Stage| {
         let fields = stage.op.together();
         fields.is_some_and(|fields| !fields.masks.is_empty() || fields.boxes.is_some())
     };
-    images(one) == images(other) && !exact(one) && !exact(other)
+    let fields = |stage| BTreeSet::from_iter(touches(stage));
+    fields(one) == fields(other) && !exact(one) && !exact(other)
 }
 
 /// The pipeline with two neighbours changed, if that means the same; else why not, where that is news.

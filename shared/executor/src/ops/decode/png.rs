@@ -20,9 +20,7 @@ pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<
         ColorType::Indexed | ColorType::Grayscale => 1,
         ColorType::GrayscaleAlpha => 2,
         ColorType::Rgb | ColorType::Rgba => {
-            return Err(
-                "the PNG stores colours, not class numbers: a mask is grey or has a palette".into(),
-            );
+            return Err(super::indices::no_colours("PNG"));
         }
     };
     let bits = depth as usize;
