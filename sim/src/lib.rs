@@ -5,6 +5,7 @@
 
 mod cloud;
 mod faults;
+mod histories;
 mod mutant;
 mod objects;
 mod run;
@@ -16,6 +17,7 @@ mod trainer;
 mod world;
 
 pub use faults::{Fault, FaultPlan};
+pub use histories::{History, history};
 pub use mutant::Mutant;
 pub use run::{Outcome, simulate};
 pub use time::{SimClock, VirtualTime};

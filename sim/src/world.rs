@@ -7,7 +7,10 @@ use std::{
     collections::BTreeMap,
     fmt,
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio_util::sync::CancellationToken;
@@ -183,6 +186,8 @@ pub struct Process {
     skew_ms: i64,
     /// Of a trainer whose progress was accepted, its generation: it may go on from where it is.
     let_in: Arc<OnceLock<u64>>,
+    /// Chunks that it asked for and that were not there.
+    missing: Arc<AtomicU64>,
     dead: CancellationToken,
 }
 
@@ -196,6 +201,7 @@ impl Process {
             kind,
             skew_ms,
             let_in: Arc::default(),
+            missing: Arc::default(),
             dead: CancellationToken::new(),
         }
     }
@@ -216,6 +222,15 @@ impl Process {
     /// The generation of a trainer whose progress was accepted.
     pub fn generation(&self) -> Option<u64> {
         self.let_in.get().copied()
+    }
+
+    /// Notes that a chunk is not there.
+    pub fn misses(&self) {
+        self.missing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
     }
 
     /// Its clock, as wrong as it is.
