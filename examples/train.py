@@ -10,15 +10,19 @@ standard library and numpy alone.
 The socket carries, all little endian:
 
   fetcher -> trainer   magic, u32 epoch, u64 g, u64 payload_len, then payload_len bytes
+      GMBH   hello, first of all: a JSON object with job, dataset and fingerprint (which batches
+             these are) and epochs
       GMB1   batch number g of the epoch, as one safetensors blob
       GMBE   end of job: epoch is the number of epochs, g is 0, the payload a JSON summary
       GMBX   error: one line of UTF-8
-  trainer -> fetcher   GMA1, u32 epoch, u64 g: everything up to and including (epoch, g) is in a
-                       checkpoint and need not be sent again
+  trainer -> fetcher
+      GMAH   u32 payload_len, then a JSON object: job, dataset and fingerprint as the checkpoint has
+             them, and the epoch and g of the first batch that is not in it
+      GMA1   u32 epoch, u64 g: everything up to and including (epoch, g) is in a checkpoint and need
+             not be sent again
 
-A trainer that connects again gets what follows its last acknowledgement. So save first, then
-acknowledge: whatever dies in between, no batch is lost, and one that comes twice is told by its
-(epoch, g).
+The first batch is the one that the trainer's hello asks for. So save first, then acknowledge: whatever
+dies in between, no batch is lost or comes twice.
 """
 
 import argparse
@@ -34,6 +38,8 @@ import numpy as np
 
 HEADER = struct.Struct("<4sIQQ")
 ACK = struct.Struct("<4sIQ")
+HELLO = struct.Struct("<4sI")
+NAMES = ("job", "dataset", "fingerprint")  # which batches a position counts
 PAYLOAD_BYTES_MAX = 1 << 32  # a longer one is a broken stream, not a batch
 DTYPES = {
     "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "U32": "<u4", "I32": "<i4",
@@ -99,60 +105,89 @@ class Trainer:
         time.sleep(max(0.0, self.step_seconds - (time.monotonic() - started)))
 
 
-def save(path, epoch, g):
+def save(path, names, epoch, g):
     """Writes the checkpoint whole or not at all. A real one holds the model's weights as well."""
     if path is None:
         return
-    draft = f"{path}.draft"
+    draft = f"{path}.{os.getpid()}.draft"
     with open(draft, "w") as file:
-        json.dump({"epoch": epoch, "g": g}, file)
+        json.dump({**names, "epoch": epoch, "g": g}, file)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+    folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    os.fsync(folder)
+    os.close(folder)
 
 
 def load(path):
-    """Position of the last batch that is in the checkpoint, or None."""
-    if path is None or not os.path.exists(path):
+    """(names, position of the last batch) of the checkpoint, or None."""
+    if not os.path.exists(path):
         return None
     try:
         with open(path) as file:
             saved = json.load(file)
-        return int(saved["epoch"]), int(saved["g"])
+        return {name: str(saved[name]) for name in NAMES}, (int(saved["epoch"]), int(saved["g"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Stop(f"{path} is no checkpoint of this script: {error!r}") from error
 
 
+def read_frame(sock, args):
+    """(magic, epoch, g, payload) of the next frame."""
+    magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
+    if magic not in (b"GMBH", b"GMB1", b"GMBE", b"GMBX"):
+        raise Stop(f"{magic!r} is no frame of a fetcher: is {args.socket} the right socket?")
+    if length > PAYLOAD_BYTES_MAX:
+        raise Stop(f"a frame of {length} bytes cannot be: the stream is broken")
+    payload = receive(sock, length)
+    if magic == b"GMBX":
+        raise Stop(payload.decode(errors="replace"))
+    return magic, epoch, g, payload
+
+
+def greet(sock, args):
+    """Says where training goes on; (names of the job's batches, last batch of the checkpoint or None)."""
+    sock.settimeout(15)
+    try:
+        magic, _, _, payload = read_frame(sock, args)
+    except TimeoutError:
+        raise Stop(f"nobody says hello at {args.socket}: another trainer is connected, or it is no fetcher") from None
+    sock.settimeout(None)
+    if magic != b"GMBH":
+        raise Stop(f"a fetcher says hello first, not {magic!r}")
+    served = json.loads(payload)
+    names, done = {name: served[name] for name in NAMES}, None
+    hello = dict(names)
+    if args.checkpoint is not None:
+        saved = load(args.checkpoint)
+        if saved is not None:
+            hello, done = dict(saved[0]), saved[1]
+        hello.update(epoch=done[0] if done else 0, g=done[1] + 1 if done else 0)
+    text = json.dumps(hello).encode()
+    sock.sendall(HELLO.pack(b"GMAH", len(text)) + text)
+    return names, done
+
+
 def run(sock, args):
     trainer = Trainer(args.step_time)
-    done = load(args.checkpoint)
-    unacked = None
-    counts = {"batches": 0, "elements": 0, "repeated": 0}
+    names, done = greet(sock, args)
+    begun, unacked = done, None
+    counts = {"batches": 0, "elements": 0}
     waited, started = 0.0, time.monotonic()
 
     def checkpoint(position):
-        save(args.checkpoint, *position)
-        sock.sendall(ACK.pack(b"GMA1", *position))
+        save(args.checkpoint, names, *position)
+        try:
+            sock.sendall(ACK.pack(b"GMA1", *position))
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the checkpoint is what counts; the next frame says why, or the job is over
 
-    if done is not None:
-        # The fetcher may have missed it if we died between saving and acknowledging.
-        sock.sendall(ACK.pack(b"GMA1", *done))
     while True:
         asked = time.monotonic()
-        magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
-        if magic not in (b"GMB1", b"GMBE", b"GMBX"):
-            raise Stop(f"{magic!r} is no frame of a fetcher: is {args.socket} the right socket?")
-        if length > PAYLOAD_BYTES_MAX:
-            raise Stop(f"a frame of {length} bytes cannot be: the stream is broken")
-        payload = receive(sock, length)
+        magic, epoch, g, payload = read_frame(sock, args)
         waited += time.monotonic() - asked
-        if magic == b"GMBX":
-            raise Stop(payload.decode(errors="replace"))
         if magic == b"GMBE":
             break
-        if done is not None and (epoch, g) <= done:
-            counts["repeated"] += 1  # sent before the fetcher heard of our checkpoint
-            continue
         try:
             batch = tensors(payload)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -164,12 +199,11 @@ def run(sock, args):
         if counts["batches"] % args.ack_every == 0:
             checkpoint(done)
             unacked = None
-    # The fetcher may have left already: the job is over, and what counts is the checkpoint.
-    try:
-        if unacked is not None:
-            checkpoint(unacked)
-    except (BrokenPipeError, ConnectionResetError):
-        pass
+    if unacked is not None:
+        checkpoint(unacked)
+    if counts["batches"] == 0 and begun is not None:
+        print(f"train.py: {args.checkpoint} is at the end of job {names['job']}: nothing is left to train on",
+              file=sys.stderr)
     seconds = time.monotonic() - started
     counts.update(seconds=round(seconds, 3), stall_fraction=round(waited / max(seconds, 1e-9), 4))
     counts["job"] = json.loads(payload or b"{}")

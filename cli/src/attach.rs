@@ -6,7 +6,7 @@ use crate::{
     operators, up,
 };
 use gristmill_aws::{Aws, LocalService, Settings};
-use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of};
+use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of, waiting::Link};
 use gristmill_ports::{Coordinator, ObjectError, ObjectPath};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
@@ -34,6 +34,8 @@ pub struct Stack {
     pub ns: Namespace,
     pub bucket: String,
     pub ports: FetcherPorts,
+    /// The coordinator of `ports`, which knows what its last call came to.
+    pub link: Arc<Link>,
     /// Beside the AWS APIs; none on AWS.
     pub local: Option<Local>,
     own: Option<OwnService>,
@@ -97,9 +99,9 @@ impl Stack {
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
-        let ports = ports(Arc::new(coordinator), &aws);
+        let (link, ports) = ports(Arc::new(coordinator), &aws);
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
-        Ok(Self { aws, ns: settings.ns, bucket, ports, local: None, own: None })
+        Ok(Self { aws, ns: settings.ns, bucket, ports, link, local: None, own: None })
     }
 
     fn of_file(file: &ServiceFile, own: Option<OwnService>) -> Result<Self, Failure> {
@@ -107,10 +109,10 @@ impl Stack {
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let coordinator = coordinator.map_err(Failure::failed)?;
-        let ports = ports(Arc::new(coordinator), &aws);
+        let (link, ports) = ports(Arc::new(coordinator), &aws);
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();
-        Ok(Self { aws, ns, bucket, ports, local: Some(local), own })
+        Ok(Self { aws, ns, bucket, ports, link, local: Some(local), own })
     }
 
     async fn own(state_dir: Option<&Path>) -> Result<Self, Failure> {
@@ -209,9 +211,10 @@ impl Stack {
 }
 
 /// The way to a stack, for a trainer with the operators of this program.
-fn ports(coordinator: Arc<dyn Coordinator>, aws: &Aws) -> FetcherPorts {
-    let ports = FetcherPorts::new(coordinator, Arc::new(aws.objects()));
-    FetcherPorts { operators: operators::get(), ..ports }
+fn ports(coordinator: Arc<dyn Coordinator>, aws: &Aws) -> (Arc<Link>, FetcherPorts) {
+    let link = Arc::new(Link::new(coordinator));
+    let ports = FetcherPorts::new(Arc::clone(&link) as _, Arc::new(aws.objects()));
+    (link, FetcherPorts { operators: operators::get(), ..ports })
 }
 
 /// What the arguments name.

@@ -191,6 +191,7 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         chaos_interval: Duration::from_secs(1),
         split_batches: None,
         prefetch_mib: 64,
+        patience: Duration::from_secs(120),
         report: None,
         json: false,
         drain: true,

@@ -1,5 +1,7 @@
 //! How a command ends when it does not end well: 2 for bad usage or a bad pipeline, 1 for a job that
-//! failed, 130 for an interruption.
+//! failed, 130 for Ctrl-C and 143 for SIGTERM.
+
+use gristmill_fetcher::signals::Interruption;
 
 /// An exit code and its one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,8 +21,8 @@ impl Failure {
         Self { code: 1, message: message.to_string() }
     }
 
-    /// The user changed their mind.
-    pub fn interrupted() -> Self {
-        Self { code: 130, message: "interrupted".to_owned() }
+    /// The user, or who supervises the program, changed their mind.
+    pub fn interrupted(by: Interruption) -> Self {
+        Self { code: by.exit_code(), message: by.to_string() }
     }
 }

@@ -142,19 +142,28 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
     })
 }
 
+/// How far a restart need not go back; `durable` is the next batch it needs, epochs counted from 0.
+fn safe(durable: (u32, u64), epochs: u32) -> String {
+    match durable {
+        (0, 0) => "no batch is acknowledged yet".to_owned(),
+        (epoch, _) if epoch >= epochs => "every batch is acknowledged".to_owned(),
+        (epoch, 0) => format!("every batch of epoch {epoch} is acknowledged"),
+        (epoch, g) => format!("{g} batches of epoch {} are acknowledged", epoch + 1),
+    }
+}
+
 fn as_text(status: &JobStatus, now_ms: u64) -> String {
     let JobStatus { job, delivered, durable, scale, .. } = status;
     let mut text = format!("job       {}: {}\n", job.job, state(job));
     match job.plan {
         Some(plan) => {
             text += &format!(
-                "progress  epoch {} of {}, split {} of {}; safe up to batch {} of epoch {}\n",
+                "progress  epoch {} of {}, split {} of {}; {}\n",
                 (delivered.0 + 1).min(job.spec.epochs),
                 job.spec.epochs,
-                delivered.1,
+                if delivered.0 < job.spec.epochs { delivered.1 } else { plan.n_splits },
                 plan.n_splits,
-                durable.1,
-                durable.0 + 1,
+                safe(*durable, job.spec.epochs),
             );
             text += &format!("splits    {} ready, {} to claim\n", status.ready, status.claimable);
         }

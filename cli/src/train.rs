@@ -19,7 +19,9 @@ use crate::{
     failure::Failure,
     job, skipped,
 };
-use gristmill_fetcher::{Authored, Fetcher, FetcherConfig, Source};
+use gristmill_fetcher::{
+    Authored, Fetcher, FetcherConfig, Source, signals::interruption, waiting::while_saying,
+};
 use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
@@ -129,7 +131,7 @@ pub async fn measured(
             })
         }
         why = gristmill_fetcher::give_up(service, tell) => Err(Failure::failed(why)),
-        _ = tokio::signal::ctrl_c() => Err(Failure::interrupted()),
+        by = interruption() => Err(Failure::interrupted(by)),
     };
     stack.close().await;
     outcome
@@ -156,16 +158,23 @@ async fn train_on(
     sink: Option<sink::Sink>,
     started: Instant,
 ) -> Result<Report, Failure> {
-    let before = Usage::now(stack).await;
     let pipeline = &authored.pipeline;
-    let dataset = job::dataset(stack, pipeline, source.clone()).await?;
-    let view = job::register(stack, args, prefix, authored, dataset).await?;
-    let config = FetcherConfig {
-        local_workers: args.local_workers,
-        prefetch_bytes: args.prefetch_mib << 20,
-        ..FetcherConfig::new(stack.ns.clone(), stack.bucket.clone(), view.job.clone())
+    let starting = async {
+        let before = Usage::now(stack).await;
+        let dataset = job::dataset(stack, pipeline, source.clone()).await?;
+        let view = job::register(stack, args, prefix, authored, dataset).await?;
+        let config = FetcherConfig {
+            local_workers: args.local_workers,
+            prefetch_bytes: args.prefetch_mib << 20,
+            patience: args.patience,
+            ..FetcherConfig::new(stack.ns.clone(), stack.bucket.clone(), view.job.clone())
+        };
+        let fetcher = Fetcher::start(stack.ports.clone(), config).await.map_err(Failure::failed)?;
+        Ok::<_, Failure>((before, view, fetcher))
     };
-    let fetcher = Fetcher::start(stack.ports.clone(), config).await.map_err(Failure::failed)?;
+    let say = |what: &str| eprintln!("waiting for {what}");
+    let (before, view, fetcher) =
+        while_saying(starting, || Some(stack.link.waiting()), say).await?;
     let chaos = chaos::Killer::new(stack, args);
     let progress = Progress::new(&view, args.epochs);
     let trainer = trainer::Trainer::new(args, pipeline, sink, progress, started);

@@ -6,7 +6,10 @@ use crate::{
     output::{self, say},
 };
 use gristmill_aws::Settings;
-use gristmill_fetcher::ServiceFile;
+use gristmill_fetcher::{
+    ServiceFile,
+    signals::{Interruption, interruption},
+};
 use gristmill_local::{Endpoints, FunctionConfig, Schedule, Service, ServiceConfig, UrlConfig};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
@@ -55,9 +58,10 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     announce(&file, args.json, kept.path());
     // A service that nobody knows of serves nobody.
     let known = output::check();
+    let mut ended = None;
     if known.is_ok() {
         tokio::select! {
-            () = wait_for_end(args.attended) => {}
+            asked = wait_for_end(args.attended) => ended = asked,
             never = tell_trouble(&service), if !args.attended => match never {},
         }
     }
@@ -66,6 +70,11 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         let _ = std::fs::remove_file(path);
     }
     service.shutdown().await;
+    // Ctrl-C is how a person ends it.
+    if ended == Some(Interruption::Terminated) && known.is_ok() {
+        let code = Interruption::Terminated.exit_code();
+        return Err(Failure { code, message: String::new() });
+    }
     known
 }
 
@@ -280,17 +289,8 @@ fn upkeep() -> Schedule {
     Schedule { every: UPKEEP_EVERY, function: COORDINATOR.to_owned(), payload }
 }
 
-/// Returns at Ctrl-C or SIGTERM, or when whoever started an attended service is gone.
-async fn wait_for_end(attended: bool) {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut signal) => {
-                signal.recv().await;
-            }
-            Err(_) => std::future::pending().await,
-        }
-    };
+/// Returns at Ctrl-C or SIGTERM, and says which, or when whoever started an attended service is gone.
+async fn wait_for_end(attended: bool) -> Option<Interruption> {
     let abandoned = async {
         if !attended {
             std::future::pending::<()>().await;
@@ -298,16 +298,17 @@ async fn wait_for_end(attended: bool) {
         let mut byte = [0];
         while matches!(tokio::io::stdin().read(&mut byte).await, Ok(1)) {}
     };
-    let interrupted = async {
-        // An attended service is ended by its owner, who gets the same Ctrl-C.
-        match attended {
-            true => std::future::pending().await,
-            false => drop(tokio::signal::ctrl_c().await),
+    let asked = async {
+        loop {
+            match interruption().await {
+                // An attended service is ended by its owner, who gets the same Ctrl-C.
+                Interruption::Interrupted if attended => {}
+                asked => return asked,
+            }
         }
     };
     tokio::select! {
-        () = terminated => {}
-        () = abandoned => {}
-        () = interrupted => {}
+        asked = asked => Some(asked),
+        () = abandoned => None,
     }
 }

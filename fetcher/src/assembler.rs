@@ -44,6 +44,8 @@ pub(crate) enum Assembled {
 
 /// Where to begin: a joiner that has counted up to the batch to resume at.
 pub(crate) struct Start {
+    /// The batch to resume at: behind the last one of an epoch that is the first of the next.
+    pub at: (Epoch, u64),
     pub joiner: Joiner,
     pub totals: EpochTotals,
     /// The first split whose object is needed.
@@ -52,29 +54,62 @@ pub(crate) struct Start {
 
 impl Start {
     /// Counts the batches of epoch `epoch` up to `g` from the entries of its splits.
+    ///
+    /// # Errors
+    /// [`FetchError::Misplaced`] if there is no such batch, or if those before it have never been made: a
+    /// trainer cannot have had them.
     pub async fn seek(
         ledger: &Ledger,
         plan: &Plan,
+        epochs: Epoch,
         (epoch, g): (Epoch, u64),
     ) -> Result<Self, FetchError> {
-        let mut joiner = Joiner::new(cut(plan));
-        let mut totals = EpochTotals { epoch, ..EpochTotals::default() };
-        // The last split is always taken in: it may leave a last batch, and it ends the epoch.
-        while joiner.g() < g && joiner.position() + 1 < plan.n_splits {
-            let entry = ledger.peek((epoch, joiner.position())).await?;
+        let beyond = |has: String| {
+            FetchError::Misplaced(format!(
+                "there is no batch {g} of epoch {epoch} to go on with: {has}; the position is not of this \
+                 job, or damaged: begin without it"
+            ))
+        };
+        if epoch > epochs || epoch == epochs && g > 0 {
+            return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
+        }
+        let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
+        while joiner.g() < g && joiner.position() < plan.n_splits {
+            let Some(entry) = ledger.peek((epoch, joiner.position())).await? else {
+                let made = joiner.g();
+                return Err(beyond(format!("only {made} batches of it have been made so far")));
+            };
             let mut ahead = joiner.clone();
             ahead.push(counts(&entry), |_| {});
+            // The last split is always taken in: it may leave a last batch, and it ends the epoch.
+            let is_last = ahead.position() == plan.n_splits;
+            let has = ahead.g() + u64::from(is_last && ahead.clone().finish().is_some());
+            if is_last && has < g {
+                return Err(beyond(format!("the epoch has {has} batches")));
+            }
+            if is_last && has == g {
+                return Ok(Self::of_epoch(plan, epoch + 1));
+            }
             // The split that completes batch g is the first one to be taken in for good.
-            if ahead.g() > g {
+            if is_last || ahead.g() > g {
                 break;
             }
             joiner = ahead;
             add(&mut totals, &entry);
         }
+        if plan.n_splits == 0 && g > 0 {
+            return Err(beyond("the epoch has no batches".to_owned()));
+        }
         totals.batches = joiner.g();
         let place = (epoch, joiner.first_needed());
         ledger.forget_before(place);
-        Ok(Self { joiner, totals, place })
+        Ok(Self { at: (epoch, g), joiner, totals, place })
+    }
+
+    fn of_epoch(plan: &Plan, epoch: Epoch) -> Self {
+        let totals = EpochTotals { epoch, ..EpochTotals::default() };
+        let joiner = Joiner::new(cut(plan));
+        Self { at: (epoch, 0), joiner, totals, place: (epoch, 0) }
     }
 }
 

@@ -3,15 +3,16 @@
 use crate::{
     FetchError,
     assembler::{counts, cut},
-    ledger::{Ledger, Place, next_place},
+    ledger::{Ledger, Of, Place, next_place},
     local::{LocalStore, Recompute, open, recompute},
+    progress::Progress,
 };
 use bytes::Bytes;
 use gristmill_format::Chunk;
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use gristmill_protocol::{CachedChunk, CachingView, Plan, ReadyEntry, ReadyKind, keys};
 use gristmill_runner::{JobContext, Runner};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
     task::JoinSet,
@@ -35,18 +36,22 @@ pub(crate) enum Content {
 }
 
 /// Downloads the splits of one job.
+#[derive(Clone)]
 pub(crate) struct Downloader {
     pub runner: Runner,
     pub context: Arc<JobContext>,
     pub ledger: Arc<Ledger>,
+    pub progress: Arc<Progress>,
     pub local: Arc<LocalStore>,
     pub budget_bytes: u64,
+    /// How long the object store may fail.
+    pub patience: Duration,
 }
 
 /// Bytes that give their part of the budget back when the last batch made of them is gone.
 struct Held {
     bytes: Bytes,
-    _permit: OwnedSemaphorePermit,
+    _permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl AsRef<[u8]> for Held {
@@ -123,31 +128,110 @@ impl Downloader {
         entry: ReadyEntry,
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
-        let (runner, context) = (self.runner.clone(), Arc::clone(&self.context));
-        let (local, ledger) = (Arc::clone(&self.local), Arc::clone(&self.ledger));
-        async move {
-            let cached = ledger.cached_chunk((entry.epoch, entry.position));
-            let caching = ledger.view().and_then(|view| view.caching);
-            let key = key_of(&runner, &context, &entry, cached, caching.as_ref());
-            let at = Recompute::of(&entry, cached, caching.as_ref());
-            let bytes = match (entry.kind, local.take(&entry)) {
-                (_, Some(object)) => object,
-                (ReadyKind::Local, None) => recompute(&runner, &context, &entry, at).await?,
-                (_, None) => {
-                    let path = ObjectPath::new(&runner.config.bucket, &key);
-                    let range = 0..entry.object_bytes;
-                    match get_long_range(&*runner.objects, &path, range, None).await {
-                        Ok(object) => object,
-                        // Somebody deleted what is cached: the same can be computed.
-                        Err(ObjectError::NotFound(path)) if cached.is_some() => {
-                            tracing::warn!(%path, "what was cached is gone: computed here");
-                            recompute(&runner, &context, &entry, at).await?
-                        }
-                        Err(error) => return Err(FetchError::BadObject(error.to_string())),
-                    }
+        let source = Fetching {
+            runner: self.runner.clone(),
+            context: Arc::clone(&self.context),
+            ledger: Arc::clone(&self.ledger),
+            progress: Arc::clone(&self.progress),
+            patience: self.patience,
+        };
+        let local = Arc::clone(&self.local);
+        async move { source.chunk(&entry, local.take(&entry), Arc::new(permit)).await }
+    }
+}
+
+/// How long a failing object store is left alone, at first and at most.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(2);
+
+/// Gets one split, by whatever way there is.
+struct Fetching {
+    runner: Runner,
+    context: Arc<JobContext>,
+    ledger: Arc<Ledger>,
+    progress: Arc<Progress>,
+    patience: Duration,
+}
+
+impl Fetching {
+    /// The split that was committed as `entry`; `here` are its bytes if this process computed it.
+    async fn chunk(
+        &self,
+        entry: &ReadyEntry,
+        here: Option<Bytes>,
+        permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<Chunk, FetchError> {
+        let cached = self.ledger.cached_chunk((entry.epoch, entry.position));
+        let caching = self.ledger.view().and_then(|view| view.caching);
+        let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
+        let path = ObjectPath::new(&self.runner.config.bucket, &key);
+        let opened = |bytes| {
+            let held = Held { bytes, _permit: Arc::clone(&permit) };
+            open(Bytes::from_owner(held), entry, &key)
+        };
+        let lacking = match (entry.kind, here) {
+            (_, Some(object)) => return opened(object),
+            (ReadyKind::Local, None) => None,
+            (_, None) => match self.stored(&path, entry.object_bytes).await? {
+                Some(object) => match opened(object) {
+                    Ok(chunk) => return Ok(chunk),
+                    Err(error) => Some(error.to_string()),
+                },
+                None => Some(format!("{path} is gone")),
+            },
+        };
+        if let Some(lacking) = &lacking {
+            // Of a trainer that comes with too old a checkpoint much is gone, and it gets none of it.
+            tokio::select! {
+                biased;
+                error = self.ledger.failed() => return Err(error),
+                () = self.progress.admitted() => {}
+            }
+            tracing::warn!(
+                "{lacking}: split {} of epoch {} is computed here again",
+                entry.position,
+                entry.epoch
+            );
+            if cached.is_none() {
+                self.ledger.note_healed();
+            }
+        }
+        let at = Recompute::of(entry, cached, caching.as_ref());
+        match (recompute(&self.runner, &self.context, entry, at).await, lacking) {
+            (Ok(object), _) => opened(object),
+            (Err(error), None) => Err(error),
+            (Err(error), Some(lacking)) => {
+                Err(FetchError::BadObject(format!("{lacking}, and cannot be made again: {error}")))
+            }
+        }
+    }
+
+    /// The object at `path`; none if there is none. A store that fails is asked again.
+    async fn stored(&self, path: &ObjectPath, bytes: u64) -> Result<Option<Bytes>, FetchError> {
+        let Runner { objects, clock, .. } = &self.runner;
+        let give_up = clock.monotonic() + self.patience;
+        let mut rest = FIRST_REST;
+        loop {
+            let error = match get_long_range(&**objects, path, 0..bytes, None).await {
+                Ok(object) => {
+                    self.ledger.set_trouble(Of::Objects, None);
+                    return Ok(Some(object));
                 }
+                Err(ObjectError::NotFound(_)) => return Ok(None),
+                Err(error) => error.to_string(),
             };
-            open(Bytes::from_owner(Held { bytes, _permit: permit }), &entry, &key)
+            if clock.monotonic() >= give_up {
+                let waited_s = self.patience.as_secs();
+                return Err(FetchError::BadObject(format!(
+                    "{path} cannot be read for {waited_s} s: {error}"
+                )));
+            }
+            self.ledger.set_trouble(Of::Objects, Some(error));
+            tokio::select! {
+                biased;
+                error = self.ledger.failed() => return Err(error),
+                () = clock.sleep(rest) => rest = (rest * 2).min(LONGEST_REST),
+            }
         }
     }
 }

@@ -12,12 +12,15 @@ pub enum FetchError {
     /// Another trainer has taken over this job's stream.
     #[error("another trainer reads this job now: {0}; start it again if there is no other")]
     Fenced(String),
-    /// The service has not answered for as long as we were willing to wait.
-    #[error("no answer from the service for {waited_s} s: {error}; is it running?")]
+    /// The service has not answered, or not with what was asked for, for as long as we were willing to wait.
+    #[error("no answer from the service for {waited_s} s: {error}")]
     Unreachable { waited_s: u64, error: String },
     /// The service said no.
     #[error("{0}")]
     Refused(String),
+    /// The trainer cannot begin where it asks to: its checkpoint is too old, or not of this run of the job.
+    #[error("{0}")]
+    Misplaced(String),
     /// An object is missing or its bytes are not what was committed.
     #[error("{0}")]
     BadObject(String),

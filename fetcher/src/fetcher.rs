@@ -2,26 +2,24 @@
 
 use crate::{
     Batch, FetchError,
-    assembler::{Assembled, Assembler, Start},
+    assembler::Assembled,
     cached::Shelves,
-    downloader::{Downloader, MAX_AHEAD},
+    downloader::Downloader,
     ledger::{Ledger, Place},
     local::{self, LocalStore},
     poller::Poller,
     progress::{Felt, Progress},
+    stream::Spring,
+    waiting::Watcher,
     waits::{StageClock, Waits},
 };
-use gristmill_executor::{Finisher, user::Operators};
+use gristmill_executor::user::Operators;
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
 use gristmill_protocol::{Call, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
-use gristmill_types::{Epoch, JobName, Namespace, Visitation};
+use gristmill_types::{Epoch, ErrorPolicy, JobName, Namespace, Visitation};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
-
-/// Batches ready for the trainer. Making one takes a copy at most; what carries a trainer over a
-/// wait is objects fetched ahead.
-const QUEUE_BATCHES: usize = 1;
 
 /// How a trainer wants its batches.
 #[derive(Debug, Clone)]
@@ -137,6 +135,8 @@ pub struct Snapshot {
     pub active_workers: u32,
     pub workers_max: u32,
     pub indexed_files: u32,
+    /// Splits that were committed, whose objects were missing or damaged, and that were computed here again.
+    pub healed: u32,
 }
 
 /// A job's stream of batches. Dropping it stops everything that runs behind it.
@@ -146,6 +146,7 @@ pub struct Fetcher {
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
+    spring: Spring,
     visitation: Visitation,
     /// Taken from the queue, not yet handed over.
     held: Option<Assembled>,
@@ -158,6 +159,8 @@ pub struct Fetcher {
     /// When the wait for the next batch began, by stage, and what earlier ones of the epoch came to.
     wait_began: Option<Waits>,
     waits: Waits,
+    /// Downloads and joins; ended when the stream begins anew.
+    streaming: JoinSet<()>,
     _tasks: JoinSet<()>,
 }
 
@@ -178,8 +181,16 @@ impl Fetcher {
         )
     }
 
-    /// Begins streaming a registered job.
+    /// Begins streaming a registered job, and takes it over from whoever read it before.
     pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let fetcher = Self::open(ports, config).await?;
+        fetcher.announce();
+        Ok(fetcher)
+    }
+
+    /// As [`Fetcher::start`], but fetches ahead only: the job is taken over by [`Fetcher::announce`],
+    /// once it is known where the trainer begins.
+    pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
         let runner_config =
             RunnerConfig { ns: config.ns.clone(), bucket: config.bucket.clone(), local: true };
@@ -222,22 +233,26 @@ impl Fetcher {
                 Arc::clone(&ledger),
             ));
         }
-        let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
         let downloader = Downloader {
             runner,
             context,
             ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
             local: store,
             budget_bytes: config.prefetch_bytes,
+            patience: config.patience,
         };
-        let shared = (Arc::clone(&progress), Arc::clone(&stages));
-        tasks.spawn(stream(downloader, Arc::clone(&ledger), shared, resume, queue));
+        let spring =
+            Spring { downloader, progress: Arc::clone(&progress), stages: Arc::clone(&stages) };
+        let mut streaming = JoinSet::new();
+        let batches = spring.stream(resume, &mut streaming);
         Ok(Self {
             ledger,
             progress,
             ports,
             config,
             batches,
+            spring,
             visitation,
             held: None,
             last_handed_over: None,
@@ -247,8 +262,56 @@ impl Fetcher {
             stages,
             wait_began: None,
             waits: Waits::default(),
+            streaming,
             _tasks: tasks,
         })
+    }
+
+    /// Begins anew at batch `at`, where a trainer that comes back asks to; where batches are not visited
+    /// exactly once, no earlier than it left. It is to be announced again.
+    pub async fn reopen(&mut self, at: (Epoch, u64)) {
+        self.streaming.shutdown().await;
+        let at = match (self.visitation, self.last_batch) {
+            (Visitation::ExactlyOnce, _) => at,
+            (Visitation::ZeroOnceOrMore, Some((epoch, g))) => at.max((epoch, g + 1)),
+            _ => at.max(self.progress.durable_until()),
+        };
+        self.progress.reopen(at);
+        self.ledger.reopen((at.0, 0));
+        self.batches = self.spring.stream(at, &mut self.streaming);
+        (self.held, self.last_batch, self.ended) = (None, None, false);
+        (self.last_handed_over, self.asked, self.wait_began) = (None, None, None);
+    }
+
+    /// Resolves once it is known that there is a batch to begin with.
+    ///
+    /// # Errors
+    /// [`FetchError::Misplaced`] if that batch is beyond the epoch, or beyond all that was made so far; whatever
+    /// ended the run.
+    pub async fn located(&self) -> Result<(), FetchError> {
+        tokio::select! {
+            biased;
+            error = self.ledger.failed() => Err(error),
+            () = self.progress.located() => Ok(()),
+        }
+    }
+
+    /// The trainer begins where the stream does: the coordinator is told, and may refuse.
+    pub fn announce(&self) {
+        self.progress.announce();
+    }
+
+    /// Resolves once the coordinator has accepted that.
+    ///
+    /// # Errors
+    /// [`FetchError::Misplaced`] if what the trainer needs has been deleted or was never made,
+    /// [`FetchError::Fenced`] if there is another; whatever ended the run.
+    pub async fn admitted(&self) -> Result<(), FetchError> {
+        tokio::select! {
+            biased;
+            error = self.ledger.failed() => Err(error),
+            () = self.progress.admitted() => Ok(()),
+        }
     }
 
     /// The next batch, the end of an epoch, or the end of the job. Cancelling the wait loses
@@ -320,7 +383,7 @@ impl Fetcher {
             }
         }
         let broken = || FetchError::BadObject("the stream of batches broke off".into());
-        self.held.take().ok_or_else(|| self.ledger.error().unwrap_or_else(broken))
+        self.held.take().ok_or_else(|| self.ledger.stream_error().unwrap_or_else(broken))
     }
 
     /// Keeps what comes next until it is handed over: what is to come once at most is consumed by now.
@@ -333,6 +396,24 @@ impl Fetcher {
             }
         }
         self.held = next;
+    }
+
+    /// The clock that the run goes by.
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.ports.clock)
+    }
+
+    /// How many batches an epoch has; none where that is not known beforehand.
+    pub fn batches_per_epoch(&self) -> Option<u64> {
+        let view = self.ledger.view()?;
+        let plan = view.plan?;
+        let one_to_one = self.spring.downloader.context.pipeline.is_one_to_one();
+        let size = u64::from(plan.batch_size.max(1));
+        let batches = match plan.drop_last {
+            true => plan.records / size,
+            false => plan.records.div_ceil(size),
+        };
+        (one_to_one && view.spec.on_error == ErrorPolicy::Fail).then_some(batches)
     }
 
     /// What a trainer of this job that comes back is given.
@@ -356,10 +437,17 @@ impl Fetcher {
         self.progress.urgent.notify_one();
     }
 
+    /// Says what the next batch waits for, for as long as it is kept.
+    pub fn watcher(&self) -> Watcher {
+        Watcher { ledger: Arc::clone(&self.ledger), stages: Arc::clone(&self.stages) }
+    }
+
     /// Where the job stands, for people.
     pub fn snapshot(&self) -> Snapshot {
         let metrics = self.progress.metrics();
+        let healed = self.ledger.healed();
         self.ledger.watch(|scale, active_workers, workers_max, indexed_files| Snapshot {
+            healed,
             metrics,
             scale: scale.clone(),
             active_workers,
@@ -439,45 +527,4 @@ fn expect_job(reply: Result<Reply, CallError>) -> Result<JobView, FetchError> {
 
 fn run_error(error: RunError) -> FetchError {
     FetchError::Refused(error.to_string())
-}
-
-/// Downloads and joins from `resume` to the end of the run; an error ends it for everybody.
-async fn stream(
-    downloader: Downloader,
-    ledger: Arc<Ledger>,
-    (progress, stages): (Arc<Progress>, Arc<StageClock>),
-    resume: (Epoch, u64),
-    queue: mpsc::Sender<Assembled>,
-) {
-    // Closes after the error is known, so that whoever waits for batches learns it.
-    let _open = queue.clone();
-    let (clock, reported) = (Arc::clone(&downloader.runner.clock), Arc::clone(&progress));
-    let streaming = async {
-        let view = ledger.planned().await?;
-        let Some(plan) = view.plan else { return Ok(()) };
-        let start = Start::seek(&ledger, &plan, resume).await?;
-        let (place, next) = (start.place, (resume.0, start.joiner.position()));
-        progress.starts_at(place, next);
-        let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
-        let JobContext { program, pipeline, .. } = &*downloader.context;
-        let finisher = Finisher::compile(pipeline);
-        let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
-        let program = (Arc::clone(program), finisher);
-        let stages = (stages, Arc::clone(&downloader.runner.clock));
-        let (epochs, to) = (view.spec.epochs, (queue, progress));
-        let assembler = Assembler::new(program, plan, epochs, resume, start, to, stages);
-        let downloading = downloader.run((place, next), plan, sender);
-        tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
-    };
-    if let Err(error) = streaming.await {
-        // An object is missing, too, when the checkpoint is older than what has been deleted. Then the
-        // answer to the first report says so, and that is the error to know; the first one stays.
-        while matches!(error, FetchError::BadObject(_))
-            && reported.is_unheard()
-            && ledger.error().is_none()
-        {
-            clock.sleep(Duration::from_millis(5)).await;
-        }
-        ledger.fail(error);
-    }
 }

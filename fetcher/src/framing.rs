@@ -4,26 +4,38 @@
 //!
 //! | bytes | field | |
 //! |---|---|---|
-//! | 4 | magic | `GMB1` batch, `GMBE` end of job, `GMBX` error |
+//! | 4 | magic | `GMBH` hello, `GMB1` batch, `GMBE` end of job, `GMBX` error |
 //! | 4 | epoch | u32, zero-based |
 //! | 8 | g | u64, number of the batch in its epoch |
 //! | 8 | payload_len | u64 |
 //!
-//! The payload of a batch is one safetensors blob: the element's tensors with a leading batch
+//! `GMBH` comes first; its payload is a JSON object: `job`, `dataset`, `fingerprint` (which batches these
+//! are), `epochs`, `batches` (of an epoch, or null), `visitation`. Its epoch and g are where the server goes
+//! on. The payload of a batch is one safetensors blob: the element's tensors with a leading batch
 //! dimension, plus `__key__` (u64) and `__copy__` (u32). The payload of `GMBE` is a JSON summary,
-//! of `GMBX` one line of text. Client to server, 16 bytes: magic `GMA1`, epoch u32, g u64:
-//! everything up to and including batch (epoch, g) is safe in a checkpoint and is never sent again.
+//! of `GMBX` one line of text.
+//!
+//! Client to server: a hello, before any batch is sent: magic `GMAH`, u32 payload_len, and a JSON object
+//! with `job`, `dataset` and `fingerprint` as the trainer's checkpoint has them, or as they were received by
+//! a trainer without one, and `epoch` and `g` of the first batch that is not in the checkpoint; without
+//! these two the server goes on after what was acknowledged last. Then acknowledgements, 16 bytes each: magic
+//! `GMA1`, epoch u32, g u64: everything up to and including batch (epoch, g) is safe in a checkpoint and is
+//! never sent again.
 
+use crate::cursor::{Cursor, Identity};
 use gristmill_types::Epoch;
+use serde::Deserialize;
+use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// Length of a frame header, in bytes.
 pub const HEADER_BYTES: usize = 24;
-/// Length of an acknowledgement, in bytes.
-pub const ACK_BYTES: usize = 16;
+/// Most bytes of a client's hello.
+const MAX_HELLO_BYTES: u32 = 64 << 10;
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
+    Hello,
     Batch,
     End,
     Error,
@@ -32,6 +44,7 @@ pub enum FrameKind {
 impl FrameKind {
     const fn magic(self) -> [u8; 4] {
         match self {
+            Self::Hello => *b"GMBH",
             Self::Batch => *b"GMB1",
             Self::End => *b"GMBE",
             Self::Error => *b"GMBX",
@@ -49,23 +62,120 @@ pub fn header(kind: FrameKind, epoch: Epoch, g: u64, payload_len: usize) -> [u8;
     bytes
 }
 
-/// Reads an acknowledgement; `None` when it is not one.
-pub fn parse_ack(bytes: &[u8; ACK_BYTES]) -> Option<(Epoch, u64)> {
-    let (magic, rest) = bytes.split_first_chunk::<4>()?;
-    let (epoch, rest) = rest.split_first_chunk::<4>()?;
-    let g = rest.first_chunk::<8>()?;
-    (magic == b"GMA1").then(|| (Epoch::from_le_bytes(*epoch), u64::from_le_bytes(*g)))
+/// What a client says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    Hello(ClientHello),
+    /// Everything up to and including this batch is safe.
+    Ack(Epoch, u64),
+    /// What is wrong with what it said.
+    Nonsense(String),
+}
+
+/// Which job a client trains on, and where it goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct ClientHello {
+    #[serde(flatten)]
+    pub identity: Identity,
+    epoch: Option<Epoch>,
+    g: Option<u64>,
+}
+
+impl ClientHello {
+    /// From JSON.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
+        let hello: Self =
+            serde_json::from_value(fields.into()).map_err(|error| error.to_string())?;
+        match hello.epoch.is_some() == hello.g.is_some() {
+            true => Ok(hello),
+            false => Err("it has one of `epoch` and `g` without the other".to_owned()),
+        }
+    }
+
+    /// The first batch it does not have; none if it keeps no checkpoint.
+    pub fn at(&self) -> Option<Cursor> {
+        Some(Cursor { epoch: self.epoch?, g: self.g? })
+    }
+}
+
+/// The next thing that a client says; none once it is gone.
+pub async fn read_said(reader: &mut (impl AsyncRead + Unpin)) -> Option<Said> {
+    let mut magic = [0; 4];
+    reader.read_exact(&mut magic).await.ok()?;
+    Some(match &magic {
+        b"GMA1" => {
+            let epoch = reader.read_u32_le().await.ok()?;
+            Said::Ack(epoch, reader.read_u64_le().await.ok()?)
+        }
+        b"GMAH" => {
+            let length = reader.read_u32_le().await.ok()?;
+            if length > MAX_HELLO_BYTES {
+                return Some(Said::Nonsense(format!("a hello of {length} bytes")));
+            }
+            let mut payload = vec![0; length as usize];
+            reader.read_exact(&mut payload).await.ok()?;
+            match ClientHello::parse(&payload) {
+                Ok(hello) => Said::Hello(hello),
+                Err(error) => Said::Nonsense(format!("a hello that cannot be read: {error}")),
+            }
+        }
+        other => Said::Nonsense(format!("what begins with {:?}", String::from_utf8_lossy(other))),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn said(mut bytes: &[u8]) -> Option<Said> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(read_said(&mut bytes))
+    }
+
+    fn hello(json: &str) -> Option<Said> {
+        said(&[b"GMAH", &(json.len() as u32).to_le_bytes()[..], json.as_bytes()].concat())
+    }
+
     #[test]
-    fn headers_and_acks_are_laid_out_as_documented() {
+    fn headers_hellos_and_acks_are_laid_out_as_documented() {
         let bytes = header(FrameKind::Batch, 2, 3, 4);
         assert_eq!(&bytes, b"GMB1\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0");
-        assert_eq!(parse_ack(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"), Some((2, 3)));
-        assert_eq!(parse_ack(b"GMB1\x02\0\0\0\x03\0\0\0\0\0\0\0"), None);
+        assert_eq!(said(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"), Some(Said::Ack(2, 3)));
+        assert_eq!(said(b"GMA1\x02\0\0\0\x03"), None);
+        let Some(Said::Hello(hello)) = hello(
+            r#"{"job":"j","dataset":"d","fingerprint":"f","epoch":1,"g":18446744073709551615}"#,
+        ) else {
+            panic!("no hello")
+        };
+        assert_eq!(hello.at(), Some(Cursor { epoch: 1, g: u64::MAX }));
+        assert_eq!(hello.identity.job, "j");
+    }
+
+    #[test]
+    fn whatever_else_is_nonsense() {
+        let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
+        for text in [
+            "",
+            "[1,2]",
+            "{}",
+            r#"{"job":"j"}"#,
+            &format!("{{{names},\"epoch\":1}}"),
+            &format!("{{{names},\"epoch\":4294967296,\"g\":1}}"),
+            &format!("{{{names},\"epoch\":0,\"g\":-1}}"),
+        ] {
+            let heard = hello(text);
+            assert!(matches!(heard, Some(Said::Nonsense(_))), "{text}: {heard:?}");
+        }
+        assert!(matches!(hello(&format!("{{{names}}}")), Some(Said::Hello(h)) if h.at().is_none()));
+        for bytes in
+            [&b"GMB1\0\0\0\0\0\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.1", b"GMAH\xff\xff\xff\xff"]
+        {
+            assert!(matches!(said(bytes), Some(Said::Nonsense(_))));
+        }
     }
 }

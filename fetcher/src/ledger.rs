@@ -1,7 +1,7 @@
 //! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
-use crate::FetchError;
+use crate::{FetchError, waiting::Facts, waits::Stage};
 use gristmill_protocol::{
     CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
 };
@@ -16,8 +16,17 @@ use tokio::sync::watch;
 /// A place in the run: splits are delivered in this order.
 pub(crate) type Place = (Epoch, Position);
 
+/// On whom the fetcher waits in vain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Of {
+    Coordinator,
+    Objects,
+}
+
 #[derive(Debug, Default)]
 struct Inner {
+    /// What was answered last by those who are asked again and again, in words.
+    troubles: BTreeMap<Of, String>,
     entries: BTreeMap<Place, ReadyEntry>,
     /// Everything before this place is known; entries beyond it may be.
     known_until: Place,
@@ -27,6 +36,13 @@ struct Inner {
     indexed_files: u32,
     workers_max: u32,
     ended: Option<FetchError>,
+    /// Why the stream cannot begin where it was asked to; it may begin elsewhere.
+    misplaced: Option<FetchError>,
+    /// An answer has told of all that is committed before this place, and of nothing there.
+    frontier: Option<Place>,
+    /// An answer has come.
+    heard: bool,
+    healed: u32,
     /// What epochs are delivered from that nobody works on.
     cached: Option<CacheManifest>,
 }
@@ -104,8 +120,17 @@ impl Ledger {
         read(&inner.scale, inner.active_workers, inner.workers_max, inner.indexed_files)
     }
 
-    /// Records the answer to a poll.
-    pub fn merge(&self, polled: Polled) {
+    /// Forgets what is committed, and wants entries from `start` on.
+    pub fn reopen(&self, start: Place) {
+        let mut inner = self.lock();
+        inner.entries.clear();
+        (inner.known_until, inner.frontier, inner.misplaced) = (start, None, None);
+        drop(inner);
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Records the answer to a poll that asked for entries from `from` on.
+    pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
         for entry in polled.ready {
             inner.entries.insert((entry.epoch, entry.position), entry);
@@ -123,7 +148,10 @@ impl Ledger {
         while inner.is_cached(inner.known_until.0) {
             inner.known_until = (inner.known_until.0 + 1, 0);
         }
+        let told_all = plan.is_some() && from == inner.known_until;
+        inner.frontier = told_all.then_some(from);
         inner.workers_max = inner.workers_max.max(polled.active_workers);
+        inner.heard = true;
         inner.active_workers = polled.active_workers;
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;
@@ -131,10 +159,59 @@ impl Ledger {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Ends the run: everybody who waits gets `error`. The first one stays.
+    /// Ends the run: everybody who waits gets `error`. The first one stays. One that is about where the
+    /// stream begins ends no more than the stream.
     pub fn fail(&self, error: FetchError) {
-        end(&mut self.lock(), error);
+        let mut inner = self.lock();
+        match error {
+            FetchError::Misplaced(_) => drop(inner.misplaced.get_or_insert(error)),
+            error => end(&mut inner, error),
+        }
+        drop(inner);
         self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Why the stream gives no more batches, if so.
+    pub fn stream_error(&self) -> Option<FetchError> {
+        let inner = self.lock();
+        inner.ended.clone().or_else(|| inner.misplaced.clone())
+    }
+
+    /// Notes what went wrong last with a call that is tried again; nothing once it is answered.
+    pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
+        let mut inner = self.lock();
+        match trouble {
+            Some(trouble) => drop(inner.troubles.insert(of, trouble)),
+            None => drop(inner.troubles.remove(&of)),
+        }
+    }
+
+    /// A split whose object was missing or damaged is computed here again.
+    pub fn note_healed(&self) {
+        self.lock().healed += 1;
+    }
+
+    pub fn healed(&self) -> u32 {
+        self.lock().healed
+    }
+
+    /// What a wait depends on; `stage` is what the next batch waits for, and whether a worker has it.
+    pub fn facts(&self, stage: (Stage, bool)) -> Facts {
+        let inner = self.lock();
+        let view = inner.view.as_ref();
+        let is_planned = view.is_some_and(|view| view.plan.is_some());
+        let n_files = view.map_or(0, |view| view.n_files);
+        Facts {
+            coordinator: inner.troubles.get(&Of::Coordinator).cloned(),
+            objects: inner.troubles.get(&Of::Objects).cloned(),
+            heard: inner.heard,
+            indexing: (!is_planned).then_some((inner.indexed_files, n_files)),
+            next: inner.known_until,
+            stage: stage.0,
+            unclaimed: stage.1,
+            workers: inner.active_workers,
+            started: u32::try_from(inner.scale.outstanding.len()).unwrap_or(u32::MAX),
+        }
     }
 
     /// Why the run ended, if it did.
@@ -151,7 +228,7 @@ impl Ledger {
         loop {
             {
                 let mut inner = self.lock();
-                if let Some(error) = &inner.ended {
+                if let Some(error) = inner.ended.as_ref().or(inner.misplaced.as_ref()) {
                     return Err(error.clone());
                 }
                 if let Some(value) = ready(&mut inner) {
@@ -177,10 +254,14 @@ impl Ledger {
         self.wait(|inner| inner.entries.remove(&place).or_else(|| inner.cached_entry(place))).await
     }
 
-    /// A copy of the entry at `place`, once it is committed.
-    pub async fn peek(&self, place: Place) -> Result<ReadyEntry, FetchError> {
-        let known = |inner: &Inner| inner.entries.get(&place).cloned();
-        self.wait(|inner| known(inner).or_else(|| inner.cached_entry(place))).await
+    /// A copy of the entry at `place`, or none if it is not committed; every entry before it is known.
+    pub async fn peek(&self, place: Place) -> Result<Option<ReadyEntry>, FetchError> {
+        let known = |inner: &Inner| {
+            let entry = inner.entries.get(&place).cloned().or_else(|| inner.cached_entry(place));
+            let is_absent = inner.frontier == Some(place);
+            entry.map(Some).or(is_absent.then_some(None))
+        };
+        self.wait(|inner| known(inner)).await
     }
 
     /// The chunk at `place`, if it is one that was cached by an epoch before, or by another job.

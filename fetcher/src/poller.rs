@@ -1,8 +1,14 @@
 //! Asks the coordinator what is ready: often while the trainer waits, rarely while there is plenty.
 
-use crate::{FetchError, cached::Shelves, ledger::Ledger, progress::Progress, waits::StageClock};
+use crate::{
+    FetchError,
+    cached::Shelves,
+    ledger::{Ledger, Of, Place},
+    progress::Progress,
+    waits::StageClock,
+};
 use gristmill_ports::{CallError, Clock, Coordinator};
-use gristmill_protocol::{Call, Poll, Polled, RefusalKind, Reply};
+use gristmill_protocol::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_types::JobName;
 use std::{sync::Arc, time::Duration};
 
@@ -30,35 +36,51 @@ impl Poller {
         let mut wait = FASTEST;
         let mut last_answer_ms = self.clock.now_ms();
         let mut last_ack_ms = 0;
+        // A refusal that may have been caused by this process itself.
+        let mut doubted = None;
         while self.ledger.error().is_none() {
             let now_ms = self.clock.now_ms();
             let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS
                 || self.progress.acknowledges_always()
                 || self.window_waits();
-            let ack = self.progress.ack().filter(|_| due);
-            match self.poll(ack).await {
+            let ack = if due { self.progress.send_ack() } else { None };
+            let from = self.ledger.known_until();
+            match self.poll(from, ack).await {
                 Ok(polled) => {
+                    if let Some(error) = doubted.take()
+                        && !self.progress.is_own(polled.generation)
+                    {
+                        self.ledger.fail(error);
+                    }
                     self.progress.takes_over(polled.generation, now_ms, self.clock.nonce());
                     if let Some(ack) = ack {
                         self.progress.acknowledged(ack);
                         last_ack_ms = now_ms;
                     }
                     last_answer_ms = self.clock.now_ms();
+                    self.ledger.set_trouble(Of::Coordinator, None);
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
                     wait = self.next_wait(wait, &polled);
-                    self.ledger.merge(polled);
+                    self.ledger.merge(polled, from);
                     self.learn_cached().await;
                 }
-                Err(error) if error.is_passing() => {
+                Err(CallError::Refused(refusal)) if refusal.kind != RefusalKind::Busy => {
+                    doubted = self.refused(refusal, ack.is_some()).or(doubted);
+                }
+                Err(error) => {
+                    self.ledger.set_trouble(Of::Coordinator, Some(error.to_string()));
                     let waited_ms = self.clock.now_ms().saturating_sub(last_answer_ms);
                     if u128::from(waited_ms) >= self.patience.as_millis() {
-                        let (waited_s, error) = (waited_ms / 1000, error.to_string());
+                        let waited_s = waited_ms / 1000;
+                        let error = match error {
+                            CallError::Unavailable(_) => format!("{error}; is it running?"),
+                            answered => answered.to_string(),
+                        };
                         self.ledger.fail(FetchError::Unreachable { waited_s, error });
                     }
                     wait = (wait * 2).min(Duration::from_millis(500));
                 }
-                Err(error) => self.ledger.fail(error.into()),
             }
             let urgent = self.progress.urgent.notified();
             tokio::select! {
@@ -67,6 +89,26 @@ impl Poller {
                 () = urgent => wait = FASTEST,
             }
         }
+    }
+
+    /// Deals with what the coordinator itself refused; answers the error if the next answer decides
+    /// whether it is one.
+    fn refused(&self, refusal: Refusal, acknowledged: bool) -> Option<FetchError> {
+        let begins = acknowledged && !self.progress.is_heard();
+        let error = match refusal.kind {
+            RefusalKind::Fenced if begins && self.progress.takes_over_anew() => {
+                return Some(CallError::Refused(refusal).into());
+            }
+            RefusalKind::Collected | RefusalKind::Invalid if begins => {
+                // Known before nothing is left to hear: whoever misses an object looks for the reason here.
+                self.ledger.fail(FetchError::Misplaced(refusal.message));
+                self.progress.withdraw();
+                return None;
+            }
+            _ => CallError::Refused(refusal).into(),
+        };
+        self.ledger.fail(error);
+        None
     }
 
     /// Reads what is cached once the job has come to it. Not in a task of its own: of two that wait for
@@ -81,17 +123,17 @@ impl Poller {
         }
     }
 
-    async fn poll(&self, ack: Option<gristmill_protocol::Ack>) -> Result<Polled, CallError> {
+    async fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
         let call = Call::Poll(Poll {
             job: self.job.clone(),
-            from: self.ledger.known_until(),
+            from,
             ack,
             metrics: self.progress.metrics(),
             report: self.progress.report(),
         });
         match self.coordinator.call(&call).await? {
             Reply::Polled(polled) => Ok(polled),
-            other => Err(CallError::Refused(gristmill_protocol::Refusal {
+            other => Err(CallError::Refused(Refusal {
                 kind: RefusalKind::Invalid,
                 message: format!("the coordinator's answer does not fit a poll: {other:?}"),
             })),

@@ -3,7 +3,11 @@
 
 use crate::{
     Authored, Fetcher, FetcherConfig, FetcherPorts, ServiceFile, Source,
-    server::{Cursor, CursorFile, listen, serve_socket, serve_stream},
+    cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
+    server::{Activity, ServeError, Server},
+    signals::interruption,
+    socket::Socket,
+    waiting::{Link, Waiting, Watcher, while_saying},
 };
 use anyhow::Context;
 use clap::Parser;
@@ -17,6 +21,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -84,6 +89,9 @@ struct Args {
     /// Memory for objects fetched ahead, in MiB; room for two is always taken
     #[arg(long, default_value_t = 64)]
     prefetch_mib: u64,
+    /// How long service and object store may fail before the fetcher gives up, such as 90s or 10m
+    #[arg(long, default_value = "120s", value_parser = parse_patience)]
+    patience: Duration,
 }
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
@@ -115,9 +123,9 @@ async fn serve(operators: Operators) -> ExitCode {
                 ExitCode::from(if usage { 2 } else { 1 })
             }
         },
-        _ = tokio::signal::ctrl_c() => {
-            eprintln!("gristmill-fetcher: interrupted; the job goes on when a fetcher comes back");
-            ExitCode::from(130)
+        ended = interruption() => {
+            eprintln!("gristmill-fetcher: {ended}; the job goes on when a fetcher comes back");
+            ExitCode::from(ended.exit_code())
         }
     }
 }
@@ -192,41 +200,122 @@ async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
 
 async fn serve_job(args: Args, place: &Place, operators: Operators) -> anyhow::Result<()> {
     let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+    let link = Arc::new(Link::new(Arc::new(coordinator)));
     let ports = FetcherPorts {
         operators: Arc::new(operators),
-        ..FetcherPorts::new(Arc::new(coordinator), Arc::new(place.aws.objects()))
+        ..FetcherPorts::new(Arc::clone(&link) as _, Arc::new(place.aws.objects()))
     };
-    let cursors = CursorFile::new(args.state.clone());
-    let cursor = cursors.load()?;
-    match &args.pipeline {
+    let starting = start(&args, place, &ports);
+    let (server, socket, watcher) = while_saying(starting, || Some(link.waiting()), say).await?;
+    let activity = server.activity();
+    let waiting = || waiting(*activity.borrow(), &watcher, &args);
+    let serving = async {
+        let Some(socket) = socket else {
+            return server.write_all(&mut tokio::io::stdout()).await;
+        };
+        let (visitors, arriving) = tokio::sync::mpsc::channel(1);
+        tokio::select! {
+            served = server.serve(arriving) => served,
+            () = socket.accept(visitors) => Ok(()),
+        }
+    };
+    while_saying(serving, waiting, say).await.map_err(usage_of_state)
+}
+
+fn say(what: &str) {
+    eprintln!("gristmill-fetcher: waiting for {what}");
+}
+
+/// What the fetcher waits for, if it is not the trainer that works.
+fn waiting(activity: Activity, watcher: &Watcher, args: &Args) -> Option<Waiting> {
+    let waiting = watcher.waiting();
+    match activity {
+        Activity::Alone if waiting.is_fault => Some(waiting),
+        Activity::Alone => {
+            let path = args.socket.display();
+            Some(Waiting::patiently(format!("a trainer to connect to {path}")))
+        }
+        Activity::Fetching => Some(waiting),
+        Activity::Sending => None,
+        Activity::LastAck => Some(Waiting::patiently("the trainer to acknowledge the last batch")),
+        Activity::Closing => Some(match waiting.is_fault {
+            true => waiting,
+            false => Waiting::patiently("the service to close the job"),
+        }),
+    }
+}
+
+type Started = (Server<Box<dyn CursorStore>>, Option<Socket>, Watcher);
+
+/// Joins or starts the job, and opens its stream where the state file says.
+async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Result<Started> {
+    let mut cursors = open_state(args)?;
+    let view = match &args.pipeline {
         Some(path) => {
-            let register = registration(&args, place, &ports, path).await?;
-            Fetcher::register(&ports, register).await?;
+            let register = registration(args, place, ports, path).await?;
+            Fetcher::register(ports, register).await?
         }
         None => {
-            let known = Fetcher::describe(&ports, &args.job).await;
-            known.context("give --pipeline to start it")?;
+            let known = Fetcher::describe(ports, &args.job).await;
+            known.context("give --pipeline to start it")?
         }
-    }
+    };
+    let cursor = Server::position(&mut cursors, &Identity::of(&view)).map_err(usage_of_state)?;
     let config = FetcherConfig {
         local_workers: args.local_workers,
         prefetch_bytes: args.prefetch_mib << 20,
+        resume: (cursor.epoch, cursor.g),
+        patience: args.patience,
         ..FetcherConfig::new(place.ns.clone(), place.bucket.clone(), args.job.clone())
     };
-    let start = |cursor: Cursor| {
-        let resume = (cursor.epoch, cursor.g);
-        Fetcher::start(ports.clone(), FetcherConfig { resume, ..config.clone() })
-    };
-    if args.socket.as_os_str() == "-" {
-        let fetcher = start(cursor).await?;
-        return Ok(serve_stream(fetcher, &mut tokio::io::stdout(), cursors).await?);
+    let to_stdout = args.socket.as_os_str() == "-";
+    let socket = if to_stdout { None } else { Some(Socket::bind(&args.socket)?) };
+    let fetcher = Fetcher::open(ports.clone(), config).await?;
+    let watcher = fetcher.watcher();
+    let server = Server::new(fetcher, cursors, cursor)?;
+    if socket.is_some() {
+        let at = args.socket.display();
+        tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {at}");
     }
-    let listener = listen(&args.socket)?;
-    tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {}", args.socket.display());
-    let served = serve_socket(listener, cursors, start).await;
-    // A socket left behind would look like a server that hangs.
-    let _ = std::fs::remove_file(&args.socket);
-    Ok(served?)
+    Ok((server, socket, watcher))
+}
+
+/// A time such as `90s` or `10m`, of a second at least.
+pub fn parse_patience(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("`{text}` is no time: write 90s or 10m");
+    let number = text.trim_end_matches(['s', 'm']);
+    let unit = match &text[number.len()..] {
+        "s" => 1,
+        "m" => 60,
+        _ => return Err(invalid()),
+    };
+    let seconds: u64 = number.parse().map_err(|_| invalid())?;
+    match seconds.saturating_mul(unit) {
+        seconds @ 1..=604_800 => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("`{text}` is not between 1s and a week")),
+    }
+}
+
+/// The state file, which must be of this job.
+fn open_state(args: &Args) -> anyhow::Result<Box<dyn CursorStore>> {
+    let Some(path) = &args.state else { return Ok(Box::new(NoCursor)) };
+    let usage = |error: std::io::Error| Usage(error.to_string());
+    let mut file = CursorFile::open(path).map_err(usage)?;
+    let job = args.job.to_string();
+    // Before anything is started: the rest is known once the job is.
+    if let Some(Saved { identity, .. }) = file.load().map_err(usage)?
+        && let Some(why) = identity.mismatch(&Identity { job, ..identity.clone() }, &file.name())
+    {
+        return Err(Usage(why).into());
+    }
+    Ok(Box::new(file))
+}
+
+fn usage_of_state(error: ServeError) -> anyhow::Error {
+    match error {
+        ServeError::State(why) => Usage(why).into(),
+        error => error.into(),
+    }
 }
 
 async fn registration(

@@ -29,8 +29,14 @@ struct Inner {
     /// Which run of the trainer this is, once that is settled.
     /// This run's, and the one it takes over from.
     generation: Option<(u64, u64)>,
+    /// Every generation of this process: none of them is another trainer's.
+    own: Vec<u64>,
     /// Where this run begins: the batch, and the first split it needs.
     began: Option<((Epoch, u64), Place)>,
+    /// The trainer has said where it begins: the run may be taken over.
+    announced: bool,
+    /// The furthest batch that the coordinator may know this generation to be durable before.
+    said: Option<(Epoch, u64)>,
     delivered: Place,
     durable: (Epoch, u64),
     durable_place: Place,
@@ -123,7 +129,10 @@ impl Progress {
     pub fn new(durable: (Epoch, u64)) -> Self {
         let inner = Inner {
             generation: None,
+            own: Vec::new(),
             began: None,
+            announced: false,
+            said: None,
             delivered: (durable.0, 0),
             durable,
             durable_place: (durable.0, 0),
@@ -153,19 +162,101 @@ impl Progress {
     /// behind that of the last one. `lot` keeps two runs that begin at one moment apart.
     pub fn takes_over(&self, last: u64, now_ms: u64, lot: Nonce) {
         const LOT_BITS: u32 = 16;
+        let mut inner = self.lock();
+        if inner.generation.is_some() {
+            return;
+        }
         let [.., high, low] = lot.0;
         let lot = u64::from(u16::from_be_bytes([high, low]));
         let after = (last >> LOT_BITS) + 1;
         let generation = (now_ms.max(after) << LOT_BITS) | lot;
-        self.lock().generation.get_or_insert((generation, last));
+        inner.generation = Some((generation, last));
+        inner.own.push(generation);
     }
 
-    /// The stream goes on with the split at `next`, and needs what splits from `needed` on left over.
-    pub fn starts_at(&self, needed: Place, next: Place) {
+    /// After a refusal that named another generation: `true` if it may have been one of this process's
+    /// own, so that the next answer decides.
+    pub fn takes_over_anew(&self) -> bool {
+        let mut inner = self.lock();
+        let anew = inner.acked.is_none() && inner.own.len() > 1;
+        if anew {
+            (inner.generation, inner.said) = (None, None);
+        }
+        anew
+    }
+
+    /// Whether `generation` is one of this process's.
+    pub fn is_own(&self, generation: u64) -> bool {
+        self.lock().own.contains(&generation)
+    }
+
+    /// Whether the coordinator knows of this generation.
+    pub fn is_heard(&self) -> bool {
+        self.lock().acked.is_some()
+    }
+
+    /// The trainer is there and begins where the stream does: the coordinator is told.
+    pub fn announce(&self) {
+        self.lock().announced = true;
+        self.urgent.notify_one();
+        self.told.send_modify(|_| ());
+    }
+
+    /// The coordinator does not let a trainer begin there: nothing more is said before it begins elsewhere.
+    pub fn withdraw(&self) {
+        let mut inner = self.lock();
+        (inner.announced, inner.began) = (false, None);
+        (inner.generation, inner.said, inner.acked) = (None, None, None);
+    }
+
+    /// The stream begins anew at batch `at`, which its trainer has yet to confirm. What this generation said
+    /// cannot be taken back: behind it another one begins.
+    pub fn reopen(&self, at: (Epoch, u64)) {
+        let mut inner = self.lock();
+        (inner.announced, inner.began) = (false, None);
+        inner.resume_places.clear();
+        if inner.said.is_some_and(|said| at < said) {
+            (inner.generation, inner.said, inner.acked) = (None, None, None);
+        }
+        (inner.delivered, inner.durable, inner.durable_place) = ((at.0, 0), at, (at.0, 0));
+        inner.queue_batches = 0;
+        drop(inner);
+        self.urgent.notify_one();
+    }
+
+    /// Everything before this batch is safe.
+    pub fn durable_until(&self) -> (Epoch, u64) {
+        self.lock().durable
+    }
+
+    /// Resolves once it is known with which split the stream begins.
+    pub async fn located(&self) {
+        self.until(|inner| inner.began.is_some()).await;
+    }
+
+    /// Resolves once the coordinator has accepted where the stream begins.
+    pub async fn admitted(&self) {
+        self.until(|inner| inner.announced && inner.began.is_some() && inner.acked.is_some()).await;
+    }
+
+    async fn until(&self, holds: impl Fn(&Inner) -> bool) {
+        let mut told = self.told.subscribe();
+        while !holds(&self.lock()) {
+            // The sender lives as long as self.
+            let _ = told.changed().await;
+        }
+    }
+
+    /// The stream goes on with batch `at` and the split at `next`, and needs what splits from `needed` on
+    /// left over.
+    pub fn starts_at(&self, at: (Epoch, u64), needed: Place, next: Place) {
         let mut inner = self.lock();
         inner.delivered = inner.delivered.max(next);
+        inner.durable = inner.durable.max(at);
         inner.durable_place = inner.durable_place.max(needed);
         inner.began = Some((inner.durable, inner.durable_place));
+        drop(inner);
+        self.told.send_modify(|_| ());
     }
 
     /// A batch is about to be handed to the trainer; a restart at it would need splits from
@@ -216,18 +307,19 @@ impl Progress {
         inner.resume_places = inner.resume_places.split_off(&next);
     }
 
-    /// The acknowledgement to send now, if it says anything new. The first one says where this run
+    /// What there is to acknowledge, if it is anything new. The first one says where this run
     /// begins, and nothing of what it has done since: only so can the coordinator tell that another
     /// run was there first.
     pub fn ack(&self) -> Option<Ack> {
-        let inner = self.lock();
-        let (durable, durable_position) = match inner.acked {
-            Some(_) => (inner.durable, inner.durable_place),
-            None => inner.began?,
-        };
-        let ((generation, over), delivered) = (inner.generation?, inner.delivered);
-        let ack = Ack { generation, over, delivered, durable, durable_position };
-        (inner.acked != Some(ack)).then_some(ack)
+        next_ack(&self.lock())
+    }
+
+    /// As [`Progress::ack`], to be sent now.
+    pub fn send_ack(&self) -> Option<Ack> {
+        let mut inner = self.lock();
+        let ack = next_ack(&inner)?;
+        inner.said = inner.said.max(Some(ack.durable));
+        Some(ack)
     }
 
     /// From now on progress is acknowledged at every poll.
@@ -249,7 +341,13 @@ impl Progress {
 
     /// `ack` has been written.
     pub fn acknowledged(&self, ack: Ack) {
-        self.lock().acked = Some(ack);
+        let mut inner = self.lock();
+        // The stream may have begun anew since.
+        if inner.generation.is_none_or(|(generation, _)| generation != ack.generation) {
+            return;
+        }
+        inner.acked = Some(ack);
+        drop(inner);
         self.told.send_replace(ack.durable);
     }
 
@@ -350,6 +448,17 @@ impl Progress {
     }
 }
 
+fn next_ack(inner: &Inner) -> Option<Ack> {
+    let began = inner.began.filter(|_| inner.announced)?;
+    let (durable, durable_position) = match inner.acked {
+        Some(_) => (inner.durable, inner.durable_place),
+        None => began,
+    };
+    let ((generation, over), delivered) = (inner.generation?, inner.delivered);
+    let ack = Ack { generation, over, delivered, durable, durable_position };
+    (inner.acked != Some(ack)).then_some(ack)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -364,6 +473,7 @@ mod tests {
     fn begun() -> Progress {
         let progress = Progress::new((0, 0));
         progress.takes_over(0, 1, Nonce([0; 8]));
+        progress.announce();
         progress
     }
 
@@ -371,7 +481,8 @@ mod tests {
     fn a_later_run_has_a_larger_generation_whatever_its_clock_says() {
         let generation = |last, now_ms, lot| {
             let progress = Progress::new((0, 0));
-            progress.starts_at((0, 0), (0, 0));
+            progress.starts_at((0, 0), (0, 0), (0, 0));
+            progress.announce();
             assert_eq!(progress.ack(), None, "nothing is said before it is settled");
             progress.takes_over(last, now_ms, Nonce([lot; 8]));
             progress.ack().unwrap().generation
@@ -385,7 +496,7 @@ mod tests {
     #[test]
     fn durable_never_frees_what_a_restart_needs() {
         let progress = begun();
-        progress.starts_at((0, 0), (0, 0));
+        progress.starts_at((0, 0), (0, 0), (0, 0));
         // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
         for (g, place, resume) in
             [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
@@ -406,6 +517,39 @@ mod tests {
         assert_eq!(progress.ack().unwrap().durable, (0, 3), "an older word is ignored");
         progress.durable((1, 0));
         assert_eq!(progress.ack().unwrap().durable_position, (1, 0));
+    }
+
+    #[test]
+    fn a_process_goes_on_with_its_generation_unless_it_goes_back_behind_its_word() {
+        let progress = begun();
+        progress.starts_at((0, 0), (0, 0), (0, 0));
+        assert_eq!(progress.ack(), progress.send_ack());
+        progress.acknowledged(progress.ack().unwrap());
+        let first = progress.ack_now().generation;
+        progress.durable((0, 7));
+        // Not sent yet: the trainer may still think otherwise.
+        progress.reopen((0, 5));
+        assert_eq!(progress.ack(), None, "its trainer has yet to say so");
+        progress.starts_at((0, 5), (0, 1), (0, 2));
+        progress.announce();
+        let ack = progress.send_ack().unwrap();
+        assert_eq!((ack.generation, ack.durable, ack.delivered), (first, (0, 5), (0, 2)));
+        // Under way while the stream goes back behind it.
+        progress.reopen((0, 3));
+        progress.acknowledged(ack);
+        progress.starts_at((0, 3), (0, 1), (0, 1));
+        progress.announce();
+        assert_eq!(progress.ack(), None, "another generation is to be settled");
+        progress.takes_over(first, 2, Nonce([0; 8]));
+        let ack = progress.send_ack().unwrap();
+        assert!(ack.generation > first && ack.over == first && ack.durable == (0, 3));
+        assert!(progress.is_own(first) && progress.is_own(ack.generation) && !progress.is_own(9));
+    }
+
+    impl Progress {
+        fn ack_now(&self) -> Ack {
+            self.lock().acked.unwrap()
+        }
     }
 
     fn polled(ready_batches: u32) -> Polled {
@@ -483,7 +627,7 @@ mod tests {
     #[test]
     fn says_only_what_is_new() {
         let progress = begun();
-        progress.starts_at((0, 0), (0, 0));
+        progress.starts_at((0, 0), (0, 0), (0, 0));
         let ack = progress.ack().unwrap();
         progress.acknowledged(ack);
         assert_eq!(progress.ack(), None);

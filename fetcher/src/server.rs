@@ -1,288 +1,541 @@
-//! Serves a job's batches over a unix socket, or to standard output, in the framing of
-//! [`crate::framing`]. One trainer at a time; it may go and come back, and continues after what it
-//! acknowledged last.
+//! Serves a job's batches to a trainer, over a connection or to standard output, in the framing of
+//! [`crate::framing`]. One trainer at a time; it may go and come back, and says where it goes on.
 
 use crate::{
     Delivery, FetchError, Fetcher,
-    framing::{ACK_BYTES, FrameKind, header, parse_ack},
+    cursor::{Cursor, CursorStore, Identity, Saved},
+    framing::{ClientHello, FrameKind, Said, header, read_said},
 };
+use gristmill_ports::Clock;
+use gristmill_protocol::JobState;
 use gristmill_types::{Epoch, Visitation};
-use serde::{Deserialize, Serialize};
-use std::{
-    fs, io,
-    os::unix::fs::PermissionsExt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tokio::{
-    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{UnixListener, UnixStream, unix::OwnedReadHalf},
-    sync::mpsc,
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
+    sync::{OwnedSemaphorePermit, mpsc, watch},
+    task::AbortHandle,
 };
 
-/// The cursor a restart begins at, kept in the `--state` file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Cursor {
-    pub epoch: Epoch,
-    /// The first batch not acknowledged.
-    pub g: u64,
-}
-
-/// The cursor's file: written whole or not at all, and before the coordinator hears of it, so that
-/// nothing is collected that a restart would ask for.
-#[derive(Debug, Clone)]
-pub struct CursorFile(Option<PathBuf>);
-
-impl CursorFile {
-    pub fn new(path: Option<PathBuf>) -> Self {
-        Self(path)
-    }
-
-    /// The cursor as last written; the start where there is no file yet.
-    pub fn load(&self) -> io::Result<Cursor> {
-        let Some(path) = &self.0 else { return Ok(Cursor::default()) };
-        match fs::read(path) {
-            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
-                io::Error::other(format!("{} is not a cursor: {error}", path.display()))
-            }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Cursor::default()),
-            Err(error) => Err(io::Error::other(format!("cannot read {}: {error}", path.display()))),
-        }
-    }
-
-    fn save(&self, cursor: Cursor) -> io::Result<()> {
-        let Some(path) = &self.0 else { return Ok(()) };
-        let draft = path.with_extension("draft");
-        let text = serde_json::to_vec(&cursor)?;
-        let written = (|| {
-            fs::write(&draft, text)?;
-            fs::File::open(&draft)?.sync_all()?;
-            fs::rename(&draft, path)
-        })();
-        written
-            .map_err(|error| io::Error::other(format!("cannot write {}: {error}", path.display())))
-    }
-}
-
+/// How long a trainer that has connected may take to say hello.
+const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a run that failed waits for a trainer to tell it why.
 const ERROR_PATIENCE: Duration = Duration::from_secs(30);
+/// What a client has said and nobody has heard yet, at most.
+const UNHEARD: usize = 64;
 
 /// Why serving ended before the job did.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     #[error(transparent)]
     Fetch(#[from] FetchError),
+    /// The position in the state file is none of this job.
+    #[error("{0}")]
+    State(String),
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+/// A trainer that has connected, and the seat that it gives up when it leaves.
+pub struct Visitor<S> {
+    pub stream: S,
+    pub seat: Option<OwnedSemaphorePermit>,
+}
+
+impl<S> From<S> for Visitor<S> {
+    fn from(stream: S) -> Self {
+        Self { stream, seat: None }
+    }
 }
 
 /// How one trainer's visit ended.
 enum Visit {
     /// Everything is delivered and acknowledged.
     Finished,
-    /// It went away; the cursor says where it continues.
-    Left(Cursor),
+    /// It went away, or was turned away; another one may come.
+    Left,
 }
 
-/// Listens at `path`, for its owner only. A stale socket of a server that died is replaced.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
-    let named = |error: io::Error| {
-        io::Error::other(format!("cannot listen at {}: {error}", path.display()))
-    };
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        return Err(io::Error::other(format!("another process serves {}", path.display())));
-    }
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(path).map_err(named)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(named)?;
-    Ok(listener)
+/// Why a visit ends early.
+enum Parting {
+    /// The trainer is gone.
+    Gone,
+    /// It is told why it gets nothing.
+    TurnedAway(String),
+    /// Nobody gets anything any more.
+    Ended(ServeError),
 }
 
-/// Serves trainers one after another until the job is delivered. `start` opens the stream at a
-/// cursor: after a trainer left, it is opened anew.
-pub async fn serve_socket<F, S>(
-    listener: UnixListener,
-    cursors: CursorFile,
-    mut start: F,
-) -> Result<(), ServeError>
-where
-    F: FnMut(Cursor) -> S,
-    S: Future<Output = Result<Fetcher, FetchError>>,
-{
-    let mut cursor = cursors.load()?;
-    let mut fetcher = Some(start(cursor).await?);
-    loop {
-        let abandoned = async {
-            match &fetcher {
-                Some(fetcher) => {
-                    let error = fetcher.failed().await;
-                    tokio::time::sleep(ERROR_PATIENCE).await;
-                    error
-                }
-                None => std::future::pending().await,
+impl From<io::Error> for Parting {
+    fn from(error: io::Error) -> Self {
+        Self::Ended(error.into())
+    }
+}
+
+/// What a server does, for whoever watches it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activity {
+    /// Nobody is connected.
+    #[default]
+    Alone,
+    /// A trainer waits for a batch.
+    Fetching,
+    /// A batch is ready, and its trainer has yet to take it.
+    Sending,
+    /// All is delivered, and the last batch has yet to be acknowledged.
+    LastAck,
+    /// The coordinator is told that all is done.
+    Closing,
+}
+
+/// A job's stream with the position that is kept for its trainer.
+pub struct Server<C> {
+    fetcher: Fetcher,
+    clock: Arc<dyn Clock>,
+    identity: Identity,
+    epochs: Epoch,
+    /// It was before this server came.
+    was_done: bool,
+    cursors: C,
+    /// As kept: where a trainer without a checkpoint goes on.
+    cursor: Cursor,
+    /// Where the stream begins that was opened last, until something was taken of it.
+    opened: Option<Cursor>,
+    /// The last batch of each epoch that the trainer which is connected was sent.
+    sent: BTreeMap<Epoch, u64>,
+    activity: watch::Sender<Activity>,
+}
+
+impl<C: CursorStore> Server<C> {
+    /// `fetcher` is opened at the position that `cursors` keep, which [`Server::position`] has checked, and
+    /// not announced.
+    pub fn new(fetcher: Fetcher, cursors: C, cursor: Cursor) -> Result<Self, FetchError> {
+        let unknown = || FetchError::Refused("the job is not known".to_owned());
+        let view = fetcher.view().ok_or_else(unknown)?;
+        Ok(Self {
+            clock: fetcher.clock(),
+            identity: Identity::of(&view),
+            epochs: view.spec.epochs,
+            was_done: view.state == JobState::Done,
+            cursors,
+            cursor,
+            opened: Some(cursor),
+            sent: BTreeMap::new(),
+            activity: watch::Sender::default(),
+            fetcher,
+        })
+    }
+
+    /// What it does from now on.
+    pub fn activity(&self) -> watch::Receiver<Activity> {
+        self.activity.subscribe()
+    }
+
+    /// The position that `cursors` keep for the job `identity`; the start if they keep none.
+    pub fn position(cursors: &mut C, identity: &Identity) -> Result<Cursor, ServeError> {
+        let Some(saved) = cursors.load()? else { return Ok(Cursor::default()) };
+        match saved.identity.mismatch(identity, &cursors.name()) {
+            None => Ok(saved.cursor),
+            Some(why) => Err(ServeError::State(why)),
+        }
+    }
+
+    /// Serves trainers one after another until the job is delivered.
+    pub async fn serve<S>(
+        mut self,
+        mut visitors: mpsc::Receiver<Visitor<S>>,
+    ) -> Result<(), ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        self.save(self.cursor)?;
+        loop {
+            let visitor = tokio::select! {
+                biased;
+                visitor = visitors.recv() => visitor,
+                error = self.abandoned() => return Err(error),
+            };
+            let Some(Visitor { stream, seat }) = visitor else {
+                return Err(io::Error::other("nobody can connect any more").into());
+            };
+            let outcome = self.visit(stream).await;
+            self.activity.send_replace(Activity::Alone);
+            drop(seat);
+            if let Visit::Finished = outcome? {
+                return self.finish().await;
+            }
+            tracing::info!(epoch = self.cursor.epoch, g = self.cursor.g, "the trainer left");
+        }
+    }
+
+    /// Resolves when there is nothing to serve, though nobody is there to be told.
+    async fn abandoned(&self) -> ServeError {
+        let failed = async {
+            match self.was_done {
+                true => FetchError::Refused(self.done()),
+                false => self.fetcher.failed().await,
             }
         };
-        let (stream, _) = tokio::select! {
-            accepted = listener.accept() => accepted?,
-            error = abandoned => return Err(error.into()),
-        };
-        let opened = match fetcher.take() {
-            Some(fetcher) => fetcher,
-            None => start(cursor).await?,
-        };
-        match visit(stream, opened, cursor, &cursors).await? {
-            Visit::Finished => return Ok(()),
-            Visit::Left(at) => {
-                tracing::info!(epoch = at.epoch, g = at.g, "the trainer left");
-                cursor = at;
+        match failed.await {
+            FetchError::Misplaced(why) => {
+                ServeError::State(format!("{}: {why}", self.cursors.name()))
+            }
+            error => {
+                tracing::warn!(%error, "told to the next trainer that connects, or in {} s to nobody", ERROR_PATIENCE.as_secs());
+                self.clock.sleep(ERROR_PATIENCE).await;
+                error.into()
             }
         }
     }
-}
 
-async fn visit(
-    stream: UnixStream,
-    mut fetcher: Fetcher,
-    from: Cursor,
-    cursors: &CursorFile,
-) -> Result<Visit, ServeError> {
-    let (reader, mut writer) = stream.into_split();
-    let (sender, mut acks) = mpsc::unbounded_channel();
-    let reading = tokio::spawn(read_acks(reader, sender));
-    let mut cursor = from;
-    let outcome = loop {
+    async fn visit<S>(&mut self, stream: S) -> Result<Visit, ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        self.sent.clear();
+        let (reader, writer) = tokio::io::split(stream);
+        let mut link = Link::new(reader, writer);
+        let parting = match self.greet(&mut link).await {
+            Ok(begins) => match self.deliver(&mut link, begins).await {
+                Ok(()) => return Ok(Visit::Finished),
+                Err(parting) => parting,
+            },
+            Err(parting) => parting,
+        };
+        match parting {
+            Parting::Gone => {}
+            Parting::TurnedAway(why) => {
+                tracing::warn!("a trainer was turned away: {why}");
+                self.tell(&mut link, &why).await;
+            }
+            Parting::Ended(error) => {
+                self.tell(&mut link, &error.to_string()).await;
+                return Err(error);
+            }
+        }
+        // The next one may have no checkpoint, and where this one began is not where to go on.
+        if self.opened.is_none_or(|opened| opened != self.cursor) {
+            self.open_at(self.cursor).await;
+        }
+        Ok(Visit::Left)
+    }
+
+    /// Tells a trainer why it gets no more; it may have left, or stopped reading.
+    async fn tell<S>(&self, link: &mut Link<S>, why: &str)
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
         tokio::select! {
             biased;
-            ack = acks.recv() => match ack {
-                Some(ack) => cursor = acknowledge(&fetcher, cursors, cursor, ack)?,
-                None => break Ok(Visit::Left(cursor)),
-            },
-            delivery = fetcher.next() => match delivery {
-                Ok(Delivery::Batch(batch)) => {
-                    let head = header(FrameKind::Batch, batch.epoch, batch.g, batch.frame.len());
-                    if send(&mut writer, &head, &batch.frame).await.is_err() {
-                        break Ok(Visit::Left(cursor));
+            _ = link.send(FrameKind::Error, self.cursor, why.as_bytes()) => {}
+            () = self.clock.sleep(HELLO_PATIENCE) => {}
+        }
+    }
+
+    async fn open_at(&mut self, cursor: Cursor) {
+        self.fetcher.reopen((cursor.epoch, cursor.g)).await;
+        self.opened = Some(cursor);
+    }
+
+    /// Finds out where the trainer begins, and has the stream begin there; answers that.
+    async fn greet<S>(&mut self, link: &mut Link<S>) -> Result<Cursor, Parting>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let hello = hello(&self.fetcher, &self.identity);
+        link.send(FrameKind::Hello, self.cursor, hello.as_bytes()).await.map_err(gone)?;
+        let said = tokio::select! {
+            biased;
+            said = link.said.recv() => said.ok_or(Parting::Gone)?,
+            () = self.clock.sleep(HELLO_PATIENCE) => return Err(Parting::TurnedAway(format!(
+                "no hello within {} s: a trainer answers the fetcher's hello with its own, and gets batches then",
+                HELLO_PATIENCE.as_secs()
+            ))),
+        };
+        let hello = match said {
+            Said::Hello(hello) => hello,
+            Said::Ack(..) => {
+                return Err(Parting::TurnedAway(
+                    "an acknowledgement before a hello: a trainer says first which job its checkpoint is of"
+                        .to_owned(),
+                ));
+            }
+            Said::Nonsense(what) => return Err(nonsense(&what)),
+        };
+        let begins = self.beginning(&hello)?;
+        let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
+        if self.opened.take_if(|opened| !exactly || *opened == begins).is_none() {
+            self.open_at(begins).await;
+            self.opened = None;
+        }
+        self.activity.send_replace(Activity::Fetching);
+        self.located(link).await?;
+        Ok(begins)
+    }
+
+    /// Where a trainer begins that said `hello`.
+    fn beginning(&self, hello: &ClientHello) -> Result<Cursor, Parting> {
+        if let Some(why) = hello.identity.mismatch(&self.identity, "the trainer's checkpoint") {
+            return Err(Parting::TurnedAway(why));
+        }
+        match hello.at() {
+            None if self.was_done => Err(Parting::TurnedAway(self.done())),
+            at => Ok(at.unwrap_or(self.cursor)),
+        }
+    }
+
+    fn done(&self) -> String {
+        let job = &self.identity.job;
+        format!(
+            "job {job} is done: all its batches were delivered and acknowledged; train again under another \
+             job name"
+        )
+    }
+
+    /// Waits until it is known that the trainer can begin where it says.
+    async fn located<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
+        loop {
+            let said = tokio::select! {
+                biased;
+                located = self.fetcher.located() => return located.map_err(|error| self.part(error)),
+                said = link.said.recv() => said.ok_or(Parting::Gone)?,
+            };
+            self.hear(said)?;
+        }
+    }
+
+    /// Waits until the coordinator has let the trainer in.
+    async fn admitted<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
+        loop {
+            let said = tokio::select! {
+                biased;
+                admitted = self.fetcher.admitted() => return admitted.map_err(|error| self.part(error)),
+                said = link.said.recv() => said.ok_or(Parting::Gone)?,
+            };
+            self.hear(said)?;
+        }
+    }
+
+    /// Delivers from `begins` to the end of the job, and waits for the last acknowledgement.
+    async fn deliver<S>(&mut self, link: &mut Link<S>, begins: Cursor) -> Result<(), Parting>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        // A trainer's word is kept before the coordinator hears of it; where it goes back, after that.
+        if begins > self.cursor {
+            self.save(begins)?;
+        }
+        self.fetcher.announce();
+        self.admitted(link).await?;
+        if begins < self.cursor {
+            self.save(begins)?;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                said = link.said.recv() => self.hear(said.ok_or(Parting::Gone)?)?,
+                delivery = self.fetcher.next() => match delivery {
+                    Ok(Delivery::Batch(batch)) => {
+                        let at = Cursor { epoch: batch.epoch, g: batch.g };
+                        self.sent.insert(at.epoch, at.g);
+                        self.activity.send_replace(Activity::Sending);
+                        link.send(FrameKind::Batch, at, &batch.frame).await.map_err(gone)?;
+                        self.activity.send_replace(Activity::Fetching);
                     }
-                }
-                Ok(Delivery::EpochEnd(_)) => {}
-                Ok(Delivery::End) => break Ok(Visit::Finished),
-                Err(error) => {
-                    let text = error.to_string();
-                    let head = header(FrameKind::Error, cursor.epoch, cursor.g, text.len());
-                    // The trainer may be gone as well; the error is reported either way.
-                    let _ = send(&mut writer, &head, text.as_bytes()).await;
-                    break Err(error.into());
-                }
-            },
+                    Ok(Delivery::EpochEnd(_)) => {}
+                    Ok(Delivery::End) => break,
+                    Err(error) => return Err(self.part(error)),
+                },
+            }
         }
-    };
-    let outcome = match outcome {
-        Ok(Visit::Finished) => finish(fetcher, &mut writer, &mut acks, cursor, cursors).await,
-        other => other,
-    };
-    reading.abort();
-    outcome
-}
-
-fn acknowledge(
-    fetcher: &Fetcher,
-    cursors: &CursorFile,
-    cursor: Cursor,
-    (epoch, g): (Epoch, u64),
-) -> io::Result<Cursor> {
-    let next = Cursor { epoch, g: g.saturating_add(1) };
-    if (next.epoch, next.g) <= (cursor.epoch, cursor.g) {
-        return Ok(cursor);
+        let end = Cursor { epoch: self.epochs, g: 0 };
+        link.send(FrameKind::End, end, summary(&self.fetcher).as_bytes()).await.map_err(gone)?;
+        self.activity.send_replace(Activity::LastAck);
+        // Where no checkpoint says how far the trainer is, nothing is left to wait for.
+        let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
+        while exactly && self.last_sent().is_some_and(|last| self.cursor <= last) {
+            let said = link.said.recv().await;
+            self.hear(said.ok_or(Parting::Gone)?)?;
+        }
+        Ok(())
     }
-    cursors.save(next)?;
-    fetcher.checkpointed(epoch, g);
-    Ok(next)
-}
 
-/// Says that all is delivered, and waits for the trainer's last acknowledgement before the job is
-/// closed: until then a crash of the trainer must be able to begin again.
-async fn finish(
-    fetcher: Fetcher,
-    writer: &mut (impl AsyncWrite + Unpin),
-    acks: &mut mpsc::UnboundedReceiver<(Epoch, u64)>,
-    mut cursor: Cursor,
-    cursors: &CursorFile,
-) -> Result<Visit, ServeError> {
-    let epochs = fetcher.view().map_or(0, |view| view.spec.epochs);
-    let batches = fetcher.snapshot().metrics.batches;
-    let summary = serde_json::json!({ "epochs": epochs, "batches": batches }).to_string();
-    let head = header(FrameKind::End, epochs, 0, summary.len());
-    if send(writer, &head, summary.as_bytes()).await.is_err() {
-        return Ok(Visit::Left(cursor));
-    }
-    // Where no checkpoint says how far the trainer is, nothing is left to wait for.
-    let awaited = fetcher.visitation() == Visitation::ExactlyOnce;
-    let last = fetcher.last_batch().filter(|_| awaited);
-    while last.is_some_and(|(epoch, g)| (cursor.epoch, cursor.g) <= (epoch, g)) {
-        match acks.recv().await {
-            Some(ack) => cursor = acknowledge(&fetcher, cursors, cursor, ack)?,
-            None => return Ok(Visit::Left(cursor)),
+    /// What ends a visit, and what ends all of them.
+    fn part(&self, error: FetchError) -> Parting {
+        match error {
+            FetchError::Misplaced(why) => Parting::TurnedAway(why),
+            error => Parting::Ended(error.into()),
         }
     }
-    cursors.save(Cursor { epoch: epochs, g: 0 })?;
-    fetcher.checkpointed_epochs(epochs);
-    fetcher.finish().await?;
-    Ok(Visit::Finished)
+
+    fn last_sent(&self) -> Option<Cursor> {
+        self.sent.last_key_value().map(|(&epoch, &g)| Cursor { epoch, g })
+    }
+
+    /// Deals with what the trainer said.
+    fn hear(&mut self, said: Said) -> Result<(), Parting> {
+        let (epoch, g) = match said {
+            Said::Ack(epoch, g) => (epoch, g),
+            Said::Hello(_) => {
+                return Err(Parting::TurnedAway(
+                    "a second hello: a trainer says it once".to_owned(),
+                ));
+            }
+            Said::Nonsense(what) => return Err(nonsense(&what)),
+        };
+        let acknowledged = Cursor { epoch, g };
+        if acknowledged < self.cursor {
+            return Ok(());
+        }
+        if self.sent.get(&epoch).is_none_or(|&last| g > last) {
+            let last = self.last_sent();
+            let sent =
+                last.map_or("none was sent".to_owned(), |last| format!("{last} was sent last"));
+            return Err(Parting::TurnedAway(format!(
+                "the trainer acknowledges {acknowledged}, and {sent}: nothing of it is kept"
+            )));
+        }
+        // It was sent, so that there is a number after it.
+        self.save(Cursor { epoch, g: g.saturating_add(1) })?;
+        self.fetcher.checkpointed(epoch, g);
+        self.sent = self.sent.split_off(&epoch);
+        Ok(())
+    }
+
+    fn save(&mut self, cursor: Cursor) -> io::Result<()> {
+        let saved = Saved { identity: self.identity.clone(), cursor };
+        self.cursors.save(&saved)?;
+        self.cursor = cursor;
+        Ok(())
+    }
+
+    /// All is delivered and acknowledged: closes the job. Until then a crash of the trainer must be able to
+    /// begin again.
+    async fn finish(mut self) -> Result<(), ServeError> {
+        self.activity.send_replace(Activity::Closing);
+        self.save(Cursor { epoch: self.epochs, g: 0 })?;
+        self.fetcher.checkpointed_epochs(self.epochs);
+        self.fetcher.finish().await?;
+        Ok(())
+    }
+
+    /// Writes every frame to `out`, a hello first; what is written counts as delivered for good.
+    pub async fn write_all(
+        mut self,
+        out: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), ServeError> {
+        self.save(self.cursor)?;
+        let hello = hello(&self.fetcher, &self.identity);
+        send(out, FrameKind::Hello, self.cursor, hello.as_bytes()).await?;
+        if let Err(error) = self.write_batches(out).await {
+            let why = error.to_string();
+            send(out, FrameKind::Error, self.cursor, why.as_bytes()).await?;
+            return Err(error);
+        }
+        let end = Cursor { epoch: self.epochs, g: 0 };
+        send(out, FrameKind::End, end, summary(&self.fetcher).as_bytes()).await?;
+        self.finish().await
+    }
+
+    async fn write_batches(
+        &mut self,
+        out: &mut (impl AsyncWrite + Unpin),
+    ) -> Result<(), ServeError> {
+        let misplaced = |error: FetchError, name: String| match error {
+            FetchError::Misplaced(why) => ServeError::State(format!("{name}: {why}")),
+            error => error.into(),
+        };
+        self.fetcher.located().await.map_err(|error| misplaced(error, self.cursors.name()))?;
+        self.fetcher.announce();
+        self.fetcher.admitted().await.map_err(|error| misplaced(error, self.cursors.name()))?;
+        self.activity.send_replace(Activity::Fetching);
+        loop {
+            match self.fetcher.next().await? {
+                Delivery::Batch(batch) => {
+                    let at = Cursor { epoch: batch.epoch, g: batch.g };
+                    send(out, FrameKind::Batch, at, &batch.frame).await?;
+                    self.save(Cursor { g: at.g + 1, ..at })?;
+                    self.fetcher.checkpointed(at.epoch, at.g);
+                }
+                Delivery::EpochEnd(_) => {}
+                Delivery::End => return Ok(()),
+            }
+        }
+    }
 }
 
-/// Writes every frame to `out`; what is written counts as delivered for good.
-pub async fn serve_stream(
-    mut fetcher: Fetcher,
+/// A connection: frames one way, and what the trainer says the other.
+struct Link<S> {
+    writer: WriteHalf<S>,
+    said: mpsc::Receiver<Said>,
+    reading: AbortHandle,
+}
+
+impl<S: AsyncRead + AsyncWrite + Send + 'static> Link<S> {
+    fn new(mut reader: ReadHalf<S>, writer: WriteHalf<S>) -> Self {
+        let (sender, said) = mpsc::channel(UNHEARD);
+        let reading = tokio::spawn(async move {
+            while let Some(said) = read_said(&mut reader).await {
+                let last = matches!(said, Said::Nonsense(_));
+                if sender.send(said).await.is_err() || last {
+                    return;
+                }
+            }
+        });
+        Self { writer, said, reading: reading.abort_handle() }
+    }
+
+    async fn send(&mut self, kind: FrameKind, at: Cursor, payload: &[u8]) -> io::Result<()> {
+        send(&mut self.writer, kind, at, payload).await
+    }
+}
+
+impl<S> Drop for Link<S> {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
+}
+
+async fn send(
     out: &mut (impl AsyncWrite + Unpin),
-    cursors: CursorFile,
-) -> Result<(), ServeError> {
-    let mut cursor = cursors.load()?;
-    loop {
-        match fetcher.next().await {
-            Ok(Delivery::Batch(batch)) => {
-                let head = header(FrameKind::Batch, batch.epoch, batch.g, batch.frame.len());
-                send(out, &head, &batch.frame).await?;
-                cursor = acknowledge(&fetcher, &cursors, cursor, (batch.epoch, batch.g))?;
-            }
-            Ok(Delivery::EpochEnd(_)) => {}
-            Ok(Delivery::End) => break,
-            Err(error) => {
-                let text = error.to_string();
-                let head = header(FrameKind::Error, cursor.epoch, cursor.g, text.len());
-                send(out, &head, text.as_bytes()).await?;
-                return Err(error.into());
-            }
-        }
-    }
-    let epochs = fetcher.view().map_or(0, |view| view.spec.epochs);
-    let summary =
-        serde_json::json!({ "epochs": epochs, "batches": fetcher.snapshot().metrics.batches })
-            .to_string();
-    send(out, &header(FrameKind::End, epochs, 0, summary.len()), summary.as_bytes()).await?;
-    cursors.save(Cursor { epoch: epochs, g: 0 })?;
-    fetcher.checkpointed_epochs(epochs);
-    fetcher.finish().await?;
-    Ok(())
-}
-
-async fn send(out: &mut (impl AsyncWrite + Unpin), head: &[u8], payload: &[u8]) -> io::Result<()> {
-    out.write_all(head).await?;
+    kind: FrameKind,
+    at: Cursor,
+    payload: &[u8],
+) -> io::Result<()> {
+    out.write_all(&header(kind, at.epoch, at.g, payload.len())).await?;
     out.write_all(payload).await?;
     out.flush().await
 }
 
-/// Forwards acknowledgements until the trainer closes its end or says something else.
-async fn read_acks(mut reader: OwnedReadHalf, acks: mpsc::UnboundedSender<(Epoch, u64)>) {
-    let mut bytes = [0; ACK_BYTES];
-    while reader.read_exact(&mut bytes).await.is_ok() {
-        let Some(ack) = parse_ack(&bytes) else {
-            return tracing::warn!("the trainer sent something that is not an acknowledgement");
-        };
-        if acks.send(ack).is_err() {
-            return;
-        }
-    }
+/// An error as a frame.
+pub(crate) fn error_frame(why: &str) -> Vec<u8> {
+    [&header(FrameKind::Error, 0, 0, why.len())[..], why.as_bytes()].concat()
+}
+
+fn gone(_: io::Error) -> Parting {
+    Parting::Gone
+}
+
+fn nonsense(what: &str) -> Parting {
+    Parting::TurnedAway(format!("the trainer sent {what}: the README has the protocol"))
+}
+
+/// What a server says first.
+fn hello(fetcher: &Fetcher, identity: &Identity) -> String {
+    let view = fetcher.view();
+    let epochs = view.as_ref().map(|view| view.spec.epochs);
+    serde_json::json!({
+        "job": identity.job,
+        "dataset": identity.dataset,
+        "fingerprint": identity.fingerprint,
+        "epochs": epochs,
+        "batches": fetcher.batches_per_epoch(),
+        "visitation": fetcher.visitation().to_string(),
+    })
+    .to_string()
+}
+
+fn summary(fetcher: &Fetcher) -> String {
+    let epochs = fetcher.view().map_or(0, |view| view.spec.epochs);
+    let batches = fetcher.snapshot().metrics.batches;
+    serde_json::json!({ "epochs": epochs, "batches": batches }).to_string()
 }

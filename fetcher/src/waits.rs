@@ -110,6 +110,12 @@ impl StageClock {
         self.with(now, |inner| inner.unclaimed = unclaimed);
     }
 
+    /// What the next batch waits for, and whether its split is one that no worker has.
+    pub fn stage(&self) -> (Stage, bool) {
+        let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.stage, inner.unclaimed)
+    }
+
     /// What has been spent so far.
     pub fn read(&self, now: Duration) -> Waits {
         self.with(now, |inner| inner.spent)

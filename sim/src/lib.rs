@@ -5,7 +5,11 @@
 
 mod cloud;
 mod faults;
+<<<<<<< HEAD
 mod link;
+=======
+mod histories;
+>>>>>>> w-link
 mod mutant;
 mod objects;
 mod progress;
@@ -19,6 +23,7 @@ mod trainer;
 mod world;
 
 pub use faults::{Fault, FaultPlan};
+pub use histories::{History, history};
 pub use mutant::Mutant;
 pub use run::{Outcome, simulate, simulate_large};
 pub use time::{SimClock, VirtualTime};

@@ -24,8 +24,6 @@ use std::{
 };
 
 const LATENCY_MS: u64 = 120;
-/// Marks what is not really missing.
-pub const SIMULATED: &str = "(simulated)";
 /// An hour, less what two wrong clocks may differ.
 const SILENT_MS: u64 = 2_300_000;
 
@@ -186,8 +184,10 @@ impl SimObjects {
             return got;
         }
         if world.happens(Fault::GetMissing) {
-            let key = format!("{} {SIMULATED}", path.key);
-            return Err(ObjectError::NotFound(ObjectPath::new(&path.bucket, key)));
+            return Err(ObjectError::NotFound(path.clone()));
+        }
+        if matches!(got, Err(ObjectError::NotFound(_))) {
+            self.process.misses();
         }
         let got = got?;
         if !got.is_empty() && world.happens(Fault::GetCorrupt) {

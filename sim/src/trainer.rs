@@ -3,7 +3,6 @@
 use crate::{
     Fault, Kind, Process, SimClock, World,
     cloud::{BUCKET, Cloud},
-    objects::SIMULATED,
     scenario::{BatchName, Expected, Scenario},
 };
 use gristmill_coordinator::inspect::{self, Stored};
@@ -218,7 +217,6 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             Some(Ok(())) => log.entries().done = true,
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
-                check_loss(&cloud, &process, &error).await;
                 let let_in = process.generation().is_some();
                 let entitled = exactly && (let_in || resume == log.latest());
                 match judge(&world, &error, &register.spec, (let_in, entitled)) {
@@ -234,20 +232,19 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
 }
 
 /// Invariant 12: a trainer whose start was accepted, and that no other has taken over from, finds all it
-/// needs; one that comes too late is refused.
-async fn check_loss(cloud: &Cloud, process: &Process, error: &FetchError) {
-    let (Some(generation), FetchError::BadObject(what)) = (process.generation(), error) else {
-        return;
-    };
-    if !what.contains("does not exist") || what.contains(SIMULATED) {
-        return;
-    }
+/// needs, though it could make it again.
+async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
+    let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
+    let (Some(generation), 1..) = (process.generation(), lacking) else { return };
     let key = inspect::consumer_key(&cloud.store.ns, &cloud.store.job);
     let Some(item) = cloud.items.item(&key).await else { return };
     if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
         && consumer.generation <= generation
     {
-        cloud.world.violated(format_args!("invariant 12: a trainer that was let in: {what}"));
+        let world = &cloud.world;
+        world.violated(format_args!(
+            "invariant 12: a trainer that was let in lacks {lacking} objects"
+        ));
     }
 }
 
@@ -298,13 +295,14 @@ fn judge(
             Fate::Broken
         }
         // 12. Older ones may be refused, never quietly skipped.
-        FetchError::Refused(refusal) if entitled && refusal.contains("collected") => {
+        FetchError::Misplaced(refusal) if entitled => {
             world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
-        FetchError::Refused(_) | FetchError::Unreachable { .. } | FetchError::BadObject(_) => {
-            Fate::Again
-        }
+        FetchError::Misplaced(_)
+        | FetchError::Refused(_)
+        | FetchError::Unreachable { .. }
+        | FetchError::BadObject(_) => Fate::Again,
     }
 }
 
@@ -340,6 +338,7 @@ async fn one_life(
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
                 }
+                check_loss(cloud, process, &fetcher).await;
                 log.note(world, spec.visitation, &batch);
                 if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
                     process.kill();

@@ -9,7 +9,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -251,6 +251,8 @@ pub struct Process {
     let_in: Arc<OnceLock<u64>>,
     /// Whether it stands still.
     still: Arc<AtomicBool>,
+    /// Chunks that it asked for and that were not there.
+    missing: Arc<AtomicU64>,
     dead: CancellationToken,
 }
 
@@ -281,6 +283,7 @@ impl Process {
             skew_ms,
             let_in: Arc::default(),
             still: Arc::default(),
+            missing: Arc::default(),
             dead: CancellationToken::new(),
         }
     }
@@ -301,6 +304,15 @@ impl Process {
     /// The generation of a trainer whose progress was accepted.
     pub fn generation(&self) -> Option<u64> {
         self.let_in.get().copied()
+    }
+
+    /// Notes that a chunk is not there.
+    pub fn misses(&self) {
+        self.missing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
     }
 
     /// Its clock, as wrong as it is.

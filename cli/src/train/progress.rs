@@ -1,10 +1,15 @@
-//! What a person sees while a run goes on: on standard error, and only on a terminal.
+//! What a person sees while a run goes on, on standard error: a line on a terminal that changes, or now and then
+//! one that says what a long wait is for.
 
 use crate::{
     dataset::{self, DatasetSpec},
     failure::Failure,
 };
-use gristmill_fetcher::Snapshot;
+use gristmill_fetcher::{
+    Snapshot,
+    signals::interruption,
+    waiting::{Pace, Waiting},
+};
 use gristmill_protocol::JobView;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
@@ -21,6 +26,7 @@ use std::{
 pub struct Progress {
     bar: ProgressBar,
     epochs: u32,
+    pace: Pace,
 }
 
 impl Progress {
@@ -31,7 +37,7 @@ impl Progress {
         }
         bar.enable_steady_tick(Duration::from_millis(120));
         bar.set_message(format!("job {}: waiting for the first batch", view.job));
-        Self { bar, epochs }
+        Self { bar, epochs, pace: Pace::default() }
     }
 
     /// While the dataset is indexed.
@@ -59,6 +65,31 @@ impl Progress {
         ));
     }
 
+    /// While the next batch is not there, since `waited`.
+    pub fn waiting(&mut self, waited: Duration, waiting: &Waiting) {
+        if self.pace.is_due(waited, waiting) {
+            self.say(&waiting.text);
+        }
+    }
+
+    /// Says what is waited for.
+    pub fn say(&self, what: &str) {
+        match self.bar.is_hidden() {
+            true => eprintln!("waiting for {what}"),
+            false => self.bar.set_message(format!("waiting for {what}")),
+        }
+    }
+
+    /// A batch has come.
+    pub fn came(&mut self) {
+        self.pace.rest();
+    }
+
+    /// A wait has lasted long enough to be mentioned: what else there is to say comes after it.
+    pub fn is_waiting(&self) -> bool {
+        self.pace.has_said()
+    }
+
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }
@@ -81,11 +112,11 @@ pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf,
             made.map_err(|error| Failure::failed(format!("{error:#}")))?;
             Ok(dir)
         }
-        _ = tokio::signal::ctrl_c() => {
+        by = interruption() => {
             stop.store(true, Ordering::Relaxed);
             // It ends with an error that says so, once the unfinished files are gone.
             let _ = made.await;
-            Err(Failure::interrupted())
+            Err(Failure::interrupted(by))
         }
     }
 }

@@ -9,7 +9,10 @@ use super::{
     timeline::{Recorded, Recorder},
 };
 use crate::{args::TrainArgs, attach::Stack, failure::Failure};
-use gristmill_fetcher::{Batch, Delivery, EpochTotals, Fetcher};
+use gristmill_fetcher::{
+    Batch, Delivery, EpochTotals, Fetcher,
+    waiting::{Waiting, while_saying},
+};
 use gristmill_format::{DType, Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
 use gristmill_protocol::ScaleDecision;
@@ -117,7 +120,13 @@ impl Trainer {
         }
         fetcher.checkpointed_epochs(self.epochs);
         let view = fetcher.view();
-        let snapshot = fetcher.finish().await.map_err(Failure::failed)?;
+        let watcher = fetcher.watcher();
+        let closing = || match watcher.waiting() {
+            fault if fault.is_fault => Some(fault),
+            _ => Some(Waiting::patiently("the service to close the job")),
+        };
+        let finished = while_saying(fetcher.finish(), closing, |what| self.progress.say(what));
+        let snapshot = finished.await.map_err(Failure::failed)?;
         self.note_scaling(&snapshot.scale.log);
         // A short epoch may end before a report has seen its workers.
         let most = self.scaling.iter().map(|decision| decision.workers).max().unwrap_or(0);
@@ -150,10 +159,15 @@ impl Trainer {
     /// Waits for the next delivery, showing where things stand meanwhile.
     async fn wait(&mut self, fetcher: &mut Fetcher) -> Result<Delivery, Failure> {
         self.asked = Instant::now();
+        let watcher = fetcher.watcher();
         loop {
             let redraw = tokio::time::timeout(REDRAW, fetcher.next()).await;
             self.redraw(fetcher);
+            if redraw.is_err() {
+                self.progress.waiting(self.asked.elapsed(), &watcher.waiting());
+            }
             if let Ok(delivery) = redraw {
+                self.progress.came();
                 let waited_s = self.asked.elapsed().as_secs_f64();
                 self.epoch.waited_seconds += waited_s;
                 self.waited_s += waited_s;
@@ -248,6 +262,9 @@ impl Trainer {
         let waited_s = self.waited_s + self.asked.elapsed().as_secs_f64();
         self.recorder.look(&snapshot, self.taken, waited_s);
         self.note_scaling(&snapshot.scale.log);
+        if self.progress.is_waiting() {
+            return;
+        }
         let Some(view) = fetcher.view() else { return };
         let Some(plan) = view.plan else {
             return self.progress.indexing(snapshot.indexed_files, view.n_files);

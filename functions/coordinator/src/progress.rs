@@ -80,6 +80,7 @@ impl Coordinator {
         let job = &poll.job;
         let (mut item, mut consumer, scale) = self.load(job).await?;
         if let Some(ack) = &poll.ack {
+            self.check_beginning(job, &item, &consumer, ack).await?;
             consumer = self.acknowledge(job, item.spec.visitation, ack).await?;
         }
         let skips = self.skips(job, &item).await?;
@@ -197,6 +198,53 @@ impl Coordinator {
         let consumer = decode::<Consumer>(&names[1], consumer.as_ref())?.item;
         let scale = decode::<ScaleState>(&names[2], scale.as_ref())?.item;
         Ok((item, consumer.unwrap_or_default(), scale.unwrap_or_default()))
+    }
+
+    /// Refuses a run of the trainer that says it had more than was ever made: its checkpoint is of another
+    /// run, and batches that it never saw would be missing without a word.
+    async fn check_beginning(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+        ack: &Ack,
+    ) -> Result<(), Refusal> {
+        let (Some(plan), true) = (item.plan, ack.generation > consumer.generation) else {
+            return Ok(());
+        };
+        let beyond = |made: Place| {
+            invalid(format!(
+                "a trainer that goes on at batch {} of epoch {} has had batches that were never made: job \
+                 {job} has made splits up to {} of epoch {}; its checkpoint is of another run: begin without it",
+                ack.durable.1, ack.durable.0, made.position, made.epoch
+            ))
+        };
+        let n = plan.n_splits.max(1);
+        let to = Place { epoch: ack.delivered.0, position: ack.delivered.1 }.linear(n);
+        let run = u64::from(item.spec.epochs) * u64::from(n);
+        if to > run || ack.durable.0 > item.spec.epochs {
+            return Err(beyond(consumer.delivered));
+        }
+        let mut place = consumer.delivered;
+        if to <= place.linear(n) {
+            return Ok(());
+        }
+        let scan = self.scan(job, item, consumer, place).await?;
+        let caching = item.caching.as_ref().map(|caching| &caching.view);
+        let made = scan.ready((place.epoch, place.position));
+        let mut made = made.iter().map(|entry| (entry.epoch, entry.position)).peekable();
+        while place.linear(n) < to {
+            let at = (place.epoch, place.position);
+            let is_cached = caching.is_some_and(|c| c.delivered_shelf(place.epoch).is_some());
+            let next_epoch = Place { epoch: place.epoch + 1, position: 0 };
+            place = match is_cached {
+                true => next_epoch,
+                false if made.next_if_eq(&at).is_none() => return Err(beyond(place)),
+                false if place.position + 1 == n => next_epoch,
+                false => Place { position: place.position + 1, ..place },
+            };
+        }
+        Ok(())
     }
 
     async fn acknowledge(

@@ -7,6 +7,7 @@ import sys
 
 HEADER = struct.Struct("<4sIQQ")
 ACK = struct.Struct("<4sIQ")
+HELLO = struct.Struct("<4sI")
 PAYLOAD_BYTES_MAX = 1 << 30
 
 
@@ -28,13 +29,33 @@ def receive(sock, length):
 def read_frame(sock):
     """(magic, epoch, g, payload) of the next frame."""
     magic, epoch, g, length = HEADER.unpack(receive(sock, HEADER.size))
-    if magic not in (b"GMB1", b"GMBE", b"GMBX") or length > PAYLOAD_BYTES_MAX:
+    if magic not in (b"GMBH", b"GMB1", b"GMBE", b"GMBX") or length > PAYLOAD_BYTES_MAX:
         raise ValueError(f"no frame begins with {magic!r} and a length of {length}")
     return magic, epoch, g, receive(sock, length)
 
 
 def ack(epoch, g):
     return ACK.pack(b"GMA1", epoch, g)
+
+
+def read_hello(sock):
+    """The names of the job's batches, as a checkpoint keeps them, from the server's hello."""
+    magic, _, _, payload = read_frame(sock)
+    if magic == b"GMBX":
+        raise Closed(payload.decode(errors="replace"))
+    if magic != b"GMBH":
+        raise ValueError(f"the first frame is {magic!r} and no hello")
+    said = json.loads(payload)
+    return {name: said[name] for name in ("job", "dataset", "fingerprint")}
+
+
+def hello(names, position):
+    """A client's hello; `position` is the first batch it wants, or None."""
+    said = dict(names)
+    if position is not None:
+        said["epoch"], said["g"] = position
+    text = json.dumps(said).encode()
+    return HELLO.pack(b"GMAH", len(text)) + text
 
 
 def keys_of(blob):

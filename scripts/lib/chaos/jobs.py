@@ -1,7 +1,5 @@
 """One job: its fetcher, its trainer, and whoever else claims to be that."""
 
-import json
-
 from chaos import books, faults, processes, trainer
 
 # How a fetcher says that what it needs has been deleted.
@@ -34,6 +32,8 @@ class Job:
         """Starts what died; whether the job is done."""
         if self.went_back and self.trainer.checkpoints[-1] >= self.went_back:
             self.went_back = None
+        for why in self.trainer.take_refusals():
+            self.refused(why)
         code = self.fetcher.supervise(now)
         if code is not None and code > 0:
             self.heard(self.fetcher)
@@ -45,6 +45,9 @@ class Job:
         said = [line for line in fetcher.tail() if line.startswith("gristmill-fetcher: ")]
         line = said[-1] if said else "it said nothing"
         self.book.heard(line)
+        self.refused(line)
+
+    def refused(self, line):
         if any(word in line for word in GONE):
             # What an old checkpoint needs may be gone, never what the last one needs.
             if not self.went_back:
@@ -57,19 +60,13 @@ class Job:
         self.fetcher.end()
         rolled = self.trainer.roll_back(rng)
         if rolled is not None:
-            to, self.went_back = rolled
-            self.write_cursor(to)
+            _, self.went_back = rolled
         return True
 
     def return_to_last(self):
         if self.went_back:
             self.trainer.roll_forward(self.went_back)
-            self.write_cursor(self.went_back)
             self.went_back = None
-
-    def write_cursor(self, position):
-        epoch, g = position
-        self.fetcher.cursor.write_text(json.dumps({"epoch": epoch, "g": g}))
 
     def intrude(self, seed):
         fetcher = self.new_fetcher("second")

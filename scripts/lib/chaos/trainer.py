@@ -23,6 +23,8 @@ class Trainer(threading.Thread):
         self.lock = threading.Lock()
         self.sock, self.stopping, self.ended = None, False, False
         self.next = (0, 0)
+        # Which batches the positions count, and what the fetcher said when it turned this trainer away.
+        self.names, self.refusals = None, []
         # Positions that are safe, oldest first; a checkpoint is acknowledged once it is written.
         self.checkpoints = [(0, 0)]
         self.due = 1
@@ -87,16 +89,20 @@ class Trainer(threading.Thread):
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(SILENCE_SECONDS)
             sock.connect(self.path)
+            names = frames.read_hello(sock)
             with self.lock:
                 if self.stopping:
                     return
                 self.sock = sock
-                self.say(sock)
+                if self.names not in (None, names):
+                    self.book.wrong(f"the fetcher serves {names}, not {self.names}")
+                self.names = names
+                sock.sendall(frames.hello(names, self.begins()))
             previous = None
             while True:
                 magic, epoch, g, payload = frames.read_frame(sock)
                 if magic == b"GMBX":
-                    self.book.heard(payload.decode(errors="replace"))
+                    self.refuse(payload.decode(errors="replace"))
                     raise frames.Closed("error frame")
                 if magic == b"GMB1":
                     self.book_it(epoch, g, payload)
@@ -108,6 +114,19 @@ class Trainer(threading.Thread):
                     else:
                         self.step(sock, (epoch, g), previous)
                         previous = (epoch, g)
+
+    def begins(self):
+        return self.checkpoints[-1]
+
+    def refuse(self, why):
+        self.book.heard(why)
+        with self.lock:
+            self.refusals.append(why)
+
+    def take_refusals(self):
+        with self.lock:
+            refusals, self.refusals = self.refusals, []
+            return refusals
 
     def book_it(self, epoch, g, payload):
         self.book.take(epoch, g, payload)
@@ -145,6 +164,9 @@ class Trainer(threading.Thread):
 
 class Intruder(Trainer):
     """A second trainer of the same job: it takes, and acknowledges nothing."""
+
+    def begins(self):
+        return None  # wherever its fetcher's cursor is
 
     def book_it(self, epoch, g, payload):
         self.book.compare(epoch, g, payload)

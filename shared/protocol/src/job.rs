@@ -145,6 +145,18 @@ impl JobSpec {
         }
     }
 
+    /// Names the batches that the job makes of a dataset: jobs of one fingerprint number the same batches in
+    /// the same way. How many epochs there are, and who computes them, is no part of it.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let copies = match self.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => self.workers.saturating_add(self.local_workers).max(1),
+        };
+        let Self { pipeline, seed, on_error, split_batches, .. } = self;
+        let text = format!("{seed}\n{on_error}\n{split_batches:?}\n{copies}\n{pipeline}");
+        Fingerprint::of("gristmill batches v1", text.as_bytes())
+    }
+
     /// The first difference that would change what is delivered; how many workers run is no such.
     pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
         let pairs = [

@@ -1,0 +1,314 @@
+//! Where a trainer goes on: the position with the job that it is a position of, and the file that keeps it.
+
+use gristmill_protocol::JobView;
+use gristmill_types::Epoch;
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt, fs, io,
+    io::{Read, Write},
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+/// Most bytes of a state file.
+const MAX_STATE_BYTES: u64 = 64 << 10;
+
+/// The next batch: everything before batch `g` of `epoch`, and every earlier epoch, is behind it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
+pub struct Cursor {
+    pub epoch: Epoch,
+    /// The first batch not acknowledged.
+    pub g: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "batch {} of epoch {}", self.g, self.epoch)
+    }
+}
+
+/// Which batches a position counts: those of one job over one dataset, by one pipeline and seed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    pub job: String,
+    /// The dataset's version.
+    pub dataset: String,
+    /// Of the pipeline, the seed and whatever else decides the batches.
+    pub fingerprint: String,
+}
+
+impl Identity {
+    pub fn of(view: &JobView) -> Self {
+        Self {
+            job: view.job.to_string(),
+            dataset: view.dataset_version.to_string(),
+            fingerprint: view.spec.fingerprint().to_string(),
+        }
+    }
+
+    /// Why a position of `self` means nothing to `served`; none if the two are the same. `holder` names
+    /// what keeps the position, such as `state file j.cursor`.
+    pub fn mismatch(&self, served: &Self, holder: &str) -> Option<String> {
+        let job = &served.job;
+        let instead = format!("name one of job {job}, or begin without it");
+        let short = |text: &str| text.chars().take(12).collect::<String>();
+        let differs = |what: &str, mine: &str, other: &str| {
+            let (mine, other) = (short(mine), short(other));
+            format!("{holder} is of job {job} over another {what} ({mine}, not {other}): {instead}")
+        };
+        if self.job != *job {
+            let mine = short_name(&self.job);
+            return Some(format!("{holder} is of job {mine}, and this is job {job}: {instead}"));
+        }
+        if self.dataset != served.dataset {
+            return Some(differs("dataset", &self.dataset, &served.dataset));
+        }
+        let differing = self.fingerprint != served.fingerprint;
+        differing.then(|| differs("pipeline or seed", &self.fingerprint, &served.fingerprint))
+    }
+}
+
+/// A name that others wrote, for a line of text.
+fn short_name(name: &str) -> String {
+    let plain = name.chars().filter(|c| !c.is_control());
+    plain.take(63).collect()
+}
+
+/// A position as it is kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    #[serde(flatten)]
+    pub identity: Identity,
+    #[serde(flatten)]
+    pub cursor: Cursor,
+}
+
+impl Saved {
+    /// From JSON: an object, whatever else it holds.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        let fields: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
+        serde_json::from_value(fields.into()).map_err(|error| error.to_string())
+    }
+}
+
+/// Where a server keeps its trainer's position.
+pub trait CursorStore: Send {
+    /// The position as last saved, if one ever was.
+    fn load(&mut self) -> io::Result<Option<Saved>>;
+
+    /// Keeps it: durably, whole or not at all, before the coordinator hears of it, so that nothing is
+    /// collected that a restart would ask for.
+    fn save(&mut self, saved: &Saved) -> io::Result<()>;
+
+    /// What it is, for people.
+    fn name(&self) -> String;
+}
+
+impl CursorStore for Box<dyn CursorStore> {
+    fn load(&mut self) -> io::Result<Option<Saved>> {
+        (**self).load()
+    }
+
+    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+        (**self).save(saved)
+    }
+
+    fn name(&self) -> String {
+        (**self).name()
+    }
+}
+
+/// Keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoCursor;
+
+impl CursorStore for NoCursor {
+    fn load(&mut self) -> io::Result<Option<Saved>> {
+        Ok(None)
+    }
+
+    fn save(&mut self, _: &Saved) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        "no state file".to_owned()
+    }
+}
+
+/// A `--state` file, which one process uses at a time: whatever is under its name is locked.
+#[derive(Debug)]
+pub struct CursorFile {
+    path: PathBuf,
+    /// What lies at `path`.
+    file: fs::File,
+}
+
+impl CursorFile {
+    /// Makes the file if there is none.
+    ///
+    /// # Errors
+    /// It cannot be made, or another process uses it.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let named = |what: String| io::Error::other(format!("{}: {what}", path.display()));
+        for _ in 0..100 {
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            let opened = options.open(path);
+            let file = opened.map_err(|error| named(format!("cannot be opened: {error}")))?;
+            if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+                return Err(named("it is not a file: name another --state".to_owned()));
+            }
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(fs::TryLockError::WouldBlock) => {
+                    let what =
+                        "another process uses this state file: end it, or name another --state";
+                    return Err(named(what.to_owned()));
+                }
+                Err(fs::TryLockError::Error(error)) => {
+                    return Err(named(format!("cannot be locked: {error}")));
+                }
+            }
+            // Another process may have replaced it before it let go of the lock.
+            if is_at(&file, path) {
+                return Ok(Self { path: path.to_owned(), file });
+            }
+        }
+        Err(named("another process keeps replacing it".to_owned()))
+    }
+
+    fn replace(&mut self, text: &[u8]) -> io::Result<()> {
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.draft", std::process::id()));
+        let draft = self.path.with_file_name(name);
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        let written = (|| {
+            // Before it is under the name, so that the name is locked at all times.
+            file.try_lock()?;
+            file.write_all(text)?;
+            file.sync_all()?;
+            fs::rename(&draft, &self.path)
+        })();
+        if written.is_err() {
+            // A disk may be full: what is not whole is of no use.
+            let _ = fs::remove_file(&draft);
+        }
+        written?;
+        self.file = file;
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        fs::File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl CursorStore for CursorFile {
+    fn load(&mut self) -> io::Result<Option<Saved>> {
+        let named = |what: String| io::Error::other(format!("{}: {what}", self.path.display()));
+        let mut text = Vec::new();
+        let opened = fs::File::open(&self.path);
+        let read = opened.and_then(|file| file.take(MAX_STATE_BYTES).read_to_end(&mut text));
+        read.map_err(|error| named(format!("cannot be read: {error}")))?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let saved = Saved::parse(&text).map_err(|error| {
+            named(format!("not a state file ({error}): name another --state, or remove it"))
+        })?;
+        Ok(Some(saved))
+    }
+
+    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+        let text = serde_json::to_vec(saved)?;
+        let path = self.path.display().to_string();
+        self.replace(&text)
+            .map_err(|error| io::Error::other(format!("cannot write {path}: {error}")))
+    }
+
+    fn name(&self) -> String {
+        format!("state file {}", self.path.display())
+    }
+}
+
+impl Drop for CursorFile {
+    /// One that holds nothing yet need not stay.
+    fn drop(&mut self) {
+        let empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
+        if empty && is_at(&self.file, &self.path) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether `file` is what lies at `path`.
+fn is_at(file: &fs::File, path: &Path) -> bool {
+    let id = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+    matches!((file.metadata(), fs::metadata(path)), (Ok(a), Ok(b)) if id(&a) == id(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved(job: &str, g: u64) -> Saved {
+        let identity =
+            Identity { job: job.into(), dataset: "d".repeat(64), fingerprint: "f".repeat(64) };
+        Saved { identity, cursor: Cursor { epoch: 0, g } }
+    }
+
+    #[test]
+    fn two_files_of_a_folder_share_nothing_and_each_has_one_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let mut files = ["cur.a1", "cur.b1"].map(|name| CursorFile::open(&path(name)).unwrap());
+        for (g, file) in (3..).zip(&mut files) {
+            assert_eq!(file.load().unwrap(), None);
+            file.save(&saved("j", g)).unwrap();
+            // The lock goes over to what replaces the file.
+            file.save(&saved("j", g + 10)).unwrap();
+        }
+        for (g, name) in [(13, "cur.a1"), (14, "cur.b1")] {
+            let refused = CursorFile::open(&path(name)).unwrap_err().to_string();
+            assert!(refused.contains(name) && refused.contains("another process"), "{refused}");
+            let text = fs::read(path(name)).unwrap();
+            assert_eq!(Saved::parse(&text).unwrap(), saved("j", g));
+        }
+        drop(files);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft is left");
+        let mut again = CursorFile::open(&path("cur.a1")).unwrap();
+        assert_eq!(again.load().unwrap(), Some(saved("j", 13)));
+        drop(CursorFile::open(&path("unused")).unwrap());
+        assert!(!path("unused").exists());
+    }
+
+    #[test]
+    fn what_is_no_state_file_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for text in ["[1,2]", "{}", "7", "{\"epoch\": 0, \"g\": 3}", "{\"epoch\": -1}", "x"] {
+            fs::write(&path, text).unwrap();
+            let refused = CursorFile::open(&path).unwrap().load().unwrap_err().to_string();
+            assert!(refused.contains("/s: not a state file"), "{text}: {refused}");
+        }
+        assert!(CursorFile::open(dir.path()).is_err());
+        assert!(CursorFile::open(&dir.path().join("no/such")).is_err());
+    }
+
+    #[test]
+    fn a_position_of_another_job_is_refused_by_name() {
+        let (mine, other) = (saved("j", 1).identity, saved("k", 1).identity);
+        assert_eq!(mine.mismatch(&mine, "state file s"), None);
+        let why = other.mismatch(&mine, "state file s").unwrap();
+        assert!(why.starts_with("state file s is of job k, and this is job j"), "{why}");
+        let dataset = Identity { dataset: "e".repeat(64), ..mine.clone() };
+        assert!(dataset.mismatch(&mine, "it").unwrap().contains("another dataset (eeeeeeeeeeee,"));
+        let seed = Identity { fingerprint: "e".repeat(64), ..mine.clone() };
+        assert!(seed.mismatch(&mine, "it").unwrap().contains("another pipeline or seed"));
+    }
+}

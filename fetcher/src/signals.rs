@@ -1,0 +1,44 @@
+//! How a person, or a supervisor, ends a program.
+
+use tokio::signal::unix::{SignalKind, signal};
+
+/// What asked a program to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// Ctrl-C.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+}
+
+impl Interruption {
+    /// What a program that ends for it exits with: 128 and the signal's number.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Interrupted => 130,
+            Self::Terminated => 143,
+        }
+    }
+}
+
+impl std::fmt::Display for Interruption {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Interrupted => "interrupted",
+            Self::Terminated => "terminated",
+        })
+    }
+}
+
+/// Resolves at Ctrl-C or SIGTERM; from its first call on neither ends the process by itself.
+pub async fn interruption() -> Interruption {
+    let (Ok(mut interrupt), Ok(mut terminate)) =
+        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => Interruption::Interrupted,
+        _ = terminate.recv() => Interruption::Terminated,
+    }
+}

@@ -1,0 +1,155 @@
+//! The unix socket of a fetcher: its owner's alone, and gone when the fetcher is.
+
+use crate::server::Visitor;
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    net::{UnixListener, UnixStream},
+    sync::{Semaphore, mpsc},
+    task::JoinSet,
+};
+
+/// How long a second trainer waits for the first to leave: one that reconnects may overtake its own end.
+const SEAT_PATIENCE: Duration = Duration::from_secs(3);
+/// Rest after a connection could not be accepted: there may be no room for another for a while.
+const REST: Duration = Duration::from_millis(100);
+
+/// A socket that is listened at; dropping it removes it.
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode: what is at `path` later may be somebody else's.
+    id: Option<(u64, u64)>,
+}
+
+impl Socket {
+    /// Listens at `path`, for its owner only. A socket left by a server that died is replaced.
+    ///
+    /// # Errors
+    /// Another process serves it, or something else than a socket is there: that is left alone.
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        let named =
+            |what: String| io::Error::other(format!("cannot listen at {}: {what}", path.display()));
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(named(error.to_string())),
+            Ok(there) if !there.file_type().is_socket() => {
+                let what = "it is there and is no socket: name another --socket";
+                return Err(named(what.to_owned()));
+            }
+            Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    fs::remove_file(path).map_err(|error| named(error.to_string()))?;
+                }
+                // It has gone meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(named(error.to_string())),
+                Ok(_) => return Err(named("another process serves it".to_owned())),
+            },
+        }
+        // Nobody else may connect, not even before a mode could be set.
+        let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+        let bound = UnixListener::bind(path);
+        rustix::process::umask(mask);
+        let listener = bound.map_err(|error| named(error.to_string()))?;
+        Ok(Self { listener, path: path.to_owned(), id: id_at(path) })
+    }
+
+    /// Passes whoever connects on to a server, one at a time; returns when the server is gone.
+    pub async fn accept(&self, visitors: mpsc::Sender<Visitor<UnixStream>>) {
+        let seat = Arc::new(Semaphore::new(1));
+        let mut waiting = JoinSet::new();
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        waiting.spawn(offer(stream, Arc::clone(&seat), visitors.clone()));
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a trainer that connects cannot be let in now");
+                        tokio::time::sleep(REST).await;
+                    }
+                },
+                Some(_) = waiting.join_next() => {}
+                () = visitors.closed() => return,
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    /// A socket left behind would look like a server that hangs.
+    fn drop(&mut self) {
+        if self.id.is_some() && id_at(&self.path) == self.id {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn id_at(path: &Path) -> Option<(u64, u64)> {
+    fs::symlink_metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+async fn offer(
+    mut stream: UnixStream,
+    seat: Arc<Semaphore>,
+    visitors: mpsc::Sender<Visitor<UnixStream>>,
+) {
+    match tokio::time::timeout(SEAT_PATIENCE, seat.acquire_owned()).await {
+        Ok(Ok(seat)) => {
+            let visitor = Visitor { stream, seat: Some(seat) };
+            // A server that is done has nothing for anybody.
+            let _ = visitors.send(visitor).await;
+        }
+        Ok(Err(_)) => {}
+        Err(_) => {
+            let frame = crate::server::error_frame(
+                "another trainer is connected to this fetcher: end it first, one reads at a time",
+            );
+            // It may have left.
+            let _ = stream.write_all(&frame).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn only_a_dead_socket_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let _runtime = runtime();
+        let _guard = _runtime.enter();
+        fs::write(path("model.pt"), "weights").unwrap();
+        let refused = Socket::bind(&path("model.pt")).err().unwrap().to_string();
+        assert!(refused.contains("model.pt") && refused.contains("no socket"), "{refused}");
+        assert_eq!(fs::read(path("model.pt")).unwrap(), b"weights");
+
+        drop(std::os::unix::net::UnixListener::bind(path("dead")).unwrap());
+        let socket = Socket::bind(&path("dead")).unwrap();
+        let mode = fs::metadata(path("dead")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert!(Socket::bind(&path("dead")).err().unwrap().to_string().contains("another process"));
+        drop(socket);
+        assert!(!path("dead").exists());
+        // What somebody else has put there since is left alone.
+        let socket = Socket::bind(&path("taken")).unwrap();
+        fs::remove_file(path("taken")).unwrap();
+        fs::write(path("taken"), "mine").unwrap();
+        drop(socket);
+        assert!(path("taken").exists());
+    }
+}

@@ -1,0 +1,79 @@
+//! Downloading and joining, from a batch to the end of the run.
+
+use crate::{
+    FetchError,
+    assembler::{Assembled, Assembler, Start},
+    downloader::{Downloader, MAX_AHEAD},
+    progress::Progress,
+    waits::StageClock,
+};
+use gristmill_executor::Finisher;
+use gristmill_runner::JobContext;
+use gristmill_types::Epoch;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::mpsc, task::JoinSet};
+
+/// Batches ready for the trainer. Making one takes a copy at most; what carries a trainer over a
+/// wait is objects fetched ahead.
+const QUEUE_BATCHES: usize = 1;
+
+/// Whatever streams of one job share.
+#[derive(Clone)]
+pub(crate) struct Spring {
+    pub downloader: Downloader,
+    pub progress: Arc<Progress>,
+    pub stages: Arc<StageClock>,
+}
+
+impl Spring {
+    /// Begins a stream at batch `at` among `tasks`.
+    pub fn stream(&self, at: (Epoch, u64), tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
+        let (queue, batches) = mpsc::channel(QUEUE_BATCHES);
+        tasks.spawn(self.clone().run(at, queue));
+        batches
+    }
+
+    /// Downloads and joins; an error ends the stream, or the run, for everybody.
+    async fn run(self, at: (Epoch, u64), queue: mpsc::Sender<Assembled>) {
+        // Closes after the error is known, so that whoever waits for batches learns it.
+        let _open = queue.clone();
+        let (ledger, progress) = (Arc::clone(&self.downloader.ledger), Arc::clone(&self.progress));
+        let clock = Arc::clone(&self.downloader.runner.clock);
+        let Err(error) = self.batches(at, queue).await else { return };
+        // An object is missing, too, when the checkpoint is older than what has been deleted. Then the
+        // answer to the first report says so, and that is the error to know; the first one stays.
+        while matches!(error, FetchError::BadObject(_))
+            && progress.is_unheard()
+            && ledger.stream_error().is_none()
+        {
+            clock.sleep(Duration::from_millis(5)).await;
+        }
+        if ledger.stream_error().is_none() {
+            ledger.fail(error);
+        }
+    }
+
+    async fn batches(
+        self,
+        at: (Epoch, u64),
+        queue: mpsc::Sender<Assembled>,
+    ) -> Result<(), FetchError> {
+        let Self { downloader, progress, stages } = self;
+        let view = downloader.ledger.planned().await?;
+        let Some(plan) = view.plan else { return Ok(()) };
+        let start = Start::seek(&downloader.ledger, &plan, view.spec.epochs, at).await?;
+        let (at, place) = (start.at, start.place);
+        let next = (at.0, start.joiner.position());
+        progress.starts_at(at, place, next);
+        let (sender, arrivals) = mpsc::channel(MAX_AHEAD);
+        let JobContext { program, pipeline, .. } = &*downloader.context;
+        let finisher = Finisher::compile(pipeline);
+        let finisher = finisher.map_err(|error| FetchError::Refused(error.to_string()))?;
+        let program = (Arc::clone(program), finisher);
+        let stages = (stages, Arc::clone(&downloader.runner.clock));
+        let (epochs, to) = (view.spec.epochs, (queue, progress));
+        let assembler = Assembler::new(program, plan, epochs, at, start, to, stages);
+        let downloading = downloader.run((place, next), plan, sender);
+        tokio::try_join!(downloading, assembler.run(arrivals)).map(|_| ())
+    }
+}

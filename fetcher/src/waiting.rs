@@ -1,0 +1,253 @@
+//! What a trainer, or whoever looks on, waits for: decided from what is known, said now and then.
+
+use crate::{
+    ledger::{Ledger, Place},
+    waits::{Stage, StageClock},
+};
+use async_trait::async_trait;
+use gristmill_ports::{CallError, Coordinator};
+use gristmill_protocol::{Call, Reply};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// What somebody waits for, in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    pub text: String,
+    /// Something is wrong, and it is known what: not a thing to be patient with in silence.
+    pub is_fault: bool,
+}
+
+impl Waiting {
+    /// For something that takes its time.
+    pub fn patiently(text: impl Into<String>) -> Self {
+        Self { text: text.into(), is_fault: false }
+    }
+
+    fn fault(text: String) -> Self {
+        Self { text, is_fault: true }
+    }
+}
+
+/// What is known of a job whose next batch is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// What the coordinator's, or the object store's, last call came to that is tried again.
+    pub coordinator: Option<String>,
+    pub objects: Option<String>,
+    /// The coordinator has answered before.
+    pub heard: bool,
+    /// Files indexed so far, and all of them.
+    pub indexing: Option<(u32, u32)>,
+    /// The first split not known to be committed.
+    pub next: Place,
+    pub stage: Stage,
+    /// No worker has that split.
+    pub unclaimed: bool,
+    /// Workers that hold a lease, and those that were started.
+    pub workers: u32,
+    pub started: u32,
+}
+
+/// What the next batch waits for.
+pub(crate) fn reason(facts: &Facts) -> Waiting {
+    let Facts { next: (epoch, split), workers, started, .. } = *facts;
+    if let Some(error) = &facts.coordinator {
+        return Waiting::fault(format!("the service to answer: {error}"));
+    }
+    if let Some(error) = &facts.objects {
+        return Waiting::fault(format!("the object store to answer: {error}"));
+    }
+    if !facts.heard {
+        return Waiting::patiently("the service's first answer");
+    }
+    if let Some((done, files)) = facts.indexing {
+        let who = format!("{workers} workers at work, {started} started");
+        return Waiting::patiently(format!("the index: {done} of {files} files done, {who}"));
+    }
+    Waiting::patiently(match (facts.stage, facts.unclaimed) {
+        (Stage::Commit, true) => format!(
+            "a worker to claim split {split} of epoch {epoch}: {workers} at work elsewhere, {started} started"
+        ),
+        (Stage::Commit, false) => format!(
+            "split {split} of epoch {epoch}, which a worker has: {workers} at work, {started} started"
+        ),
+        (Stage::Fetch, _) => "an object that is on its way from the object store".to_owned(),
+        (Stage::Decode, _) => "a batch that is being joined".to_owned(),
+    })
+}
+
+/// Says at any time what a fetcher's next batch waits for.
+#[derive(Clone)]
+pub struct Watcher {
+    pub(crate) ledger: Arc<Ledger>,
+    pub(crate) stages: Arc<StageClock>,
+}
+
+impl Watcher {
+    pub fn waiting(&self) -> Waiting {
+        reason(&self.ledger.facts(self.stages.stage()))
+    }
+}
+
+/// A wait is mentioned once it has lasted this long, and again after that.
+const MENTIONED_AFTER: Duration = Duration::from_secs(3);
+const FAULT_MENTIONED_AFTER: Duration = Duration::from_millis(600);
+const MENTIONED_AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// When to say what is being waited for: nobody wants a line for every moment, nor silence.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Pace {
+    since: Option<Duration>,
+    fault_since: Option<Duration>,
+    said: Option<(Duration, bool)>,
+}
+
+impl Pace {
+    /// Nobody waits.
+    pub fn rest(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Whether this wait was mentioned.
+    pub fn has_said(&self) -> bool {
+        self.said.is_some()
+    }
+
+    /// Whether `waiting` is to be said `now`, of a monotonic clock.
+    pub fn is_due(&mut self, now: Duration, waiting: &Waiting) -> bool {
+        let since = *self.since.get_or_insert(now);
+        self.fault_since = match waiting.is_fault {
+            true => self.fault_since.or(Some(now)),
+            false => None,
+        };
+        let is_long = now.saturating_sub(since) >= MENTIONED_AFTER;
+        let is_lasting_fault = self
+            .fault_since
+            .is_some_and(|since| now.saturating_sub(since) >= FAULT_MENTIONED_AFTER);
+        let is_due = match self.said {
+            None => is_long || is_lasting_fault,
+            // A fault is news to those who were told to be patient, and so is its end.
+            Some((_, of_fault)) if of_fault != waiting.is_fault => {
+                is_lasting_fault || !waiting.is_fault
+            }
+            Some((at, _)) => now.saturating_sub(at) >= MENTIONED_AGAIN_AFTER,
+        };
+        if is_due {
+            self.said = Some((now, waiting.is_fault));
+        }
+        is_due
+    }
+}
+
+/// How often it is looked whether there is something to say.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Does `work`, and has `say` called now and then with what it waits for meanwhile.
+pub async fn while_saying<T>(
+    work: impl Future<Output = T>,
+    waiting: impl Fn() -> Option<Waiting>,
+    say: impl Fn(&str),
+) -> T {
+    let (mut pace, began) = (Pace::default(), Instant::now());
+    tokio::pin!(work);
+    loop {
+        if let Ok(done) = tokio::time::timeout(LOOK, &mut work).await {
+            return done;
+        }
+        match waiting() {
+            Some(waiting) if pace.is_due(began.elapsed(), &waiting) => say(&waiting.text),
+            Some(_) => {}
+            None => pace.rest(),
+        }
+    }
+}
+
+/// A coordinator that remembers what its last call came to, so that whoever waits for it can say so.
+pub struct Link {
+    coordinator: Arc<dyn Coordinator>,
+    trouble: Mutex<Option<String>>,
+}
+
+impl Link {
+    pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
+        Self { coordinator, trouble: Mutex::default() }
+    }
+
+    /// What somebody waits for who has called it.
+    pub fn waiting(&self) -> Waiting {
+        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*trouble {
+            Some(error) => Waiting::fault(format!("the service to answer: {error}")),
+            None => Waiting::patiently("the service to take in dataset and job"),
+        }
+    }
+}
+
+#[async_trait]
+impl Coordinator for Link {
+    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        let answer = self.coordinator.call(call).await;
+        let trouble = answer.as_ref().err().map(ToString::to_string);
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            coordinator: None,
+            objects: None,
+            heard: true,
+            indexing: None,
+            next: (0, 7),
+            stage: Stage::Commit,
+            unclaimed: true,
+            workers: 1,
+            started: 2,
+        }
+    }
+
+    #[test]
+    fn what_is_nearest_to_the_cause_is_named() {
+        let text = |facts: Facts| reason(&facts).text;
+        assert!(text(facts()).contains("claim split 7 of epoch 0: 1 at work elsewhere, 2 started"));
+        assert!(text(Facts { unclaimed: false, ..facts() }).contains("which a worker has"));
+        let indexing = Facts { indexing: Some((12, 400)), ..facts() };
+        assert!(text(indexing.clone()).contains("12 of 400 files"));
+        let objects = Facts { objects: Some("slow down".into()), ..indexing };
+        assert!(reason(&objects).is_fault && text(objects.clone()).contains("slow down"));
+        let gone = Facts { coordinator: Some("connection refused".into()), ..objects };
+        assert!(reason(&gone).is_fault && text(gone).contains("connection refused"));
+        assert!(text(Facts { heard: false, ..facts() }).contains("first answer"));
+    }
+
+    #[test]
+    fn a_wait_is_said_after_three_seconds_and_then_each_minute_and_a_fault_at_once() {
+        let said = |waiting: fn(u64) -> Waiting| -> Vec<u64> {
+            let mut pace = Pace::default();
+            let due = |tick: &u64| pace.is_due(Duration::from_millis(tick * 200), &waiting(*tick));
+            (0..700).filter(due).collect()
+        };
+        let patient = |_| Waiting::patiently("w");
+        assert_eq!(said(patient), [15, 315, 615]);
+        assert_eq!(said(|_| Waiting::fault("f".into())), [3, 303, 603]);
+        let failing_later = |tick| match tick {
+            0..100 => Waiting::patiently("w"),
+            _ => Waiting::fault("f".into()),
+        };
+        assert_eq!(said(failing_later), [15, 103, 403]);
+        // One call that fails and succeeds the next time is no news.
+        let flickering = |tick| match tick == 50 {
+            false => Waiting::patiently("w"),
+            true => Waiting::fault("f".into()),
+        };
+        assert_eq!(said(flickering), [15, 315, 615]);
+    }
+}
