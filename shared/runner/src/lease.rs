@@ -250,7 +250,14 @@ impl LeaseRun<'_> {
             let split = run_split(&context, epoch, position, &source, &cancelled)?;
             Ok((split, clock.monotonic().saturating_sub(began)))
         };
-        self.runner.compute.start(work)
+        let (compute, clock) = (self.runner.compute, Arc::clone(&self.runner.clock));
+        let working = compute.start(work);
+        async move {
+            let (split, took) = working.await?;
+            let Some(more) = compute.modelled(&*clock) else { return Ok((split, took)) };
+            clock.sleep(more).await;
+            Ok((split, took + more))
+        }
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
