@@ -191,15 +191,12 @@ fn real_facts(row: &mut Row, figures: &Figures) {
     let started = figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64());
     row.facts.push(("workers started", f64::from(figures.started)));
     row.facts.push(("all started after s", started));
-    match figures.scaler_killed {
-        None => row.bars.push(Bar::at_most("all started after s", started, 15.0)),
-        Some(killed) => {
-            let after = started - killed.as_secs_f64();
-            row.facts.push(("scaler killed after s", killed.as_secs_f64()));
-            row.facts.push(("all started after its death, s", after));
-            row.bars.push(Bar::at_most("all started after its death, s", after, 60.0));
-        }
-    }
+    let killed = figures.scaler_killed.map_or(f64::NAN, |at| at.as_secs_f64());
+    row.facts.push(("scaler killed after s", killed));
+    row.bars.push(match killed.is_nan() {
+        true => Bar::at_most("all started after s", started, 15.0),
+        false => Bar::at_most("from the scaler's death to all started, s", started - killed, 60.0),
+    });
 }
 
 fn number(value: f64) -> String {

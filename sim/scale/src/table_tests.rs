@@ -71,10 +71,12 @@ fn a_partition_at_its_limit_rejects_and_retries_get_through_or_fail() {
     let table = MeteredTable::new(&world);
     run(&world, async {
         let body = Bytes::from(vec![1; 380 << 10]);
-        // Three seconds' worth of writes, and then nothing for more than the SDK's tries last.
-        for i in 0..3 {
-            table.write(&key("a"), i, body.clone(), None).await.unwrap();
+        // A second's worth of writes and one more: nothing is left for longer than the SDK tries.
+        for (i, sk) in ["a", "a", "b"].into_iter().enumerate() {
+            let body = if sk == "b" { body.slice(..236 << 10) } else { body.clone() };
+            table.write(&key(sk), i as u64 % 2, body, None).await.unwrap();
         }
+        table.write(&key("a"), 2, body.clone(), None).await.unwrap();
         let failed = table.write(&key("a"), 3, body.clone(), None).await;
         assert!(
             matches!(&failed, Err(TableError::Unavailable(text)) if text.contains("Throughput"))
