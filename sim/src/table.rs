@@ -176,4 +176,23 @@ impl Table for SimTable {
         self.process.point(LATENCY_MS).await;
         found
     }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        self.meet().await?;
+        let found = self.items.memory.range(pk, from, to).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.meet().await?;
+        let found = self.items.memory.last(pk, limit).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
 }

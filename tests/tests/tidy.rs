@@ -32,6 +32,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("local", "*"),
     ("sim", "*"),
     ("scenario", "types policy"),
+    ("scale", "*"),
     ("cli", "*"),
     ("fuzz", "*"),
     ("tests", "*"),

@@ -229,6 +229,25 @@ impl Table for Dying<MemoryTable> {
             false => Err(TableError::Unavailable("dead".into())),
         }
     }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        match self.lives() {
+            true => self.inner.range(pk, from, to).await,
+            false => Err(TableError::Unavailable("dead".into())),
+        }
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        match self.lives() {
+            true => self.inner.last(pk, limit).await,
+            false => Err(TableError::Unavailable("dead".into())),
+        }
+    }
 }
 
 #[async_trait]

@@ -60,6 +60,19 @@ impl Table for Lossy {
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
         self.table.query(pk, prefix).await
     }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.range(pk, from, to).await
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.last(pk, limit).await
+    }
 }
 
 /// A file's records, in batches of [`BATCH`] and splits of one batch.

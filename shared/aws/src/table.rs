@@ -7,7 +7,7 @@ use crate::fault::Fault;
 use async_trait::async_trait;
 use aws_sdk_dynamodb::{
     error::{ProvideErrorMetadata, SdkError},
-    operation::put_item::PutItemError,
+    operation::{put_item::PutItemError, query::builders::QueryFluentBuilder},
     primitives::Blob,
     types::{AttributeValue, KeysAndAttributes, ReturnValuesOnConditionCheckFailure},
 };
@@ -104,6 +104,30 @@ impl DynamoTable {
         Err(TableError::Unavailable(text))
     }
 
+    /// A consistent query of one partition.
+    fn partition(&self, pk: &str) -> QueryFluentBuilder {
+        let request = self.client.query().table_name(&self.name).consistent_read(true);
+        request.expression_attribute_values(":pk", string(pk))
+    }
+
+    /// Reads pages until they end or `limit` items are found.
+    async fn collect(
+        &self,
+        request: QueryFluentBuilder,
+        limit: usize,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        let mut pages = request.into_paginator().items().send();
+        let mut found = Vec::new();
+        while found.len() < limit
+            && let Some(attributes) = pages.next().await
+        {
+            let attributes = attributes.map_err(|error| self.failed("Query", &error))?;
+            let (key, item) = self.stored(attributes)?;
+            found.push((key.sk, item));
+        }
+        Ok(found)
+    }
+
     fn refused(
         &self,
         error: SdkError<PutItemError, HttpResponse>,
@@ -184,27 +208,49 @@ impl Table for DynamoTable {
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        let request = self
-            .client
-            .query()
-            .table_name(&self.name)
-            .consistent_read(true)
-            .expression_attribute_values(":pk", AttributeValue::S(pk.to_owned()));
+        let request = self.partition(pk);
         let request = match prefix {
             "" => request.key_condition_expression("pk = :pk"),
             _ => request
                 .key_condition_expression("pk = :pk AND begins_with(sk, :sk)")
-                .expression_attribute_values(":sk", AttributeValue::S(prefix.to_owned())),
+                .expression_attribute_values(":sk", string(prefix)),
         };
-        let mut pages = request.into_paginator().items().send();
-        let mut found = Vec::new();
-        while let Some(attributes) = pages.next().await {
-            let attributes = attributes.map_err(|error| self.failed("Query", &error))?;
-            let (key, item) = self.stored(attributes)?;
-            found.push((key.sk, item));
-        }
-        Ok(found)
+        self.collect(request, usize::MAX).await
     }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        // DynamoDB rejects such bounds, and every empty string.
+        if from > to || to.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = self.partition(pk).expression_attribute_values(":to", string(to));
+        let request = match from {
+            "" => request.key_condition_expression("pk = :pk AND sk <= :to"),
+            _ => request
+                .key_condition_expression("pk = :pk AND sk BETWEEN :from AND :to")
+                .expression_attribute_values(":from", string(from)),
+        };
+        self.collect(request, usize::MAX).await
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        let request = self
+            .partition(pk)
+            .key_condition_expression("pk = :pk")
+            .scan_index_forward(false)
+            // Of a page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
+            .limit(i32::try_from(limit).unwrap_or(i32::MAX));
+        self.collect(request, limit).await
+    }
+}
+
+fn string(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
 }
 
 fn number(value: u64) -> AttributeValue {

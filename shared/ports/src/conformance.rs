@@ -35,6 +35,9 @@ pub async fn table(table: &dyn Table, prefix: &str) {
 
     races(table, prefix).await;
     ranges(table, prefix).await;
+    bounds(table, prefix).await;
+    ends(table, prefix).await;
+    pages(table, prefix).await;
 }
 
 async fn races(table: &dyn Table, prefix: &str) {
@@ -63,6 +66,90 @@ async fn ranges(table: &dyn Table, prefix: &str) {
     let bodies: Vec<_> = many.into_iter().map(|item| item.map(|item| item.body)).collect();
     let expected: Vec<_> = keys.iter().map(|key| Some(Bytes::from(key.sk.clone()))).collect();
     assert_eq!(bodies, expected, "items come in the order of their keys");
+}
+
+/// Writes items under `sks`, each with its sort key as its body.
+async fn fill(table: &dyn Table, pk: &str, sks: &[&str]) {
+    for sk in sks {
+        let key = ItemKey { pk: pk.to_owned(), sk: (*sk).to_owned() };
+        let body = Bytes::copy_from_slice(sk.as_bytes());
+        table.write(&key, 0, body, None).await.expect("a write succeeds");
+    }
+}
+
+fn sort_keys(found: Vec<(String, Item)>) -> Vec<String> {
+    found
+        .into_iter()
+        .map(|(sk, item)| {
+            assert_eq!((item.version, &item.body[..]), (1, sk.as_bytes()), "items come whole");
+            sk
+        })
+        .collect()
+}
+
+async fn bounds(table: &dyn Table, prefix: &str) {
+    let pk = format!("{prefix}#bounds");
+    let sks = ["A", "B#00000001", "B#00000002", "B#00000010", "B#é", "C"];
+    fill(table, &pk, &sks).await;
+    // Neighbours by name, which no query of the partition may touch.
+    fill(table, &format!("{pk}#"), &["B#00000002"]).await;
+    let range = async |from: &str, to: &str| {
+        sort_keys(table.range(&pk, from, to).await.expect("a range succeeds"))
+    };
+    assert_eq!(range("B#00000001", "B#00000010").await, sks[1..4], "both ends are part of a range");
+    assert_eq!(range("B#00000003", "B#00000009").await, [""; 0], "a range may be empty");
+    assert_eq!(range("B#0", "B#1").await, sks[1..4], "ends need not exist");
+    assert_eq!(range("B#00000002", "B#00000002").await, sks[2..3], "one key is a range");
+    assert_eq!(range("B#z", "C").await, sks[4..], "keys are compared as bytes");
+    assert_eq!(range("C", "A").await, [""; 0], "a range that ends before it begins is empty");
+    assert_eq!(range("", "~").await, sks, "everything lies after the empty key");
+    assert_eq!(range("", "").await, [""; 0], "no item has the empty key");
+    let none = table.range(&format!("{prefix}#absent"), "", "~").await.expect("a range succeeds");
+    assert_eq!(none, [], "an absent partition is empty");
+}
+
+async fn ends(table: &dyn Table, prefix: &str) {
+    let pk = format!("{prefix}#ends");
+    let last = async |limit: usize| {
+        sort_keys(table.last(&pk, limit).await.expect("the last items are read"))
+    };
+    assert_eq!(last(4).await, [""; 0], "an absent partition has no last item");
+    let mut expected = Vec::new();
+    for i in 0..20 {
+        let sk = format!("B#{i:08}");
+        fill(table, &pk, &[&sk]).await;
+        expected.insert(0, sk);
+        assert_eq!(last(1).await, expected[..1], "a write that was answered is the last item");
+    }
+    // Neighbours by name, before and behind.
+    fill(table, &format!("{pk}#"), &["Z"]).await;
+    fill(table, &format!("{prefix}#end"), &["Z"]).await;
+    assert_eq!(last(4).await, expected[..4], "the highest keys come first");
+    assert_eq!(last(20).await, expected, "a limit may be what there is");
+    assert_eq!(last(1_000).await, expected, "fewer than the limit are all");
+    assert_eq!(last(0).await, [""; 0], "none are none");
+}
+
+/// Partitions larger than a page of 1 MB.
+async fn pages(table: &dyn Table, prefix: &str) {
+    let pk = format!("{prefix}#pages");
+    let expected: Vec<_> = (0..6).map(|i| format!("B#{i}")).collect();
+    for (fill, sk) in (0_u8..).zip(&expected) {
+        let key = ItemKey { pk: pk.clone(), sk: sk.clone() };
+        let body = Bytes::from(vec![fill; 300 << 10]);
+        table.write(&key, 0, body, None).await.expect("a write succeeds");
+    }
+    let keys = |found: Vec<(String, Item)>| -> Vec<String> {
+        assert!(found.iter().all(|(_, item)| item.body.len() == 300 << 10), "items come whole");
+        found.into_iter().map(|(sk, _)| sk).collect()
+    };
+    let all = table.query(&pk, "B#").await.expect("a query succeeds");
+    assert_eq!(keys(all), expected, "a query goes beyond a page");
+    let range = table.range(&pk, "B#0", "B#4").await.expect("a range succeeds");
+    assert_eq!(keys(range), expected[..5], "a range goes beyond a page");
+    let last = table.last(&pk, 5).await.expect("the last items are read");
+    let reversed: Vec<_> = expected.into_iter().rev().take(5).collect();
+    assert_eq!(keys(last), reversed, "the last items go beyond a page");
 }
 
 /// Rules of [`Objects`].

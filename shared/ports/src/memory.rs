@@ -73,6 +73,30 @@ impl Table for MemoryTable {
         let matching = items.iter().filter(|(key, _)| key.pk == pk && key.sk.starts_with(prefix));
         Ok(matching.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
     }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        if from > to {
+            return Ok(Vec::new());
+        }
+        let key = |sk: &str| ItemKey { pk: pk.to_owned(), sk: sk.to_owned() };
+        let items = self.items.lock();
+        let found = items.range(key(from)..=key(to));
+        Ok(found.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        let first = ItemKey { pk: pk.to_owned(), sk: String::new() };
+        // No key lies between a partition and the same name with a zero byte.
+        let end = ItemKey { pk: format!("{pk}\0"), sk: String::new() };
+        let items = self.items.lock();
+        let found = items.range(first..end).rev().take(limit);
+        Ok(found.map(|(key, (item, _))| (key.sk.clone(), item.clone())).collect())
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -146,8 +170,9 @@ impl Objects for MemoryObjects {
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         let objects = self.objects.lock();
-        let matching =
-            objects.iter().filter(|((b, key), _)| b == bucket && key.starts_with(prefix));
+        let matching = objects
+            .range((bucket.to_owned(), prefix.to_owned())..)
+            .take_while(|((b, key), _)| b == bucket && key.starts_with(prefix));
         let info = |((_, key), object): (&(String, String), &StoredObject)| ObjectInfo {
             key: key.clone(),
             size: object.body.len() as u64,

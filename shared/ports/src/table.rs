@@ -38,14 +38,19 @@ pub enum TableError {
     Rejected(String),
 }
 
-/// A table. Every call has a deadline and its own retries.
+/// A table. Every call has a deadline and its own retries, and every read is strongly consistent.
+///
+/// Costs are in DynamoDB's units. A stored item has its keys, the names of its attributes and its
+/// body: some 50 bytes more than the body and the keys.
 #[async_trait]
 pub trait Table: Send + Sync {
-    /// The items under `keys`, in their order; strongly consistent.
+    /// The items under `keys`, in their order. Costs one read unit for each 4 KB of each item, and
+    /// one for each that is absent.
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError>;
 
     /// Replaces the item under `key` if its version is `expected` (0: if there is none); its
     /// version becomes `expected + 1`. `expires_at_s` (Unix time) lets the store tidy it up later.
+    /// Costs one write unit for each KB of the larger of the two items, a conflict too.
     async fn write(
         &self,
         key: &ItemKey,
@@ -54,6 +59,21 @@ pub trait Table: Send + Sync {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError>;
 
-    /// The items of a partition whose sort key starts with `prefix`, in sort-key order.
+    /// The items of a partition whose sort key starts with `prefix`, in sort-key order. Costs one
+    /// read unit for each 4 KB of all of them together, at least one for each page of 1 MB.
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError>;
+
+    /// The items of a partition whose sort key lies in `from..=to` (compared as bytes), in sort-key
+    /// order; none if `from` is above `to`. Costs as [`query`](Self::query): 14 small bundles of a
+    /// run cost one unit, where [`read`](Self::read) takes 14.
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError>;
+
+    /// The `limit` items of a partition with the highest sort keys, highest first; all of them if
+    /// there are fewer. Costs one read unit for each 4 KB of what it returns, at least one.
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError>;
 }

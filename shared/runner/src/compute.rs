@@ -2,8 +2,9 @@
 
 use crate::RunError;
 use futures::future::Either;
+use gristmill_ports::Clock;
 use gristmill_types::worker_threads;
-use std::future::Future;
+use std::{future::Future, time::Duration};
 use tokio::task::JoinHandle;
 
 /// How a host runs work that keeps a processor busy for long.
@@ -13,6 +14,9 @@ pub enum Compute {
     Threads(usize),
     /// Where it is asked for: in simulations, where the order of everything must be known.
     Inline,
+    /// The same, and a split then takes this long on the runner's clock, give or take a fifth: in
+    /// simulations of what coordination costs.
+    Modelled(Duration),
 }
 
 impl Default for Compute {
@@ -31,7 +35,7 @@ impl Compute {
     pub(crate) fn at_once(self) -> usize {
         match self {
             Self::Threads(threads) => threads.max(1),
-            Self::Inline => 1,
+            Self::Inline | Self::Modelled(_) => 1,
         }
     }
 
@@ -53,8 +57,16 @@ impl Compute {
     {
         match self {
             Self::Threads(_) => Either::Left(join(tokio::task::spawn_blocking(work))),
-            Self::Inline => Either::Right(async move { work() }),
+            Self::Inline | Self::Modelled(_) => Either::Right(async move { work() }),
         }
+    }
+
+    /// Time that a split takes beyond what its work took.
+    pub(crate) fn modelled(self, clock: &dyn Clock) -> Option<Duration> {
+        let Self::Modelled(mean) = self else { return None };
+        let [low, high, ..] = clock.nonce().0;
+        let random = f64::from(u16::from_le_bytes([low, high]));
+        Some(mean.mul_f64(0.8 + 0.4 * random / f64::from(u16::MAX)))
     }
 }
 

@@ -244,7 +244,14 @@ impl LeaseRun<'_> {
         let cancelled = move || {
             stop.load(Ordering::Relaxed) || clock.now_ms() + STOP_MARGIN_MS / 2 > deadline_ms
         };
-        self.context.compute(self.runner, split, source, Arc::new(cancelled))
+        let computing = self.context.compute(self.runner, split, source, Arc::new(cancelled));
+        let (compute, clock) = (self.runner.compute, Arc::clone(&self.runner.clock));
+        async move {
+            let (split, took) = computing.await?;
+            let Some(more) = compute.modelled(&*clock) else { return Ok((split, took)) };
+            clock.sleep(more).await;
+            Ok((split, took + more))
+        }
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {

@@ -1,0 +1,28 @@
+//! What coordination costs as workers grow: the production coordinator, worker loop, scaler and fetcher
+//! in virtual time over a table that counts units and has a partition's limits. One seed gives one run.
+
+mod args;
+mod figures;
+mod modes;
+mod partition;
+mod platform;
+mod report;
+mod table;
+mod training;
+mod world;
+
+use args::Args;
+use clap::Parser as _;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match modes::run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("simulate-scale: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

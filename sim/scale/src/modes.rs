@@ -1,0 +1,265 @@
+//! What is simulated for each row: training, a scaler, leaving workers, indexing, a restart.
+
+use crate::{
+    args::Args,
+    figures::Figures,
+    report::{self, Bar, Row},
+    training::{self, Failure},
+    world::{Setting, World},
+};
+use bytes::Bytes;
+use gristmill_ports::{ItemKey, Table as _};
+use gristmill_protocol::{ScaleState, keys};
+use gristmill_runner::JobContext;
+use std::{sync::Arc, time::Duration};
+
+/// Splits of a job: bundles of eight a worker, and of any job.
+const SPLITS_A_WORKER: u32 = 48;
+const LEAST_SPLITS: u32 = 2_048;
+/// With deaths or a scaler a job lasts longer, so that there is something to see.
+const LONGER: u32 = 2;
+/// Delivered before the trainer restarts, and left to do afterwards.
+const RESTARTS_AFTER: u32 = 50_000;
+/// A job that is this much slower than the ideal, and a while, is given up.
+const GIVE_UP_FACTOR: f64 = 3.0;
+const GIVE_UP: Duration = Duration::from_secs(20);
+/// What has been measured need not be fast, but has to end.
+const END: Duration = Duration::from_secs(900);
+const INDEX_PATIENCE: Duration = Duration::from_secs(600);
+
+/// Simulates what the arguments ask for and prints it; whether every bar holds.
+pub fn run(args: &Args) -> Result<bool, Failure> {
+    let mut rows = Vec::new();
+    for workers in args.workers() {
+        for row in rows_of(args, workers)? {
+            if !args.json {
+                report::print_row(&row, rows.is_empty(), args.calls);
+            }
+            rows.push(row);
+        }
+    }
+    if args.json {
+        println!("{}", report::as_json(args, &rows));
+    } else {
+        report::print_bars(&rows);
+    }
+    Ok(rows.iter().all(Row::holds))
+}
+
+fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
+    let longer = if args.die_s.is_some() || args.real { LONGER } else { 1 };
+    let splits = (workers.saturating_mul(SPLITS_A_WORKER)).max(LEAST_SPLITS).saturating_mul(longer);
+    let mut setting = Setting {
+        workers,
+        split: args.split_s,
+        splits: args.splits.unwrap_or(splits),
+        files: 4,
+        limits: args.limits,
+        die: args.die_s,
+        real: args.real,
+        kill_scaler_at: None,
+        seed: args.seed,
+    };
+    if let Some(outstanding) = args.outstanding {
+        return Ok(vec![leaves(setting, outstanding, args.leaves_ms)?]);
+    }
+    if args.index {
+        (setting.files, setting.splits) = (args.files, args.files);
+        return Ok(vec![index(setting)?]);
+    }
+    if args.restart {
+        let after = args.splits.unwrap_or(RESTARTS_AFTER);
+        setting.splits = after + after / 5;
+        return Ok(vec![restart(setting, after)?]);
+    }
+    if args.real {
+        let killed = Setting { kill_scaler_at: Some(workers / 2), ..setting.clone() };
+        return Ok(vec![trained(setting)?, trained(killed)?]);
+    }
+    Ok(vec![trained(setting)?])
+}
+
+/// Builds a world and runs `work` in it.
+fn in_world<T>(
+    setting: Setting,
+    work: impl AsyncFnOnce(&Arc<World>) -> Result<T, Failure>,
+) -> Result<(T, Figures, Arc<World>), Failure> {
+    let world = World::new(setting, "scale".parse()?, "job".parse()?);
+    let runtime = world.time.runtime()?;
+    let outcome = runtime.block_on(async {
+        training::register(&world).await?;
+        work(&world).await
+    });
+    let outcome = outcome?;
+    // What still waits goes with the runtime.
+    drop(runtime);
+    let mut figures = world.meter.take();
+    figures.ended = figures.ended.or(Some(world.now()));
+    Ok((outcome, figures, world))
+}
+
+async fn start_workers(world: &Arc<World>) -> Result<(), Failure> {
+    let context = JobContext::load(&training::runner(world), &world.job).await?;
+    let _ = world.context.set(context.clone());
+    if !world.setting.real {
+        for number in 0..world.setting.workers {
+            tokio::spawn(training::worker(Arc::clone(world), number, context.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Ends when what is measured can no longer become good, or the job does not end.
+async fn give_up(world: &World) {
+    let Setting { splits, workers, split, .. } = &world.setting;
+    let ideal = split.mul_f64(f64::from(*splits) / f64::from(*workers));
+    // One that does not get going is measured where it stands.
+    world.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
+    {
+        let mut figures = world.meter.figures();
+        if figures.began.is_none() {
+            training::begin(&mut figures, world);
+        }
+    }
+    world.time.sleep(ideal.mul_f64(GIVE_UP_FACTOR - 0.5) + GIVE_UP * 3 / 4).await;
+    if world.meter.figures().is_measuring() {
+        world.meter.figures().ended = Some(world.now());
+        return;
+    }
+    world.time.sleep(END).await;
+}
+
+/// A whole job, as fast as its workers are.
+fn trained(setting: Setting) -> Result<Row, Failure> {
+    let (delivered, figures, world) = in_world(setting, async |world| {
+        start_workers(world).await?;
+        let training = training::train(world, u64::MAX, true);
+        tokio::select! {
+            biased;
+            delivered = training => delivered.map(Some).or_else(|error| {
+                world.meter.trouble(&format!("trainer: {error}"));
+                Ok(None)
+            }),
+            () = give_up(world) => Ok(None),
+        }
+    })?;
+    Ok(report::training_row(&world, &figures, delivered))
+}
+
+/// Workers that leave nearly at once.
+fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Failure> {
+    let setting = Setting { workers: outstanding, ..setting };
+    let (told, figures, world) = in_world(setting, async |world| {
+        let key = scale_key(world);
+        let books = ScaleState {
+            target: outstanding,
+            next_worker: outstanding,
+            outstanding: (0..outstanding).map(|i| (i, world.clock().now_ms())).collect(),
+            ..ScaleState::default()
+        };
+        let table = crate::table::MeteredTable::new(world);
+        let body = Bytes::from(serde_json::to_vec(&books)?);
+        let version = world.store().version(&key);
+        table.write(&key, version, body, None).await?;
+        training::begin(&mut world.meter.figures(), world);
+        let runner = training::runner(world);
+        let mut leaving = tokio::task::JoinSet::new();
+        for worker in 0..outstanding {
+            let (world, runner) = (Arc::clone(world), runner.clone());
+            leaving.spawn(async move {
+                let ms = (within_ms as f64 * world.uniform()) as u64;
+                world.time.sleep(Duration::from_millis(ms)).await;
+                training::leave(&world, &runner, worker).await
+            });
+        }
+        let mut told = 0;
+        while let Some(left) = leaving.join_next().await {
+            told += u32::from(left?);
+        }
+        world.meter.figures().ended = Some(world.now());
+        Ok(told)
+    })?;
+    let key = scale_key(&world);
+    let (body, most) = world.store().body(&key).unwrap_or_default();
+    let left = serde_json::from_slice::<ScaleState>(&body)?.outstanding.len();
+    let mut row = report::plain_row(&world, &figures);
+    row.facts.push(("leaves not told", f64::from(outstanding - told)));
+    row.facts.push(("workers that stay outstanding", left as f64));
+    row.facts.push(("bytes of SCALE at most", most as f64));
+    row.bars.push(Bar::at_most("leaves not told", f64::from(outstanding - told), 0.0));
+    row.bars.push(Bar::at_most("bytes of SCALE", most as f64, 2_048.0));
+    Ok(row)
+}
+
+fn scale_key(world: &World) -> ItemKey {
+    ItemKey { pk: keys::job_partition(&world.ns, &world.job), sk: keys::SCALE.into() }
+}
+
+/// A dataset's files, until the job has a plan.
+fn index(setting: Setting) -> Result<Row, Failure> {
+    let files = f64::from(setting.files);
+    let (indexed, figures, world) = in_world(setting, async |world| {
+        training::begin(&mut world.meter.figures(), world);
+        start_workers(world).await?;
+        let planned = async {
+            // The trainer's polls are part of what indexing costs.
+            let fetcher = gristmill_fetcher::Fetcher::start(
+                training::ports(world),
+                training::fetcher_config(world),
+            );
+            let fetcher = fetcher.await?;
+            while fetcher.view().is_none_or(|view| view.plan.is_none()) {
+                world.time.sleep(Duration::from_millis(50)).await;
+            }
+            Ok::<_, Failure>(())
+        };
+        let indexed = tokio::select! {
+            biased;
+            planned = planned => planned.map(|()| true)?,
+            () = world.time.sleep(INDEX_PATIENCE) => false,
+        };
+        world.meter.figures().ended = Some(world.now());
+        Ok(indexed)
+    })?;
+    let mut row = report::plain_row(&world, &figures);
+    let units = figures.used().read_units as f64 / files;
+    row.facts.push(("read units a file", units));
+    row.facts.push(("indexed", f64::from(u8::from(indexed))));
+    row.bars.push(Bar::at_most("read units a file", units, 15.0));
+    row.bars.push(Bar::at_least("indexed", f64::from(u8::from(indexed)), 1.0));
+    Ok(row)
+}
+
+/// A trainer that never made a checkpoint starts again after `after` batches.
+fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
+    let splits = setting.splits;
+    let (delivered, figures, world) = in_world(setting, async |world| {
+        start_workers(world).await?;
+        let first = training::train(world, u64::from(after), false);
+        tokio::select! {
+            biased;
+            first = first => { first?; }
+            () = give_up(world) => return Ok(0),
+        }
+        let second = training::train(world, u64::MAX, true);
+        tokio::select! {
+            biased;
+            second = second => second.or_else(|error| {
+                world.meter.trouble(&format!("trainer: {error}"));
+                Ok(0)
+            }),
+            () = world.time.sleep(END) => Ok(0),
+        }
+    })?;
+    let mut row = report::plain_row(&world, &figures);
+    let largest = figures.largest.values().copied().max().unwrap_or(0) as f64;
+    row.facts.push(("bytes of the largest answer", largest));
+    row.facts.push(("delivered after the restart", delivered as f64));
+    row.bars.push(Bar::at_most("bytes of the largest answer", largest, f64::from(1 << 20)));
+    row.bars.push(Bar::at_least(
+        "delivered after the restart",
+        delivered as f64,
+        f64::from(splits),
+    ));
+    Ok(row)
+}

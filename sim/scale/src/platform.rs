@@ -1,0 +1,264 @@
+//! The deployed functions: the coordinator behind its URL, the scaler, and the workers it invokes.
+
+use crate::{
+    figures::Figures,
+    table::{MeteredTable, Used},
+    training,
+    world::{BUCKET, World},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_coordinator::{Coordinator as Function, Settings};
+use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
+use gristmill_protocol::{Call, IdleReason, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_scaler::Scaler;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// A call's way to the coordinator's URL and back.
+const CALL: Duration = Duration::from_millis(30);
+/// How long a caller waits for an answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// When the platform ends an invocation.
+const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
+const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest answer a function may give.
+const MAX_ANSWER_BYTES: u64 = 6 << 20;
+/// One asynchronous invocation, as its sender feels it, and until a new environment begins.
+const INVOKE: Duration = Duration::from_millis(20);
+const COLD_START: Duration = Duration::from_millis(300);
+/// Objects as functions see them.
+const GET: Duration = Duration::from_millis(20);
+const PUT: Duration = Duration::from_millis(60);
+const SCALER: &str = "scaler";
+
+/// A coordinator that is warm, and its table.
+pub struct Environment {
+    function: Function,
+    table: Arc<MeteredTable>,
+}
+
+impl Environment {
+    fn new(world: &Arc<World>) -> Self {
+        let table = MeteredTable::new(world);
+        let function = Function::new(
+            Arc::clone(&table) as Arc<dyn Table>,
+            world.objects(GET, PUT),
+            Arc::new(Platform::new(world)),
+            world.clock(),
+            Settings::new(world.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
+        );
+        Self { function, table }
+    }
+}
+
+/// The coordinator's URL.
+pub struct Link(pub Arc<World>);
+
+struct Answered {
+    reply: Reply,
+    used: Used,
+    busy: Duration,
+}
+
+impl Link {
+    /// Runs the call in an environment of its own until it ends or the platform ends it.
+    fn deliver(&self, request: Request, answer: oneshot::Sender<Answered>) {
+        let world = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let began = world.now();
+            // Not held while the call runs.
+            let idle = world.idle_environments().pop();
+            let environment = idle.unwrap_or_else(|| Environment::new(&world));
+            let reply = tokio::select! {
+                biased;
+                reply = environment.function.answer(&request) => reply,
+                () = world.time.sleep(COORDINATOR_TIMEOUT) => {
+                    let name = request.call.name();
+                    world.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
+                    return;
+                }
+            };
+            let (used, busy) = (environment.table.take_used(), world.now() - began);
+            world.idle_environments().push(environment);
+            // Its caller may have given up.
+            let _ = answer.send(Answered { reply, used, busy });
+        });
+    }
+}
+
+#[async_trait]
+impl Coordinator for Link {
+    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        let world = &self.0;
+        let began = world.now();
+        let request = Request { v: VERSION, ns: world.ns.clone(), call: call.clone() };
+        world.pause(CALL / 2).await;
+        let (sender, answer) = oneshot::channel();
+        self.deliver(request, sender);
+        // One that was ended never answers.
+        let answer = async {
+            match answer.await {
+                Ok(answered) => answered,
+                Err(_) => std::future::pending().await,
+            }
+        };
+        let answered = tokio::select! {
+            biased;
+            answered = answer => answered,
+            () = world.time.sleep(CALL_TIMEOUT) => {
+                let mut figures = world.meter.figures();
+                if figures.is_measuring() {
+                    figures.call(call.name()).unanswered += 1;
+                }
+                drop(figures);
+                world.meter.trouble(&format!("{}: no answer within 10 s", call.name()));
+                return Err(CallError::Unavailable("no answer within 10 s".to_owned()));
+            }
+        };
+        world.pause(CALL / 2).await;
+        let bytes = serde_json::to_vec(&answered.reply).map_or(0, |json| json.len() as u64);
+        note(&mut world.meter.figures(), world, call, &answered, bytes, world.now() - began);
+        match answered.reply {
+            Reply::Refused(refusal) => {
+                world.meter.trouble(&format!("{}: {refusal}", call.name()));
+                Err(CallError::Refused(refusal))
+            }
+            _ if bytes > MAX_ANSWER_BYTES => {
+                world.meter.trouble(&format!("{}: an answer above 6 MiB", call.name()));
+                Err(CallError::Unavailable(format!("an answer of {bytes} bytes")))
+            }
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// Adds one call to what is measured.
+fn note(
+    figures: &mut Figures,
+    world: &World,
+    call: &Call,
+    answered: &Answered,
+    bytes: u64,
+    took: Duration,
+) {
+    let name = match &answered.reply {
+        Reply::Idle(idle) => match idle.reason {
+            IdleReason::WindowFull => "claim, window full",
+            IdleReason::AllClaimed => "claim, all claimed",
+            IdleReason::Surplus => "claim, surplus",
+            IdleReason::JobEnded => "claim, job ended",
+        },
+        Reply::Refused(_) => "refused",
+        _ => call.name(),
+    };
+    let largest = figures.largest.entry(name).or_default();
+    *largest = bytes.max(*largest);
+    if figures.is_measuring() {
+        let kind = figures.call(name);
+        kind.calls += 1;
+        kind.used.add(&answered.used);
+        kind.latencies_us.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
+        figures.busy += answered.busy;
+    }
+    if let (Call::Flush(flush), Reply::Applied) = (call, &answered.reply)
+        && flush.epoch != gristmill_types::Epoch::MAX
+    {
+        training::committed(figures, world, flush.commits.len() as u64);
+    }
+}
+
+/// The platform's asynchronous invocations.
+pub struct Platform {
+    world: Arc<World>,
+    /// Workers this process has invoked, and its own end.
+    invoked: Mutex<u32>,
+    killed: Option<tokio::sync::Notify>,
+}
+
+impl Platform {
+    fn new(world: &Arc<World>) -> Self {
+        Self { world: Arc::clone(world), invoked: Mutex::default(), killed: None }
+    }
+
+    /// Whether the scaler that invokes is killed instead.
+    fn is_killed(&self) -> bool {
+        let Some(killed) = &self.killed else { return false };
+        let mut invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);
+        *invoked += 1;
+        let mut figures = self.world.meter.figures();
+        let kill = figures.scaler_killed.is_none()
+            && self.world.setting.kill_scaler_at.is_some_and(|at| *invoked > at);
+        if kill {
+            figures.scaler_killed = Some(self.world.now());
+            killed.notify_one();
+        }
+        kill
+    }
+}
+
+#[async_trait]
+impl Invoker for Platform {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        let world = Arc::clone(&self.world);
+        world.pause(INVOKE).await;
+        if !world.setting.real {
+            return Ok(Invoked::Accepted);
+        }
+        if function == SCALER {
+            if let Ok(event) = serde_json::from_slice::<ScalerEvent>(&payload) {
+                tokio::spawn(scale(world, event));
+            }
+        } else if self.is_killed() {
+            std::future::pending::<()>().await;
+        } else if let Ok(event) = serde_json::from_slice::<WorkerEvent>(&payload) {
+            tokio::spawn(async move {
+                world.pause(COLD_START).await;
+                training::invoked_worker(world, event.worker).await;
+            });
+        }
+        Ok(Invoked::Accepted)
+    }
+}
+
+/// One event of the scaler function.
+async fn scale(world: Arc<World>, event: ScalerEvent) {
+    world.pause(CALL).await;
+    let began = world.now();
+    let table = MeteredTable::new(&world);
+    let killed = Some(tokio::sync::Notify::new());
+    let platform = Arc::new(Platform { killed, ..Platform::new(&world) });
+    let scaler = Scaler {
+        table: Arc::clone(&table) as Arc<dyn Table>,
+        invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
+        worker_function: "worker".to_owned(),
+        metrics: Metrics::default(),
+    };
+    let is_killed = async {
+        match &platform.killed {
+            Some(killed) => killed.notified().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        scaled = scaler.handle(&event) => if let Err(error) = scaled {
+            world.meter.trouble(&format!("scaler: {error}"));
+        },
+        () = is_killed => {}
+        () = world.time.sleep(SCALER_TIMEOUT) => {
+            world.meter.trouble("scaler: ended after 60 s");
+        }
+    }
+    let mut figures = world.meter.figures();
+    if figures.is_measuring() {
+        let kind = figures.call("scaler");
+        kind.calls += 1;
+        kind.used.add(&table.take_used());
+        kind.latencies_us
+            .push(u32::try_from((world.now() - began).as_micros()).unwrap_or(u32::MAX));
+    }
+}

@@ -1,0 +1,311 @@
+//! Rows and bars, for people and as JSON.
+
+use crate::{args::Args, figures::Figures, partition, world::World};
+use gristmill_policy::cost::Prices;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Records of a split, for dollars per million records.
+const RECORDS: f64 = 512.0;
+/// Memory of the coordinator, in GB.
+const COORDINATOR_GB: f64 = 0.5;
+/// From as many workers a trainer's polls, not claims, are what is short.
+const MANY: u32 = 5_000;
+/// Splits this long leave control time to spare.
+const LONG_SPLIT: Duration = Duration::from_millis(1_600);
+/// Workers die often if they live less than this.
+const OFTEN: Duration = Duration::from_secs(600);
+
+/// A figure and what it has to be.
+#[derive(Debug, Clone)]
+pub struct Bar {
+    pub name: &'static str,
+    pub value: f64,
+    pub bound: f64,
+    at_most: bool,
+}
+
+impl Bar {
+    pub fn at_most(name: &'static str, value: f64, bound: f64) -> Self {
+        Self { name, value, bound, at_most: true }
+    }
+
+    pub fn at_least(name: &'static str, value: f64, bound: f64) -> Self {
+        Self { name, value, bound, at_most: false }
+    }
+
+    /// A figure that could not be measured does not hold.
+    pub fn holds(&self) -> bool {
+        match self.at_most {
+            true => self.value <= self.bound,
+            false => self.value >= self.bound,
+        }
+    }
+
+    fn relation(&self) -> &'static str {
+        if self.at_most { "at most" } else { "at least" }
+    }
+}
+
+/// One run.
+#[derive(Debug)]
+pub struct Row {
+    pub workers: u32,
+    /// Name and value, in the order of columns.
+    pub facts: Vec<(&'static str, f64)>,
+    pub bars: Vec<Bar>,
+    calls: Vec<CallRow>,
+    troubles: Vec<(String, u64)>,
+}
+
+/// Calls of one kind.
+#[derive(Debug)]
+struct CallRow {
+    name: &'static str,
+    calls: u64,
+    reads: f64,
+    writes: f64,
+    trips: f64,
+    p50_ms: f64,
+    p99_ms: f64,
+    unanswered: u64,
+    largest: u64,
+}
+
+impl Row {
+    pub fn holds(&self) -> bool {
+        self.bars.iter().all(Bar::holds)
+    }
+}
+
+/// A row without facts of its own.
+pub fn plain_row(world: &World, figures: &Figures) -> Row {
+    let calls = figures.calls.iter().map(|(name, call)| CallRow {
+        name,
+        calls: call.calls,
+        reads: call.per_call(call.used.read_units),
+        writes: call.per_call(call.used.write_units),
+        trips: call.per_call(call.used.round_trips),
+        p50_ms: call.latency_ms(0.5),
+        p99_ms: call.latency_ms(0.99),
+        unanswered: call.unanswered,
+        largest: figures.largest.get(name).copied().unwrap_or(0),
+    });
+    Row {
+        workers: world.setting.workers,
+        facts: vec![("seconds measured", figures.seconds())],
+        bars: Vec::new(),
+        calls: calls.collect(),
+        troubles: figures.troubles.iter().map(|(text, n)| (text.clone(), *n)).collect(),
+    }
+}
+
+/// Dollars of control for a million records while measuring: the table, the coordinators' time, and calls.
+fn dollars(figures: &Figures) -> f64 {
+    let prices = Prices::default();
+    let used = figures.used();
+    let calls: u64 = figures.calls.values().map(|call| call.calls).sum();
+    let table = used.read_units as f64 * prices.table.usd_per_million_reads
+        + used.write_units as f64 * prices.table.usd_per_million_writes;
+    let requests = calls as f64 * prices.function.usd_per_million_requests;
+    let busy =
+        figures.busy.as_secs_f64() * COORDINATOR_GB * prices.function.arm64_usd_per_gb_second;
+    let records = figures.measured as f64 * RECORDS;
+    ((table + requests) / 1e6 + busy) / records * 1e6
+}
+
+/// A job that was trained on: `delivered` batches of one split each if it came to its end.
+pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) -> Row {
+    let setting = &world.setting;
+    let mut row = plain_row(world, figures);
+    let none = Default::default();
+    let claims = figures.calls.get("claim").unwrap_or(&none);
+    let of = |value: u64| match claims.calls {
+        0 => f64::NAN,
+        _ => claims.per_call(value),
+    };
+    let seconds = figures.seconds();
+    let ideal = f64::from(setting.workers) / setting.split.as_secs_f64();
+    let percent = 100.0 * figures.measured as f64 / seconds / ideal;
+    let (reads, writes) = (of(claims.used.read_units), of(claims.used.write_units));
+    let p99_ms = if claims.calls == 0 { f64::NAN } else { claims.latency_ms(0.99) };
+    let (most_reads, most_writes) = world.store().most_asked();
+    let usd = dollars(figures);
+    let lost = delivered.map_or(f64::NAN, |delivered| f64::from(setting.splits) - delivered as f64);
+    row.facts.extend([
+        ("read units a claim", reads),
+        ("round trips a claim", of(claims.used.round_trips)),
+        ("write units a claim", writes),
+        ("claim p50 ms", claims.latency_ms(0.5)),
+        ("claim p99 ms", p99_ms),
+        ("% of the ideal", percent),
+        ("coordinators busy", figures.busy.as_secs_f64() / seconds),
+        ("requests rejected", figures.used().rejected as f64),
+        ("most reads of a partition in 1 s", most_reads as f64),
+        ("most writes of a partition in 1 s", most_writes as f64),
+        ("$ of control per million records", usd),
+        ("splits not delivered", lost),
+        ("deaths", figures.deaths as f64),
+    ]);
+    row.bars.push(Bar::at_most("splits not delivered", lost, 0.0));
+    match setting.die {
+        _ if setting.real => real_facts(&mut row, figures),
+        Some(mean) => {
+            let least = if mean >= OFTEN { 90.0 } else { 85.0 };
+            row.bars.push(Bar::at_least("% of the ideal", percent, least));
+        }
+        None => {
+            let is_many = setting.workers >= MANY;
+            let write_bound = if setting.workers == 1_000 { 1.25 } else { 1.9 };
+            let least = match is_many {
+                true if setting.split >= LONG_SPLIT => 95.0,
+                true => 88.0,
+                false => 92.0,
+            };
+            row.bars.extend([
+                Bar::at_most("read units a claim", reads, 6.0),
+                Bar::at_most("write units a claim", writes, write_bound),
+                Bar::at_most("claim p99 ms", p99_ms, if is_many { 100.0 } else { 65.0 }),
+                Bar::at_least("% of the ideal", percent, least),
+                Bar::at_most(
+                    "most reads of a partition in 1 s",
+                    most_reads as f64,
+                    partition::READS as f64,
+                ),
+                Bar::at_most(
+                    "most writes of a partition in 1 s",
+                    most_writes as f64,
+                    partition::WRITES as f64,
+                ),
+            ]);
+            if setting.workers >= 100 {
+                row.bars.push(Bar::at_most("$ of control per million records", usd, 0.0016));
+            }
+        }
+    }
+    row
+}
+
+/// How soon all workers that the scaler is to invoke have begun.
+fn real_facts(row: &mut Row, figures: &Figures) {
+    let started = figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64());
+    row.facts.push(("workers started", f64::from(figures.started)));
+    row.facts.push(("all started after s", started));
+    let killed = figures.scaler_killed.map_or(f64::NAN, |at| at.as_secs_f64());
+    row.facts.push(("scaler killed after s", killed));
+    row.bars.push(match killed.is_nan() {
+        true => Bar::at_most("all started after s", started, 15.0),
+        false => Bar::at_most("from the scaler's death to all started, s", started - killed, 60.0),
+    });
+}
+
+fn number(value: f64) -> String {
+    match value {
+        value if value.is_nan() => "-".to_owned(),
+        value if value == value.trunc() && value.abs() < 1e12 => format!("{value:.0}"),
+        value if value.abs() >= 100.0 => format!("{value:.0}"),
+        value if value.abs() >= 1.0 => format!("{value:.2}"),
+        value => format!("{value:.5}"),
+    }
+}
+
+/// Prints one row; its columns' names first if it is the first.
+pub fn print_row(row: &Row, is_first: bool, calls: bool) {
+    if is_first {
+        println!("{}", wrapped_names(row));
+    }
+    let cells = row.facts.iter().map(|(_, value)| format!("{:>10}", number(*value)));
+    println!("{:>8}{}", row.workers, cells.collect::<String>());
+    if calls {
+        let names =
+            ["calls", "reads", "writes", "trips", "p50 ms", "p99 ms", "no answer", "largest B"];
+        println!("  {:<22}{}", "", names.map(|name| format!("{name:>11}")).concat());
+        for call in &row.calls {
+            let CallRow { name, calls, reads, writes, trips, p50_ms, p99_ms, .. } = call;
+            println!(
+                "  {name:<22}{calls:>11}{reads:>11.2}{writes:>11.3}{trips:>11.2}{p50_ms:>11.1}{p99_ms:>11.1}{:>11}{:>11}",
+                call.unanswered, call.largest
+            );
+        }
+    }
+    for (text, count) in row.troubles.iter().take(8) {
+        println!("  {count} times: {text}");
+    }
+}
+
+/// Names of columns, each over its column, on as many lines as the longest needs.
+fn wrapped_names(row: &Row) -> String {
+    let wrap = |name: &str| {
+        let mut lines: Vec<String> = Vec::new();
+        for word in name.split(' ') {
+            match lines.last_mut() {
+                Some(line) if line.len() + 1 + word.len() < 10 => {
+                    line.push(' ');
+                    line.push_str(word);
+                }
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        lines
+    };
+    let names: Vec<_> = row.facts.iter().map(|(name, _)| wrap(name)).collect();
+    let height = names.iter().map(Vec::len).max().unwrap_or(0);
+    let line = |i: usize| {
+        let first = if i + 1 == height { "workers" } else { "" };
+        // The last line of each name lies next to its figures.
+        let cell = |name: &Vec<String>| {
+            let at = (i + name.len()).checked_sub(height).and_then(|at| name.get(at));
+            format!("{:>10}", at.map_or("", String::as_str))
+        };
+        format!("{first:>8}{}", names.iter().map(cell).collect::<String>())
+    };
+    (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Prints which bars are missed.
+pub fn print_bars(rows: &[Row]) {
+    let bars: Vec<_> =
+        rows.iter().flat_map(|row| row.bars.iter().map(|bar| (row.workers, bar))).collect();
+    for (workers, bar) in bars.iter().filter(|(_, bar)| !bar.holds()) {
+        let (value, bound) = (number(bar.value), number(bar.bound));
+        println!(
+            "missed: {workers} workers: {} is {value}, wanted {} {bound}",
+            bar.name,
+            bar.relation()
+        );
+    }
+    let held = bars.iter().filter(|(_, bar)| bar.holds()).count();
+    println!("{held} of {} bars hold", bars.len());
+}
+
+/// Everything as one object; what could not be measured is null.
+pub fn as_json(args: &Args, rows: &[Row]) -> Value {
+    let row = |row: &Row| {
+        let facts: serde_json::Map<_, _> =
+            row.facts.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let bars = row.bars.iter().map(|bar| {
+            json!({
+                "name": bar.name, "value": bar.value, "bound": bar.bound,
+                "relation": bar.relation(), "holds": bar.holds(),
+            })
+        });
+        let calls = row.calls.iter().map(|call| {
+            json!({
+                "name": call.name, "calls": call.calls, "read_units": call.reads,
+                "write_units": call.writes, "round_trips": call.trips, "p50_ms": call.p50_ms,
+                "p99_ms": call.p99_ms, "unanswered": call.unanswered, "largest_bytes": call.largest,
+            })
+        });
+        json!({
+            "workers": row.workers, "facts": facts, "bars": bars.collect::<Vec<_>>(),
+            "calls": calls.collect::<Vec<_>>(), "troubles": row.troubles,
+        })
+    };
+    json!({
+        "limits": args.limits,
+        "split_s": args.split_s.as_secs_f64(),
+        "seed": args.seed,
+        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+        "holds": rows.iter().all(Row::holds),
+    })
+}

@@ -1,0 +1,330 @@
+//! The table: units, latencies and rejections as DynamoDB's, requests and retries as the adapter's.
+
+use crate::{partition::Throughput, world::World};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// A get, a put, a page of a query.
+const REQUEST: Duration = Duration::from_millis(5);
+const BATCH: Duration = Duration::from_millis(8);
+/// A page of 1 MB takes this much longer than a small one.
+const PAGE: Duration = Duration::from_millis(25);
+const PAGE_BYTES: u64 = 1 << 20;
+/// As the adapter: keys of a batch, batches at a time, rounds for what a batch leaves out, its back-off.
+const BATCH_KEYS: usize = 100;
+const BATCHES_AT_ONCE: usize = 4;
+const BATCH_ROUNDS: u32 = 8;
+const BATCH_BACKOFF: Duration = Duration::from_millis(25);
+/// As the SDK is set: tries of a rejected request, its first back-off.
+const TRIES: u32 = 4;
+const BACKOFF: Duration = Duration::from_millis(40);
+const MAX_BODY_BYTES: usize = 390 << 10;
+
+struct StoredItem {
+    item: Item,
+    /// Names and values of all attributes.
+    size: u64,
+}
+
+#[derive(Default)]
+struct Partition {
+    items: BTreeMap<String, StoredItem>,
+    throughput: Throughput,
+}
+
+/// What is stored, for all processes.
+#[derive(Default)]
+pub struct Store(HashMap<String, Partition>);
+
+impl Store {
+    fn partition(&mut self, pk: &str) -> &mut Partition {
+        if !self.0.contains_key(pk) {
+            self.0.insert(pk.to_owned(), Partition::default());
+        }
+        self.0.entry(pk.to_owned()).or_default()
+    }
+
+    /// The body and the size of an item.
+    pub fn body(&self, key: &ItemKey) -> Option<(Bytes, u64)> {
+        let stored = self.0.get(&key.pk)?.items.get(&key.sk)?;
+        Some((stored.item.body.clone(), stored.size))
+    }
+
+    /// The version of an item, 0 if there is none.
+    pub fn version(&self, key: &ItemKey) -> u64 {
+        let stored = self.0.get(&key.pk).and_then(|partition| partition.items.get(&key.sk));
+        stored.map_or(0, |stored| stored.item.version)
+    }
+
+    /// Most read and write units that any partition was asked for in one second.
+    pub fn most_asked(&self) -> (u64, u64) {
+        let asked = self.0.values().map(|partition| partition.throughput.most_asked());
+        asked.fold((0, 0), |most, asked| (most.0.max(asked.0), most.1.max(asked.1)))
+    }
+
+    /// Begins a new measurement of what partitions are asked for.
+    pub fn forget(&mut self) {
+        self.0.values_mut().for_each(|partition| partition.throughput.forget());
+    }
+}
+
+/// What one call used.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Used {
+    pub read_units: u64,
+    pub write_units: u64,
+    /// Waits for the table, one after another.
+    pub round_trips: u64,
+    pub conflicts: u64,
+    pub rejected: u64,
+}
+
+/// The table in the hands of one process.
+pub struct MeteredTable {
+    world: Arc<World>,
+    used: Mutex<Used>,
+}
+
+impl MeteredTable {
+    pub fn new(world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self { world: Arc::clone(world), used: Mutex::default() })
+    }
+
+    fn used(&self) -> MutexGuard<'_, Used> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was used since this was asked last.
+    pub fn take_used(&self) -> Used {
+        std::mem::take(&mut self.used())
+    }
+
+    /// One request: its time, and again if it is rejected.
+    async fn request<T>(
+        &self,
+        taking: Duration,
+        mut serve: impl FnMut(&mut Store, Duration) -> Option<(T, Duration)>,
+    ) -> Result<T, TableError> {
+        let world = &self.world;
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                world.pause(BACKOFF.mul_f64(world.uniform() * f64::from(1 << (attempt - 1)))).await;
+            }
+            world.pause(taking / 2).await;
+            // Nothing is held while waiting.
+            let served = serve(&mut world.store(), world.now());
+            self.used().round_trips += 1;
+            let more = served.as_ref().map_or(Duration::ZERO, |(_, more)| *more);
+            world.pause(taking / 2 + more).await;
+            match served {
+                Some((answer, _)) => return Ok(answer),
+                None => self.used().rejected += 1,
+            }
+        }
+        Err(TableError::Unavailable("ProvisionedThroughputExceededException".to_owned()))
+    }
+
+    async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
+        let limits = self.world.setting.limits;
+        let serve = |store: &mut Store, now| {
+            let partition = store.partition(&key.pk);
+            let stored = partition.items.get(&key.sk);
+            let units = read_units(stored.map_or(0, |stored| stored.size));
+            if !partition.throughput.read(now, units, limits) {
+                return None;
+            }
+            self.used().read_units += units;
+            Some((stored.map(|stored| stored.item.clone()), Duration::ZERO))
+        };
+        self.request(REQUEST, serve).await
+    }
+
+    /// The batches of one read that go out side by side. Keys that are not served are asked for again; a
+    /// batch of which none is served is a rejected request.
+    async fn read_batches(
+        &self,
+        keys: &[ItemKey],
+        found: &mut Vec<Option<Item>>,
+    ) -> Result<(), TableError> {
+        let (world, limits) = (&self.world, self.world.setting.limits);
+        let start = found.len();
+        found.resize(start + keys.len(), None);
+        let mut open: Vec<usize> = (0..keys.len()).collect();
+        for round in 0..BATCH_ROUNDS {
+            let wanted = &open;
+            let serve = |store: &mut Store, now| {
+                let mut left = Vec::new();
+                let mut used = self.used();
+                for &i in wanted {
+                    let partition = store.partition(&keys[i].pk);
+                    let stored = partition.items.get(&keys[i].sk);
+                    let units = read_units(stored.map_or(0, |stored| stored.size));
+                    if partition.throughput.read(now, units, limits) {
+                        used.read_units += units;
+                        found[start + i] = stored.map(|stored| stored.item.clone());
+                    } else {
+                        left.push(i);
+                    }
+                }
+                (left.len() < wanted.len()).then_some((left, Duration::ZERO))
+            };
+            open = self.request(BATCH, serve).await?;
+            if open.is_empty() {
+                return Ok(());
+            }
+            self.used().rejected += 1;
+            world.time.sleep(BATCH_BACKOFF * 2_u32.pow(round)).await;
+        }
+        Err(TableError::Unavailable(format!("{} keys stay unprocessed", open.len())))
+    }
+
+    /// Pages of a partition, from its first item that `walk` gives to its last.
+    async fn pages(
+        &self,
+        pk: &str,
+        from: Bound<String>,
+        walk: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        let limits = self.world.setting.limits;
+        let mut found: Vec<(String, Item)> = Vec::new();
+        let mut from = from;
+        loop {
+            let serve = |store: &mut Store, now| {
+                let partition = store.partition(pk);
+                let bounds = (from.clone(), Bound::Unbounded);
+                let items =
+                    partition.items.range::<String, _>(bounds).take_while(|(sk, _)| walk(sk));
+                let (mut page, mut bytes, mut whole) = (Vec::new(), 0, true);
+                for (sk, stored) in items {
+                    bytes += stored.size;
+                    page.push((sk.clone(), stored.item.clone()));
+                    if bytes >= PAGE_BYTES {
+                        whole = false;
+                        break;
+                    }
+                }
+                let units = read_units(bytes);
+                if !partition.throughput.read(now, units, limits) {
+                    return None;
+                }
+                self.used().read_units += units;
+                Some(((page, whole), PAGE.mul_f64(bytes as f64 / PAGE_BYTES as f64)))
+            };
+            let (page, whole) = self.request(REQUEST, serve).await?;
+            found.extend(page);
+            match found.last() {
+                Some((sk, _)) if !whole => from = Bound::Excluded(sk.clone()),
+                _ => return Ok(found),
+            }
+        }
+    }
+}
+
+/// Units of a strongly consistent read of `bytes`.
+fn read_units(bytes: u64) -> u64 {
+    bytes.div_ceil(4096).max(1)
+}
+
+/// Names and values: pk, sk, v, json or bin, ttl.
+fn size_of(key: &ItemKey, body: &Bytes, expires: bool) -> u64 {
+    let ttl = if expires { 9 } else { 0 };
+    (key.pk.len() + key.sk.len() + body.len() + 4 + 4 + 4 + ttl) as u64
+}
+
+#[async_trait]
+impl Table for MeteredTable {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        if let [key] = keys {
+            return Ok(vec![self.read_one(key).await?]);
+        }
+        let mut found = Vec::with_capacity(keys.len());
+        for batches in keys.chunks(BATCH_KEYS * BATCHES_AT_ONCE) {
+            self.read_batches(batches, &mut found).await?;
+        }
+        Ok(found)
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        if body.len() > MAX_BODY_BYTES {
+            return Err(TableError::Rejected(format!("the body has {} bytes", body.len())));
+        }
+        let limits = self.world.setting.limits;
+        let size = size_of(key, &body, expires_at_s.is_some());
+        let serve = |store: &mut Store, now| {
+            let partition = store.partition(&key.pk);
+            let before = partition.items.get(&key.sk);
+            let (version, old) = before.map_or((0, 0), |stored| (stored.item.version, stored.size));
+            let units = size.max(old).div_ceil(1024).max(1);
+            if !partition.throughput.write(now, units, limits) {
+                return None;
+            }
+            let mut used = self.used();
+            used.write_units += units;
+            if version != expected {
+                used.conflicts += 1;
+                let current = before.map(|stored| stored.item.clone());
+                return Some((WriteOutcome::Conflict(current), Duration::ZERO));
+            }
+            let item = Item { version: expected + 1, body: body.clone() };
+            partition.items.insert(key.sk.clone(), StoredItem { item, size });
+            Some((WriteOutcome::Written, Duration::ZERO))
+        };
+        self.request(REQUEST, serve).await
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        let from = Bound::Included(prefix.to_owned());
+        self.pages(pk, from, |sk| sk.starts_with(prefix)).await
+    }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        if from > to || to.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.pages(pk, Bound::Included(from.to_owned()), |sk| sk <= to).await
+    }
+
+    /// Of one page: callers ask for a few small items.
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        let limits = self.world.setting.limits;
+        let serve = |store: &mut Store, now| {
+            let partition = store.partition(pk);
+            let items = partition.items.iter().rev().take(limit);
+            let bytes = items.clone().map(|(_, stored)| stored.size).sum();
+            let units = read_units(bytes);
+            let found: Vec<_> =
+                items.map(|(sk, stored)| (sk.clone(), stored.item.clone())).collect();
+            if !partition.throughput.read(now, units, limits) {
+                return None;
+            }
+            self.used().read_units += units;
+            Some((found, PAGE.mul_f64(bytes as f64 / PAGE_BYTES as f64)))
+        };
+        match limit {
+            0 => Ok(Vec::new()),
+            _ => self.request(REQUEST, serve).await,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

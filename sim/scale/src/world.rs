@@ -1,0 +1,176 @@
+//! One simulated deployment: its time, its randomness, what is stored, and what was measured.
+
+use crate::{figures::Meter, platform::Environment, table::Store};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{
+    Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
+};
+use gristmill_runner::JobContext;
+use gristmill_sim::VirtualTime;
+use gristmill_types::{JobName, Namespace, Nonce};
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+pub const BUCKET: &str = "chunks";
+pub const DATA: &str = "data";
+/// What the clocks say when a world begins.
+const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
+/// Deleting 1,000 objects.
+const DELETE: Duration = Duration::from_millis(50);
+
+/// What is simulated.
+#[derive(Debug, Clone)]
+pub struct Setting {
+    pub workers: u32,
+    pub split: Duration,
+    pub splits: u32,
+    pub files: u32,
+    pub limits: bool,
+    /// How long a worker lives, on average.
+    pub die: Option<Duration>,
+    /// The scaler invokes the workers.
+    pub real: bool,
+    /// Invocations after which the first scaler is killed.
+    pub kill_scaler_at: Option<u32>,
+    pub seed: u64,
+}
+
+pub struct World {
+    pub time: Arc<VirtualTime>,
+    pub setting: Setting,
+    pub ns: Namespace,
+    pub job: JobName,
+    pub meter: Meter,
+    pub objects: MemoryObjects,
+    store: Mutex<Store>,
+    random: Mutex<fastrand::Rng>,
+    /// Coordinators that wait for a call.
+    environments: Mutex<Vec<Environment>>,
+    /// What invoked workers know of the job: one for all, where each would have its own.
+    pub context: OnceLock<JobContext>,
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl World {
+    pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
+        Arc::new(Self {
+            time: Arc::default(),
+            ns,
+            job,
+            meter: Meter::default(),
+            objects: MemoryObjects::default(),
+            store: Mutex::default(),
+            random: Mutex::new(fastrand::Rng::with_seed(setting.seed)),
+            environments: Mutex::default(),
+            context: OnceLock::new(),
+            setting,
+        })
+    }
+
+    pub fn store(&self) -> MutexGuard<'_, Store> {
+        lock(&self.store)
+    }
+
+    pub fn idle_environments(&self) -> MutexGuard<'_, Vec<Environment>> {
+        lock(&self.environments)
+    }
+
+    pub fn now(&self) -> Duration {
+        self.time.now()
+    }
+
+    /// A number from 0 to 1.
+    pub fn uniform(&self) -> f64 {
+        lock(&self.random).f64()
+    }
+
+    /// Waits for `mean`, a fifth more or less.
+    pub async fn pause(&self, mean: Duration) {
+        let taken = mean.mul_f64(0.8 + 0.4 * self.uniform());
+        self.time.sleep(taken).await;
+    }
+
+    pub fn clock(self: &Arc<Self>) -> Arc<dyn Clock> {
+        Arc::new(WorldClock(Arc::clone(self)))
+    }
+
+    /// The object store as somebody sees it for whom a get takes `get` and a put `put`.
+    pub fn objects(self: &Arc<Self>, get: Duration, put: Duration) -> Arc<dyn Objects> {
+        Arc::new(WorldObjects { world: Arc::clone(self), get, put })
+    }
+}
+
+struct WorldClock(Arc<World>);
+
+#[async_trait]
+impl Clock for WorldClock {
+    fn now_ms(&self) -> u64 {
+        (BEGINNING + self.0.now()).as_millis() as u64
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.now()
+    }
+
+    async fn sleep(&self, duration: Duration) {
+        self.0.time.sleep(duration).await;
+    }
+
+    fn nonce(&self) -> Nonce {
+        Nonce(lock(&self.0.random).u64(..).to_be_bytes())
+    }
+}
+
+struct WorldObjects {
+    world: Arc<World>,
+    get: Duration,
+    put: Duration,
+}
+
+#[async_trait]
+impl Objects for WorldObjects {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        self.world.pause(self.put).await;
+        self.world.objects.put_if_absent(path, body, put_id).await
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        self.world.pause(self.get).await;
+        self.world.objects.get(path).await
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        self.world.pause(self.get).await;
+        self.world.objects.get_range(path, range, etag).await
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        self.world.pause(self.get).await;
+        self.world.objects.list(bucket, prefix).await
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        for batch in keys.chunks(1_000) {
+            self.world.pause(DELETE).await;
+            self.world.objects.delete(bucket, batch).await?;
+        }
+        Ok(())
+    }
+}
