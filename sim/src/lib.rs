@@ -5,11 +5,8 @@
 
 mod cloud;
 mod faults;
-<<<<<<< HEAD
-mod link;
-=======
 mod histories;
->>>>>>> w-link
+mod link;
 mod mutant;
 mod objects;
 mod progress;

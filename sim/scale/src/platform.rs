@@ -235,6 +235,7 @@ async fn scale(world: Arc<World>, event: ScalerEvent) {
         table: Arc::clone(&table) as Arc<dyn Table>,
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
         worker_function: "worker".to_owned(),
+        max_workers: None,
         metrics: Metrics::default(),
     };
     let is_killed = async {

@@ -186,7 +186,8 @@ async fn live(
 async fn report_death(world: Arc<World>, runner: Runner, invocation: InvocationId, number: u32) {
     world.pause(REPORTED).await;
     let (job, worker) = (world.job.clone(), Some(number));
-    let call = Call::Release(Release { job, invocation, worker, blameless: false });
+    let call =
+        Call::Release(Release { job, invocation, worker, blameless: false, error: String::new() });
     let told = call_with_retry(&*runner.coordinator, &*runner.clock, &call, RELEASE_PATIENCE).await;
     if let Err(error) = told {
         world.meter.trouble(&format!("a death was not reported: {error}"));
@@ -218,7 +219,7 @@ pub async fn invoked_worker(world: Arc<World>, number: u32) {
 
 /// Says that a worker ends; whether that was taken note of.
 pub async fn leave(world: &World, runner: &Runner, worker: u32) -> bool {
-    let call = Call::Leave(Leave { job: world.job.clone(), worker });
+    let call = Call::Leave(Leave { job: world.job.clone(), worker, error: None });
     let told = call_with_retry(&*runner.coordinator, &*runner.clock, &call, LEAVE_PATIENCE).await;
     if let Err(error) = &told {
         world.meter.trouble(&format!("leave: {error}"));
