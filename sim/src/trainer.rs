@@ -72,8 +72,8 @@ const HINDRANCES: [Fault; 24] = [
     Fault::Slow,
     Fault::AccountFull,
 ];
-/// Hindrances after which it is no mistake to give a job up.
-const GIVEN_UP_AFTER: u64 = 20;
+/// Hindrances after which it is no mistake to give a job up: one may cost several workers.
+const GIVEN_UP_AFTER: u64 = 10;
 
 /// What all trainers of a job were handed, and what they have saved.
 #[derive(Default)]
@@ -280,7 +280,7 @@ fn judge(
         // Nobody got anything done for as long as the service is patient.
         FetchError::JobFailed(why)
             if (why.contains("workers die whatever they do") || why.contains("given up after"))
-                && world.count(&HINDRANCES) >= GIVEN_UP_AFTER =>
+                && (world.count(&HINDRANCES) >= GIVEN_UP_AFTER || !world.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }
