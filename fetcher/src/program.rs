@@ -52,8 +52,8 @@ struct Args {
     /// Pipeline file: starts the job if it does not exist
     #[arg(long)]
     pipeline: Option<PathBuf>,
-    /// Dataset: a directory, file or glob on this machine, or s3://bucket/prefix; default: the
-    /// pipeline's source
+    /// Dataset: a directory, file or glob ({000..146} too) on this machine, relative to the current
+    /// directory, or s3://bucket/prefix; default: the pipeline's source, relative to its file
     #[arg(long, requires = "pipeline")]
     data: Option<String>,
     /// Passes over the dataset

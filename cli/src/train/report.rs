@@ -176,6 +176,7 @@ impl Report {
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.skipped),
             "skipped_records": self.left_out.as_json(),
+            "quarantine": self.left_out.quarantine_json(),
             "files_left_out": self.files.as_json(),
             "duplicates": self.sum(|epoch| epoch.duplicates),
             "lost": self.lost(),

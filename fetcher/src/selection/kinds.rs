@@ -69,8 +69,8 @@ fn is_foreign(below: &str, format: Format) -> bool {
         "parquet" | "parq" | "pq" => &[Format::Parquet],
         "tar" | "tgz" => &[Format::WebDataset],
         "tfrecord" | "tfrecords" | "tfrec" => &[Format::TfRecord],
-        "txt" | "text" => &[Format::Jsonl],
-        "csv" | "tsv" => &[],
+        "txt" | "text" => return !matches!(format, Format::Jsonl | Format::Csv(_)),
+        "csv" | "tsv" | "tab" => return !matches!(format, Format::Csv(_)),
         _ if NOTES.contains(&extension) || is_image(name) => &[],
         _ => return false,
     };
@@ -84,6 +84,7 @@ fn wanted(format: Format) -> &'static str {
         Format::WebDataset => "a tar file",
         Format::Images => "an image",
         Format::Jsonl => "JSON lines",
+        Format::Csv(_) => "CSV",
         Format::Parquet => "Parquet",
     }
 }
