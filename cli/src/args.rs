@@ -99,7 +99,8 @@ pub struct TrainArgs {
     /// Workers inside the trainer's process, without an object in between
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
     pub local_workers: u32,
-    /// Dataset: TFRecord files by directory, file or glob, or s3://bucket/prefix
+    /// Dataset, if not the one that the pipeline names: a directory, file or glob ({000..146} too), relative to the
+    /// current directory (a pipeline's own paths are relative to its file), or s3://bucket/prefix
     #[arg(long)]
     pub data: Option<String>,
     /// Decides the generated data, order and augmentation
@@ -454,7 +455,7 @@ pub struct BenchE2eArgs {
 pub struct ExplainArgs {
     /// Pipeline file (YAML)
     pub pipeline: PathBuf,
-    /// Look at elements of this dataset: files by directory, file or glob
+    /// Look at elements of this dataset: a directory, file or glob, or s3://bucket/prefix
     #[arg(long)]
     pub data: Option<String>,
     /// Most elements to look at, 300 unless told; without --data, of the dataset that the pipeline names
@@ -478,7 +479,7 @@ pub struct PlanArgs {
     /// Price of the trainer's host, which waits if data does not come
     #[arg(long, value_name = "USD", value_parser = parse_amount)]
     pub accelerator_usd_per_hour: Option<f64>,
-    /// Dataset to profile: files of this machine by directory, file or glob [default: the pipeline's]
+    /// Dataset to profile: a directory, file or glob, or s3://bucket/prefix [default: the pipeline's]
     #[arg(long)]
     pub data: Option<String>,
     /// Records to run

@@ -7,7 +7,7 @@ use crate::{
 };
 use gristmill_aws::{Aws, LocalService, Settings};
 use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of, waiting::Link};
-use gristmill_ports::{Coordinator, ObjectError, ObjectPath};
+use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
 use std::{
@@ -99,7 +99,7 @@ impl Stack {
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
-        let (link, ports) = ports(Arc::new(coordinator), &aws);
+        let (link, ports) = ports(Arc::new(coordinator), Arc::new(aws.objects()));
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         Ok(Self { aws, ns: settings.ns, bucket, ports, link, local: None, own: None })
     }
@@ -109,7 +109,8 @@ impl Stack {
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let coordinator = coordinator.map_err(Failure::failed)?;
-        let (link, ports) = ports(Arc::new(coordinator), &aws);
+        let objects = aws.objects_beside(&file.bucket);
+        let (link, ports) = ports(Arc::new(coordinator), Arc::new(objects));
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();
         Ok(Self { aws, ns, bucket, ports, link, local: Some(local), own })
@@ -211,9 +212,12 @@ impl Stack {
 }
 
 /// The way to a stack, for a trainer with the operators of this program.
-fn ports(coordinator: Arc<dyn Coordinator>, aws: &Aws) -> (Arc<Link>, FetcherPorts) {
+fn ports(
+    coordinator: Arc<dyn Coordinator>,
+    objects: Arc<dyn Objects>,
+) -> (Arc<Link>, FetcherPorts) {
     let link = Arc::new(Link::new(coordinator));
-    let ports = FetcherPorts::new(Arc::clone(&link) as _, Arc::new(aws.objects()));
+    let ports = FetcherPorts::new(Arc::clone(&link) as _, objects);
     (link, FetcherPorts { operators: operators::get(), ..ports })
 }
 

@@ -8,7 +8,7 @@ use crate::{
     job, status,
     train::{optimised, own, parse_source},
 };
-use gristmill_fetcher::{Authored, Source};
+use gristmill_fetcher::{Authored, Listing, Source};
 use gristmill_protocol::{
     CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
 };
@@ -108,7 +108,7 @@ async fn look_up(
     source: Source,
 ) -> Result<Vec<PointFound>, Failure> {
     let pipeline = optimised(&authored.pipeline);
-    let dataset = job::dataset(stack, &pipeline, source).await?;
+    let Listing { dataset, .. } = job::dataset(stack, &pipeline, source).await?;
     let spec = JobSpec {
         seed: args.seed,
         on_error: ErrorPolicy::Skip,

@@ -3,7 +3,7 @@
 use crate::output::say;
 use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, sample};
 use gristmill_executor::Compiler;
-use gristmill_fetcher::Authored;
+use gristmill_fetcher::{Authored, LeftOut};
 use gristmill_pipeline::{
     FieldSchema, Pipeline, Schema, Source, Stage,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
@@ -11,14 +11,17 @@ use gristmill_pipeline::{
 use serde_json::{Value, json};
 use std::{fmt::Write, path::Path};
 
-pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
+pub async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
+    let mut left_out = LeftOut::default();
     let (measured, sampled) = match (args.data.as_deref(), args.sample) {
         (None, None) => (Measured::new(), 0),
         (data, most) => {
             let dir = args.pipeline.parent().unwrap_or(Path::new("."));
-            let data = sample::places(&pipeline, data, dir)?;
-            sample::measure((&pipeline, &assets), &data, most.unwrap_or(sample::ELEMENTS))?
+            let data = sample::data(&pipeline, data, dir).await?;
+            left_out.clone_from(&data.left_out);
+            let most = most.unwrap_or(sample::ELEMENTS);
+            sample::measure((&pipeline, &assets), &data, most).await?
         }
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
@@ -31,6 +34,7 @@ pub fn run(args: &ExplainArgs) -> Result<(), Failure> {
         let result = json!({
             "pipeline": pipeline.name(),
             "sampled_elements": sampled,
+            "files_left_out": left_out.as_json(),
             "before": edges(&pipeline, &measured),
             "after": edges(&after, &measured),
             "passes": passes(&notes, &steps),

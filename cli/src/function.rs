@@ -2,14 +2,16 @@
 //! wiring as the deployed functions' `main`.
 
 use crate::{failure::Failure, operators};
-use gristmill_aws::{Aws, Settings, function_memory_mb};
+use gristmill_aws::{Aws, Credentials, Endpoints, Settings, function_memory_mb};
 use gristmill_coordinator::Coordinator;
-use gristmill_ports::{Metrics, SystemClock};
+use gristmill_ports::{Metrics, Objects, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
+/// Where the objects of the local service are, for its worker.
+pub const LOCAL_S3: &str = "GRISTMILL_LOCAL_S3";
 /// The one of them that runs operators.
 pub const WORKER: &str = "worker";
 
@@ -54,11 +56,36 @@ async fn coordinator() -> Wired {
     gristmill_coordinator::serve(coordinator.metered(metrics)).await
 }
 
+/// The system as the worker of a local service finds it, whose `AWS_*` variables are the user's.
+fn local_aws() -> Option<Aws> {
+    let get = |name: &str| std::env::var(name).ok();
+    let endpoints = Endpoints {
+        s3: get(LOCAL_S3)?,
+        // Workers use neither.
+        dynamodb: String::new(),
+        lambda: String::new(),
+        region: get("GRISTMILL_LOCAL_REGION")?,
+    };
+    let credentials = Credentials {
+        access_key_id: get("GRISTMILL_LOCAL_ACCESS_KEY_ID")?,
+        secret_access_key: get("GRISTMILL_LOCAL_SECRET_ACCESS_KEY")?,
+        session_token: None,
+    };
+    Some(Aws::with(endpoints, credentials))
+}
+
 async fn worker() -> Wired {
-    let (settings, aws) = (settings()?, Aws::from_env().await?);
+    let settings = settings()?;
+    let (aws, objects): (Aws, Arc<dyn Objects>) = match local_aws() {
+        Some(aws) => (aws.clone(), Arc::new(aws.objects_beside(settings.bucket()?))),
+        None => {
+            let aws = Aws::from_env().await?;
+            (aws.clone(), Arc::new(aws.objects()))
+        }
+    };
     let runner = Runner {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
-        objects: Arc::new(aws.objects()),
+        objects,
         clock: Arc::new(SystemClock),
         compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
         operators: operators::get(),

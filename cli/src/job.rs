@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_fetcher::{Authored, Fetcher, Source};
+use gristmill_fetcher::{Authored, Fetcher, ListError, Listing, Source};
 use gristmill_pipeline::Pipeline;
 use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
 use gristmill_types::JobName;
@@ -17,21 +17,31 @@ pub fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
     Authored::read(path, &operators::get().signatures()).map_err(Failure::usage)
 }
 
-/// Lists the dataset at `source`, offering a directory of this machine to the local service first.
+/// Lists the dataset at `source`, offering a directory of this machine to the local service, and says which files are
+/// not read.
 pub async fn dataset(
     stack: &Stack,
     pipeline: &Pipeline,
     source: Source,
-) -> Result<Dataset, Failure> {
+) -> Result<Listing, Failure> {
     let local = stack.local.as_ref();
     let mount =
         local.map(|local| async |name: &str, root: &Path| local.admin.mount(name, root).await);
     let objects = &*stack.ports.objects;
     let listed = source.list(objects, &stack.ns, &stack.bucket, pipeline.source(), mount).await;
-    listed.map_err(|error| match error.is_usage() {
+    let listing = listed.map_err(unlisted)?;
+    if !listing.left_out.is_empty() {
+        eprintln!("{}", listing.left_out);
+    }
+    Ok(listing)
+}
+
+/// A dataset that cannot be listed.
+pub fn unlisted(error: ListError) -> Failure {
+    match error.is_usage() {
         true => Failure::usage(error),
         false => Failure::failed(error),
-    })
+    }
 }
 
 /// Registers the job, or joins the one of its name.

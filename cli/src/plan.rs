@@ -16,15 +16,15 @@ use std::{num::NonZero, path::Path, thread::available_parallelism};
 /// Most bytes of a file of prices.
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
-pub fn run(args: &PlanArgs) -> Result<(), Failure> {
+pub async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let Authored { mut pipeline, assets } = read_pipeline(&args.pipeline)?;
     if let Some(size) = args.batch_size {
         pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
     }
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let dir = args.pipeline.parent().unwrap_or(Path::new("."));
-    let data = sample::places(&pipeline, args.data.as_deref(), dir)?;
-    let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample)?;
+    let data = sample::data(&pipeline, args.data.as_deref(), dir).await?;
+    let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample).await?;
     measured.function_slowdown = args.function_slowdown;
     let records = args.records.unwrap_or(found);
     let stored_bytes = measured.source_bytes_per_record() as u64;
@@ -49,7 +49,15 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
     let here = LocalRun::of(&measured, &job, cores, args.local_workers);
     let here = predict_local(&here, &LocalCosts::default());
     if args.json {
-        say!("{}", json!({ "plan": plan, "local": here, "profile": measured }));
+        say!(
+            "{}",
+            json!({
+                "plan": plan,
+                "local": here,
+                "profile": measured,
+                "files_left_out": data.left_out.as_json(),
+            })
+        );
         return Ok(());
     }
     say!("{plan}");
@@ -59,7 +67,7 @@ pub fn run(args: &PlanArgs) -> Result<(), Failure> {
         here.seconds,
         here.first_seconds
     );
-    say!("profiled {:.0} of {records} records of {}", measured.records, data.join(" and "));
+    say!("profiled {:.0} of {records} records of {data}", measured.records);
     Ok(())
 }
 

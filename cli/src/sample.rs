@@ -1,27 +1,27 @@
-//! Running a few elements of a dataset of this machine, to see what operators cost and make of them.
+//! Running a few elements of a dataset here, to see what operators cost and make of them.
 
-use crate::{bench::thread_cpu, failure::Failure, operators};
+use crate::{bench::thread_cpu, failure::Failure, job::unlisted, operators};
 use bytes::Bytes;
+use gristmill_aws::Aws;
 use gristmill_executor::{
-    Assets, Compiler, OpMetrics, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
+    Assets, Compiler, ExecError, OpMetrics, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
     sources::{FileIndex, IndexBuilder, Records},
 };
+use gristmill_fetcher::{Found, LeftOut};
 use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
+use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
 use gristmill_types::{ErrorPolicy, RecordKey};
-use std::{
-    fs::File,
-    io::Read,
-    ops::Range,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, fs::File, io::Read, ops::Range, path::Path, sync::Arc, time::Duration};
 
 /// Elements that are looked at unless told how many.
 pub const ELEMENTS: u32 = 300;
 
 /// Most bytes of a file that are read for it.
 const MAX_BYTES: u64 = 512 << 20;
+const TOO_LARGE: &str = "it is larger than 512 MiB: sample a smaller file";
+/// Bytes of an object asked for at a time.
+const PIECE_BYTES: u64 = 32 << 20;
 
 /// Elements of a dataset that were run, and what that took.
 struct Sample {
@@ -37,35 +37,33 @@ struct Sample {
 
 /// A file that was read.
 struct Shard {
-    path: PathBuf,
+    /// How messages call it.
+    name: String,
     bytes: Bytes,
     index: FileIndex,
 }
 
-/// The first records of a file, unpacked.
+/// Its first records.
 struct Opened<'a> {
     shard: &'a Shard,
     n_records: u32,
     records: Records,
-    /// Of the file as it is stored.
+    /// Of the file, for them.
     stored_bytes: u64,
 }
 
 impl Shard {
     /// Its first records, as far as it has so many.
-    fn first(&self, source: &Source, n_records: u32) -> Result<Opened<'_>, Failure> {
+    fn first(&self, n_records: u32, source: &Source) -> Result<Opened<'_>, Failure> {
+        let named = |error| Failure::failed(format!("{}: {error}", self.name));
         let n_records = self.index.len().min(n_records);
-        let opened = self.index.stored_ranges(0, n_records, source).and_then(|ranges| {
-            let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
-            let part = |range: &Range<u64>| {
-                let end = range.end.min(self.bytes.len() as u64);
-                self.bytes.slice(range.start.min(end) as usize..end as usize)
-            };
-            let parts: Vec<Bytes> = ranges.iter().map(part).collect();
-            let records = self.index.open(0, n_records, source, &parts)?;
-            Ok(Opened { shard: self, n_records, records, stored_bytes })
-        });
-        opened.map_err(|error| Failure::failed(format!("{}: {error}", self.path.display())))
+        let ranges = self.index.stored_ranges(0, n_records, source).map_err(named)?;
+        let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        // They lie in the file, of which this is all.
+        let part = |range: &Range<u64>| self.bytes.slice(range.start as usize..range.end as usize);
+        let parts: Vec<Bytes> = ranges.iter().map(part).collect();
+        let records = self.index.open(0, n_records, source, &parts).map_err(named)?;
+        Ok(Opened { shard: self, n_records, records, stored_bytes })
     }
 }
 
@@ -77,48 +75,88 @@ impl Opened<'_> {
     }
 }
 
-/// The path a dataset of the pipeline is sampled at; there is one unless datasets are zipped.
-pub type Places = Vec<String>;
+/// Datasets to look at: one, unless they are zipped.
+pub struct Data {
+    members: Vec<Member>,
+    /// Files that are not read.
+    pub left_out: LeftOut,
+    /// There, if any of them is on S3.
+    objects: Option<Arc<dyn Objects>>,
+}
 
-/// Where to sample: at `data`, or where the pipeline, a file in `dir`, says that its datasets lie.
-pub fn places(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result<Places, Failure> {
-    let beside = |source: &Source| match source.paths.first().map_or("", String::as_str) {
-        path if path.starts_with("s3://") => path.to_owned(),
-        path => dir.join(path).to_string_lossy().into_owned(),
-    };
-    match data {
-        Some(_) if pipeline.source().is_zip() => Err(Failure::usage(
+struct Member {
+    place: gristmill_fetcher::Source,
+    bucket: String,
+    files: Vec<ObjectInfo>,
+}
+
+impl fmt::Display for Data {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Member { place, .. }) in self.members.iter().enumerate() {
+            write!(f, "{}{place}", if i == 0 { "" } else { " and " })?;
+        }
+        Ok(())
+    }
+}
+
+/// Lists what to look at: `data`, or what the pipeline, a file in `dir`, says that its datasets are.
+pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result<Data, Failure> {
+    let source = pipeline.source();
+    let places = match data {
+        Some(_) if source.is_zip() => Err(Failure::usage(
             "the pipeline zips datasets, whose paths stand in its file: leave out `--data`",
         )),
-        Some(data) => Ok(vec![data.to_owned()]),
-        None => Ok(pipeline.source().members().map(beside).collect()),
+        Some(data) => Ok(vec![gristmill_fetcher::Source::parse(data, Path::new("."))]),
+        None => {
+            let place = |member: &Source| gristmill_fetcher::Source::parse_all(&member.paths, dir);
+            Ok(source.members().map(place).collect())
+        }
+    }?;
+    let places: Vec<_> = places.into_iter().collect::<Result<_, _>>().map_err(Failure::usage)?;
+    let on_s3 =
+        |place: &gristmill_fetcher::Source| matches!(place, gristmill_fetcher::Source::S3 { .. });
+    let objects: Option<Arc<dyn Objects>> = match places.iter().any(on_s3) {
+        true => Some(Arc::new(Aws::ambient().await.objects())),
+        false => None,
+    };
+    let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
+    for (place, member) in places.into_iter().zip(source.members()) {
+        let alone = Source { zipped: Vec::new(), ..member.clone() };
+        let none = MemoryObjects::default();
+        let objects = objects.as_deref().unwrap_or(&none);
+        let found = place.find(objects, &alone).await.map_err(unlisted)?;
+        let Found { bucket, members: files, left_out: left } = found;
+        left_out.join(left);
+        members.push(Member { place, bucket, files: files.concat() });
     }
+    if !left_out.is_empty() {
+        eprintln!("{left_out}");
+    }
+    Ok(Data { members, left_out, objects })
 }
 
 /// Runs the first `most` records of files, one of each dataset; bad ones are left out.
 fn run(
     program: &Program,
     pipeline: &Pipeline,
-    paths: &[PathBuf],
+    shards: &[Shard],
     most: u32,
 ) -> Result<Sample, Failure> {
     let members = || pipeline.source().members();
-    let shards = members().zip(paths).map(|(source, path)| read(source.format, path));
-    let shards: Vec<Shard> = shards.collect::<Result<_, _>>()?;
-    let [first, others @ ..] = shards.as_slice() else {
+    let [first, others @ ..] = shards else {
         return Err(Failure::usage("there is no file to look at"));
     };
     let lengths = members().skip(1).zip(others);
     let lengths = lengths.map(|(source, shard)| shard.index.len().saturating_mul(source.repeat));
     let n_records = lengths.fold(first.index.len().min(most), u32::min);
-    let opened = members().zip(&shards).map(|(source, shard)| shard.first(source, n_records));
+    let opened = members().zip(shards).map(|(source, shard)| shard.first(n_records, source));
     let opened: Vec<Opened<'_>> = opened.collect::<Result<_, _>>()?;
-    let zipped = (1..).zip(others.iter().zip(&opened[1..])).map(|(file, (shard, opened))| {
-        let length = shard.index.len().max(1);
+    let zipped = (1..).zip(&opened[1..]).map(|(file, opened)| {
+        let length = opened.shard.index.len().max(1);
         let pick = |i| Pick { part: 0, record: i % length, copy: 0 };
         Zipped {
             parts: vec![opened.part(file)],
-            files: vec![paths[file as usize].display().to_string()],
+            files: vec![opened.shard.name.clone()],
             picks: Some((0..n_records).map(pick).collect()),
         }
     });
@@ -127,7 +165,7 @@ fn run(
     let stored_bytes = opened.iter().map(|opened| opened.stored_bytes).sum();
     // What cannot be decoded has no size.
     let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
-    let named = paths[0].display();
+    let named = &first.name;
     let before = thread_cpu();
     let output = program.run_split(&mut program.scratch(), &input, &|| false);
     let cpu = thread_cpu().saturating_sub(before);
@@ -144,15 +182,15 @@ fn run(
 }
 
 /// What operators did to the first `most` elements of the dataset, and how many those were.
-pub fn measure(
+pub async fn measure(
     (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &Places,
+    data: &Data,
     most: u32,
 ) -> Result<(Measured, u32), Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let (first, _) = first_files(data)?;
+    let first = first_files(pipeline, data).await?;
     let Sample { output, n_records, .. } = run(&program, pipeline, &first, most)?;
     let mut measured = Measured::new();
     for metric in &output.metrics {
@@ -174,15 +212,15 @@ pub fn measure(
 
 /// What the first `most` records cost, operator by operator as they run, and the records of all files,
 /// as far as their bytes tell.
-pub fn profile(
+pub async fn profile(
     (pipeline, assets): (&Pipeline, &dyn Assets),
-    data: &Places,
+    data: &Data,
     most: u32,
 ) -> Result<(plan::Measured, u64), Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let (first, files) = first_files(data)?;
+    let first = first_files(pipeline, data).await?;
     // Once to warm up: what is measured is the steady state.
     run(&program, pipeline, &first, most.min(16))?;
     let sample = run(&program, pipeline, &first, most)?;
@@ -218,69 +256,68 @@ pub fn profile(
         ..plan::Measured::default()
     };
     // A zip is as long as the shortest of its datasets.
-    let of_one = |((source, files), per_record): ((&Source, &Vec<PathBuf>), &f64)| {
-        let sizes = files.iter().map(|file| std::fs::metadata(file).map_or(0, |about| about.len()));
+    let of_one = |((source, member), per_record): ((&Source, &Member), &f64)| {
+        let sizes = member.files.iter().map(|file| file.size);
         sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
     };
-    let datasets = pipeline.source().members().zip(&files).zip(&sample.bytes_per_record);
+    let datasets = pipeline.source().members().zip(&data.members).zip(&sample.bytes_per_record);
     let records = datasets.map(of_one).fold(f64::INFINITY, f64::min);
     Ok((measured, records.round() as u64))
 }
 
-/// The first file of each dataset, and all files of each.
-fn first_files(data: &Places) -> Result<(Vec<PathBuf>, Vec<Vec<PathBuf>>), Failure> {
-    let files: Vec<Vec<PathBuf>> = data.iter().map(|data| files(data)).collect::<Result<_, _>>()?;
-    let first = files.iter().zip(data).map(|(files, data)| {
-        let first = files.first().cloned();
-        first.ok_or_else(|| Failure::usage(format!("{data} names no file")))
-    });
-    Ok((first.collect::<Result<_, _>>()?, files))
+/// The first file of each dataset.
+async fn first_files(pipeline: &Pipeline, data: &Data) -> Result<Vec<Shard>, Failure> {
+    let mut shards = Vec::new();
+    for (source, member) in pipeline.source().members().zip(&data.members) {
+        let first = member.files.first();
+        let first =
+            first.ok_or_else(|| Failure::usage(format!("{} names no file", member.place)))?;
+        let path = ObjectPath::new(&member.bucket, &first.key);
+        let (name, bytes) = match (member.place.path_of(&first.key), &data.objects) {
+            (Some(path), _) => (path.display().to_string(), read(&path)?),
+            (None, Some(objects)) => (path.to_string(), fetch(&**objects, &path, first).await?),
+            (None, None) => return Err(Failure::failed(format!("{path} is out of reach"))),
+        };
+        let named = |error: ExecError| Failure::failed(format!("{name}: {error}"));
+        if source.format == Format::Images {
+            return Err(Failure::usage(format!(
+                "{name}: images of a folder are not sampled: name an archive of some with --data, and its kind in a \
+                 copy of the pipeline"
+            )));
+        }
+        let mut builder = IndexBuilder::new(source.format).map_err(named)?;
+        builder.push(&bytes).map_err(named)?;
+        let index = builder.finish().map_err(named)?;
+        shards.push(Shard { name, bytes, index });
+    }
+    Ok(shards)
 }
 
-/// The files of a dataset in byte order.
-fn files(data: &str) -> Result<Vec<PathBuf>, Failure> {
-    if data.starts_with("s3://") {
-        return Err(Failure::usage(format!(
-            "data of this machine is sampled: copy a file of {data} here and name that"
-        )));
-    }
-    let pattern = match Path::new(data).is_dir() {
-        true => format!("{}/**/*", glob::Pattern::escape(data)),
-        false => data.to_owned(),
-    };
-    let named = |error: &dyn std::fmt::Display| Failure::usage(format!("{data}: {error}"));
-    let paths = glob::glob(&pattern).map_err(|error| named(&error))?;
-    let hidden = |path: &Path| {
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .is_none_or(|name| name.starts_with(['.', '_']))
-    };
-    // Manifests and the like lie beside the data of generated datasets.
-    let found = paths.filter_map(|path| {
-        path.ok().filter(|path| {
-            path.is_file() && !hidden(path) && path.file_name() != Some("manifest.json".as_ref())
-        })
-    });
-    Ok(found.collect())
-}
-
-fn read(format: Format, path: &Path) -> Result<Shard, Failure> {
-    let named =
-        |error: &dyn std::fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
-    if format == Format::Images {
-        return Err(Failure::usage(format!(
-            "{}: images of a folder are not sampled: name an archive of some with --data, and its kind in a copy of the pipeline",
-            path.display()
-        )));
-    }
+fn read(path: &Path) -> Result<Bytes, Failure> {
+    let named = |error: &dyn fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
     let file = File::open(path).map_err(|error| named(&error))?;
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(named(&"it is larger than 512 MiB: sample a smaller file"));
+    match bytes.len() as u64 > MAX_BYTES {
+        true => Err(named(&TOO_LARGE)),
+        false => Ok(bytes.into()),
     }
-    let mut builder = IndexBuilder::new(format).map_err(|e| named(&e))?;
-    builder.push(&bytes).map_err(|error| named(&error))?;
-    let index = builder.finish().map_err(|error| named(&error))?;
-    Ok(Shard { path: path.to_owned(), bytes: Bytes::from(bytes), index })
+}
+
+async fn fetch(
+    objects: &dyn Objects,
+    path: &ObjectPath,
+    info: &ObjectInfo,
+) -> Result<Bytes, Failure> {
+    if info.size > MAX_BYTES {
+        return Err(Failure::failed(format!("{path}: {TOO_LARGE}")));
+    }
+    let mut bytes = Vec::new();
+    while (bytes.len() as u64) < info.size {
+        let start = bytes.len() as u64;
+        let range = start..info.size.min(start + PIECE_BYTES);
+        let piece = objects.get_range(path, range, Some(&info.etag)).await;
+        bytes.extend_from_slice(&piece.map_err(Failure::failed)?);
+    }
+    Ok(bytes.into())
 }

@@ -22,6 +22,9 @@ struct Left {
 #[derive(Default)]
 pub struct Report {
     records: BTreeMap<(RecordKey, String), Left>,
+    /// Records that were set aside as they are stored, and under which prefix.
+    quarantined: usize,
+    place: String,
 }
 
 impl Report {
@@ -30,10 +33,13 @@ impl Report {
         let prefix = keys::quarantine_prefix(&stack.ns, job);
         let objects = &stack.ports.objects;
         let listed = objects.list(&stack.bucket, &prefix).await.map_err(Failure::failed)?;
+        let all = listed.len();
         let reports = listed.into_iter().filter_map(|info| {
             let epoch = keys::parse_skipped(&prefix, &info.key)?;
             Some((epoch, ObjectPath::new(&stack.bucket, info.key)))
         });
+        let reports: Vec<(Epoch, ObjectPath)> = reports.collect();
+        let quarantined = all - reports.len();
         let read = |(epoch, path): (Epoch, ObjectPath)| async move {
             let stored = objects.get(&path).await.map_err(Failure::failed)?;
             let lines = serde_json::Deserializer::from_slice(&stored).into_iter::<SkippedAt>();
@@ -41,7 +47,7 @@ impl Report {
             let lines = lines.map_err(|error| Failure::failed(format!("{path}: {error}")))?;
             Ok::<_, Failure>((epoch, lines))
         };
-        let mut reads = stream::iter(reports.map(read)).buffered(READS_AHEAD);
+        let mut reads = stream::iter(reports.into_iter().map(read)).buffered(READS_AHEAD);
         let mut records = BTreeMap::new();
         while let Some((epoch, lines)) = reads.try_next().await? {
             for at in lines {
@@ -50,7 +56,7 @@ impl Report {
                 left.epochs.insert(epoch);
             }
         }
-        Ok(Self { records })
+        Ok(Self { records, quarantined, place: format!("s3://{}/{prefix}", stack.bucket) })
     }
 
     /// With the paths that whoever named `source` knows.
@@ -61,6 +67,14 @@ impl Report {
             left.at.record.reason = source.in_words(&left.at.record.reason);
         }
         self
+    }
+
+    /// Where records lie that were set aside: `{"records", "place"}`, or null.
+    pub fn quarantine_json(&self) -> serde_json::Value {
+        match self.quarantined {
+            0 => serde_json::Value::Null,
+            records => json!({ "records": records, "place": self.place }),
+        }
     }
 
     /// How many there are.
@@ -87,6 +101,10 @@ impl Report {
         }
         if self.len() > most {
             text += &format!("left out: {} more\n", self.len() - most);
+        }
+        if self.quarantined > 0 {
+            let (records, place) = (self.quarantined, &self.place);
+            text += &format!("quarantined: {records} records, as they were stored, under {place}\n");
         }
         text
     }

@@ -20,7 +20,7 @@ use crate::{
     job, skipped,
 };
 use gristmill_fetcher::{
-    Authored, Fetcher, FetcherConfig, Source, signals::interruption, waiting::while_saying,
+    Authored, Fetcher, FetcherConfig, Listing, Source, signals::interruption, waiting::while_saying,
 };
 use gristmill_pipeline::{
     Pipeline,
@@ -161,7 +161,8 @@ async fn train_on(
     let pipeline = &authored.pipeline;
     let starting = async {
         let before = Usage::now(stack).await;
-        let dataset = job::dataset(stack, pipeline, source.clone()).await?;
+        let Listing { dataset, left_out: files } =
+            job::dataset(stack, pipeline, source.clone()).await?;
         let view = job::register(stack, args, prefix, authored, dataset).await?;
         let config = FetcherConfig {
             local_workers: args.local_workers,
@@ -170,10 +171,10 @@ async fn train_on(
             ..FetcherConfig::new(stack.ns.clone(), stack.bucket.clone(), view.job.clone())
         };
         let fetcher = Fetcher::start(stack.ports.clone(), config).await.map_err(Failure::failed)?;
-        Ok::<_, Failure>((before, view, fetcher))
+        Ok::<_, Failure>((before, view, fetcher, files))
     };
     let say = |what: &str| eprintln!("waiting for {what}");
-    let (before, view, fetcher) =
+    let (before, view, fetcher, files) =
         while_saying(starting, || Some(stack.link.waiting()), say).await?;
     let chaos = chaos::Killer::new(stack, args);
     let progress = Progress::new(&view, args.epochs);
@@ -210,7 +211,8 @@ async fn train_on(
         })?;
         eprintln!("wrote {}", path.display());
     }
-    Ok(Report::new(args, &view.job, trained, usage, chaos.kills(), left_out, stalls))
+    let report = Report::new(args, &view.job, trained, usage, chaos.kills(), left_out, stalls);
+    Ok(report.of_files(files))
 }
 
 /// Stops a job that nobody will finish, so that workers do not go on for it.

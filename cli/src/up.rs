@@ -3,6 +3,7 @@
 use crate::{
     args::UpArgs,
     failure::Failure,
+    function::LOCAL_S3,
     output::{self, say},
 };
 use gristmill_aws::Settings;
@@ -206,19 +207,22 @@ fn functions(
         // Nobody collects them here: the admin route has counters.
         metrics: false,
     };
-    let mut env: BTreeMap<String, String> =
+    let settings: BTreeMap<String, String> =
         settings.to_variables().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    for (name, value) in [
-        ("AWS_ENDPOINT_URL_S3", &endpoints.s3),
+    let env = |variables: &[(&str, &str)]| {
+        let mut env = settings.clone();
+        env.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        env
+    };
+    let stack = [
+        ("AWS_ENDPOINT_URL_S3", endpoints.s3.as_str()),
         ("AWS_ENDPOINT_URL_DYNAMODB", &endpoints.dynamodb),
         ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
-    ] {
-        env.insert(name.to_owned(), value.clone());
-    }
-    env.insert("AWS_REGION".to_owned(), region.to_owned());
+        ("AWS_REGION", region),
+    ];
     let function = |name: &str| FunctionConfig {
         args: vec!["function".to_owned(), name.to_owned()],
-        env: env.clone(),
+        env: env(&stack),
         ..FunctionConfig::new(name, executable)
     };
     vec![
@@ -232,6 +236,9 @@ fn functions(
             on_failure: Some(COORDINATOR.to_owned()),
             reserved_concurrency: room.worker,
             memory_mb: worker_memory_mb,
+            // It reads what the user may read: other people's buckets too.
+            ambient: true,
+            env: env(&[(LOCAL_S3, &endpoints.s3)]),
             ..function(WORKER)
         },
         FunctionConfig {

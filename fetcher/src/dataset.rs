@@ -1,17 +1,18 @@
 //! Datasets as people name them, and as jobs read them: files pinned by size and etag.
 
-use crate::images::pack_images;
+use crate::{
+    images::pack_images,
+    selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
+};
+use gristmill_folder::Entry;
 use gristmill_pipeline::{Format, Source as PipelineSource};
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
-use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, Members, SourceFile};
+use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, Members, SourceFile, keys};
 use gristmill_types::{Fingerprint, Namespace};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
-
-/// What makes a pattern of a path.
-const WILD: [char; 3] = ['*', '?', '['];
 
 /// Largest list of files: a registration carries it, beside a pipeline.
 const MAX_LISTED_BYTES: usize = MAX_MESSAGE_BYTES / 6 * 5;
@@ -70,17 +71,92 @@ impl Source {
         own_bucket: &str,
         source: &PipelineSource,
         mount: Option<impl AsyncFn(&str, &Path) -> Result<(), CallError>>,
-    ) -> Result<Dataset, ListError> {
-        let (bucket, patterns) = match self {
-            Self::S3 { bucket, patterns } => (bucket, patterns),
-            Self::Local { root, patterns } => {
-                let Some(mount) = mount else { return Err(ListError::OutOfReach(root)) };
-                let bucket = mount_name(&root);
-                mount(&bucket, &root).await?;
-                (bucket, patterns)
+    ) -> Result<Listing, ListError> {
+        if let (Self::Local { root, .. }, None) = (&self, &mount) {
+            return Err(ListError::OutOfReach(root.clone()));
+        }
+        let found = self.find(objects, source).await?;
+        if let (Self::Local { root, .. }, Some(mount)) = (&self, mount) {
+            mount(&found.bucket, root).await?;
+        }
+        let Found { bucket, members, left_out } = found;
+        let dataset = match members.as_slice() {
+            [images] if source.format == Format::Images => {
+                let pattern = &self.patterns()[0];
+                let place = (bucket.as_str(), pattern.as_str());
+                pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
+            }
+            _ => dataset_of(bucket, members, self.to_string())?,
+        };
+        Ok(Listing { dataset, left_out })
+    }
+
+    /// Finds the files that `source` reads of it, pattern after pattern: a key, a directory, or a glob of `*`, `?`, `[..]`
+    /// and braces. Of zipped datasets the patterns are those of the first, then those of the next, as many as its paths.
+    ///
+    /// # Errors
+    /// If nothing is found, a file cannot be read, or the object store does not answer.
+    pub async fn find(
+        &self,
+        objects: &dyn Objects,
+        source: &PipelineSource,
+    ) -> Result<Found, ListError> {
+        let (bucket, place) = match self {
+            Self::S3 { bucket, .. } => (bucket.clone(), format!("s3://{bucket}")),
+            Self::Local { root, .. } => {
+                let place = root.display().to_string();
+                (mount_name(root), place.trim_end_matches('/').to_owned())
             }
         };
-        list_dataset(objects, ns, own_bucket, source, (&bucket, &patterns)).await
+        let patterns = self.patterns();
+        if source.format == Format::Images && !source.is_zip() && patterns.len() != 1 {
+            return Err(ListError::Folders(patterns.len()));
+        }
+        let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
+        for (patterns, member) in patterns_of(source, patterns)?.into_iter().zip(source.members()) {
+            let mut files = Vec::new();
+            for pattern in patterns {
+                let selectors = Selector::all(pattern)?;
+                let there = self.there(objects, &selectors, member.format).await?;
+                let (read, left) = select(&selectors, member.format, &there, &place)?;
+                files.extend(read);
+                left_out.join(left);
+            }
+            members.push(files);
+        }
+        Ok(Found { bucket, members, left_out })
+    }
+
+    /// Where a file of [`Found`] is, if it is on this machine.
+    pub fn path_of(&self, key: &str) -> Option<PathBuf> {
+        match self {
+            Self::S3 { .. } => None,
+            Self::Local { root, .. } => Some(root.join(key)),
+        }
+    }
+
+    fn patterns(&self) -> &[String] {
+        match self {
+            Self::S3 { patterns, .. } | Self::Local { patterns, .. } => patterns,
+        }
+    }
+
+    /// What lies where `selectors` look.
+    async fn there(
+        &self,
+        objects: &dyn Objects,
+        selectors: &[Selector],
+        format: Format,
+    ) -> Result<There, ListError> {
+        let prefix = shared_prefix(selectors);
+        match self {
+            Self::S3 { bucket, .. } => {
+                let files = objects.list(bucket, prefix).await?;
+                Ok(There { files, others: Vec::new() })
+            }
+            // As slow as a disk; nothing else goes on meanwhile.
+            Self::Local { root, .. } => walk(root, prefix, selectors, format),
+        }
     }
 
     fn followed_by(self, other: Self) -> io::Result<Self> {
@@ -122,11 +198,21 @@ impl Source {
             return Ok(Self::S3 { bucket: bucket.to_owned(), patterns: vec![pattern.to_owned()] });
         }
         let missing = |path: &Path, error: io::Error| {
-            io::Error::other(format!("cannot read dataset {}: {error}", path.display()))
+            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+            let from = match text.starts_with('/') {
+                true => "",
+                false => {
+                    " (a path in a pipeline is relative to the pipeline's file, `--data` to the \
+                     current directory)"
+                }
+            };
+            io::Error::other(format!("cannot read dataset {}: {error}{from}", path.display()))
         };
-        // The root ends before the first component with a wildcard.
+        // The root ends before the first component with a wildcard, unless there is a file called just that.
         let parts: Vec<&str> = text.split('/').collect();
-        let fixed = parts.iter().take_while(|part| !part.contains(WILD)).count();
+        let is_name = text.contains(WILD) && base.join(text).exists();
+        let is_fixed = |part: &&&str| is_name || !(part.contains(WILD) || part.contains(BRACE));
+        let fixed = parts.iter().take_while(is_fixed).count();
         let path = base.join(parts[..fixed].join("/"));
         let path = if text.starts_with('/') && fixed <= 1 { PathBuf::from("/") } else { path };
         let found = fs::canonicalize(&path).map_err(|error| missing(&path, error))?;
@@ -139,7 +225,7 @@ impl Source {
         let name = found.file_name().and_then(|name| name.to_str());
         match (found.parent(), name) {
             (Some(root), Some(name)) => {
-                Ok(Self::Local { root: root.to_owned(), patterns: vec![name.to_owned()] })
+                Ok(Self::Local { root: root.to_owned(), patterns: vec![literal(name)] })
             }
             _ => Err(missing(&path, io::Error::other("it is no file or directory"))),
         }
@@ -172,8 +258,64 @@ fn below(shared: &PathBuf, root: &Path, patterns: Vec<String>) -> io::Result<Vec
 /// The bucket under which a directory of this machine is mounted: the same for the same directory,
 /// so that a dataset keeps its version.
 fn mount_name(root: &Path) -> String {
-    let fingerprint = Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes());
-    format!("dir-{}", &fingerprint.to_string()[..24])
+    keys::mount(Fingerprint::of("gristmill mount v1", root.as_os_str().as_encoded_bytes()))
+}
+
+/// A pattern that `name` alone matches.
+fn literal(name: &str) -> String {
+    let special = |c: char| WILD.contains(&c) || c == BRACE;
+    name.chars().map(|c| if special(c) { format!("[{c}]") } else { c.to_string() }).collect()
+}
+
+/// The files of a directory of this machine that `selectors` may read.
+fn walk(
+    root: &Path,
+    prefix: &str,
+    selectors: &[Selector],
+    format: Format,
+) -> Result<There, ListError> {
+    let mut there = There::default();
+    let walked = gristmill_folder::walk(root, prefix, &mut |entry| {
+        match entry {
+            Entry::File(file) => there.files.push(ObjectInfo {
+                key: file.key.to_owned(),
+                size: file.metadata.len(),
+                etag: format!("\"{}\"", gristmill_folder::etag(file.metadata)),
+            }),
+            Entry::Folder(key) => {
+                let enter = enters(selectors, key, format);
+                if !enter {
+                    there.others.push((key.to_owned(), None));
+                }
+                return enter;
+            }
+            Entry::Other(key, why) => there.others.push((key.to_owned(), Some(why))),
+        }
+        true
+    });
+    walked.map_err(|error| ListError::Unreadable {
+        path: root.display().to_string(),
+        why: error.to_string(),
+    })?;
+    there.files.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+    Ok(there)
+}
+
+/// A dataset as a job reads it.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    pub dataset: Dataset,
+    pub left_out: LeftOut,
+}
+
+/// The files of a dataset.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// Where they lie for workers.
+    pub bucket: String,
+    /// Those of each dataset of a zip.
+    pub members: Vec<Vec<ObjectInfo>>,
+    pub left_out: LeftOut,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -181,16 +323,18 @@ pub enum ListError {
     #[error(transparent)]
     Objects(#[from] ObjectError),
     #[error("{0} is not a valid pattern: {1}")]
-    Pattern(String, glob::PatternError),
-    #[error("no file matches s3://{bucket}/{pattern}")]
-    Empty { bucket: String, pattern: String },
+    Pattern(String, String),
+    #[error("no file matches {place}{}", because(.left_out))]
+    Empty { place: String, left_out: LeftOut },
+    #[error("cannot read {path}: {why}")]
+    Unreadable { path: String, why: String },
     #[error("{0}: {1}")]
     Image(String, String),
     #[error(
-        "s3://{bucket}/{pattern} has {files} files, more than a job can be told of: join them into \
+        "{place} has {files} files, more than a job can be told of: join them into \
          fewer, larger ones, or name some of them"
     )]
-    TooMany { bucket: String, pattern: String, files: usize },
+    TooMany { place: String, files: usize },
     #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
     Folders(usize),
     #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
@@ -210,40 +354,30 @@ impl ListError {
     }
 }
 
-/// Lists what `source` reads from `bucket`, pattern after pattern: a key, a prefix (a directory, with
-/// or without its slash), or a glob of `*`, `?` and `[..]`. Hidden files are left out. Images are described in `own_bucket`.
-/// Of zipped datasets the patterns are those of the first, then those of the next, as many as its paths.
-///
-/// # Errors
-/// If nothing is found, or the object store does not answer.
-async fn list_dataset(
-    objects: &dyn Objects,
-    ns: &Namespace,
-    own_bucket: &str,
-    source: &PipelineSource,
-    (bucket, patterns): (&str, &[String]),
+/// Why a place with files has none to read.
+fn because(left_out: &LeftOut) -> String {
+    match left_out.is_empty() {
+        true => String::new(),
+        false => format!(": {left_out}"),
+    }
+}
+
+fn dataset_of(
+    bucket: String,
+    members: Vec<Vec<ObjectInfo>>,
+    place: String,
 ) -> Result<Dataset, ListError> {
-    if source.format == Format::Images && !source.is_zip() {
-        let [pattern] = patterns else { return Err(ListError::Folders(patterns.len())) };
-        return pack_images(objects, ns, own_bucket, source, (bucket, pattern)).await;
-    }
-    let mut files = Vec::new();
-    let mut counts = Vec::new();
-    for patterns in patterns_of(source, patterns)? {
-        let before = files.len();
-        for pattern in patterns {
-            files.extend(list_shards(objects, bucket, pattern).await?);
-        }
-        // A message carries fewer than this many.
-        counts.push(u32::try_from(files.len() - before).unwrap_or(u32::MAX));
-    }
+    // A message carries fewer than this many.
+    let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
+    let counts = counts.collect();
+    let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
+    let files: Vec<SourceFile> = members.into_iter().flatten().map(file).collect();
     let listed_bytes: usize =
         files.iter().map(|file| file.key.len() + file.etag.len() + FILE_OVERHEAD_BYTES).sum();
     if listed_bytes > MAX_LISTED_BYTES {
-        let (bucket, pattern) = (bucket.to_owned(), patterns.join(", "));
-        return Err(ListError::TooMany { bucket, pattern, files: files.len() });
+        return Err(ListError::TooMany { place, files: files.len() });
     }
-    Ok(Dataset { bucket: bucket.to_owned(), files, members: Members::of(counts) })
+    Ok(Dataset { bucket, files, members: Members::of(counts) })
 }
 
 /// The patterns of each dataset.
@@ -263,52 +397,6 @@ fn patterns_of<'a>(
     if patterns.is_empty() { Ok(divided) } else { Err(ListError::Zipped) }
 }
 
-/// Lists the files of records that match `pattern`, of which there is at least one.
-async fn list_shards(
-    objects: &dyn Objects,
-    bucket: &str,
-    pattern: &str,
-) -> Result<Vec<SourceFile>, ListError> {
-    let is_glob = pattern.contains(WILD);
-    let listed = list_files(objects, bucket, pattern).await?;
-    // A directory of shards may hold notes about itself.
-    let listed = listed.into_iter().filter(|info| is_glob || !info.key.ends_with(".json"));
-    let files: Vec<SourceFile> =
-        listed.map(|info| SourceFile { key: info.key, size: info.size, etag: info.etag }).collect();
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() }),
-    }
-}
-
-/// Lists the files of `bucket` that match `pattern` and are not hidden, in key order.
-pub(crate) async fn list_files(
-    objects: &dyn Objects,
-    bucket: &str,
-    pattern: &str,
-) -> Result<Vec<ObjectInfo>, ListError> {
-    let wild = pattern.find(WILD);
-    let prefix = &pattern[..wild.unwrap_or(pattern.len())];
-    let glob = wild.map(|_| glob::Pattern::new(pattern)).transpose();
-    let glob = glob.map_err(|error| ListError::Pattern(pattern.to_owned(), error))?;
-    let options = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
-    let wanted = |key: &str| match &glob {
-        Some(glob) => glob.matches_with(key, options),
-        None => {
-            let rest = key.strip_prefix(prefix);
-            rest.is_some_and(|r| {
-                prefix.is_empty() || prefix.ends_with('/') || r.is_empty() || r.starts_with('/')
-            })
-        }
-    };
-    let hidden = |key: &str| {
-        key.rsplit('/').next().is_none_or(|n| n.is_empty() || n.starts_with(['.', '_']))
-    };
-    let mut listed = objects.list(bucket, prefix).await?;
-    listed.retain(|info| wanted(&info.key) && !hidden(&info.key));
-    Ok(listed)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,30 +411,34 @@ mod tests {
         assert_eq!(source.in_words("s3://other/train-0"), "s3://other/train-0");
     }
 
-    async fn keys(pattern: &str) -> Result<Vec<String>, ListError> {
+    const TFRECORD: &str = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
+                            ops: [{ batch: { size: 1 } }]";
+
+    async fn bucket(keys: &[&str]) -> MemoryObjects {
         let objects = MemoryObjects::default();
-        for key in
-            ["a/x-1.tfrecord", "a/x-2.tfrecord", "a/manifest.json", "a/.tmp", "ab/x-3.tfrecord"]
-        {
-            let path = ObjectPath::new("b", key);
+        for key in keys {
+            let path = ObjectPath::new("b", *key);
             objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
         }
-        let yaml = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
-                    ops: [{ batch: { size: 1 } }]";
-        let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
-        let (ns, source) = ("a".parse().unwrap(), pipeline.source());
-        let dataset =
-            list_dataset(&objects, &ns, "own", source, ("b", &[pattern.to_owned()])).await?;
-        Ok(dataset.files.into_iter().map(|file| file.key).collect())
+        objects
+    }
+
+    async fn found(objects: &MemoryObjects, pattern: &str) -> Result<Found, ListError> {
+        let pipeline = gristmill_pipeline::Pipeline::parse(TFRECORD).unwrap();
+        let source = Source::S3 { bucket: "b".into(), patterns: vec![pattern.to_owned()] };
+        source.find(objects, pipeline.source()).await
+    }
+
+    async fn keys(pattern: &str) -> Result<Vec<String>, ListError> {
+        let files =
+            ["a/x-1.tfrecord", "a/x-2.tfrecord", "a/manifest.json", "a/.tmp", "ab/x-3.tfrecord"];
+        let found = found(&bucket(&files).await, pattern).await?;
+        Ok(found.members.concat().into_iter().map(|file| file.key).collect())
     }
 
     #[tokio::test]
     async fn the_files_of_a_zip_are_those_of_its_datasets() {
-        let objects = MemoryObjects::default();
-        for key in ["x/1", "x/2", "y/1", "z/1"] {
-            let path = ObjectPath::new("b", key);
-            objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
-        }
+        let objects = bucket(&["x/1", "x/2", "y/1", "z/1"]).await;
         let yaml = "source: { zip: [\
                     { tfrecord: [z, x], features: { v: { dtype: i64 } } }, \
                     { jsonl: y, features: { w: { dtype: i64 } } }] }\n\
@@ -354,7 +446,12 @@ mod tests {
         let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
         let patterns = pipeline.source_paths();
-        let dataset = list_dataset(&objects, &ns, "own", source, ("b", &patterns)).await.unwrap();
+        let list = async |patterns: &[String]| {
+            let data = Source::S3 { bucket: "b".into(), patterns: patterns.to_vec() };
+            let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
+            data.list(&objects, &ns, "own", source, mount).await
+        };
+        let dataset = list(&patterns).await.unwrap().dataset;
         let keys: Vec<&str> = dataset.files.iter().map(|file| file.key.as_str()).collect();
         assert_eq!(keys, ["z/1", "x/1", "x/2", "y/1"]);
         assert_eq!(dataset.members, Members::of(vec![3, 1]));
@@ -362,7 +459,7 @@ mod tests {
         let divided = Dataset { members: Members::of(vec![1, 3]), ..dataset.clone() };
         assert_ne!(divided.version("x"), dataset.version("x"));
         for patterns in [&patterns[..1], &patterns[..2]] {
-            let error = list_dataset(&objects, &ns, "own", source, ("b", patterns)).await;
+            let error = list(patterns).await;
             assert!(matches!(error, Err(ListError::Zipped)), "{error:?}");
         }
     }

@@ -1,7 +1,7 @@
 //! Folders of images as datasets: listed once, put in an order that mixes classes, and grouped into
 //! packs that are leased like files.
 
-use crate::dataset::{ListError, list_files};
+use crate::dataset::ListError;
 use bytes::Bytes;
 use gristmill_executor::sources::images::record_bytes;
 use gristmill_pipeline::{LABEL_KEY, Source as PipelineSource};
@@ -10,24 +10,17 @@ use gristmill_protocol::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile, ke
 use gristmill_types::{Fingerprint, Namespace};
 use std::collections::BTreeSet;
 
-/// Names that image folders take for images, as torchvision's `ImageFolder` does.
-const EXTENSIONS: [&str; 9] = ["bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"];
-
-/// Lists the images below a directory of `bucket` and stores them as packs in `own_bucket`.
+/// Stores images that were found below a directory of `bucket` as packs in `own_bucket`.
 pub(crate) async fn pack_images(
     objects: &dyn Objects,
     ns: &Namespace,
     own_bucket: &str,
     source: &PipelineSource,
     (bucket, pattern): (&str, &str),
+    found: Vec<ObjectInfo>,
 ) -> Result<Dataset, ListError> {
-    let listed = list_files(objects, bucket, pattern).await?;
-    let found = listed.into_iter().filter(|info| is_image(&info.key)).collect();
     let labelled = source.features.values().any(|feature| feature.key == LABEL_KEY);
     let images = arrange(found, root(pattern), labelled)?;
-    if images.is_empty() {
-        return Err(ListError::Empty { bucket: bucket.to_owned(), pattern: pattern.to_owned() });
-    }
     let mut files = Vec::new();
     for images in images.chunks(PACK_IMAGES) {
         let size = images.iter().map(|image| image.size).sum();
@@ -76,22 +69,19 @@ fn arrange(
 
 /// The directory whose directories are classes: the pattern as far as nothing in it is wild.
 fn root(pattern: &str) -> &str {
-    match pattern.find(['*', '?', '[']) {
+    match pattern.find(['*', '?', '[', '{']) {
         Some(wild) => &pattern[..pattern[..wild].rfind('/').map_or(0, |slash| slash + 1)],
         None => pattern,
     }
 }
 
-fn is_image(key: &str) -> bool {
-    let extension = key.rsplit_once('.').map(|(_, extension)| extension);
-    extension.is_some_and(|e| EXTENSIONS.iter().any(|known| e.eq_ignore_ascii_case(known)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dataset::Source;
     use gristmill_pipeline::Pipeline;
-    use gristmill_ports::memory::MemoryObjects;
+    use gristmill_ports::{CallError, memory::MemoryObjects};
+    use std::path::Path;
 
     const WITH_LABELS: &str =
         "source: { images: x }\nops: [decode, { resize: { size: 8 } }, { batch: { size: 2 } }]";
@@ -105,7 +95,9 @@ mod tests {
         let pipeline = Pipeline::parse(yaml).unwrap();
         let ns = "a".parse().unwrap();
         let source = pipeline.source();
-        let dataset = pack_images(&objects, &ns, "own", source, ("data", pattern)).await?;
+        let data = Source::S3 { bucket: "data".into(), patterns: vec![pattern.to_owned()] };
+        let mount = None::<fn(&str, &Path) -> std::future::Ready<Result<(), CallError>>>;
+        let dataset = data.list(&objects, &ns, "own", source, mount).await?.dataset;
         assert_eq!(dataset.bucket, "own");
         let mut packs = Vec::new();
         for file in dataset.files {

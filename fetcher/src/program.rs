@@ -2,7 +2,7 @@
 //! on a running service and serves its batches over a unix socket or standard output.
 
 use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, ServiceFile, Source,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, Listing, ServiceFile, Source,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
     server::{Activity, ServeError, Server},
     signals::interruption,
@@ -14,6 +14,7 @@ use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_executor::user::Operators;
 use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_ports::Objects;
 use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation};
 use std::{
@@ -51,8 +52,8 @@ struct Args {
     /// Pipeline file: starts the job if it does not exist
     #[arg(long)]
     pipeline: Option<PathBuf>,
-    /// Dataset: a directory, file or glob on this machine, or s3://bucket/prefix; default: the
-    /// pipeline's source
+    /// Dataset: a directory, file or glob ({000..146} too) on this machine, relative to the current
+    /// directory, or s3://bucket/prefix; default: the pipeline's source, relative to its file
     #[arg(long, requires = "pipeline")]
     data: Option<String>,
     /// Passes over the dataset
@@ -200,10 +201,14 @@ async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
 
 async fn serve_job(args: Args, place: &Place, operators: Operators) -> anyhow::Result<()> {
     let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+    let objects: Arc<dyn Objects> = match &place.local {
+        Some(file) => Arc::new(place.aws.objects_beside(&file.bucket)),
+        None => Arc::new(place.aws.objects()),
+    };
     let link = Arc::new(Link::new(Arc::new(coordinator)));
     let ports = FetcherPorts {
         operators: Arc::new(operators),
-        ..FetcherPorts::new(Arc::clone(&link) as _, Arc::new(place.aws.objects()))
+        ..FetcherPorts::new(Arc::clone(&link) as _, objects)
     };
     let starting = start(&args, place, &ports);
     let (server, socket, watcher) = while_saying(starting, || Some(link.waiting()), say).await?;
@@ -340,18 +345,22 @@ async fn registration(
     }
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let data = match &args.data {
-        Some(data) => Source::parse(data, Path::new("."))?,
-        None => Source::parse_all(&pipeline.source_paths(), base)?,
+        Some(data) => Source::parse(data, Path::new(".")),
+        None => Source::parse_all(&pipeline.source_paths(), base),
     };
+    let data = data.map_err(|error| Usage(error.to_string()))?;
     let local = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
     let mount =
         local.map(|local| async move |name: &str, root: &Path| local.mount(name, root).await);
     let listed =
         data.list(&*ports.objects, &place.ns, &place.bucket, pipeline.source(), mount).await;
-    let dataset = listed.map_err(|error| match error.is_usage() {
+    let Listing { dataset, left_out } = listed.map_err(|error| match error.is_usage() {
         true => anyhow::Error::new(Usage(error.to_string())),
         false => error.into(),
     })?;
+    if !left_out.is_empty() {
+        tracing::warn!("{left_out}");
+    }
     Ok(Register {
         job: args.job.clone(),
         spec: JobSpec {

@@ -66,6 +66,12 @@ static LINES: LazyLock<Reading> = LazyLock::new(|| {
          ops: [decode, resize: { size: 8 }, batch: { size: 2 }]",
     )
 });
+static TABLE: LazyLock<Reading> = LazyLock::new(|| {
+    program(
+        "source: { csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, text: { dtype: bytes } } }\n\
+         ops: [batch: { size: 2, ragged: true }]",
+    )
+});
 static ROWS: LazyLock<Reading> = LazyLock::new(|| {
     program(
         "source: { parquet: x, features: { i: { dtype: i64 }, f: { key: a.f, dtype: f32, shape: [2] }, image: { dtype: bytes } } }\n\
@@ -161,9 +167,10 @@ pub fn webp(bytes: &[u8]) {
     content(&PICTURES, bytes);
 }
 
-/// Lines of comma-separated values.
+/// Lines of comma-separated values: one, and a file of them.
 pub fn csv(bytes: &[u8]) {
     content(&VALUES, bytes);
+    file(&TABLE, TABLE.source.format, bytes);
 }
 
 /// Runs a file that is one record.

@@ -3,7 +3,7 @@
 use super::{measure::Usage, trainer::Trained};
 use crate::output::{say, say_all};
 use crate::{args::TrainArgs, failure::Failure, skipped};
-use gristmill_fetcher::Waits;
+use gristmill_fetcher::{LeftOut, Waits};
 use gristmill_protocol::CacheMode;
 use gristmill_timeline::{Advice, Stalls};
 use gristmill_types::JobName;
@@ -87,6 +87,8 @@ pub struct Report {
     trained: Trained,
     usage: Usage,
     left_out: skipped::Report,
+    /// Files of the dataset that are not read.
+    files: LeftOut,
     /// Where the waiting went, by epoch.
     stalls: Vec<Stalls>,
 }
@@ -101,7 +103,13 @@ impl Report {
         left_out: skipped::Report,
         stalls: Vec<Stalls>,
     ) -> Self {
-        Self { job: job.clone(), seed: args.seed, kills, trained, usage, left_out, stalls }
+        let files = LeftOut::default();
+        Self { job: job.clone(), seed: args.seed, kills, trained, usage, left_out, files, stalls }
+    }
+
+    /// The same, naming files of the dataset that were not read.
+    pub fn of_files(self, files: LeftOut) -> Self {
+        Self { files, ..self }
     }
 
     fn sum(&self, field: impl Fn(&EpochReport) -> u64) -> u64 {
@@ -168,6 +176,8 @@ impl Report {
             "elements_delivered": self.elements(),
             "skipped": self.sum(|epoch| epoch.skipped),
             "skipped_records": self.left_out.as_json(),
+            "quarantine": self.left_out.quarantine_json(),
+            "files_left_out": self.files.as_json(),
             "duplicates": self.sum(|epoch| epoch.duplicates),
             "lost": self.lost(),
             "splits": self.splits(),

@@ -22,6 +22,9 @@ pub struct FunctionConfig {
     pub args: Vec<String>,
     /// Environment variables beside those Lambda sets; these win.
     pub env: BTreeMap<String, String>,
+    /// Its `AWS_*` variables are those of this process, so that it reaches what whoever started the host reaches; the
+    /// host's keys and region are under `GRISTMILL_LOCAL_*`.
+    pub ambient: bool,
     /// Told to the function; the host does not enforce it.
     pub memory_mb: u32,
     /// An invocation that takes longer is killed with its environment.
@@ -48,6 +51,7 @@ impl FunctionConfig {
             command: command.into(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            ambient: false,
             memory_mb: 1769,
             timeout: Duration::from_secs(15 * 60),
             reserved_concurrency: None,

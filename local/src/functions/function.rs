@@ -18,7 +18,7 @@ use super::host::Host;
 use super::lock;
 use super::process::{self, Exit};
 use super::stats::{Counters, FunctionStats, bump};
-use crate::ids;
+use crate::{Credentials, ids};
 
 /// Warm environments that turn out dead before they take an invocation cost a retry each; then a new one is made.
 const STALE_LIMIT: u32 = 4;
@@ -325,16 +325,26 @@ impl Function {
                 command.env(name, value);
             }
         }
-        let settings = &host.settings;
+        let Credentials { access_key_id, secret_access_key } = &host.settings.credentials;
+        let region = &host.settings.region;
+        if config.ambient {
+            command.envs(std::env::vars_os().filter(|(name, _)| is_ambient(name)));
+            command
+                .env("GRISTMILL_LOCAL_REGION", region)
+                .env("GRISTMILL_LOCAL_ACCESS_KEY_ID", access_key_id)
+                .env("GRISTMILL_LOCAL_SECRET_ACCESS_KEY", secret_access_key);
+        } else {
+            command
+                .env("AWS_REGION", region)
+                .env("AWS_DEFAULT_REGION", region)
+                .env("AWS_ACCESS_KEY_ID", access_key_id)
+                .env("AWS_SECRET_ACCESS_KEY", secret_access_key)
+                .env("AWS_EC2_METADATA_DISABLED", "true");
+        }
         command
             .env("TZ", ":UTC")
             // What they print goes to a file.
             .env("NO_COLOR", "1")
-            .env("AWS_REGION", &settings.region)
-            .env("AWS_DEFAULT_REGION", &settings.region)
-            .env("AWS_ACCESS_KEY_ID", &settings.credentials.access_key_id)
-            .env("AWS_SECRET_ACCESS_KEY", &settings.credentials.secret_access_key)
-            .env("AWS_EC2_METADATA_DISABLED", "true")
             .env("AWS_LAMBDA_FUNCTION_NAME", &config.name)
             .env("AWS_LAMBDA_FUNCTION_VERSION", &config.version)
             .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", config.memory_mb.to_string())
@@ -411,4 +421,13 @@ impl Function {
         stats.events_waiting = self.queue.len() as u64;
         stats
     }
+}
+
+/// Whether a variable says how this process reaches AWS.
+fn is_ambient(name: &std::ffi::OsStr) -> bool {
+    const OTHERS: [&str; 6] =
+        ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+    name.to_str().is_some_and(|name| {
+        (name.starts_with("AWS_") && !name.starts_with("AWS_LAMBDA_")) || OTHERS.contains(&name)
+    })
 }

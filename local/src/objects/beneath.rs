@@ -32,7 +32,7 @@ impl Root<'_> {
     /// Opens `relative`; nothing when there is no such file or directory.
     ///
     /// # Errors
-    /// `PermissionDenied` when it leads out of the directory or may not be read.
+    /// `CrossesDevices` when it leads out of the directory, `PermissionDenied` when it may not be read.
     pub(super) fn open(&self, relative: &str, purpose: Purpose) -> io::Result<Option<File>> {
         let opened = match self.open_resolved_by_kernel(relative, purpose) {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -40,11 +40,7 @@ impl Root<'_> {
             }
             opened => opened,
         };
-        match opened {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
-        }
+        if_present(opened)
     }
 
     #[cfg(target_os = "linux")]
@@ -91,7 +87,53 @@ impl Root<'_> {
 
     fn escapes(&self, relative: &str) -> io::Error {
         let text = format!("{relative}: leads out of {}", self.path.display());
-        io::Error::new(ErrorKind::PermissionDenied, text)
+        io::Error::new(ErrorKind::CrossesDevices, text)
+    }
+}
+
+/// Opens the absolute `path`, on which no symbolic link may be; nothing when there is no such file.
+///
+/// # Errors
+/// `PermissionDenied` when it may not be read.
+pub(super) fn open_exactly(path: &Path, purpose: Purpose) -> io::Result<Option<File>> {
+    let opened = match exactly_by_kernel(path, purpose) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => exactly_here(path, purpose),
+        opened => opened,
+    };
+    if_present(opened)
+}
+
+#[cfg(target_os = "linux")]
+fn exactly_by_kernel(path: &Path, purpose: Purpose) -> io::Result<File> {
+    use rustix::fs::{CWD, ResolveFlags, openat2};
+    use rustix::io::Errno;
+
+    let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(CWD, path, flags(purpose), Mode::empty(), resolve) {
+        Ok(file) => Ok(File::from(file)),
+        Err(Errno::NOSYS) => Err(ErrorKind::Unsupported.into()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn exactly_by_kernel(_: &Path, _: Purpose) -> io::Result<File> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+fn exactly_here(path: &Path, purpose: Purpose) -> io::Result<File> {
+    if path.canonicalize()? != path {
+        return Err(ErrorKind::NotFound.into());
+    }
+    let flags = flags(purpose) | OFlags::NOFOLLOW;
+    Ok(File::from(rustix::fs::open(path, flags, Mode::empty())?))
+}
+
+fn if_present(opened: io::Result<File>) -> io::Result<Option<File>> {
+    match opened {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -155,12 +197,17 @@ mod tests {
             assert_eq!(open(&root, "d/f", purpose), Ok(true));
             assert_eq!(open(&root, "d/near", purpose), Ok(true));
             assert_eq!(open(&root, "same/f", purpose), Ok(true));
-            assert_eq!(open(&root, "d/out", purpose), Err(ErrorKind::PermissionDenied));
-            assert_eq!(open(&root, "up/secret", purpose), Err(ErrorKind::PermissionDenied));
-            assert_eq!(open(&root, "../secret", purpose), Err(ErrorKind::PermissionDenied));
+            assert_eq!(open(&root, "d/out", purpose), Err(ErrorKind::CrossesDevices));
+            assert_eq!(open(&root, "up/secret", purpose), Err(ErrorKind::CrossesDevices));
+            assert_eq!(open(&root, "../secret", purpose), Err(ErrorKind::CrossesDevices));
             assert_eq!(open(&root, "missing", purpose), Ok(false));
             assert_eq!(open(&root, "d/f/g", purpose), Ok(false));
             assert_eq!(open(&root, "loop", purpose), Ok(false));
+        }
+        for (path, there) in [("in/d/f", true), ("in/d/near", false), ("in/same/f", false)] {
+            let path = base.join(path);
+            assert_eq!(open_exactly(&path, Purpose::Data).unwrap().is_some(), there, "{path:?}");
+            assert_eq!(exactly_here(&path, Purpose::Data).is_ok(), there, "{path:?}");
         }
         assert_eq!(open(&root, "d", Purpose::Entries), Ok(true));
         assert_eq!(open(&root, "d/f", Purpose::Entries), Ok(false));

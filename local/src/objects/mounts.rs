@@ -1,16 +1,22 @@
-//! A directory of the user's offered as a bucket: read only, and nothing outside it.
+//! A directory of the user's offered as a bucket: read only, and nothing outside it but what its own links lead to.
 //!
-//! Keys are paths relative to the directory. Entity tags come from size and modification time, so a reader that asks
+//! Keys are paths relative to the directory. Links that lead out of it are followed as they were when the directory was
+//! mounted: all of them are looked up once, and a key leads to the very file that its link led to then. A link made or
+//! changed later counts when the directory is mounted again; no request can do that without the keys of the service.
+//! Entity tags come from size and modification time, so a reader that asks
 //! for the tag it knows learns of a changed file.
 
+use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use gristmill_folder::{Entry, walk};
 use rustix::fs::{AtFlags, Dir, FileType};
 
-use super::beneath::{Purpose, Root};
+use super::beneath::{Purpose, Root, open_exactly};
 use super::record::{Info, Record};
 
 /// What a file looked like: another stamp is another file.
@@ -25,17 +31,18 @@ impl Stamp {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Self { file_bytes: metadata.len(), modified }
     }
-
-    fn etag(self) -> String {
-        format!("{:x}-{:x}{:08x}", self.file_bytes, self.modified.0, self.modified.1)
-    }
 }
+
+/// Links of a directory, by key, and what each leads to, all links resolved.
+type Links = BTreeMap<String, PathBuf>;
 
 /// A mounted directory.
 #[derive(Debug)]
 pub(super) struct MountedDirectory {
     path: PathBuf,
     directory: File,
+    /// Found when first needed.
+    links: Mutex<Option<Arc<Links>>>,
 }
 
 impl MountedDirectory {
@@ -47,7 +54,12 @@ impl MountedDirectory {
         if !directory.metadata()?.is_dir() {
             return Err(io::ErrorKind::NotADirectory.into());
         }
-        Ok(Self { path, directory })
+        Ok(Self { path, directory, links: Mutex::default() })
+    }
+
+    /// Forgets what links led to: they are looked up again.
+    pub(super) fn forget_links(&self) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
     /// Where it is, all symbolic links resolved.
@@ -58,7 +70,7 @@ impl MountedDirectory {
     /// The file of `key`, what is known of it and how it looks; nothing when there is no such file.
     ///
     /// # Errors
-    /// `PermissionDenied` when the path leads out of the directory or may not be read.
+    /// `PermissionDenied` when the path leads out of the directory by no link of its own, or may not be read.
     pub(super) fn open_file(&self, key: &str) -> io::Result<Option<(File, Info, Stamp)>> {
         let Some(file) = self.open_key(key, Purpose::Data)? else { return Ok(None) };
         let metadata = file.metadata()?;
@@ -66,7 +78,7 @@ impl MountedDirectory {
             return Ok(None);
         }
         let stamp = Stamp::of(&metadata);
-        Ok(Some((file, info(&metadata, stamp)?, stamp)))
+        Ok(Some((file, info(&metadata)?, stamp)))
     }
 
     /// What is known of the file of `key`, without opening it.
@@ -79,7 +91,7 @@ impl MountedDirectory {
         if !metadata.is_file() {
             return Ok(None);
         }
-        info(&metadata, Stamp::of(&metadata)).map(Some)
+        info(&metadata).map(Some)
     }
 
     /// Visits the names in a directory: (name, whether it is a directory). Links to directories are left out, because
@@ -120,7 +132,53 @@ impl MountedDirectory {
     }
 
     fn open_key(&self, key: &str, purpose: Purpose) -> io::Result<Option<File>> {
-        if is_path(key) { self.root().open(key, purpose) } else { Ok(None) }
+        if !is_path(key) {
+            return Ok(None);
+        }
+        match self.root().open(key, purpose) {
+            Err(error) if error.kind() == ErrorKind::CrossesDevices => {
+                self.open_linked(key, purpose, &error)
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens what a link led to when links were looked up.
+    fn open_linked(
+        &self,
+        key: &str,
+        purpose: Purpose,
+        escapes: &io::Error,
+    ) -> io::Result<Option<File>> {
+        let links = self.links()?;
+        // The last link on the way: what it leads to holds no others that were followed.
+        let ends = key.rmatch_indices('/').map(|(slash, _)| slash);
+        for end in std::iter::once(key.len()).chain(ends) {
+            if let Some(target) = links.get(&key[..end]) {
+                let rest = key[end..].trim_start_matches('/');
+                let path = if rest.is_empty() { target.clone() } else { target.join(rest) };
+                return open_exactly(&path, purpose);
+            }
+        }
+        Err(io::Error::new(ErrorKind::PermissionDenied, escapes.to_string()))
+    }
+
+    fn links(&self) -> io::Result<Arc<Links>> {
+        let mut known = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(links) = &*known {
+            return Ok(Arc::clone(links));
+        }
+        let mut links = Links::new();
+        walk(&self.path, "", &mut |entry| {
+            if let Entry::File(file) = entry
+                && let Some(link) = file.link
+                && !links.contains_key(link.key)
+            {
+                links.insert(link.key.to_owned(), link.target.to_owned());
+            }
+            true
+        })?;
+        Ok(Arc::clone(known.insert(Arc::new(links))))
     }
 }
 
@@ -129,8 +187,9 @@ fn is_path(key: &str) -> bool {
     !key.contains('\0') && key.split('/').all(|component| !matches!(component, "" | "." | ".."))
 }
 
-fn info(metadata: &Metadata, stamp: Stamp) -> io::Result<Info> {
-    let record = Record { object_bytes: metadata.len(), etag: stamp.etag(), ..Record::default() };
+fn info(metadata: &Metadata) -> io::Result<Info> {
+    let etag = gristmill_folder::etag(metadata);
+    let record = Record { object_bytes: metadata.len(), etag, ..Record::default() };
     Ok(Info { record, modified: metadata.modified()? })
 }
 

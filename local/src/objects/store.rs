@@ -116,8 +116,11 @@ impl Store {
         let directory =
             MountedDirectory::open(path).map_err(|error| LocalError::state(path, error))?;
         let mut mounts = self.mounts.write().unwrap_or_else(PoisonError::into_inner);
-        if mounts.get(name).is_none_or(|known| known.path() != directory.path()) {
-            mounts.insert(name.to_owned(), Arc::new(directory));
+        match mounts.get(name) {
+            Some(known) if known.path() == directory.path() => known.forget_links(),
+            _ => {
+                mounts.insert(name.to_owned(), Arc::new(directory));
+            }
         }
         Ok(())
     }

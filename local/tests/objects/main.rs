@@ -149,7 +149,7 @@ async fn a_directory_has_one_server() {
 }
 
 #[tokio::test]
-async fn a_mount_is_read_only_and_leads_nowhere_else() {
+async fn a_mount_is_read_only_and_leads_nowhere_but_where_its_links_lead() {
     let root = tempfile::tempdir().unwrap();
     let base = tempfile::tempdir().unwrap();
     let data = base.path().join("data");
@@ -180,8 +180,26 @@ async fn a_mount_is_read_only_and_leads_nowhere_else() {
     get("READ ME").send().await.unwrap();
 
     for key in ["absolute", "relative", "directory/secret"] {
-        assert_eq!(status(get(key).send().await), 403, "{key}");
+        let linked = get(key).send().await.unwrap().body.collect().await.unwrap();
+        assert_eq!(linked.into_bytes(), "secret", "{key}");
     }
+    // A link made or led elsewhere behind the service's back does not count until the directory is mounted again.
+    let other = base.path().join("other");
+    std::fs::write(&other, "other").unwrap();
+    symlink(&other, data.join("new")).unwrap();
+    std::fs::remove_file(data.join("relative")).unwrap();
+    symlink(&other, data.join("relative")).unwrap();
+    symlink(&other, base.path().join("outside/by-folder")).unwrap();
+    assert_eq!(status(get("new").send().await), 403);
+    assert_eq!(status(get("directory/by-folder").send().await), 404);
+    let pinned = get("relative").send().await.unwrap().body.collect().await.unwrap();
+    assert_eq!(pinned.into_bytes(), "secret");
+    server.serving.server().mount("data", &data).unwrap();
+    for key in ["new", "relative", "directory/by-folder"] {
+        let linked = get(key).send().await.unwrap().body.collect().await.unwrap();
+        assert_eq!(linked.into_bytes(), "other", "{key}");
+    }
+    std::fs::remove_file(data.join("new")).unwrap();
     for key in [
         "../outside/secret",
         "train/../../outside/secret",
@@ -191,6 +209,8 @@ async fn a_mount_is_read_only_and_leads_nowhere_else() {
         "train//0.tfrecord",
         "./READ ME",
         "no",
+        "directory/../data/READ ME",
+        "directory/no",
     ] {
         assert_eq!(status(get(key).send().await), 404, "{key}");
     }
@@ -204,7 +224,10 @@ async fn a_mount_is_read_only_and_leads_nowhere_else() {
 
     let list = client.list_objects_v2().bucket("data").send().await.unwrap();
     let keys: Vec<_> = list.contents().iter().map(|object| object.key().unwrap()).collect();
-    assert_eq!(keys, ["READ ME", "inside", "train/0.tfrecord", "train/deep/1"]);
+    assert_eq!(
+        keys,
+        ["READ ME", "absolute", "inside", "relative", "train/0.tfrecord", "train/deep/1"]
+    );
     let list = client.list_objects_v2().bucket("data").prefix("train/").delimiter("/");
     let list = list.send().await.unwrap();
     assert_eq!(list.contents()[0].size(), Some(3 << 20));

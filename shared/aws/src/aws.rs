@@ -1,7 +1,8 @@
 //! Where AWS, or what stands in for it, is found; and one lazily built client per service.
 
 use crate::{
-    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, Probes, S3Objects, SettingsError,
+    DynamoTable, Everywhere, HttpCoordinator, LambdaInvoker, LocalService, Probes, S3Objects,
+    SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
     credentials::CredentialsCache,
@@ -87,24 +88,18 @@ impl Aws {
     /// No region is configured.
     pub async fn from_env() -> Result<Self, SettingsError> {
         let pool = HttpPool::default();
-        let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
-            .http_client(pool.clone())
-            .retry_config(retries())
-            .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
-            .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build());
-        if env::var_os("AWS_ACCESS_KEY_ID").is_some() {
-            // Keys in the environment mean that nobody expects the metadata service to be there;
-            // asking it for a region would take seconds to fail.
-            let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
-                .or_else(ProfileFileRegionProvider::new());
-            loader = loader.region(region);
-        }
-        let sdk = loader.load().await;
+        let sdk = load(&pool, None).await;
         let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
-        // Only an S3 endpoint of one's own may lack a name per bucket.
-        let path_style = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].map(env::var_os);
-        let path_style = path_style.iter().any(Option::is_some);
-        Ok(Self::new(sdk, region, pool, None, path_style))
+        Ok(Self::new(sdk, region, pool, None, has_own_endpoint()))
+    }
+
+    /// The same, for reading what others store: without a region it is that of buckets nobody chose one for.
+    pub async fn ambient() -> Self {
+        let pool = HttpPool::default();
+        let region = Region::from_static("us-east-1");
+        let sdk = load(&pool, Some(region.clone())).await;
+        let region = sdk.region().cloned().unwrap_or(region);
+        Self::new(sdk, region, pool, None, has_own_endpoint())
     }
 
     /// Services at known addresses, with known credentials; reads no environment.
@@ -184,6 +179,11 @@ impl Aws {
         S3Objects::new(client.clone())
     }
 
+    /// The objects of a local service, whose bucket is `own`, and of everybody else.
+    pub fn objects_beside(&self, own: impl Into<String>) -> Everywhere {
+        Everywhere::new(self.objects(), own.into())
+    }
+
     /// Lambda's asynchronous invocation.
     pub fn invoker(&self) -> LambdaInvoker {
         let client = self.0.lambda.get_or_init(|| {
@@ -229,6 +229,31 @@ impl Aws {
     fn counting(&self, service: &'static str) -> CountRequests {
         CountRequests { service, counts: self.0.counts.clone() }
     }
+}
+
+/// Only an S3 endpoint of one's own may lack a name per bucket.
+fn has_own_endpoint() -> bool {
+    ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().any(|name| env::var_os(name).is_some())
+}
+
+/// What environment and shared files say, and `fallback` where they tell no region.
+async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
+    let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
+        .http_client(pool.clone())
+        .retry_config(retries())
+        .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
+        .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build());
+    if fallback.is_some() || env::var_os("AWS_ACCESS_KEY_ID").is_some() {
+        // Keys in the environment mean that nobody expects the metadata service to be there;
+        // asking it for a region would take seconds to fail.
+        let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
+            .or_else(ProfileFileRegionProvider::new());
+        loader = loader.region(match fallback {
+            Some(fallback) => region.or_else(fallback),
+            None => region,
+        });
+    }
+    loader.load().await
 }
 
 fn retries() -> RetryConfig {

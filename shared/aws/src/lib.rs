@@ -22,7 +22,7 @@ pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
 pub use local_service::LocalService;
-pub use objects::S3Objects;
+pub use objects::{Everywhere, S3Objects};
 pub use probes::{
     BucketRights, Caller, DeployedFunction, Heard, PROBE_DEADLINE, Probes, Quota, Trouble,
 };

@@ -1,6 +1,9 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
+mod everywhere;
 mod read;
+
+pub use everywhere::Everywhere;
 
 use crate::fault::Fault;
 use async_trait::async_trait;
@@ -19,6 +22,8 @@ const PUT_ID: &str = "put-id";
 /// Tries of a put that meets another one under way.
 const PUT_TRIES: u32 = 5;
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
+/// Where a bucket is, in answers to those who ask elsewhere.
+const BUCKET_REGION: &str = "x-amz-bucket-region";
 /// Most keys of one `DeleteObjects`.
 const DELETE_KEYS: usize = 1000;
 
@@ -167,7 +172,11 @@ where
     E: Error + ProvideErrorMetadata + 'static,
 {
     let fault = Fault::new(operation, path as &dyn fmt::Display, error);
+    let region = error.raw_response().and_then(|response| response.headers().get(BUCKET_REGION));
     match fault.status {
+        Some(301 | 307 | 400) if let Some(region) = region => ObjectError::Rejected(format!(
+            "{operation} on {path}: the bucket is in the region {region}: set AWS_REGION={region}"
+        )),
         Some(404) if !fault.has_code("NoSuchBucket") => ObjectError::NotFound(path.clone()),
         Some(412) => ObjectError::Changed(path.clone()),
         _ if fault.is_passing => ObjectError::Unavailable(fault.text),

@@ -33,7 +33,9 @@ pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
 pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
 pub use signature::{Signature, Signatures};
-pub use source::{Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source};
+pub use source::{
+    CsvLayout, CsvValues, Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source,
+};
 
 /// Largest pipeline text, in bytes.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;

@@ -8,7 +8,10 @@ use crate::{
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
+mod csv;
 mod zip;
+
+pub use csv::{CsvLayout, CsvValues};
 
 /// Most features kept of a record.
 const MAX_FEATURES: usize = 256;
@@ -39,13 +42,21 @@ pub enum Format {
     /// Text files with one JSON object a line; a key is that of the object, `a.b` also the key `b` of
     /// the object under `a`.
     Jsonl,
+    /// Text files with a line of values for each record (RFC 4180); a key is a column's name.
+    Csv(CsvLayout),
     /// Parquet files; keys are columns, `a.b` the column `b` of the group `a`.
     Parquet,
 }
 
 impl Format {
-    pub const ALL: [Format; 5] =
-        [Format::TfRecord, Format::WebDataset, Format::Images, Format::Jsonl, Format::Parquet];
+    pub const ALL: [Format; 6] = [
+        Format::TfRecord,
+        Format::WebDataset,
+        Format::Images,
+        Format::Jsonl,
+        Format::Csv(CsvLayout::COMMAS),
+        Format::Parquet,
+    ];
 
     /// The key of `source` that names the files.
     pub const fn name(self) -> &'static str {
@@ -54,7 +65,18 @@ impl Format {
             Format::WebDataset => "webdataset",
             Format::Images => "images",
             Format::Jsonl => "jsonl",
+            Format::Csv(_) => "csv",
             Format::Parquet => "parquet",
+        }
+    }
+
+    /// Names what decides where the records of a file are: files that are read otherwise have other records.
+    pub fn index_name(self) -> String {
+        match self {
+            Format::Csv(CsvLayout { delimiter, header, quotes }) => {
+                format!("csv-{delimiter:02x}{}{}", u8::from(header), u8::from(quotes))
+            }
+            _ => self.name().to_owned(),
         }
     }
 }
@@ -142,6 +164,8 @@ pub struct Source {
     pub paths: Vec<String>,
     pub format: Format,
     pub features: BTreeMap<String, Feature>,
+    /// Of [`Format::Csv`].
+    pub csv: CsvValues,
     /// How often its records come, one time after the other: of a dataset in a zip, else once.
     pub repeat: u32,
     /// Datasets that are zipped to it: record i of it goes with record i of each of them, as far as the
@@ -151,12 +175,12 @@ pub struct Source {
 
 impl Serialize for Source {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(1))?;
+        let mut map = serializer.serialize_map(None)?;
         match self.is_zip() {
             true => {
                 map.serialize_entry(zip::KEY, &self.members().map(zip::Alone).collect::<Vec<_>>())?
             }
-            false => map.serialize_entry(self.format.name(), &self.features)?,
+            false => self.entries(&mut map)?,
         }
         map.end()
     }
@@ -169,7 +193,19 @@ impl Source {
         format: Format,
         features: BTreeMap<String, Feature>,
     ) -> Self {
-        Source { paths, format, features, repeat: 1, zipped: Vec::new() }
+        let csv = CsvValues { columns: Vec::new(), missing: Vec::new(), defaults: BTreeMap::new() };
+        Source { paths, format, features, csv, repeat: 1, zipped: Vec::new() }
+    }
+
+    /// What it is read as, without others that are zipped to it.
+    fn entries<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        map.serialize_entry(self.format.name(), &self.features)?;
+        match self.format {
+            Format::Csv(layout) => {
+                map.serialize_entry(csv::TABLE, &csv::Written::new(layout, &self.csv))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether it is several datasets side by side.
@@ -185,7 +221,7 @@ impl Source {
     /// How the records of all datasets are stored, for naming them: other records are found in the
     /// same files of another format.
     pub fn stored_as(&self) -> String {
-        self.members().map(|source| source.format.name()).collect::<Vec<_>>().join("+")
+        self.members().map(|source| source.format.index_name()).collect::<Vec<_>>().join("+")
     }
 
     /// What is read, for saying how that of two pipelines differs: of a zip, dataset by dataset.
@@ -219,7 +255,11 @@ impl Source {
 
     /// One dataset, which messages call `what`.
     fn parse_alone(what: &str, table: &mut Table<'_>) -> Result<Self, PipelineError> {
-        let (format, path) = format_of(what, table)?;
+        let tsv = table.get(csv::TSV);
+        let (format, path) = match tsv {
+            Some(path) => (Format::Csv(CsvLayout::COMMAS), path),
+            None => format_of(what, table)?,
+        };
         let paths = match &path.value {
             Value::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => paths
                 .iter()
@@ -236,7 +276,20 @@ impl Source {
             (Format::Images, None) => image_features(),
             (_, None) => parse_features(format, table.require("features")?)?,
         };
-        Ok(Source::alone(paths, format, features))
+        let source = Source::alone(paths, format, features);
+        let delimiter = if tsv.is_some() { b'\t' } else { b',' };
+        source.with_values(table, delimiter)
+    }
+
+    /// The same, as its table of text is written.
+    fn with_values(self, table: &mut Table<'_>, delimiter: u8) -> Result<Self, PipelineError> {
+        match self.format {
+            Format::Csv(_) => {
+                let (format, csv) = csv::parse(table, delimiter, &self.features)?;
+                Ok(Source { format, csv, ..self })
+            }
+            _ => Ok(self),
+        }
     }
 
     /// The `source` of the canonical form.
@@ -253,7 +306,16 @@ impl Source {
 
     fn parse_canonical_alone(what: &str, table: &mut Table<'_>) -> Result<Self, PipelineError> {
         let (format, node) = format_of(what, table)?;
-        Ok(Source::alone(Vec::new(), format, parse_features(format, node)?))
+        let source = Source::alone(Vec::new(), format, parse_features(format, node)?);
+        match (format, table.get(csv::TABLE)) {
+            (Format::Csv(_), Some(node)) => {
+                let mut values = Table::new("`table`", node)?;
+                let source = source.with_values(&mut values, b',')?;
+                values.finish()?;
+                Ok(source)
+            }
+            _ => Ok(source),
+        }
     }
 
     /// The schema of what it yields.
@@ -304,7 +366,7 @@ fn image_features() -> BTreeMap<String, Feature> {
 fn check_key(format: Format, feature: &Feature) -> Result<(), String> {
     let Feature { key, dtype, shape } = feature;
     match (format, key.as_str(), dtype) {
-        (Format::TfRecord | Format::Jsonl | Format::Parquet, ..) => Ok(()),
+        (Format::TfRecord | Format::Jsonl | Format::Csv(_) | Format::Parquet, ..) => Ok(()),
         (Format::WebDataset, ..) => {
             let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
             match key.split(';').all(|part| name(part) && part == part.to_lowercase()) {

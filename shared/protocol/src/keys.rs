@@ -107,6 +107,22 @@ pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
     format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
 }
 
+/// What the bucket of a mounted directory is called, before digits of its path's fingerprint.
+const MOUNT: &str = "dir-";
+const MOUNT_DIGITS: usize = 24;
+
+/// The bucket under which a directory of this machine is mounted, by the fingerprint of its path.
+pub fn mount(path: Fingerprint) -> String {
+    format!("{MOUNT}{}", &path.to_string()[..MOUNT_DIGITS])
+}
+
+/// Whether a bucket is a directory of this machine.
+pub fn is_mount(bucket: &str) -> bool {
+    bucket.strip_prefix(MOUNT).is_some_and(|digits| {
+        digits.len() == MOUNT_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
 /// The index of one source file, by [`crate::SourceFile::fingerprint`] and what its records were taken
 /// for: any file is one of lines, say.
 pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {

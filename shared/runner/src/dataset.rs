@@ -379,7 +379,7 @@ impl DatasetCache {
         }
         let fingerprint = source.fingerprint(&self.manifest.bucket);
         let stored =
-            ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint, format.name()));
+            ObjectPath::new(&self.bucket, keys::index(&self.ns, fingerprint, &format.index_name()));
         let index = FileIndex::decode(&objects.get(&stored).await?, format)
             .map_err(|error| RunError::fatal(format!("{stored}: {error}")))?;
         Ok(IndexedFile { path, index, pack: None })

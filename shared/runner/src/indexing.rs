@@ -27,8 +27,10 @@ pub(crate) async fn ensure_index(
         let pack = read_pack(objects, &ObjectPath::new(source_bucket, &file.key)).await?;
         return Ok(pack.images.len() as u32);
     }
-    let path =
-        ObjectPath::new(bucket, keys::index(ns, file.fingerprint(source_bucket), format.name()));
+    let path = ObjectPath::new(
+        bucket,
+        keys::index(ns, file.fingerprint(source_bucket), &format.index_name()),
+    );
     match objects.get(&path).await {
         Ok(stored) => {
             let index = FileIndex::decode(&stored, format);

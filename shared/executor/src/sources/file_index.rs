@@ -1,7 +1,7 @@
 //! The index of one source file: how many records it has, and which of its bytes hold them.
 
 use super::{
-    Limits, framing_bytes, gzip,
+    Limits, csv, framing_bytes, gzip,
     lengths::{Lengths, MAX_LENGTH_BYTES},
     parquet,
 };
@@ -25,6 +25,8 @@ pub struct FileIndex {
     /// Records that lie end to end, once the file is unpacked; none of Parquet.
     lengths: Lengths,
     packing: Packing,
+    /// Of a table of text.
+    table: Option<Box<csv::Table>>,
 }
 
 /// What has to be done before records lie end to end.
@@ -47,12 +49,17 @@ pub struct Records {
 impl FileIndex {
     /// The index of a file without records.
     pub(crate) fn new(format: Format) -> Self {
-        FileIndex { lengths: Lengths::new(0, framing_bytes(format)), packing: Packing::None }
+        let lengths = Lengths::new(0, framing_bytes(format));
+        FileIndex { lengths, packing: Packing::None, table: None }
     }
 
     /// The index of records that lie end to end, the first of which is not the file's.
     pub(super) fn window(lengths: Lengths) -> Self {
-        FileIndex { lengths, packing: Packing::None }
+        FileIndex { lengths, packing: Packing::None, table: None }
+    }
+
+    pub(super) fn table(self, table: csv::Table) -> Self {
+        FileIndex { table: Some(Box::new(table)), ..self }
     }
 
     pub(super) fn gzip(self, points: gzip::Points) -> Self {
@@ -84,14 +91,20 @@ impl FileIndex {
 
     /// Where the last record ends, in bytes of the unpacked file; 0 of Parquet.
     pub fn file_bytes(&self) -> u64 {
-        self.lengths.bytes()
+        self.start() + self.lengths.bytes()
+    }
+
+    /// Where the first record begins.
+    fn start(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.start())
     }
 
     /// Where records `first .. first + n` lie in the unpacked file, framing included; none if they
     /// are not all there, or have no such place, as rows of Parquet.
     pub fn byte_range(&self, first: u32, n: u32) -> Option<Range<u64>> {
         let end = first.checked_add(n)?;
-        Some(self.lengths.start(first)?..self.lengths.start(end)?)
+        let start = self.start();
+        Some(start + self.lengths.start(first)?..start + self.lengths.start(end)?)
     }
 
     /// Bytes in the unpacked file of records `first .. first + n`, as far as they are there.
@@ -143,6 +156,20 @@ impl FileIndex {
         source: &Source,
         parts: &[Bytes],
     ) -> Result<Records, ExecError> {
+        let records = self.unpack(first, n, source, parts)?;
+        let Some(table) = &self.table else { return Ok(records) };
+        let opened = table.open(first, &self.lengths, n, source, &records.data);
+        let (lengths, data) = opened.map_err(ExecError::Source)?;
+        Ok(Records { data, index: Some(FileIndex::window(lengths)) })
+    }
+
+    fn unpack(
+        &self,
+        first: u32,
+        n: u32,
+        source: &Source,
+        parts: &[Bytes],
+    ) -> Result<Records, ExecError> {
         match (&self.packing, parts) {
             (Packing::Parquet(layout), _) => {
                 let ranges = self.stored_ranges(first, n, source)?;
@@ -177,7 +204,8 @@ impl FileIndex {
             Packing::Gzip(points) => points.memory_bytes(),
             Packing::Parquet(layout) => layout.memory_bytes(),
         };
-        self.lengths.memory_bytes() + packing
+        let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
+        self.lengths.memory_bytes() + packing + table
     }
 
     /// The stored form: head, content compressed with zstd, CRC-32C of all. The content is the
@@ -196,6 +224,9 @@ impl FileIndex {
                 2
             }
         };
+        if let Some(table) = &self.table {
+            table.encode(&mut content);
+        }
         let mut out = Vec::with_capacity(HEAD_BYTES + 4);
         out.extend_from_slice(&MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
@@ -258,7 +289,11 @@ impl FileIndex {
             (2, true) => parquet::MAX_STORED_BYTES,
             _ => return Err(format!("it is not that of a {} file", format.name())),
         };
-        let most = records as usize * MAX_LENGTH_BYTES + most;
+        let table = match format {
+            Format::Csv(_) => csv::Table::most_stored(records),
+            _ => 0,
+        };
+        let most = records as usize * MAX_LENGTH_BYTES + most + table;
         let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
         let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
         let unpacked;
@@ -275,8 +310,12 @@ impl FileIndex {
             1 => Packing::Gzip(gzip::Points::decode(&mut rest)?),
             _ => Packing::Parquet(Box::new(parquet::Layout::decode(&mut rest, limits)?)),
         };
+        let table = match format {
+            Format::Csv(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
+            _ => None,
+        };
         match rest {
-            [] => Ok(FileIndex { lengths, packing }),
+            [] => Ok(FileIndex { lengths, packing, table }),
             _ => Err("it has more than its records need".into()),
         }
     }

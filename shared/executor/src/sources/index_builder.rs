@@ -1,6 +1,6 @@
 //! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
 
-use super::{FileIndex, Limits, gzip, jsonl, parquet, tfrecord, webdataset};
+use super::{FileIndex, Limits, csv, gzip, jsonl, parquet, tfrecord, webdataset};
 use crate::ExecError;
 use bytes::Bytes;
 use gristmill_pipeline::Format;
@@ -46,6 +46,7 @@ enum Builder {
     TfRecord(tfrecord::IndexBuilder),
     WebDataset(webdataset::IndexBuilder),
     Jsonl(jsonl::IndexBuilder),
+    Csv(Box<csv::IndexBuilder>),
 }
 
 impl Builder {
@@ -54,6 +55,7 @@ impl Builder {
             Format::TfRecord => Ok(Self::TfRecord(tfrecord::IndexBuilder::new(limits))),
             Format::WebDataset => Ok(Self::WebDataset(webdataset::IndexBuilder::new(limits))),
             Format::Jsonl => Ok(Self::Jsonl(jsonl::IndexBuilder::new(limits))),
+            Format::Csv(layout) => Ok(Self::Csv(Box::new(csv::IndexBuilder::new(layout, limits)))),
             Format::Images | Format::Parquet => Err(failed()),
         }
     }
@@ -63,6 +65,7 @@ impl Builder {
             Self::TfRecord(builder) => builder.push(bytes),
             Self::WebDataset(builder) => builder.push(bytes),
             Self::Jsonl(builder) => builder.push(bytes),
+            Self::Csv(builder) => builder.push(bytes),
         }
     }
 
@@ -71,6 +74,7 @@ impl Builder {
             Self::TfRecord(builder) => builder.finish(),
             Self::WebDataset(builder) => builder.finish(),
             Self::Jsonl(builder) => builder.finish(),
+            Self::Csv(builder) => builder.finish(),
         }
     }
 }
@@ -94,7 +98,9 @@ impl IndexBuilder {
     /// As [`new`](Self::new).
     pub fn with_limits(format: Format, limits: Limits) -> Result<Self, ExecError> {
         let state = match format {
-            Format::TfRecord | Format::WebDataset | Format::Jsonl => State::Head(Vec::new()),
+            Format::TfRecord | Format::WebDataset | Format::Jsonl | Format::Csv(_) => {
+                State::Head(Vec::new())
+            }
             Format::Parquet => State::Kept(Vec::new()),
             Format::Images => {
                 return Err(ExecError::Source("a file of one image needs no index".into()));

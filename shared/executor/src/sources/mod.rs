@@ -1,5 +1,6 @@
 //! How records are stored, one file per format.
 
+mod csv;
 pub(crate) mod example;
 mod file_index;
 mod gzip;
@@ -40,7 +41,7 @@ fn framing_bytes(format: Format) -> u32 {
     match format {
         Format::TfRecord => tfrecord::FRAMING_BYTES as u32,
         // Headers, line ends and blank lines belong to the record: how many there are differs.
-        Format::WebDataset | Format::Images | Format::Jsonl | Format::Parquet => 0,
+        Format::WebDataset | Format::Images | Format::Jsonl | Format::Csv(_) | Format::Parquet => 0,
     }
 }
 
@@ -56,6 +57,7 @@ pub(crate) enum Reader {
     WebDataset(webdataset::Extractor),
     Images(images::Extractor),
     Jsonl(jsonl::Extractor),
+    Csv(csv::Extractor),
     Parquet(parquet::Extractor),
 }
 
@@ -67,6 +69,7 @@ impl Reader {
             Format::WebDataset => Reader::WebDataset(webdataset::Extractor::new(features)),
             Format::Images => Reader::Images(images::Extractor::new(features)),
             Format::Jsonl => Reader::Jsonl(jsonl::Extractor::new(features)),
+            Format::Csv(_) => Reader::Csv(csv::Extractor::new(source)),
             Format::Parquet => Reader::Parquet(parquet::Extractor::new(features)),
         }
     }
@@ -89,6 +92,7 @@ impl Reader {
             Reader::WebDataset(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Images(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Jsonl(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
+            Reader::Csv(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
             Reader::Parquet(extractor) => Ok((stored, extractor.extract(stored, cells)?)),
         }
     }
@@ -100,6 +104,7 @@ impl Reader {
             Reader::WebDataset(_) | Reader::Parquet(_) => stored,
             Reader::Images(_) => images::content(stored),
             Reader::Jsonl(_) => stored.trim_ascii(),
+            Reader::Csv(extractor) => extractor.line(stored),
         }
     }
 }

@@ -20,9 +20,9 @@ pub(super) struct Alone<'a>(pub(super) &'a Source);
 
 impl Serialize for Alone<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Source { format, features, repeat, .. } = self.0;
+        let Source { repeat, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
-        map.serialize_entry(format.name(), features)?;
+        self.0.entries(&mut map)?;
         if *repeat != 1 {
             map.serialize_entry(REPEAT, repeat)?;
         }

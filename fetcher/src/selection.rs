@@ -1,0 +1,272 @@
+//! Which of the files that are there a dataset reads, and which it leaves out, and why.
+
+use crate::dataset::ListError;
+use gristmill_folder::Why;
+use gristmill_pipeline::Format;
+use gristmill_ports::ObjectInfo;
+use std::{collections::BTreeMap, fmt};
+
+mod braces;
+mod kinds;
+
+pub(crate) use braces::{MARK as BRACE, expand};
+
+/// What makes a pattern of a path.
+pub(crate) const WILD: [char; 3] = ['*', '?', '['];
+/// Names shown in a line.
+const SHOWN: usize = 5;
+
+/// Files that were looked at and are not read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Files that were looked at.
+    pub of: usize,
+    /// By name, relative to the dataset's folder or bucket: the reason.
+    pub files: BTreeMap<String, String>,
+}
+
+impl LeftOut {
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// What a report says: `{"count", "of", "files": {NAME: REASON}}`, of at most 100 files.
+    pub fn as_json(&self) -> serde_json::Value {
+        let named: BTreeMap<_, _> = self.files.iter().take(100).collect();
+        serde_json::json!({ "count": self.files.len(), "of": self.of, "files": named })
+    }
+
+    pub fn join(&mut self, other: Self) {
+        self.of += other.of;
+        self.files.extend(other.files);
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.of == 1 { "" } else { "s" };
+        write!(f, "left out {} of {} file{plural}: ", self.files.len(), self.of)?;
+        for (i, (name, why)) in self.files.iter().take(SHOWN).enumerate() {
+            let between = if i == 0 { "" } else { ", " };
+            let name = name.replace(|c: char| c.is_control(), "\u{fffd}");
+            write!(f, "{between}{name} ({why})")?;
+        }
+        match self.files.len().checked_sub(SHOWN) {
+            Some(more @ 1..) => write!(f, " and {more} more")?,
+            _ => {}
+        }
+        f.write_str("; a glob that matches them reads them")
+    }
+}
+
+/// One path of a dataset.
+#[derive(Debug)]
+pub(crate) struct Selector {
+    text: String,
+    glob: Option<Glob>,
+}
+
+#[derive(Debug)]
+struct Glob {
+    whole: glob::Pattern,
+    /// One for each directory on the way and for the file; those from `**` on match anything.
+    parts: Vec<glob::Pattern>,
+    any_depth: bool,
+}
+
+/// What becomes of a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Read,
+    LeftOut(String),
+    /// It was not asked for.
+    Other,
+}
+
+impl Selector {
+    /// The paths that `pattern` stands for, in order.
+    pub(crate) fn all(pattern: &str) -> Result<Vec<Self>, ListError> {
+        let bad = |what: String| ListError::Pattern(pattern.to_owned(), what);
+        let texts = expand(pattern).map_err(bad)?;
+        texts.into_iter().map(|text| Self::one(text).map_err(bad)).collect()
+    }
+
+    fn one(text: String) -> Result<Self, String> {
+        if !text.contains(WILD) {
+            return Ok(Self { text, glob: None });
+        }
+        let compile = |text: &str| glob::Pattern::new(text).map_err(|error| error.to_string());
+        let whole = compile(&text)?;
+        let any_depth = text.split('/').any(|part| part == "**");
+        let parts = text.split('/').take_while(|part| *part != "**");
+        let parts = parts.map(compile).collect::<Result<_, _>>()?;
+        Ok(Self { glob: Some(Glob { whole, parts, any_depth }), text })
+    }
+
+    /// What all keys that it selects start with.
+    fn prefix(&self) -> &str {
+        &self.text[..self.text.find(WILD).unwrap_or(self.text.len())]
+    }
+
+    /// What `key` is below the directory that is named; none if it is not below it.
+    fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
+        let named = self.text.trim_end_matches('/');
+        match named {
+            "" => Some(key),
+            _ => key.strip_prefix(named)?.strip_prefix('/'),
+        }
+    }
+
+    fn judge(&self, key: &str, format: Format) -> Verdict {
+        if let Some(glob) = &self.glob {
+            return match (glob.matches(key, true), glob.matches(key, false)) {
+                (true, _) => kinds::of_image(key, format),
+                (false, true) => Verdict::LeftOut("hidden".to_owned()),
+                (false, false) => Verdict::Other,
+            };
+        }
+        match self.below(key) {
+            _ if key == self.text => Verdict::Read,
+            Some(below) => kinds::judge(below, format),
+            None => Verdict::Other,
+        }
+    }
+
+    /// Whether files in a directory, a key that ends in a slash, may be read.
+    fn enters(&self, key: &str, format: Format) -> bool {
+        let key = key.trim_end_matches('/');
+        if let Some(glob) = &self.glob {
+            return glob.enters(key);
+        }
+        let named = self.text.trim_end_matches('/');
+        let leads_there =
+            named == key || named.strip_prefix(key).is_some_and(|rest| rest.starts_with('/'));
+        leads_there || self.below(key).is_some_and(|below| kinds::hidden(below, format).is_none())
+    }
+}
+
+impl Glob {
+    fn matches(&self, key: &str, require_literal_leading_dot: bool) -> bool {
+        self.whole.matches_with(key, options(require_literal_leading_dot))
+    }
+
+    fn enters(&self, directory: &str) -> bool {
+        let depth = directory.split('/').count();
+        let on_the_way = directory
+            .split('/')
+            .zip(&self.parts)
+            .all(|(name, part)| part.matches_with(name, options(true)));
+        let beyond = directory.split('/').skip(self.parts.len());
+        let hidden = || beyond.clone().any(|name| name.starts_with('.'));
+        on_the_way && (depth < self.parts.len() || (self.any_depth && !hidden()))
+    }
+}
+
+fn options(require_literal_leading_dot: bool) -> glob::MatchOptions {
+    glob::MatchOptions {
+        require_literal_separator: true,
+        require_literal_leading_dot,
+        ..Default::default()
+    }
+}
+
+/// What all keys that `selectors` select start with.
+pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
+    let mut prefixes = selectors.iter().map(Selector::prefix);
+    let first = prefixes.next().unwrap_or_default();
+    prefixes.fold(first, |shared, prefix| {
+        let same = shared.char_indices().zip(prefix.chars()).find(|((_, a), b)| a != b);
+        &shared[..same.map_or(shared.len().min(prefix.len()), |((at, _), _)| at)]
+    })
+}
+
+/// Whether any of `selectors` may read files in a directory, a key that ends in a slash.
+pub(crate) fn enters(selectors: &[Selector], key: &str, format: Format) -> bool {
+    selectors.iter().any(|selector| selector.enters(key, format))
+}
+
+/// Everything that was found at a place.
+#[derive(Debug, Default)]
+pub(crate) struct There {
+    /// In the order of their keys.
+    pub files: Vec<ObjectInfo>,
+    /// What is no file to be read, and directories that were not entered, with a slash at the end.
+    pub others: Vec<(String, Option<Why>)>,
+}
+
+/// Chooses what `selectors`, which were written as `pattern`, read of what is there, selector after selector.
+///
+/// # Errors
+/// If one of them reads nothing, or a file that would be read cannot be.
+pub(crate) fn select(
+    selectors: &[Selector],
+    format: Format,
+    there: &There,
+    place: &str,
+) -> Result<(Vec<ObjectInfo>, LeftOut), ListError> {
+    let (mut read, mut left_out) = (Vec::new(), LeftOut::default());
+    for selector in selectors {
+        let (before, mut own) = (read.len(), LeftOut::default());
+        let prefix = selector.prefix().trim_end_matches('/');
+        let start = there.files.partition_point(|info| info.key.as_str() < prefix);
+        let files = there.files[start..].iter().take_while(|info| info.key.starts_with(prefix));
+        // A key that ends in a slash marks a directory.
+        for info in files.filter(|info| !info.key.ends_with('/')) {
+            match selector.judge(&info.key, format) {
+                Verdict::Read => read.push(info.clone()),
+                Verdict::LeftOut(why) => {
+                    own.files.insert(info.key.clone(), why);
+                }
+                Verdict::Other => {}
+            }
+        }
+        for (key, why) in &there.others {
+            if let Some(why) = selector.other(key, why.as_ref(), format, place)? {
+                own.files.insert(key.clone(), why);
+            }
+        }
+        own.of = read.len() - before + own.files.len();
+        if read.len() == before {
+            let place = format!("{place}/{}", selector.text);
+            return Err(ListError::Empty { place, left_out: own });
+        }
+        left_out.join(own);
+    }
+    Ok((read, left_out))
+}
+
+impl Selector {
+    /// Why something that is no file of the place's is left out; none if it was not asked for.
+    fn other(
+        &self,
+        key: &str,
+        why: Option<&Why>,
+        format: Format,
+        place: &str,
+    ) -> Result<Option<String>, ListError> {
+        let unreadable = |why: &Why| ListError::Unreadable {
+            path: format!("{place}/{}", key.trim_end_matches('/')),
+            why: why.to_string(),
+        };
+        let Some(why) = why else {
+            let below = self.below(key).filter(|_| self.glob.is_none());
+            return Ok(below.and_then(|below| kinds::hidden(below.trim_end_matches('/'), format)));
+        };
+        if key.ends_with('/') {
+            return match self.enters(key, format) {
+                true => Err(unreadable(why)),
+                false => Ok(None),
+            };
+        }
+        let named = self.glob.is_none() && key == self.text;
+        match self.judge(key, format) {
+            Verdict::Read if named || matches!(why, Why::Unreadable(_)) => Err(unreadable(why)),
+            Verdict::Read => Ok(Some(why.to_string())),
+            Verdict::LeftOut(other) => Ok(Some(other)),
+            Verdict::Other => Ok(None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+//! What is read and what is left out, by name.
+
+use super::*;
+
+fn there(keys: &[&str]) -> There {
+    let info = |key: &&str| ObjectInfo { key: (*key).to_owned(), size: 1, etag: String::new() };
+    let mut files: Vec<ObjectInfo> = keys.iter().map(info).collect();
+    files.sort_by(|a, b| a.key.cmp(&b.key));
+    There { files, others: Vec::new() }
+}
+
+fn chosen(there: &There, pattern: &str, format: Format) -> (Vec<String>, String) {
+    let selectors = Selector::all(pattern).unwrap();
+    let (read, left_out) = select(&selectors, format, there, "/place").unwrap();
+    let said = if left_out.is_empty() { String::new() } else { left_out.to_string() };
+    (read.into_iter().map(|info| info.key).collect(), said)
+}
+
+#[test]
+fn what_a_folder_holds_beside_its_records_is_left_out_and_named() {
+    let hub = there(&[
+        "d/.gitattributes",
+        "d/README.md",
+        "d/_SUCCESS",
+        "d/data/a.parquet",
+        "d/data/b.parquet",
+        "d/info.json",
+        "d/",
+    ]);
+    let (read, said) = chosen(&hub, "d", Format::Parquet);
+    assert_eq!(read, ["d/data/a.parquet", "d/data/b.parquet"]);
+    let expected = "left out 4 of 6 files: d/.gitattributes (hidden), d/README.md (not Parquet), \
+                    d/_SUCCESS (its name begins with _), d/info.json (not Parquet); \
+                    a glob that matches them reads them";
+    assert_eq!(said, expected);
+    assert_eq!(chosen(&hub, "d/", Format::Parquet), (read, said));
+    assert_eq!(chosen(&hub, "d/*.json", Format::Parquet).0, ["d/info.json"]);
+    assert_eq!(chosen(&hub, "d/_SUCCESS", Format::TfRecord).0, ["d/_SUCCESS"]);
+    assert_eq!(chosen(&hub, "d/.git*", Format::TfRecord).0, ["d/.gitattributes"]);
+    let (read, said) = chosen(&hub, "d/*", Format::TfRecord);
+    assert_eq!(read, ["d/README.md", "d/_SUCCESS", "d/info.json"]);
+    assert!(said.contains("1 of 4 files: d/.gitattributes (hidden)"), "{said}");
+}
+
+#[test]
+fn json_is_left_out_where_it_is_not_the_data() {
+    let set = there(&["a.json", "b.jsonl.gz", "c.tfrecord", "d.txt", "train-0", "LICENSE"]);
+    assert_eq!(chosen(&set, "", Format::Jsonl).0, ["a.json", "b.jsonl.gz", "d.txt", "train-0"]);
+    assert_eq!(chosen(&set, "", Format::TfRecord).0, ["c.tfrecord", "train-0"]);
+}
+
+#[test]
+fn images_are_what_is_called_so() {
+    let set = there(&["t/_bg/1.jpg", "t/.x/2.jpg", "t/cat/3.PNG", "t/cat/notes.txt"]);
+    let (read, said) = chosen(&set, "t", Format::Images);
+    assert_eq!(read, ["t/_bg/1.jpg", "t/cat/3.PNG"]);
+    assert!(said.contains("t/.x/2.jpg (hidden), t/cat/notes.txt (not an image)"), "{said}");
+    let (read, said) = chosen(&set, "t/*/*", Format::Images);
+    assert_eq!(read, ["t/_bg/1.jpg", "t/cat/3.PNG"]);
+    assert!(said.contains("t/cat/notes.txt (not an image)"), "{said}");
+}
+
+#[test]
+fn braces_select_in_their_order_and_each_of_them_something() {
+    let set = there(&["s-000.tar", "s-001.tar", "s-002.tar", "s-003.tar", "x/0.tar", "y/0.tar"]);
+    assert_eq!(chosen(&set, "s-{001..002}.tar", Format::WebDataset).0, ["s-001.tar", "s-002.tar"]);
+    assert_eq!(chosen(&set, "{y,x}/*.tar", Format::WebDataset).0, ["y/0.tar", "x/0.tar"]);
+    let selectors = Selector::all("s-{002..004}.tar").unwrap();
+    assert_eq!(shared_prefix(&selectors), "s-00");
+    let error = select(&selectors, Format::WebDataset, &set, "/place").unwrap_err();
+    assert_eq!(error.to_string(), "no file matches /place/s-004.tar");
+}
+
+#[test]
+fn folders_are_entered_only_where_something_may_match() {
+    let entered =
+        |pattern: &str, key: &str| enters(&Selector::all(pattern).unwrap(), key, Format::TfRecord);
+    for (pattern, key) in [
+        ("", "a/"),
+        ("a", "a/"),
+        ("a", "a/b/"),
+        ("a/b/c", "a/"),
+        ("*/x-*", "a/"),
+        ("a/**/x", "a/"),
+        ("a/**/x", "a/b/c/"),
+        (".h/*", ".h/"),
+    ] {
+        assert!(entered(pattern, key), "{pattern} {key}");
+    }
+    for (pattern, key) in [
+        ("", ".git/"),
+        ("", "_delta_log/"),
+        ("a", "a/.git/"),
+        ("a", "ab/"),
+        ("*/x-*", "a/b/"),
+        ("*/x-*", ".git/"),
+        ("a/**/x", "b/"),
+        ("a/**/x", "a/.git/"),
+        ("x-*", "y/"),
+    ] {
+        assert!(!entered(pattern, key), "{pattern} {key}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
+    let mut set = there(&["a"]);
+    set.others = vec![
+        ("broken".to_owned(), Some(Why::BrokenLink)),
+        (".git/".to_owned(), None),
+        ("notes.md".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))),
+    ];
+    let (read, said) = chosen(&set, "", Format::TfRecord);
+    assert_eq!(read, ["a"]);
+    assert!(
+        said.starts_with("left out 3 of 4 files: .git/ (hidden), broken (broken link), "),
+        "{said}"
+    );
+    set.others.push(("shard".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))));
+    let refused = |pattern: &str| {
+        let selectors = Selector::all(pattern).unwrap();
+        select(&selectors, Format::TfRecord, &set, "/place").unwrap_err().to_string()
+    };
+    assert_eq!(refused(""), "cannot read /place/shard: permission denied");
+    assert_eq!(refused("broken"), "cannot read /place/broken: broken link");
+    assert_eq!(chosen(&set, "a*", Format::TfRecord).0, ["a"]);
+}

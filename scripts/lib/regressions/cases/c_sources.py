@@ -1,0 +1,109 @@
+"""C: what users met of sources."""
+
+import gzip
+import json
+
+import signed
+from regressions.run import case
+from regressions.world import expect
+from regressions.cases.a4_listing import read, trained
+
+
+@case("C.braces", "braces in paths stand for what a shell makes of them; each must match a file")
+def braces(world):
+    world.integers([10, 10, 10, 10])
+    pipeline = world.integers_pipeline(5, data="data/train-{00001..00002}")
+    trained(world, pipeline)
+    expect(read(world) == list(range(10, 30)), f"delivered {read(world)}")
+    run = trained(world, pipeline, "--data", "{data,data}/train-0000{0,3}")
+    expect(run.json["elements_delivered"] == 40, f"{run.json['elements_delivered']} of 40")
+    run = world.run("run", pipeline, "--data", "data/train-{00002..00004}")
+    run.failed_in_one_line(2, "no file matches", "train-00004")
+
+
+def elsewhere(world):
+    """A second service, as somebody else's S3 with a bucket `theirs`: the variables that lead there."""
+    world.up(state="other")
+    file = json.loads((world.folder / "other/endpoint.json").read_text())
+    keys = {
+        "AWS_ENDPOINT_URL_S3": file["s3"], "AWS_ACCESS_KEY_ID": file["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": file["secret_access_key"], "AWS_REGION": file["region"],
+    }
+    signed.request(keys, "PUT", "/theirs")
+    return keys
+
+
+@case("C.s3-of-others", "a local service reads other people's buckets with the user's credentials")
+def s3_of_others(world):
+    keys = elsewhere(world)
+    world.integers([20, 20], folder="set")
+    (world.folder / "set/notes.json").write_text("x")
+    for path in sorted((world.folder / "set").iterdir()):
+        signed.request(keys, "PUT", f"/theirs/set/{path.name}", path.read_bytes())
+    pipeline = world.integers_pipeline(5)
+    run = world.run("run", pipeline, "--data", "s3://theirs/set/", "--epochs", "1", "--step-time", "0ms", "--json", "--sink", "sink",
+                    env=keys, seconds=90)
+    expect(run.code == 0, f"exit {run.code}: {run.lines()[-2:]}")
+    expect(read(world) == list(range(40)), f"delivered {len(read(world))} of 40")
+    expect(run.json["files_left_out"]["files"] == {"set/notes.json": "not TFRecord"}, f"{run.json['files_left_out']}")
+    local = world.run("run", pipeline, "--data", "s3://theirs/set/", "--epochs", "1", "--step-time", "0ms", "--json",
+                      "--workers", "0", "--local-workers", "1", env=keys)
+    expect(local.code == 0 and local.json["elements_delivered"] == 40, f"local workers: {local.lines()[-2:]}")
+    for command in (("explain", pipeline, "--data", "s3://theirs/set/train-{00000..00001}", "--json"),
+                    ("plan", pipeline, "--data", "s3://theirs/set", "--step-time", "1ms", "--json")):
+        looked = world.run(*command, env=keys)
+        expect(looked.code == 0, f"{looked.name}: exit {looked.code}: {looked.err}")
+    run = world.run("run", pipeline, "--data", "s3://nobodys/set/", env=keys)
+    run.failed_in_one_line(1, "s3://nobodys", "NoSuchBucket")
+    run = world.run("run", pipeline, "--data", "s3://theirs/set/", env=keys | {"AWS_SECRET_ACCESS_KEY": "wrong"})
+    run.failed_in_one_line(1, "s3://theirs", "SignatureDoesNotMatch")
+    without = {name: value for name, value in keys.items() if "KEY" not in name}
+    run = world.run("run", pipeline, "--data", "s3://theirs/set/", env=without | {"AWS_EC2_METADATA_DISABLED": "true"})
+    run.failed_in_one_line(1, "no AWS credentials found")
+
+
+CSV = "source: {{ {source}, features: {{ value: {{ dtype: i64 }}, text: {{ key: note, dtype: bytes }} }} }}\n" \
+      "ops: [{{ batch: {{ size: 4, ragged: true }} }}]\n"
+
+
+@case("C.csv", "CSV and TSV, plain and gzip: quotes over lines, CRLF, a mark, columns in any order, missing values")
+def csv(world):
+    world.write("data/a.csv", '\ufeffvalue,note\r\n0,"a, ""b""\r\nc"\r\n1,plain\r\n\r\n2,\r\n')
+    world.write("data/b.csv", "note,more,value\nx,,9007199254740993\ny,1,\nz,,NA")
+    world.write("data/c.csv.gz", gzip.compress(b"value,note\n6,six\n" + b"7,seven\n" * 2))
+    world.write("data/empty.csv", "")
+    world.write("data/header.csv", "value,note\n")
+    world.write("data/README.md", "x")
+    source = "csv: data, missing: [NA], defaults: { value: -1 }"
+    pipeline = world.write("p.yaml", CSV.format(source=source))
+    run = trained(world, pipeline)
+    expected = sorted([0, 1, 2, 9007199254740993, -1, -1, 6, 7, 7])
+    expect(read(world) == expected, f"delivered {read(world)}")
+    expect(list(run.json["files_left_out"]["files"]) == ["README.md"], f"left out {run.json['files_left_out']}")
+    world.write("t.tsv", 'value\tnote\n1\t"unfinished\n2\tb\n')
+    pipeline = world.write("t.yaml", CSV.format(source="tsv: t.tsv, quotes: false"))
+    trained(world, pipeline)
+    expect(read(world) == [1, 2], f"TSV delivered {read(world)}")
+    world.write("plain.txt", "1;a\n2;b\n")
+    pipeline = world.write("n.yaml", CSV.format(
+        source='csv: plain.txt, delimiter: ";", header: false, columns: [value, note]'))
+    trained(world, pipeline)
+    expect(read(world) == [1, 2], f"without a header: {read(world)}")
+
+
+@case("C.csv-errors", "a bad line of a CSV is named by file and line, follows the policy, and a wrong column says which there are")
+def csv_errors(world):
+    world.write("data/a.csv", 'value,note\n1,"a\nb"\n2\n3,c,d\nx,e\n5,f\n')
+    pipeline = world.write("p.yaml", CSV.format(source="csv: data/a.csv"))
+    world.run("run", pipeline).failed_in_one_line(1, f"{world.folder.resolve()}/data/a.csv", "line 4", "1 values")
+    cap = ["--max-skipped", "1000"] if "--max-skipped" in world.run("run", "--help").out else []
+    run = trained(world, pipeline, "--on-error", "quarantine", *cap)
+    expect(read(world) == [1, 5], f"delivered {read(world)}")
+    said = [line for line in run.lines("err") if line.startswith("quarantined: 3 records")]
+    expect(len(said) == 1 and "s3://gristmill/t/" in said[0], f"where they lie is not said: {run.lines('err')[-8:]}")
+    expect(run.json["quarantine"]["records"] == 3, f"--json: {run.json.get('quarantine')}")
+    wrong = world.write("w.yaml", "source: { csv: data/a.csv, features: { v: { key: vale, dtype: i64 } } }\n"
+                                  "ops: [{ batch: { size: 4 } }]\n")
+    world.run("run", wrong).failed_in_one_line(1, "no column `vale`", "value, note")
+    world.write("data/open.csv", 'value,note\n1,a\n2,"b\n3,c\n')
+    world.run("run", pipeline, "--data", "data/open.csv").failed_in_one_line(1, "open.csv", "line 3", "quote")

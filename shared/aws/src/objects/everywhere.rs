@@ -1,0 +1,69 @@
+//! The objects of a local service beside everybody else's buckets.
+//!
+//! What a job makes, and folders of this machine, lie in the service. Any other bucket is somebody's on S3: it is read
+//! with the credentials, the region and the endpoint that the environment of this process names.
+
+use super::S3Objects;
+use crate::Aws;
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use gristmill_protocol::keys;
+use std::ops::Range;
+use tokio::sync::OnceCell;
+
+/// A local service's objects, and those of all other buckets.
+#[derive(Debug)]
+pub struct Everywhere {
+    own: S3Objects,
+    own_bucket: String,
+    /// Made when first needed: asking for credentials takes time.
+    elsewhere: OnceCell<S3Objects>,
+}
+
+impl Everywhere {
+    pub(crate) fn new(own: S3Objects, own_bucket: String) -> Self {
+        Self { own, own_bucket, elsewhere: OnceCell::new() }
+    }
+
+    async fn of(&self, bucket: &str) -> &S3Objects {
+        if bucket == self.own_bucket || keys::is_mount(bucket) {
+            return &self.own;
+        }
+        self.elsewhere.get_or_init(async || Aws::ambient().await.objects()).await
+    }
+}
+
+#[async_trait]
+impl Objects for Everywhere {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        // Nothing is written to what belongs to others.
+        self.own.put_if_absent(path, body, put_id).await
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        self.of(&path.bucket).await.get(path).await
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        self.of(&path.bucket).await.get_range(path, range, etag).await
+    }
+
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        self.of(bucket).await.list(bucket, prefix).await
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        self.own.delete(bucket, keys).await
+    }
+}
