@@ -12,6 +12,8 @@ use std::{
 
 /// How long a pipe may be silent.
 const PIPE_PATIENCE: Duration = Duration::from_secs(4);
+/// How long a pipe may be without somebody who writes to it.
+const WRITER_PATIENCE: Duration = Duration::from_secs(1);
 const PIPE_LOOK: Duration = Duration::from_millis(10);
 
 /// The content of the file `path`, which may have `most` bytes.
@@ -30,11 +32,12 @@ pub fn read_user_file(path: &Path, most: u64) -> Result<Vec<u8>, String> {
     if about.is_file() && about.len() > most {
         return Err(too_long());
     }
-    let content = read_to_end(file.take(most.saturating_add(1)))?;
+    let is_pipe = about.file_type().is_fifo();
+    let content = read_to_end(file.take(most.saturating_add(1)), is_pipe)?;
     if content.len() as u64 > most {
         return Err(too_long());
     }
-    if content.is_empty() && about.file_type().is_fifo() {
+    if content.is_empty() && is_pipe {
         return Err("it is a pipe that nobody writes to".to_owned());
     }
     Ok(content)
@@ -56,11 +59,15 @@ fn not_text(content: &[u8]) -> String {
     }
 }
 
-fn read_to_end(mut from: impl Read) -> Result<Vec<u8>, String> {
+fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
     let (mut content, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
     let mut heard = Instant::now();
     loop {
         match from.read(&mut chunk) {
+            // Whoever writes may have waited for us to open it.
+            Ok(0) if is_pipe && content.is_empty() && heard.elapsed() < WRITER_PATIENCE => {
+                sleep(PIPE_LOOK);
+            }
             Ok(0) => return Ok(content),
             Ok(n) => {
                 content.extend_from_slice(&chunk[..n]);
@@ -116,9 +123,7 @@ mod tests {
         assert!(read_user_file(&path, 4).unwrap_err().contains("nobody writes"));
         let writer = path.clone();
         let writes = std::thread::spawn(move || fs::write(writer, "late"));
-        while let Err(why) = read_user_file(&path, 4) {
-            assert!(why.contains("nobody writes"), "{why}");
-        }
+        assert_eq!(read_user_file(&path, 4).unwrap(), b"late");
         writes.join().unwrap().unwrap();
     }
 

@@ -77,8 +77,12 @@ impl Room {
 
     /// Looks at the disk; it may block.
     pub(crate) fn look(&self) {
+        self.look_after(FAILED.load(Relaxed));
+    }
+
+    /// As [`look`](Self::look), when so many writes have failed.
+    fn look_after(&self, failed: u64) {
         let Some(free) = free_bytes(&self.dir) else { return };
-        let failed = FAILED.load(Relaxed);
         let known = lock(&self.state).full;
         let no_room = free < SCARCE_BYTES || known.is_some();
         let no_room = no_room && probe(&self.dir).is_err_and(|error| is_lack_of_room(&error));
@@ -134,14 +138,12 @@ mod tests {
     #[test]
     fn a_failed_write_is_trouble_until_there_is_room() {
         let dir = tempfile::tempdir().unwrap();
-        let room = Room::new(dir.path());
-        room.look();
+        let room = Room { dir: dir.path().to_owned(), state: Mutex::default() };
+        room.look_after(0);
         assert_eq!(room.trouble(), None);
-        note(&io::Error::from(ErrorKind::NotFound));
-        room.look();
-        assert_eq!(room.trouble(), None);
-        note(&io::Error::from(ErrorKind::StorageFull));
-        room.look();
+        assert!(is_lack_of_room(&io::Error::from(ErrorKind::StorageFull)));
+        assert!(!is_lack_of_room(&io::Error::from(ErrorKind::NotFound)));
+        room.look_after(1);
         let trouble = room.trouble().unwrap();
         assert!(
             trouble.starts_with(&format!("the disk under {}", dir.path().display())),
