@@ -104,7 +104,8 @@ impl Report {
         }
         if self.quarantined > 0 {
             let (records, place) = (self.quarantined, &self.place);
-            text += &format!("quarantined: {records} records, as they were stored, under {place}\n");
+            text +=
+                &format!("quarantined: {records} records, as they were stored, under {place}\n");
         }
         text
     }

@@ -24,11 +24,14 @@ pub async fn status(StatusArgs { job: args, skipped }: StatusArgs) -> Result<(),
     if skipped {
         let report = skipped::Report::read(&stack, &args.job).await?;
         match args.json {
-            true => say!("{}", json!({
-                "job": args.job,
-                "skipped": report.as_json(),
-                "quarantine": report.quarantine_json(),
-            })),
+            true => say!(
+                "{}",
+                json!({
+                    "job": args.job,
+                    "skipped": report.as_json(),
+                    "quarantine": report.quarantine_json(),
+                })
+            ),
             false => {
                 say_all!("{}", report.as_text(usize::MAX));
                 say!("job {}: {} records were reported as left out", args.job, report.len());
