@@ -121,7 +121,7 @@ pub async fn measured(
     args.report.as_deref().map(check_report).transpose()?;
     let stack = Stack::open(args).await?;
     let known_as = source.clone();
-    let service = stack.local.as_ref().map(|local| &local.admin);
+    let trouble = stack.local.as_ref().map(|local| async || local.admin.trouble().await.ok());
     let tell = |trouble: &str| eprintln!("waiting: {trouble}");
     let outcome = tokio::select! {
         outcome = train_on(&stack, args, prefix, authored, source, sink, started) => {
@@ -130,7 +130,7 @@ pub async fn measured(
                 message: known_as.in_words(&message),
             })
         }
-        why = gristmill_fetcher::give_up(service, tell) => Err(Failure::failed(why)),
+        why = gristmill_fetcher::give_up(trouble, tell) => Err(Failure::failed(why)),
         by = interruption() => Err(Failure::interrupted(by)),
     };
     stack.close().await;

@@ -192,10 +192,11 @@ pub fn aws_of(file: &ServiceFile) -> Aws {
 async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let place = find(&args).await?;
     let service = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
+    let trouble = service.as_ref().map(|service| async || service.trouble().await.ok());
     let tell = |trouble: &str| eprintln!("waiting: {trouble}");
     tokio::select! {
         served = serve_job(args, &place, operators) => served,
-        why = crate::give_up(service.as_ref(), tell) => Err(anyhow::Error::msg(why)),
+        why = crate::give_up(trouble, tell) => Err(anyhow::Error::msg(why)),
     }
 }
 

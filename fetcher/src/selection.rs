@@ -51,9 +51,8 @@ impl fmt::Display for LeftOut {
             let name = name.replace(|c: char| c.is_control(), "\u{fffd}");
             write!(f, "{between}{name} ({why})")?;
         }
-        match self.files.len().checked_sub(SHOWN) {
-            Some(more @ 1..) => write!(f, " and {more} more")?,
-            _ => {}
+        if let Some(more @ 1..) = self.files.len().checked_sub(SHOWN) {
+            write!(f, " and {more} more")?;
         }
         f.write_str("; a glob that matches them reads them")
     }

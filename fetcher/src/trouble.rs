@@ -1,7 +1,6 @@
 //! What keeps a service on this machine from its work: asked of the service, since its clients only see that nothing
 //! comes.
 
-use gristmill_aws::LocalService;
 use std::{
     future::{Future, pending},
     time::Duration,
@@ -23,16 +22,20 @@ struct Pace {
     patience: Duration,
 }
 
-/// Has `tell` say in one line what keeps `service` from its work, at once and then once a minute, and when it is
-/// over. Ends, with why, only when that has lasted for two minutes; without a service never.
-pub async fn give_up(service: Option<&LocalService>, tell: impl Fn(&str)) -> String {
-    match service {
-        Some(service) => watch(async || service.trouble().await.ok(), tell, PACE).await,
+/// Has `tell` say in one line what keeps a service from its work, at once and then once a minute, and when it is
+/// over. Ends, with the reason, only when that has lasted for two minutes; without a service never.
+///
+/// `ask` answers what the trouble is, if there is any; nothing when the service does not answer.
+pub async fn give_up<F>(ask: Option<impl Fn() -> F>, tell: impl Fn(&str)) -> String
+where
+    F: Future<Output = Option<Option<String>>>,
+{
+    match ask {
+        Some(ask) => watch(ask, tell, PACE).await,
         None => pending().await,
     }
 }
 
-/// `ask` answers what the trouble is, if there is any; nothing when the service does not answer.
 async fn watch<F>(ask: impl Fn() -> F, tell: impl Fn(&str), pace: Pace) -> String
 where
     F: Future<Output = Option<Option<String>>>,

@@ -196,7 +196,7 @@ struct Dying<T> {
 impl<T> Dying<T> {
     fn lives(&self) -> bool {
         let taken =
-            self.left.try_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         taken.is_ok()
     }
 }

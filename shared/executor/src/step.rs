@@ -126,7 +126,7 @@ pub(crate) enum Action {
     Boxes {
         field: usize,
         labels: Vec<Labels>,
-        kernel: MoveBoxes,
+        kernel: Box<MoveBoxes>,
     },
     Wait(Duration),
     /// A place to cache: index in [`Program::points`](crate::Program).

@@ -31,6 +31,7 @@ impl Clock for ManualClock {
     }
 }
 
+#[allow(dead_code)] // Not every test program that has this module uses it.
 pub struct NoWorkers;
 
 #[async_trait]

@@ -200,6 +200,7 @@ pub(crate) fn compile_boxes(
         Some((label.clone(), cell(label)?, row_bytes))
     });
     let labels = labels.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+    let kernel = Box::new(kernel);
     Ok(Action::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
 }
 

@@ -38,10 +38,10 @@ fn bad(error: png::DecodingError) -> String {
 }
 
 /// A file whose header is good, and its height and width.
-fn open(
-    bytes: &[u8],
-    transformations: Transformations,
-) -> Result<(Reader<Cursor<&[u8]>>, [usize; 2]), String> {
+type Opened<'a> = (Reader<Cursor<&'a [u8]>>, [usize; 2]);
+
+/// Reads and checks the header.
+fn open(bytes: &[u8], transformations: Transformations) -> Result<Opened<'_>, String> {
     let limits = Limits { bytes: MAX_MEMORY_BYTES as usize };
     let mut decoder = Decoder::new_with_limits(Cursor::new(bytes), limits);
     decoder.set_transformations(transformations);

@@ -18,8 +18,11 @@ fn index(format: Format, pieces: &[&[u8]]) -> Result<FileIndex, ExecError> {
     builder.finish()
 }
 
-/// Every record: the bytes of its features, or what is wrong with it.
-fn read(source: &Source, file: &[u8]) -> Result<Vec<Result<Vec<Vec<u8>>, String>>, ExecError> {
+/// The bytes of a record's features, or what is wrong with it.
+type Read = Result<Vec<Vec<u8>>, String>;
+
+/// Every record.
+fn read(source: &Source, file: &[u8]) -> Result<Vec<Read>, ExecError> {
     let index = index(source.format, &[file])?;
     assert_eq!(FileIndex::decode_with(&index.encode(), source.format, LIMITS).as_ref(), Ok(&index));
     let reader = Reader::new(source);
