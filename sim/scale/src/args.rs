@@ -86,6 +86,8 @@ impl Args {
     /// The counts of workers to simulate.
     pub fn workers(&self) -> Vec<u32> {
         match () {
+            // Each of them is one of those outstanding.
+            () if self.outstanding.is_some() => vec![0],
             () if !self.workers.is_empty() => self.workers.clone(),
             () if self.index || self.restart => vec![100],
             () if self.real => vec![5_000],

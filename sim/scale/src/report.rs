@@ -201,7 +201,7 @@ fn real_facts(row: &mut Row, figures: &Figures) {
 
 fn number(value: f64) -> String {
     match value {
-        value if value.is_nan() => "-".to_owned(),
+        value if !value.is_finite() => "-".to_owned(),
         value if value == value.trunc() && value.abs() < 1e12 => format!("{value:.0}"),
         value if value.abs() >= 100.0 => format!("{value:.0}"),
         value if value.abs() >= 1.0 => format!("{value:.2}"),
