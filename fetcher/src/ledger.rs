@@ -21,6 +21,8 @@ pub(crate) type Place = (Epoch, Position);
 pub(crate) enum Of {
     Coordinator,
     Objects,
+    /// The job, as the coordinator says.
+    Job,
 }
 
 #[derive(Debug, Default)]
@@ -204,6 +206,7 @@ impl Ledger {
         Facts {
             coordinator: inner.troubles.get(&Of::Coordinator).cloned(),
             objects: inner.troubles.get(&Of::Objects).cloned(),
+            job: inner.troubles.get(&Of::Job).cloned(),
             heard: inner.heard,
             indexing: (!is_planned).then_some((inner.indexed_files, n_files)),
             next: inner.known_until,

@@ -59,6 +59,7 @@ impl Poller {
                     }
                     last_answer_ms = self.clock.now_ms();
                     self.ledger.set_trouble(Of::Coordinator, None);
+                    self.ledger.set_trouble(Of::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
                     wait = self.next_wait(wait, &polled);

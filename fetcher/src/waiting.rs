@@ -37,6 +37,8 @@ pub(crate) struct Facts {
     /// What the coordinator's, or the object store's, last call came to that is tried again.
     pub coordinator: Option<String>,
     pub objects: Option<String>,
+    /// What the coordinator says keeps the job from going on.
+    pub job: Option<String>,
     /// The coordinator has answered before.
     pub heard: bool,
     /// Files indexed so far, and all of them.
@@ -62,6 +64,9 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
     }
     if !facts.heard {
         return Waiting::patiently("the service's first answer");
+    }
+    if let Some(trouble) = &facts.job {
+        return Waiting::fault(format!("the job to go on: {trouble}"));
     }
     if let Some((done, files)) = facts.indexing {
         let who = format!("{workers} workers at work, {started} started");
@@ -204,6 +209,7 @@ mod tests {
         Facts {
             coordinator: None,
             objects: None,
+            job: None,
             heard: true,
             indexing: None,
             next: (0, 7),
@@ -221,6 +227,8 @@ mod tests {
         assert!(text(Facts { unclaimed: false, ..facts() }).contains("which a worker has"));
         let indexing = Facts { indexing: Some((12, 400)), ..facts() };
         assert!(text(indexing.clone()).contains("12 of 400 files"));
+        let stuck = Facts { job: Some("the version is gone".into()), ..indexing.clone() };
+        assert!(reason(&stuck).is_fault && text(stuck).contains("version is gone"));
         let objects = Facts { objects: Some("slow down".into()), ..indexing };
         assert!(reason(&objects).is_fault && text(objects.clone()).contains("slow down"));
         let gone = Facts { coordinator: Some("connection refused".into()), ..objects };
