@@ -33,7 +33,10 @@ impl Dataset {
         fs::write(&pipeline, format!("{source}\nops: [{ops}, batch: {{ size: 4 }}]\n"))?;
         let mut command = self.dir.gristmill(&["run"]);
         command.arg(pipeline).arg("--data").arg(self.dir.path("data"));
-        command.args(["--epochs", "2", "--step-time", "0ms", "--json", "--split-batches", "3"]);
+        command.args(["--epochs", "2", "--step-time", "0ms", "--json"]);
+        if !more.contains(&"--split-batches") {
+            command.args(["--split-batches", "3"]);
+        }
         command.arg("--sink").arg(self.dir.path(&sink)).args(more);
         Ok((command, sink))
     }

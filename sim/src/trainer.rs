@@ -264,7 +264,14 @@ fn judge(
     spec: &JobSpec,
     (let_in, entitled): (bool, bool),
 ) -> Fate {
-    match error {
+    // Joining a job that has failed is refused with the job's own error.
+    let joined = match error {
+        FetchError::Refused(why) if why.contains("has failed (") => {
+            Some(FetchError::JobFailed(why.clone()))
+        }
+        _ => None,
+    };
+    match joined.as_ref().unwrap_or(error) {
         // A split that really kills its workers is found out only if the platform's reports arrive, and
         // before a clock that is wrong ends the lease; else the job ends for it, loudly.
         FetchError::JobFailed(why)

@@ -220,7 +220,8 @@ impl Coordinator {
             ))
         };
         let n = plan.n_splits.max(1);
-        let to = Place { epoch: ack.delivered.0, position: ack.delivered.1 }.linear(n);
+        let end = Place { epoch: ack.delivered.0, position: ack.delivered.1 };
+        let to = end.linear(n);
         let run = u64::from(item.spec.epochs) * u64::from(n);
         if to > run || ack.durable.0 > item.spec.epochs {
             return Err(beyond(consumer.delivered));
@@ -229,7 +230,8 @@ impl Coordinator {
         if to <= place.linear(n) {
             return Ok(());
         }
-        let scan = self.scan(job, item, consumer, place).await?;
+        // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
+        let scan = self.scan(job, item, consumer, end).await?;
         let caching = item.caching.as_ref().map(|caching| &caching.view);
         let made = scan.ready((place.epoch, place.position));
         let mut made = made.iter().map(|entry| (entry.epoch, entry.position)).peekable();
