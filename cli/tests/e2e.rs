@@ -287,7 +287,9 @@ fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
     // It reports what was acknowledged once a second, and what is behind that is deleted.
     std::thread::sleep(Duration::from_secs(3));
     fetcher.kill()?;
-    fs::write(dir.path("old.cursor"), r#"{"epoch":0,"g":1}"#)?;
+    let mut saved: Value = serde_json::from_slice(&fs::read(dir.path("old.cursor"))?)?;
+    saved["g"] = 1.into();
+    fs::write(dir.path("old.cursor"), saved.to_string())?;
     let mut fetcher = streaming.fetcher("old")?;
     let told = take(&mut streaming.connect("old")?, &mut Frames::new(), usize::MAX, u64::MAX);
     let told = told.unwrap_err().to_string();

@@ -155,7 +155,11 @@ fn lines_give_the_batches_of_records() -> Result<()> {
     let said = String::from_utf8_lossy(&failed.stderr);
     assert_eq!(failed.status.code(), Some(1), "{said}");
     assert!(said.contains("part-0.jsonl record 1 (source): not valid JSON"), "{said}");
-    let failed = run_text(&dir, &pipeline("parquet", "label"), &dir.path("lines"), &[])?;
+    let refused = run_text(&dir, &pipeline("parquet", "label"), &dir.path("lines"), &[])?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("left out 2 of 2 files: part-0.jsonl (not Parquet)"), "{said}");
+    let failed = run_text(&dir, &pipeline("parquet", "label"), &dir.path("lines/part-*"), &[])?;
     let said = String::from_utf8_lossy(&failed.stderr);
     assert_eq!(failed.status.code(), Some(1), "{said}");
     assert!(said.contains("does not end as a Parquet file"), "{said}");

@@ -74,7 +74,11 @@ impl Coordinator {
             None => Ok(Outcome::Write(fresh.clone())),
         };
         let item = self.store.update_from(&name, read, decide).await??;
-        let reply = join(&item, register)?;
+        // One that fails at once, such as over no records, is told its error as every job is.
+        let reply = match item == fresh {
+            true => Reply::Job(item.view(job)),
+            false => join(&item, register)?,
+        };
         let caching = item.caching.as_ref();
         // Of what is cached whole there is nothing to work on.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
