@@ -259,7 +259,7 @@ what_was_kept_is_gone_on_with() {
         --dataset "$DATASET_BUCKET" --dataset-key "$DATASET_KEY"
     [[ $(stack_output TableName) == "$table" && $(stack_output BucketName) == "$bucket" ]]
     peer_aws dynamodb get-item --table-name "$table" --output text --query Item.json.S \
-        --key '{"pk": {"S": "T#default#J#first"}, "sk": {"S": "JOB"}}' | grep -q first
+        --key '{"pk": {"S": "T#default#J#first"}, "sk": {"S": "JOB"}}' | grep dataset_version
     peer_aws s3api get-bucket-policy --bucket "$bucket" --query Policy --output text | grep -q t/default/index/
 }
 
