@@ -353,7 +353,7 @@ pub struct UpArgs {
     /// throttled (429), and no more workers are started than leave room for coordinator and scaler
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(4..=100_000))]
     pub account_concurrency: Option<u32>,
-    /// Of it, what is reserved for coordinator and scaler; 0: nothing, as on new accounts
+    /// Part of it that is reserved for coordinator and scaler; 0: nothing, as on new accounts
     #[arg(long, value_name = "N", default_value_t = 0, requires = "account_concurrency",
           value_parser = clap::value_parser!(u32).range(0..=1000))]
     pub reserved_concurrency: u32,

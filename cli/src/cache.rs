@@ -133,7 +133,7 @@ async fn remove(args: CacheRemoveArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What went from the cache.
+/// Entries removed from the cache.
 #[derive(Default)]
 struct Removed {
     entries: usize,
@@ -143,7 +143,7 @@ struct Removed {
 
 async fn remove_named(stack: &Stack, args: &CacheRemoveArgs) -> Result<Removed, Failure> {
     let (listed, removing) = cached(stack).await?;
-    // Of a removal that was begun the size is not known any more, where the entry is gone.
+    // An earlier removal may have deleted the entry, and with it the size.
     let mut known: BTreeMap<Fingerprint, u64> = removing.into_iter().map(|f| (f, 0)).collect();
     known.extend(listed.iter().map(|listed| (listed.entry.fingerprint, listed.entry.bytes)));
     if let Some(prefix) = &args.prefix {

@@ -48,7 +48,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
     if let Command::Function { name } = &cli.command {
         return finish(function::run(name));
     }
-    // Whoever runs a job is told what matters in words; the service's log is for who keeps a service.
+    // A run reports what matters itself; the service's log is for operators of a service.
     let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
     gristmill_fetcher::log_to_stderr(if keeps_service { "error" } else { "off" });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -90,8 +90,8 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     }
 }
 
-/// What was asked for on the command line and is told without running anything: help, the version, or why
-/// it cannot be understood.
+/// Prints what clap answers without running anything: help, the version, or why the command line
+/// cannot be understood.
 fn explained(asked: &clap::Error) -> ExitCode {
     let code = u8::try_from(asked.exit_code()).unwrap_or(2);
     let printed = asked.print();

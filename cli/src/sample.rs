@@ -48,7 +48,7 @@ struct Opened<'a> {
     shard: &'a Shard,
     n_records: u32,
     records: Records,
-    /// Of the file, for them.
+    /// Bytes of the file that hold them.
     stored_bytes: u64,
 }
 
@@ -202,7 +202,7 @@ pub async fn measure(
             && stage.op.field().is_some();
         if transforms && metric.num_elements > 0 && metric.bytes_in > 0 {
             let mean = |bytes: u64| bytes as f64 / metric.num_elements as f64;
-            // Of an operator that moves several fields the first counts, as the factor is its.
+            // The first of several fields counts: the factor is its own.
             let of_bytes = (mean(metric.bytes_in), mean(metric.bytes_produced));
             measured.entry(stage.ordinal).or_insert(of_bytes);
         }

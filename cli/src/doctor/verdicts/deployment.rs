@@ -136,7 +136,7 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         (Some(reserved), _) => Ok((reserved, format!("{reserved} reserved for the worker"))),
         (None, Some(Ok(Quota { limit, unreserved }))) => {
             let taken = limit.saturating_sub(*unreserved);
-            // What is reserved may be the coordinator's and the scaler's, or of others.
+            // Reserved room may belong to coordinator and scaler, or to other functions.
             let room = match taken {
                 0 => unreserved.saturating_sub(HEADROOM),
                 _ => *unreserved,
