@@ -7,7 +7,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
-use gristmill_protocol::{Call, Flush, Poll, Register, Reply};
+use gristmill_protocol::{Call, Flush, Poll, Refusal, RefusalKind, Register, Reply};
 use serde::Serialize;
 use std::{
     sync::{Arc, OnceLock},
@@ -105,7 +105,10 @@ impl Coordinator for Link {
             reply = answer => reply.map_err(|_| no_answer("the coordinator died"))??,
             () = world.time.sleep(CALL_TIMEOUT) => {
                 return Err(match world.mutant {
-                    Some(Mutant::SlowIsRefused) => CallError::Rejected("timeout".to_owned()),
+                    Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
+                        kind: RefusalKind::Invalid,
+                        message: "timeout".to_owned(),
+                    }),
                     _ => no_answer("timeout"),
                 });
             }

@@ -306,6 +306,11 @@ fn judge(
             world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
+        // Nothing is said against a trainer that reads a job that goes on.
+        FetchError::Refused(why) if let_in => {
+            world.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
+            Fate::Broken
+        }
         FetchError::Misplaced(_)
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
