@@ -4,7 +4,10 @@ use crate::dataset::ListError;
 use gristmill_folder::Why;
 use gristmill_pipeline::Format;
 use gristmill_ports::ObjectInfo;
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 mod braces;
 mod kinds;
@@ -23,6 +26,8 @@ pub struct LeftOut {
     pub of: usize,
     /// By name, relative to the dataset's folder or bucket: the reason.
     pub files: BTreeMap<String, String>,
+    /// How files of these kinds are read.
+    remedies: BTreeSet<&'static str>,
 }
 
 impl LeftOut {
@@ -39,6 +44,7 @@ impl LeftOut {
     pub fn join(&mut self, other: Self) {
         self.of += other.of;
         self.files.extend(other.files);
+        self.remedies.extend(other.remedies);
     }
 }
 
@@ -54,7 +60,7 @@ impl fmt::Display for LeftOut {
         if let Some(more @ 1..) = self.files.len().checked_sub(SHOWN) {
             write!(f, " and {more} more")?;
         }
-        f.write_str("; a glob that matches them reads them")
+        self.remedies.iter().try_for_each(|remedy| write!(f, "; {remedy}"))
     }
 }
 
@@ -225,6 +231,9 @@ pub(crate) fn select(
             }
         }
         own.of = read.len() - before + own.files.len();
+        if !own.is_empty() {
+            own.remedies.insert(kinds::remedy(format));
+        }
         if read.len() == before {
             let place = format!("{place}/{}", selector.text);
             return Err(ListError::Empty { place, left_out: own });

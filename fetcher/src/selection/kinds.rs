@@ -32,11 +32,18 @@ pub(super) fn judge(below: &str, format: Format) -> Verdict {
     }
 }
 
+/// Formats of images that are not read.
+const OTHER_IMAGES: [&str; 12] =
+    ["avif", "exr", "gif", "heic", "heif", "ico", "jp2", "jxl", "pbm", "psd", "svg", "tga"];
+
 /// Of a file that was asked for by a glob: only what is no image is left out of images.
 pub(super) fn of_image(key: &str, format: Format) -> Verdict {
-    match format == Format::Images && !is_image(key) {
-        true => Verdict::LeftOut(format!("not {}", wanted(format))),
-        false => Verdict::Read,
+    let extension = key.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
+    let other = extension.filter(|extension| OTHER_IMAGES.contains(&extension.as_str()));
+    match (format == Format::Images && !is_image(key), other) {
+        (true, Some(other)) => Verdict::LeftOut(format!(".{other} is not read")),
+        (true, None) => Verdict::LeftOut(format!("not {}", wanted(format))),
+        (false, _) => Verdict::Read,
     }
 }
 
@@ -75,6 +82,14 @@ fn is_foreign(below: &str, format: Format) -> bool {
         _ => return false,
     };
     !own.contains(&format)
+}
+
+/// How what a directory of `format` leaves out can be read.
+pub(super) fn remedy(format: Format) -> &'static str {
+    match format {
+        Format::Images => "JPEG, PNG, WebP, BMP, TIFF, PGM and PPM are read: convert others",
+        _ => "a glob that matches them reads them",
+    }
 }
 
 /// How messages call a file of `format`.

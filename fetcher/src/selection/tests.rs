@@ -61,6 +61,17 @@ fn images_are_what_is_called_so() {
 }
 
 #[test]
+fn images_of_other_formats_are_named_with_those_that_are_read() {
+    let set = there(&["t/cat/a.gif", "t/cat/b.HEIC", "t/x.txt"]);
+    let selectors = Selector::all("t").unwrap();
+    let error = select(&selectors, Format::Images, &set, "/place").unwrap_err();
+    let expected = "no file matches /place/t: left out 3 of 3 files: t/cat/a.gif (.gif is not read), \
+                    t/cat/b.HEIC (.heic is not read), t/x.txt (not an image); \
+                    JPEG, PNG, WebP, BMP, TIFF, PGM and PPM are read: convert others";
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
 fn braces_select_in_their_order_and_each_of_them_something() {
     let set = there(&["s-000.tar", "s-001.tar", "s-002.tar", "s-003.tar", "x/0.tar", "y/0.tar"]);
     assert_eq!(chosen(&set, "s-{001..002}.tar", Format::WebDataset).0, ["s-001.tar", "s-002.tar"]);

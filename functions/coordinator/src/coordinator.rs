@@ -4,6 +4,7 @@
 use crate::{
     Settings,
     items::{ItemName, JobItem},
+    kicks::Kicks,
     meter::Meter,
     store::{Store, invalid},
 };
@@ -22,6 +23,7 @@ pub struct Coordinator {
     pub(crate) invoker: Arc<dyn Invoker>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Arc<Settings>,
+    pub(crate) kicks: Arc<Kicks>,
     meter: Option<Meter>,
 }
 
@@ -34,7 +36,8 @@ impl Coordinator {
         settings: Settings,
     ) -> Self {
         let store = Store { table, clock: Arc::clone(&clock), ns: settings.ns.clone() };
-        Self { store, objects, invoker, clock, settings: Arc::new(settings), meter: None }
+        let settings = Arc::new(settings);
+        Self { store, objects, invoker, clock, settings, kicks: Arc::default(), meter: None }
     }
 
     /// The same, printing metrics of each call.

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 use gristmill_protocol::{
-    Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, keys,
+    Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, ScaleState, keys,
 };
 use gristmill_splits::{
     Member, Outcome, SplitPlan,
@@ -83,7 +83,7 @@ impl Coordinator {
         // Of what is cached whole there is nothing to work on.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
             let seen = Seen { claimable: n_files, ..Seen::default() };
-            self.kick(job, &item, seen, None).await;
+            self.kick(job, &item, (&ScaleState::default(), seen), None).await;
         }
         Ok(reply)
     }

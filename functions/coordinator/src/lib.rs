@@ -14,6 +14,7 @@ mod handler;
 pub mod inspect;
 mod items;
 mod jobs;
+mod kicks;
 mod leases;
 mod meter;
 mod progress;

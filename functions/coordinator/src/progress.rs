@@ -133,7 +133,7 @@ impl Coordinator {
                     _ => silent_workers(&scale, &scan, now_ms),
                 };
                 let seen = Seen { claimable, silent, batches, epoch, progress };
-                self.kick(job, &item, seen, Some(report)).await
+                self.kick(job, &item, (&scale, seen), Some(report)).await
             }
             None => {
                 let at = (poll.metrics.batches, epoch);
@@ -288,19 +288,24 @@ impl Coordinator {
         }
         let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
         let seen = Seen { claimable, silent, batches, epoch, progress };
-        self.kick(job, item, seen, None).await
+        self.kick(job, item, (scale, seen), None).await
     }
 
-    /// Asks the scaler to look at a job. Best effort: the next report asks again. Says why it cannot.
+    /// Asks the scaler to look at a job whose item of the scaler is `scale`. Best effort: the next report asks
+    /// again. Says why it cannot.
     pub(crate) async fn kick(
         &self,
         job: &JobName,
         item: &JobItem,
-        seen: Seen,
+        (scale, seen): (&ScaleState, Seen),
         report: Option<TrainingReport>,
     ) -> Option<String> {
         if item.spec.workers == 0 || item.state.is_ended() {
             return None;
+        }
+        let now_ms = self.clock.now_ms();
+        if let Some(answer) = self.kicks.recent(job, scale, now_ms) {
+            return answer;
         }
         let event = ScalerEvent {
             v: VERSION,
@@ -315,18 +320,20 @@ impl Coordinator {
             mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),
             batches: seen.batches,
             progress: seen.progress,
-            at_ms: self.clock.now_ms(),
+            at_ms: now_ms,
         };
         let payload = match serde_json::to_vec(&event) {
             Ok(payload) => Bytes::from(payload),
             Err(error) => return Some(format!("cannot encode a scaler event: {error}")),
         };
-        match self.invoker.invoke(&self.settings.scaler_function, payload).await {
+        let error = match self.invoker.invoke(&self.settings.scaler_function, payload).await {
             Ok(_) => None,
             Err(error) => {
                 tracing::warn!(%job, %error, "cannot kick the scaler");
-                Some(format!("no workers are started: {error}; it is tried again with every poll"))
+                Some(format!("no workers are started: {error}; it is tried again every second"))
             }
-        }
+        };
+        self.kicks.note(job, scale, now_ms, error.clone());
+        error
     }
 }

@@ -75,8 +75,13 @@ impl Coordinator {
             ));
         }
         scan.failing(TOLD_ATTEMPTS).map(|(first, attempt, error)| {
-            let most = self.settings.limits.max_attempts;
-            format!("splits from position {first} on fail and are tried again, {attempt} of {most} times so far: {error}")
+            let limits = self.settings.limits;
+            format!(
+                "splits from position {first} on fail and are tried again, {attempt} times so far (the job \
+                 fails after {} that last {} min): {error}",
+                limits.max_attempts,
+                limits.patience_ms / 60_000
+            )
         })
     }
 }

@@ -241,6 +241,9 @@ async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
     let lease = world.leased(10).await;
     world.flush(&lease, BATCH, 0).await;
     world.poll(0, None).await;
+    assert_eq!(world.kicked(), before + 1, "the scaler has done nothing yet");
+    world.pass(1).await;
+    world.poll(0, None).await;
     assert_eq!(world.last_kick().silent, [12]);
 }
 

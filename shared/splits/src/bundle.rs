@@ -107,6 +107,8 @@ pub struct Bundle {
     pub until_ms: u64,
     /// When it may be claimed again (failed only).
     pub retry_at_ms: u64,
+    /// When it was first claimed, or a split of it was last committed.
+    pub since_ms: u64,
     /// One per position.
     pub entries: Vec<Option<Entry>>,
     /// The split the owner said it would start; always an uncommitted one.

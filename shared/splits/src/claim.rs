@@ -19,11 +19,17 @@ const LEASE_GRACE_MS: u64 = 2_000;
 /// Fewest deaths in a row on one split, each beside a control that lived, that can make it poison.
 pub const POISON_STRIKES: u8 = 3;
 
+/// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
+const PATIENCE_MS: u64 = 30 * 60 * 1000;
+
 /// What a job tolerates of its bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Claims of one bundle before the job fails.
+    /// Claims of one bundle before the job fails, once they have lasted for `patience_ms` as well.
     pub max_attempts: Attempt,
+    /// How long a bundle is tried without a split of it committed, at least: what fails at once, as writes do
+    /// while a store is full, uses up any number of attempts within minutes.
+    pub patience_ms: u64,
     /// Strikes of one split before it counts as poison; below [`POISON_STRIKES`] counts as that.
     pub poison_strikes: u8,
     /// What becomes of poison: fail the job, or skip the split's records.
@@ -32,7 +38,12 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_attempts: 50, poison_strikes: POISON_STRIKES, on_error: ErrorPolicy::Fail }
+        Self {
+            max_attempts: 50,
+            patience_ms: PATIENCE_MS,
+            poison_strikes: POISON_STRIKES,
+            on_error: ErrorPolicy::Fail,
+        }
     }
 }
 
@@ -126,12 +137,16 @@ pub fn claim(
     }
     let after = match after.state {
         BundleState::Leased | BundleState::Released | BundleState::Failed
-            if before.attempt >= limits.max_attempts =>
+            if before.attempt >= limits.max_attempts
+                && now_ms.saturating_sub(before.since_ms) >= limits.patience_ms =>
         {
             let why = after.error.take().unwrap_or_else(|| "its workers died".to_owned());
             let error = format!(
-                "splits from position {} on: given up after {} attempts: {why}",
-                command.first, before.attempt
+                "splits from position {} on: given up after {} attempts, {} min without one that \
+                 succeeded: {why}",
+                command.first,
+                before.attempt,
+                now_ms.saturating_sub(before.since_ms) / 60_000
             );
             dead(after, &error)
         }
@@ -150,6 +165,7 @@ fn fresh(command: &Claim<'_>) -> Bundle {
         invocation: command.invocation.clone(),
         until_ms: 0,
         retry_at_ms: 0,
+        since_ms: command.term.now_ms,
         entries: vec![None; command.records.len()],
         cur: None,
         suspect: None,

@@ -85,6 +85,7 @@ mod tests {
             invocation: InvocationId("i".into()),
             until_ms: 0,
             retry_at_ms: 0,
+            since_ms: 0,
             entries: kinds.iter().map(|kind| kind.map(entry)).collect(),
             cur: None,
             suspect: None,

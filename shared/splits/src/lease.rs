@@ -167,6 +167,7 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
     }
     after.until_ms = after.until_ms.max(lease_until_ms(command.term));
     if added {
+        after.since_ms = after.since_ms.max(command.term.now_ms);
         after.metrics = after.metrics.plus(command.spent);
     }
     if after.is_complete() {

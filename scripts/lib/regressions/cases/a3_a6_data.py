@@ -6,6 +6,7 @@ import random
 import struct
 import time
 
+from chaos import frames
 from regressions.model import Pipeline, delimited, f32, files_of, jsonl
 from regressions.run import case
 from regressions.world import Failed, expect
@@ -100,15 +101,14 @@ def serve(world, job, stop):
             expect(time.monotonic() < end, f"{job}: nobody serves {path}")
             time.sleep(0.05)
     connection.settimeout(30)
-    stream = connection.makefile("rb")
+    connection.sendall(frames.hello(frames.read_hello(connection), None))
     while True:
-        magic, epoch, g, length = struct.unpack("<4sIQQ", stream.read(24))
-        payload = stream.read(length)
+        magic, epoch, g, payload = frames.read_frame(connection)
         if magic != b"GMB1":
             expect(magic == b"GMBE", f"{job}: {payload[:200]}")
             break
         delivered[epoch, g] = of.tensor(payload, "value")
-        connection.sendall(struct.pack("<4sIQ", b"GMA1", epoch, g))
+        connection.sendall(frames.ack(epoch, g))
         if stop is not None and len(delivered) == stop:
             # The fetcher saves what was acknowledged before it reads on.
             time.sleep(0.5)

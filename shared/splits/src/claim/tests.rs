@@ -299,7 +299,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
 
 #[test]
 fn a_bundle_is_given_up_after_its_attempts() {
-    let limits = Limits { max_attempts: 3, ..Limits::default() };
+    let limits = Limits { max_attempts: 3, patience_ms: 0, ..Limits::default() };
     let mut bundle = leased(1);
     for attempt in 1..=3 {
         assert_eq!((bundle.attempt, bundle.state), (attempt, BundleState::Leased));
@@ -311,6 +311,50 @@ fn a_bundle_is_given_up_after_its_attempts() {
     assert_eq!(bundle.state, BundleState::Dead);
     let error = bundle.error.unwrap();
     assert!(error.contains("3 attempts") && error.contains("no space"), "{error}");
+}
+
+#[test]
+fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
+    let limits = Limits::default();
+    let failed_at = |bundle: &Bundle, now_ms| {
+        let (attempt, nonce) = (bundle.attempt, bundle.owner);
+        let command = Fail { attempt, nonce, error: "no space", retry_at_ms: 0, fatal: false };
+        let failed = fail(Some(bundle), &command).unwrap().into_item();
+        try_claim(Some(&failed), 2, now_ms, None, &limits).unwrap().into_item()
+    };
+    // 600 within ten minutes.
+    let begun = leased(1);
+    let bundle = (1..=600).fold(begun.clone(), |bundle, n| failed_at(&bundle, 1_000 + n * 1_000));
+    assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 601));
+    // A split that succeeds begins the time anew.
+    let commit = crate::Commit {
+        at: 1,
+        local: false,
+        bytes: 1,
+        crc32c: 1,
+        rows: 1,
+        batches: 1,
+        remainder: 0,
+        skipped: 0,
+    };
+    let late_ms = begun.since_ms + limits.patience_ms - 1;
+    let flush = crate::Flush {
+        attempt: bundle.attempt,
+        nonce: bundle.owner,
+        commits: &[commit],
+        next: None,
+        term: Term { now_ms: late_ms, ..TERM },
+        spent: Metrics::default(),
+    };
+    let progressed = crate::flush(Some(&bundle), &flush).unwrap().into_item();
+    assert_eq!(failed_at(&progressed, late_ms + 60_000).state, BundleState::Leased);
+    for bundle in
+        [failed_at(&bundle, late_ms + 1), failed_at(&progressed, late_ms + limits.patience_ms)]
+    {
+        assert_eq!(bundle.state, BundleState::Dead);
+        let error = bundle.error.unwrap();
+        assert!(error.contains("601 attempts, 30 min") && error.contains("no space"), "{error}");
+    }
 }
 
 #[test]

@@ -27,6 +27,7 @@ fn bundle(state: BundleState, entries: Vec<Option<Entry>>) -> Bundle {
         invocation: InvocationId("i".into()),
         until_ms: 0,
         retry_at_ms: 0,
+        since_ms: 0,
         entries,
         cur: None,
         suspect: None,

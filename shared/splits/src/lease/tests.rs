@@ -254,6 +254,7 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         invocation: InvocationId("x".repeat(MAX_INVOCATION_BYTES)),
         until_ms: u64::MAX,
         retry_at_ms: u64::MAX,
+        since_ms: u64::MAX,
         entries: vec![Some(entry); crate::MAX_BUNDLE_SPLITS],
         cur: Some(7),
         suspect: Some(Suspect { at: 7, strikes: 255, ordinal: u64::MAX }),

@@ -27,7 +27,8 @@ fn unexpected(what: &'static str) -> Violation {
     Violation { number: 0, what }
 }
 
-const LIMITS: Limits = Limits { max_attempts: 50, poison_strikes: 3, on_error: ErrorPolicy::Skip };
+const LIMITS: Limits =
+    Limits { max_attempts: 50, patience_ms: 0, poison_strikes: 3, on_error: ErrorPolicy::Skip };
 
 impl World {
     pub fn step(&self, state: &mut State, action: &Action) -> Check {
@@ -244,6 +245,7 @@ impl World {
             after.until_ms = 1;
         }
         after.retry_at_ms = after.retry_at_ms.min(1);
+        after.since_ms = 0;
         after.error = None;
         state.bundles[b] = Some(after);
         Ok(())

@@ -34,7 +34,20 @@ pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<
 }
 
 fn bad(error: png::DecodingError) -> String {
-    format!("bad PNG: {}", one_line(&error.to_string()))
+    format!("bad PNG: {}", one_line(&plain(&error.to_string())))
+}
+
+/// A message of the decoder, in which chunks are called by their names: it shows them as they lie in memory.
+fn plain(message: &str) -> String {
+    const SHOWN: &str = "ChunkType { type: ";
+    let (mut out, mut rest) = (String::new(), message);
+    while let Some((before, after)) = rest.split_once(SHOWN) {
+        let end = after.find('}').map_or(after.len(), |end| end + 1);
+        out.push_str(before);
+        out.push_str(after.split([',', ' ', '}']).next().unwrap_or_default());
+        rest = &after[end..];
+    }
+    out + rest
 }
 
 /// A file whose header is good, and its height and width.
@@ -91,4 +104,23 @@ pub(super) fn decode(
         }
     }
     Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_chunk_is_called_by_its_name() {
+        let mut file = Vec::new();
+        let mut encoder = png::Encoder::new(&mut file, 2, 2);
+        encoder.set_color(ColorType::Grayscale);
+        encoder.write_header().unwrap().write_image_data(&[1, 2, 3, 4]).unwrap();
+        // The last byte of IDAT's checksum: IEND, of twelve bytes, follows it.
+        let at = file.len() - 13;
+        file[at] ^= 1;
+        let error = stored(&file, &mut Vec::new()).err().unwrap();
+        assert!(error.contains("while decoding IDAT chunk"), "{error}");
+        assert!(!error.contains('{'), "{error}");
+    }
 }
