@@ -42,7 +42,9 @@ impl Coordinator {
                 }
             }
         }
-        let scan = self.scan(&claim.job, &item, &consumer, consumer.delivered).await?;
+        let scan = self
+            .scan(&claim.job, &item, &consumer, (consumer.delivered, consumer.delivered))
+            .await?;
         let now_ms = self.clock.now_ms();
         // The answer to an earlier sending of this claim was lost.
         if let Some(bundle) = scan.owned_by(claim.nonce)
@@ -259,7 +261,8 @@ impl Coordinator {
     pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
         let (item, consumer) = self.job_and_consumer(job).await?;
-        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let scan =
+            self.scan(job, &item, &consumer, (consumer.delivered, consumer.delivered)).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held(job, &scan, dead, *blameless).await?.len();
         tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
@@ -276,7 +279,9 @@ impl Coordinator {
         let progress = match error {
             Some(_) => {
                 let (item, consumer) = self.job_and_consumer(job).await?;
-                let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+                let scan = self
+                    .scan(job, &item, &consumer, (consumer.delivered, consumer.delivered))
+                    .await?;
                 scan.progress(&item)
             }
             None => 0,

@@ -86,13 +86,13 @@ impl Coordinator {
         let skips = self.skips(job, &item).await?;
         let counted =
             skips.as_ref().map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
-        let from = Place { epoch: poll.from.0, position: poll.from.1 };
-        let from = counted.map_or(from, |counted| from.min(counted));
-        let mut scan = self.scan(job, &item, &consumer, from).await?;
+        let asked = Place { epoch: poll.from.0, position: poll.from.1 };
+        let stretch = (counted.map_or(asked, |counted| asked.min(counted)), asked);
+        let mut scan = self.scan(job, &item, &consumer, stretch).await?;
         let indexed_files = if item.plan.is_none() { scan.done() } else { item.n_files };
         if item.state == JobState::Indexing && indexed_files == item.n_files {
             item = self.finish_indexing(job, &item, &scan).await?;
-            scan = self.scan(job, &item, &consumer, from).await?;
+            scan = self.scan(job, &item, &consumer, stretch).await?;
         }
         // Whoever gave the bundle up may have died before it could end the job.
         if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
@@ -101,7 +101,7 @@ impl Coordinator {
         if item.caching.as_ref().is_some_and(|caching| caching.view.unsettled.is_some()) {
             let settled = self.settle_caching(job, item.clone(), &scan).await?;
             if settled != item {
-                scan = self.scan(job, &settled, &consumer, from).await?;
+                scan = self.scan(job, &settled, &consumer, stretch).await?;
             }
             item = settled;
         }
@@ -116,7 +116,7 @@ impl Coordinator {
             item = self.job(job).await?;
         }
         if self.release_late_claims(job, &scan, &scale.dead).await? {
-            scan = self.scan(job, &item, &consumer, from).await?;
+            scan = self.scan(job, &item, &consumer, stretch).await?;
         }
         let now_ms = self.clock.now_ms();
         let (claimable, active) = (scan.claimable(now_ms), scan.active_workers(now_ms));
@@ -166,7 +166,8 @@ impl Coordinator {
     pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
         let (item, consumer, scale) = self.load(job).await?;
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
-        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let scan =
+            self.scan(job, &item, &consumer, (consumer.delivered, consumer.delivered)).await?;
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();
         Ok(Reply::Status(JobStatus {
@@ -231,7 +232,7 @@ impl Coordinator {
             return Ok(());
         }
         // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
-        let scan = self.scan(job, item, consumer, end).await?;
+        let scan = self.scan(job, item, consumer, (end, end)).await?;
         let caching = item.caching.as_ref().map(|caching| &caching.view);
         let made = scan.ready((place.epoch, place.position));
         let mut made = made.iter().map(|entry| (entry.epoch, entry.position)).peekable();

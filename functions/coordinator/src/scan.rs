@@ -290,14 +290,14 @@ fn share(bundle: &Bundle) -> WorkerCost {
 
 impl Coordinator {
     /// The bundles from `from` (or from the consumer's place, if that is earlier) to the end of the
-    /// window; while indexing, all of the index. A trainer that resumes asks for entries beyond the
-    /// window of the run before it: what is committed there is answered, nothing more handed out.
+    /// window, be it behind `asked`; while indexing, all of the index. A trainer that resumes asks for entries
+    /// beyond the window of the run before it: what is committed there is answered, nothing more handed out.
     pub(crate) async fn scan(
         &self,
         job: &JobName,
         item: &JobItem,
         consumer: &Consumer,
-        from: Place,
+        (from, asked): (Place, Place),
     ) -> Result<Scan, Refusal> {
         let Some(plan) = item.plan else { return self.scan_index(job, item).await };
         let ramp = Ramp::new(plan.n_splits, plan.r);
@@ -305,7 +305,7 @@ impl Coordinator {
         let window = Window::new(plan.window_splits, plan.window_bytes, ramp.r());
         let delivered = consumer.delivered.linear(n);
         let end = window
-            .end(delivered.max(from.linear(n)))
+            .end(delivered.max(asked.linear(n)))
             .min(u64::from(item.spec.epochs) * u64::from(n));
         let caching = item.caching.as_ref().map(|caching| &caching.view);
         let unsettled = caching.and_then(|caching| caching.unsettled);

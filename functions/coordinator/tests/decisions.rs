@@ -293,6 +293,36 @@ async fn too_many_skipped_records_fail_the_job_whoever_has_passed_them() {
 }
 
 #[tokio::test]
+async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_skipped() {
+    let world = World::running(ErrorPolicy::Skip).await;
+    let splits = RECORDS / BATCH;
+    let mut made = 0;
+    while made < splits {
+        let lease = world.leased(1).await;
+        made += u32::try_from(lease.todo.len()).unwrap();
+        world.flush(&lease, BATCH, 0).await;
+        world.poll(made, None).await;
+    }
+    let ack = Ack {
+        generation: 2,
+        over: 1,
+        delivered: (0, 1),
+        durable: (0, 0),
+        durable_position: (0, 0),
+    };
+    let poll = |from, ack| {
+        let metrics = TrainerMetrics::default();
+        Call::Poll(Poll { job: world.job.clone(), from, ack, metrics, report: None })
+    };
+    let Reply::Polled(polled) = world.call(poll((0, 1), Some(ack))).await else { panic!() };
+    let last = (0, splits - 1);
+    assert!(polled.ready.iter().all(|entry| entry.position < last.1), "the window is too large");
+    let Reply::Polled(polled) = world.call(poll(last, None)).await else { panic!() };
+    let ready: Vec<_> = polled.ready.iter().map(|entry| (entry.epoch, entry.position)).collect();
+    assert_eq!(ready, [last]);
+}
+
+#[tokio::test]
 async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
     let world = World::running(ErrorPolicy::Fail).await;
     let die = async |worker: u32| {

@@ -1,7 +1,7 @@
 //! Simulates many worlds and says what went wrong in them, and whether it did any harm.
 
 use clap::Parser;
-use gristmill_sim::{Fault, Outcome, simulate};
+use gristmill_sim::{Fault, Mutant, Outcome, simulate};
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal as _, Write as _},
@@ -31,9 +31,18 @@ struct Args {
     /// Run this seed only and print all that happens in it
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
+    /// Make a deliberate mistake of this name in every world, to see how it is noticed
+    #[arg(long, value_parser = mutant)]
+    mutant: Option<Mutant>,
     /// Print one JSON object as the last line of standard output
     #[arg(long)]
     json: bool,
+}
+
+fn mutant(name: &str) -> Result<Mutant, String> {
+    let names = || Mutant::ALL.map(|mutant| format!("{mutant:?}")).join(", ");
+    let named = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+    named.ok_or_else(|| format!("one of {}", names()))
 }
 
 #[derive(Default)]
@@ -77,7 +86,7 @@ fn main() -> ExitCode {
     let sum = match args.seed {
         Some(seed) => {
             let mut sum = Sum::default();
-            sum.add(seed, simulate(seed, None, true));
+            sum.add(seed, simulate(seed, args.mutant, true));
             sum
         }
         None => run_all(&args),
@@ -104,7 +113,7 @@ fn run_all(args: &Args) -> Sum {
                     if seed >= end {
                         return;
                     }
-                    let outcome = simulate(seed, None, false);
+                    let outcome = simulate(seed, args.mutant, false);
                     let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
                     sum.add(seed, outcome);
                     progress(&sum, args.seeds);
