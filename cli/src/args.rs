@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
-use gristmill_types::{ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
+use gristmill_types::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
 use std::{path::PathBuf, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -134,6 +134,10 @@ pub struct TrainArgs {
     /// What an epoch is: the dataset (dynamic), or the dataset once for each worker (off)
     #[arg(long, default_value_t, value_name = "MODE")]
     pub sharding: Sharding,
+    /// How workers keep what they store: none, zstd or auto, which compresses where their network is what they wait for
+    /// [default: the pipeline's `compress`, or auto]
+    #[arg(long, value_name = "HOW")]
+    pub compress: Option<Compression>,
     /// Kill processes at random while training
     #[arg(long, value_enum)]
     pub chaos: Option<Chaos>,
@@ -386,6 +390,8 @@ pub enum Bench {
     Pipelines(BenchPipelinesArgs),
     /// Bytes of batches that the fetcher takes for each second of its own CPU
     Ingest(BenchIngestArgs),
+    /// Bytes, CPU and modelled dollars of what workers store: as it is, and compressed
+    Compression(BenchCompressionArgs),
 }
 
 #[derive(Debug, Args)]
@@ -407,6 +413,29 @@ pub struct BenchPipelinesArgs {
     pub sequences: u64,
     /// Time for each measurement
     #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Rounds, in which everything takes turns; medians count
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gristmill bench compression --rounds 3")]
+pub struct BenchCompressionArgs {
+    /// Where the generated data is, or is put: images/ and tokens/ [default: the cache]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Sequences to generate
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    pub sequences: u64,
+    /// Time for each measurement
+    #[arg(long, default_value_t = 2.0)]
     pub seconds: f64,
     /// Rounds, in which everything takes turns; medians count
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]

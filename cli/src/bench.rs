@@ -1,5 +1,6 @@
 //! `gristmill bench`: figures of this machine, each beside what it is compared with.
 
+mod compression;
 mod floor;
 mod ingest;
 mod pipelines;
@@ -30,6 +31,7 @@ pub async fn run(args: BenchArgs) -> Result<(), Failure> {
         Bench::E2e(args) => e2e(args).await,
         Bench::Pipelines(args) => pipelines::run(args).await,
         Bench::Ingest(args) => ingest::run(args).await,
+        Bench::Compression(args) => compression::run(args).await,
     }
 }
 
@@ -187,6 +189,7 @@ fn train_args(epochs: u32, workers: u32) -> TrainArgs {
         max_skipped: SkipLimit::default(),
         visitation: Visitation::default(),
         sharding: Sharding::default(),
+        compress: None,
         chaos: None,
         chaos_interval: Duration::from_secs(1),
         split_batches: None,

@@ -93,6 +93,8 @@ async fn worker() -> Wired {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),
             local: false,
+            // Objects stay on this machine.
+            shape: None,
         },
     };
     let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);

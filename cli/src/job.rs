@@ -74,6 +74,7 @@ pub async fn register(
         local_workers: args.local_workers,
         visitation: args.visitation,
         sharding: args.sharding,
+        compress: args.compress.unwrap_or(authored.pipeline.compression()),
         ..JobSpec::new(authored.pipeline.canonical_json())
     };
     let registered = Fetcher::register(&stack.ports, Register { job, spec, dataset }).await;

@@ -129,6 +129,7 @@ fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
     totals.source_ms += u64::from(entry.cost.source_ms);
     totals.compute_ms += u64::from(entry.cost.compute_ms);
     totals.put_ms += u64::from(entry.cost.put_ms);
+    totals.stored_bytes += entry.object_bytes;
 }
 
 /// Joins splits into batches, epoch after epoch.
@@ -281,7 +282,8 @@ impl Assembler {
         let Ok(room) = self.queue.reserve().await else { return Ok(false) };
         let frame = match (source, chunk) {
             (Source::Whole { frame, .. }, Some(chunk)) => {
-                let frame = chunk.frame(frame as usize);
+                let (take, lend) = (|bytes| self.buffers.take(bytes), |raw| self.buffers.lend(raw));
+                let frame = chunk.frame_with(frame as usize, take, lend);
                 let padded = frame.and_then(|frame| match self.program.pads_late() {
                     true => self.padded(frame),
                     false => Ok(frame),

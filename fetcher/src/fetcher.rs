@@ -99,6 +99,8 @@ pub struct EpochTotals {
     pub source_ms: u64,
     pub compute_ms: u64,
     pub put_ms: u64,
+    /// Bytes of its objects as workers kept them; of those that another epoch stored, too.
+    pub stored_bytes: u64,
     /// What the trainer waited for.
     pub waits: Waits,
 }
@@ -192,8 +194,12 @@ impl Fetcher {
     /// once it is known where the trainer begins.
     pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
         let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
-        let runner_config =
-            RunnerConfig { ns: config.ns.clone(), bucket: config.bucket.clone(), local: true };
+        let runner_config = RunnerConfig {
+            ns: config.ns.clone(),
+            bucket: config.bucket.clone(),
+            local: true,
+            shape: None,
+        };
         let runner =
             Runner { coordinator, objects, clock, compute, operators, config: runner_config };
         let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;

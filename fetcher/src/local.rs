@@ -6,10 +6,10 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_format::Chunk;
+use gristmill_format::{Chunk, Codec, FormatError, Limits, checksum, repack};
 use gristmill_protocol::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
 use gristmill_runner::{
-    Ended, FinishedSplit, JobContext, ObjectSink, RunError, Runner, Sink, SplitName,
+    Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink, SplitName,
 };
 use gristmill_types::{Epoch, InvocationId, Nonce, Position};
 use std::{
@@ -82,8 +82,8 @@ impl Sink for LocalSink {
             // It is the cache, or may become it.
             Some(_) => self.objects.store(name, split).await?,
             None => {
-                let checksum = gristmill_format::checksum(&split.object)
-                    .map_err(|error| RunError::fatal(error.to_string()))?;
+                let checksum =
+                    checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
                 split.commit(name.index, true, checksum)
             }
         };
@@ -163,20 +163,31 @@ pub(crate) async fn recompute(
     let read = read.map_err(|e| bad(e.to_string()))?;
     let computed = context.compute(runner, (epoch, position), read, Arc::new(|| false)).await;
     let (split, _) = computed.map_err(|e| bad(e.to_string()))?;
-    let checksum = gristmill_format::checksum(&split.object).map_err(|e| bad(e.to_string()))?;
-    match checksum == entry.crc32c {
-        true => Ok(split.object),
-        false => Err(bad("its bytes differ from those committed".into())),
+    let object = as_committed(split.object, entry).map_err(|e| bad(e.to_string()))?;
+    object.ok_or_else(|| bad("its bytes differ from those committed".into()))
+}
+
+/// The object as its worker kept it: as it is, or compressed. None if it is neither.
+fn as_committed(object: Bytes, entry: &ReadyEntry) -> Result<Option<Bytes>, FormatError> {
+    if checksum(&object)? == entry.crc32c {
+        return Ok(Some(object));
     }
+    let chunk = Chunk::open(object, &Limits::default())?;
+    for level in LEVELS {
+        let packed = repack(&chunk, Codec::Zstd { level })?;
+        if checksum(&packed)? == entry.crc32c {
+            return Ok(Some(Bytes::from(packed)));
+        }
+    }
+    Ok(None)
 }
 
 /// Opens a split's object and checks that it is the one committed as `entry`.
 pub(crate) fn open(object: Bytes, entry: &ReadyEntry, name: &str) -> Result<Chunk, FetchError> {
     let bad = |error: String| FetchError::BadObject(format!("{name}: {error}"));
-    let checksum = gristmill_format::checksum(&object).map_err(|error| bad(error.to_string()))?;
+    let checksum = checksum(&object).map_err(|error| bad(error.to_string()))?;
     if checksum != entry.crc32c || object.len() as u64 != entry.object_bytes {
         return Err(bad("it is not the object that was committed".into()));
     }
-    Chunk::open(object, &gristmill_format::Limits::default())
-        .map_err(|error| bad(error.to_string()))
+    Chunk::open(object, &Limits::default()).map_err(|error| bad(error.to_string()))
 }

@@ -16,7 +16,9 @@ use gristmill_executor::user::Operators;
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_ports::Objects;
 use gristmill_protocol::{JobSpec, Register};
-use gristmill_types::{ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation};
+use gristmill_types::{
+    Compression, ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation,
+};
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -87,6 +89,10 @@ struct Args {
     /// What an epoch is: the dataset (dynamic), or the dataset once for each worker (off)
     #[arg(long, default_value_t)]
     sharding: Sharding,
+    /// How workers keep what they store: none, zstd or auto, which compresses where their network is what they wait for;
+    /// default: the pipeline's
+    #[arg(long, value_name = "HOW")]
+    compress: Option<Compression>,
     /// Memory for objects fetched ahead, in MiB; room for two is always taken
     #[arg(long, default_value_t = 64)]
     prefetch_mib: u64,
@@ -375,6 +381,7 @@ async fn registration(
             local_workers: args.local_workers,
             visitation: args.visitation,
             sharding: args.sharding,
+            compress: args.compress.unwrap_or(pipeline.compression()),
             ..JobSpec::new(pipeline.canonical_json())
         },
         dataset,

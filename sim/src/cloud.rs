@@ -309,7 +309,12 @@ impl Cloud {
             clock: Arc::new(SimClock(process.clone())),
             compute: Compute::Inline,
             operators: Arc::default(),
-            config: RunnerConfig { ns: self.store.ns.clone(), bucket: BUCKET.to_owned(), local },
+            config: RunnerConfig {
+                ns: self.store.ns.clone(),
+                bucket: BUCKET.to_owned(),
+                local,
+                shape: None,
+            },
         }
     }
 

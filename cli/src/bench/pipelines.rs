@@ -24,10 +24,12 @@ struct Study {
     name: &'static str,
     variant: &'static str,
     pipeline: String,
-    /// Directory below the data, and how its files' names begin.
-    files: (&'static str, &'static str),
+    files: Files,
     floor: Floor,
 }
+
+/// Directory below the data, and how its files' names begin.
+pub(super) type Files = (&'static str, &'static str);
 
 /// What is measured beside a pipeline: its kernels in a bare loop.
 enum Floor {
@@ -37,7 +39,8 @@ enum Floor {
     Kernels,
 }
 
-const IMAGES: (&str, &str) = ("images", "train-");
+pub(super) const IMAGES: Files = ("images", "train-");
+pub(super) const TOKENS: Files = ("tokens", "tokens-");
 
 fn studies() -> Vec<Study> {
     let resnet = |variant, antialias: bool| Study {
@@ -61,14 +64,14 @@ fn studies() -> Vec<Study> {
         resnet("antialias", true),
         resnet("no_antialias", false),
         example("p2", &simclr, IMAGES),
-        example("p4", include_str!("../../../examples/nlp.yaml"), ("tokens", "tokens-")),
+        example("p4", include_str!("../../../examples/nlp.yaml"), TOKENS),
     ]
 }
 
 /// A file of records with its index, which every dataset has made once.
-struct Shard {
-    path: PathBuf,
-    index: FileIndex,
+pub(super) struct Shard {
+    pub path: PathBuf,
+    pub index: FileIndex,
 }
 
 /// What one measurement found.
@@ -84,7 +87,8 @@ pub async fn run(args: BenchPipelinesArgs) -> Result<(), Failure> {
     if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
         return Err(Failure::usage("--seconds must be 0.1 to 3600"));
     }
-    let dir = data(&args, &studies).await?;
+    let files: Vec<Files> = studies.iter().map(|study| study.files).collect();
+    let dir = data(args.data.clone(), (args.images, args.sequences), &files).await?;
     let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -160,30 +164,33 @@ fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
     Ok(studies)
 }
 
-/// Makes the data that is missing; returns the directory that holds it all.
-async fn data(args: &BenchPipelinesArgs, studies: &[Study]) -> Result<PathBuf, Failure> {
-    let dir = match &args.data {
-        Some(dir) => dir.clone(),
+/// Makes those of `files` that are missing, in `dir` or the cache; returns the directory that holds them all.
+pub(super) async fn data(
+    dir: Option<PathBuf>,
+    (images, sequences): (u64, u64),
+    files: &[Files],
+) -> Result<PathBuf, Failure> {
+    let dir = match dir {
+        Some(dir) => dir,
         // Data of another size is other data.
         None => crate::dataset::cache_dir()
             .map_err(Failure::failed)?
-            .join(format!("bench-{}-{}", args.images, args.sequences)),
+            .join(format!("bench-{images}-{sequences}")),
     };
     std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
-    if studies.iter().any(|study| study.files.0 == IMAGES.0) {
-        let spec = DatasetSpec::images(args.images, 0);
-        train::make_dataset_in(dir.join(IMAGES.0), spec).await?;
+    if files.contains(&IMAGES) {
+        train::make_dataset_in(dir.join(IMAGES.0), DatasetSpec::images(images, 0)).await?;
     }
-    if studies.iter().any(|study| study.files.0 == "tokens") {
-        tokens::ensure(&dir.join("tokens"), args.sequences)?;
+    if files.contains(&TOKENS) {
+        tokens::ensure(&dir.join(TOKENS.0), sequences)?;
     }
     Ok(dir)
 }
 
-fn shards(
+pub(super) fn shards(
     pipeline: &Pipeline,
     dir: &Path,
-    (below, prefix): (&str, &str),
+    (below, prefix): Files,
 ) -> Result<Vec<Shard>, Failure> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.join(below))
         .map_err(Failure::failed)?
@@ -302,7 +309,7 @@ fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, 
     floor::resnet(&jpegs, antialias, seconds)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }

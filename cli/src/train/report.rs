@@ -35,6 +35,8 @@ pub struct EpochReport {
     pub reason: Option<String>,
     /// Of reading, computing and storing its splits.
     pub worker_seconds: [f64; 3],
+    /// Of its objects, as workers kept them.
+    pub stored_bytes: u64,
     /// What the trainer waited for.
     pub waits: Waits,
     /// CPU that worker processes took while it was delivered.
@@ -60,6 +62,7 @@ impl Default for EpochReport {
             mode: CacheMode::Compute,
             reason: None,
             worker_seconds: [0.0; 3],
+            stored_bytes: 0,
             waits: Waits::default(),
             worker_cpu_ms: 0,
         }
@@ -156,6 +159,7 @@ impl Report {
                 "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
                 "stall_fraction": rounded(epoch.stall_fraction(), 4),
                 "workers_max": epoch.workers_max,
+                "stored_bytes": epoch.stored_bytes,
                 "worker_seconds": {
                     "source": rounded(source, 3),
                     "compute": rounded(compute, 3),

@@ -239,6 +239,7 @@ impl Trainer {
         epoch.splits = totals.splits;
         let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];
         epoch.waits = totals.waits;
+        epoch.stored_bytes = totals.stored_bytes;
         epoch.worker_seconds = [source, compute, put].map(|ms| ms as f64 / 1e3);
         let caching = fetcher.view().and_then(|view| view.caching);
         if let Some(mode) = caching.as_ref().and_then(|caching| caching.of(totals.epoch)) {

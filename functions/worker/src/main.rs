@@ -1,6 +1,7 @@
 //! The worker function: wiring only.
 
 use gristmill_aws::{Aws, Settings, function_memory_mb};
+use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_worker::WorkerFunction;
@@ -12,16 +13,20 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
     let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
     let aws = Aws::from_env().await?;
+    let memory_mb = function_memory_mb(|name| std::env::var(name).ok());
+    let shape = FunctionShape::default();
+    let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };
     let runner = Runner {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
         objects: Arc::new(aws.objects()),
         clock: Arc::new(SystemClock),
-        compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
+        compute: Compute::of_function(memory_mb),
         operators: Arc::default(),
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),
             local: false,
+            shape: Some(shape),
         },
     };
     let metrics = Metrics::new("worker", settings.ns.clone(), settings.metrics);

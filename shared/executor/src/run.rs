@@ -55,10 +55,15 @@ impl Scratch {
             places: Vec::new(),
             tools: Tools::default(),
             staging: Staging::default(),
-            // What batches of pixels lose to zstd is not worth its time.
             writer: ChunkWriter::new(Codec::Stored),
             cache: ChunkWriter::new(Codec::Stored),
         }
+    }
+
+    /// How frames are kept in the objects of the next split.
+    pub fn set_codec(&mut self, codec: Codec) {
+        self.writer.set_codec(codec);
+        self.cache.set_codec(codec);
     }
 
     /// Gives back the memory of an object that is done with, for the next one.

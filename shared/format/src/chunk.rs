@@ -1,6 +1,6 @@
 //! Reading a whole object that is in memory.
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 
 use crate::footer::{HEAD_BYTES, u32_at};
 use crate::{
@@ -63,10 +63,24 @@ impl Chunk {
     /// [`FormatError::Corrupt`] if checksum or content size do not match;
     /// [`FormatError::Invalid`] if there is no such frame.
     pub fn frame(&self, i: usize) -> Result<Bytes, FormatError> {
+        self.frame_with(i, BytesMut::with_capacity, BytesMut::freeze)
+    }
+
+    /// As [`frame`](Self::frame), with the caller's buffers: see [`FrameInfo::decode_with`].
+    ///
+    /// # Errors
+    /// As [`frame`](Self::frame).
+    pub fn frame_with(
+        &self,
+        i: usize,
+        take: impl FnOnce(usize) -> BytesMut,
+        lend: impl FnOnce(BytesMut) -> Bytes,
+    ) -> Result<Bytes, FormatError> {
         let info = self.info(i)?;
         // The index has been checked to lie within the object, which fits in memory.
         let range = info.range();
-        info.decode(self.bytes.slice(range.start as usize..range.end as usize))
+        let stored = self.bytes.slice(range.start as usize..range.end as usize);
+        info.decode_with(stored, take, lend)
     }
 
     /// Frame `i` with its header read, and found to have as many rows as the index says.

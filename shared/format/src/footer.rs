@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use zstd::bulk::Decompressor;
 use zstd::zstd_safe::get_frame_content_size;
 
@@ -65,15 +65,29 @@ impl FrameInfo {
     /// # Errors
     /// [`FormatError::Corrupt`] if length, checksum or content size do not match.
     pub fn decode(&self, stored: Bytes) -> Result<Bytes, FormatError> {
+        self.decode_with(stored, BytesMut::with_capacity, BytesMut::freeze)
+    }
+
+    /// As [`decode`](Self::decode): a compressed frame is decoded into an empty buffer that `take` gives, with
+    /// room for the bytes it is asked for, and is what `lend` makes of it.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_with(
+        &self,
+        stored: Bytes,
+        take: impl FnOnce(usize) -> BytesMut,
+        lend: impl FnOnce(BytesMut) -> Bytes,
+    ) -> Result<Bytes, FormatError> {
         self.check_stored(&stored)?;
-        match self.encoding {
-            Encoding::Stored => Ok(stored),
-            Encoding::Zstd => {
-                let mut raw = Vec::new();
-                self.decompress(&stored, &mut raw)?;
-                Ok(Bytes::from(raw))
-            }
+        if self.encoding == Encoding::Stored {
+            return Ok(stored);
         }
+        let raw_bytes = self.check_content_size(&stored)?;
+        let mut raw = take(raw_bytes);
+        raw.resize(raw_bytes, 0);
+        self.decompress(&stored, &mut raw)?;
+        Ok(lend(raw))
     }
 
     /// As [`decode`](Self::decode), into a buffer of the caller's that is kept between frames.
@@ -85,7 +99,14 @@ impl FrameInfo {
                 raw.extend_from_slice(stored);
                 Ok(())
             }
-            Encoding::Zstd => self.decompress(stored, raw),
+            Encoding::Zstd => {
+                let raw_bytes = self.check_content_size(stored)?;
+                if raw.capacity() < raw_bytes {
+                    *raw = vec![0; raw_bytes];
+                }
+                raw.resize(raw_bytes, 0);
+                self.decompress(stored, raw)
+            }
         }
     }
 
@@ -108,26 +129,29 @@ impl FrameInfo {
         Ok(())
     }
 
-    fn decompress(&self, stored: &[u8], raw: &mut Vec<u8>) -> Result<(), FormatError> {
-        let corrupt =
-            |why: &str| FormatError::corrupt(format!("frame at byte {} {why}", self.offset));
-        // The frame's own word is asked first, so that a lying index costs no memory.
+    /// Bytes of the frame when decoded. The frame's own word is asked, so that a lying index costs no memory.
+    fn check_content_size(&self, stored: &[u8]) -> Result<usize, FormatError> {
         match get_frame_content_size(stored) {
-            Ok(Some(bytes)) if bytes == self.raw_bytes => {}
-            _ => return Err(corrupt("does not decode to the size in the index")),
+            Ok(Some(bytes)) if bytes == self.raw_bytes => {
+                usize::try_from(bytes).map_err(|_| self.corrupt("is too large"))
+            }
+            _ => Err(self.corrupt("does not decode to the size in the index")),
         }
-        let raw_bytes = usize::try_from(self.raw_bytes).map_err(|_| corrupt("is too large"))?;
-        if raw.capacity() < raw_bytes {
-            *raw = vec![0; raw_bytes];
-        }
-        raw.resize(raw_bytes, 0);
+    }
+
+    /// Fills `raw`, which is as long as the frame is when decoded.
+    fn decompress(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), FormatError> {
         let written = Decompressor::new()
-            .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw.as_mut_slice()))
-            .map_err(|error| corrupt(&format!("does not decode: {error}")))?;
-        if written != raw_bytes {
-            return Err(corrupt("does not decode to the size in the index"));
+            .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw))
+            .map_err(|error| self.corrupt(&format!("does not decode: {error}")))?;
+        match written == raw.len() {
+            true => Ok(()),
+            false => Err(self.corrupt("does not decode to the size in the index")),
         }
-        Ok(())
+    }
+
+    fn corrupt(&self, why: &str) -> FormatError {
+        FormatError::corrupt(format!("frame at byte {} {why}", self.offset))
     }
 
     fn write(&self, out: &mut Vec<u8>) {

@@ -29,7 +29,7 @@ pub use layout::FrameLayout;
 pub use limits::Limits;
 pub use replace::replace_tensors;
 pub use schema::{Schema, TensorSpec};
-pub use writer::{ChunkWriter, Codec};
+pub use writer::{ChunkWriter, Codec, compressed_bytes, repack};
 
 /// Frames, and the data section inside each frame, start at multiples of this many bytes: a cache
 /// line, and enough for every vector instruction a trainer may load tensors with.

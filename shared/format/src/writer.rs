@@ -10,8 +10,8 @@ use zstd::zstd_safe::compress_bound;
 use crate::footer::HEAD_BYTES;
 use crate::open_frame::OpenFrame;
 use crate::{
-    Encoding, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, Schema, VERSION,
-    aligned,
+    Chunk, Encoding, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, Schema,
+    VERSION, aligned,
 };
 
 /// How frames are kept in the object.
@@ -74,6 +74,14 @@ impl ChunkWriter {
         if !self.has_begun() && buffer.capacity() > self.object.len() {
             buffer.resize(buffer.capacity(), 0);
             self.object = buffer;
+        }
+    }
+
+    /// Keeps frames in another way from the next object on. Ignored once one has been begun.
+    pub fn set_codec(&mut self, codec: Codec) {
+        if !self.has_begun() && self.codec != codec {
+            self.codec = codec;
+            self.compressor = None;
         }
     }
 
@@ -318,12 +326,11 @@ impl ChunkWriter {
         self.grow_object(compress_bound(raw_bytes))?;
         let raw = &self.scratch[..raw_bytes];
         let room = &mut self.object[self.used..];
-        let failed = |error| FormatError::invalid(format!("zstd cannot compress a frame: {error}"));
         if self.compressor.is_none() {
-            self.compressor = Some(Compressor::new(level).map_err(failed)?);
+            self.compressor = Some(Compressor::new(level).map_err(uncompressed)?);
         }
         let stored_bytes = match &mut self.compressor {
-            Some(compressor) => compressor.compress_to_buffer(raw, room).map_err(failed)?,
+            Some(compressor) => compressor.compress_to_buffer(raw, room).map_err(uncompressed)?,
             None => raw_bytes,
         };
         // Less than a sixteenth is not worth a copy and a pass over the frame at every reader.
@@ -333,6 +340,31 @@ impl ChunkWriter {
         room[..raw_bytes].copy_from_slice(raw);
         Ok((Encoding::Stored, raw_bytes))
     }
+}
+
+/// The object of the same frames, kept in another way.
+///
+/// # Errors
+/// Where `chunk` is damaged, as when its frames are read.
+pub fn repack(chunk: &Chunk, codec: Codec) -> Result<Vec<u8>, FormatError> {
+    let mut writer = ChunkWriter::new(codec);
+    for (i, info) in chunk.frames().iter().enumerate() {
+        writer.push_frame(info.kind, &chunk.tensors(i)?)?;
+    }
+    writer.finish()
+}
+
+/// Bytes of `frame` when it is compressed at `level`.
+///
+/// # Errors
+/// [`FormatError::Invalid`] if zstd fails.
+pub fn compressed_bytes(frame: &[u8], level: i32) -> Result<usize, FormatError> {
+    let compressed = zstd::bulk::compress(frame, level);
+    compressed.map(|bytes| bytes.len()).map_err(uncompressed)
+}
+
+fn uncompressed(error: std::io::Error) -> FormatError {
+    FormatError::invalid(format!("zstd cannot compress a frame: {error}"))
 }
 
 fn no_frame() -> FormatError {

@@ -492,3 +492,35 @@ fn a_writer_can_be_sent_between_threads() {
     sent::<ChunkWriter>();
     sent::<Chunk>();
 }
+
+#[test]
+fn an_object_that_is_packed_again_has_the_same_frames() {
+    let (schema, mut writer) = (mixed(), ChunkWriter::new(Codec::Stored));
+    writer.set_codec(Codec::Zstd { level: 1 });
+    let mut object = |codec| {
+        writer.set_codec(codec);
+        writer.begin_frame(&schema, 2).unwrap();
+        for row in 0..2 {
+            for (i, tensor) in schema.tensors().iter().enumerate() {
+                match tensor.ragged {
+                    true => writer.push_ragged(i, &[7; 4096]).unwrap(),
+                    false => writer.row_mut(i, row).unwrap().fill(7),
+                }
+            }
+        }
+        writer.end_frame(FrameKind::Batch, 2).unwrap();
+        Bytes::from(writer.finish().unwrap())
+    };
+    let zstd = Codec::Zstd { level: 1 };
+    let (stored, packed) = (object(Codec::Stored), object(zstd));
+    assert!(packed.len() < stored.len());
+    let chunk = Chunk::open(stored.clone(), &Limits::default()).unwrap();
+    assert_eq!(gristmill_format::repack(&chunk, zstd).unwrap(), packed);
+    let chunk = Chunk::open(packed, &Limits::default()).unwrap();
+    assert_eq!(gristmill_format::repack(&chunk, Codec::Stored).unwrap(), stored);
+    let frame = chunk.frame(0).unwrap();
+    assert_eq!(
+        gristmill_format::compressed_bytes(&frame, 1).unwrap() as u64,
+        chunk.frames()[0].stored_bytes
+    );
+}

@@ -7,7 +7,7 @@ use crate::{
     ops::{Custom, Normalise},
     table::{Table, nearest},
 };
-use gristmill_types::DatasetOp;
+use gristmill_types::{Compression, DatasetOp};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -31,7 +31,20 @@ pub struct Pipeline {
     finishing: Vec<Schema>,
     delivered: Schema,
     batching: Batching,
+    options: Options,
+}
+
+/// Settings of a pipeline file that change no result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Options {
     auto_order: bool,
+    compress: Compression,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { auto_order: true, compress: Compression::default() }
+    }
 }
 
 #[derive(Serialize)]
@@ -97,6 +110,11 @@ impl Pipeline {
             None => None,
         };
         let auto_order = table.bool("auto_order", true)?;
+        let compress = match table.get("compress") {
+            Some(node) => table.choice("compress", node, &Compression::CHOICES)?,
+            None => Compression::default(),
+        };
+        let options = Options { auto_order, compress };
         let source = table.get("source");
         let ops = table.get("ops");
         let deliver = table.get("deliver");
@@ -113,7 +131,7 @@ impl Pipeline {
         let deliver_line = deliver.and_then(|node| node.line);
         let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
         let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
-        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
+        checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
 
     /// The same source with other operators.
@@ -127,9 +145,9 @@ impl Pipeline {
         stages: Vec<Stage>,
         deliver: Deliver,
     ) -> Result<Pipeline, PipelineError> {
-        let Pipeline { name, source, auto_order, .. } = self.clone();
+        let Pipeline { name, source, options, .. } = self.clone();
         let checked = Self::check(name, source, stages, None, deliver, None);
-        checked.map(|pipeline| Pipeline { auto_order, ..pipeline })
+        checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
 
     /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
@@ -248,7 +266,7 @@ impl Pipeline {
             finishing,
             delivered,
             batching,
-            auto_order: true,
+            options: Options::default(),
         })
     }
 
@@ -266,7 +284,12 @@ impl Pipeline {
 
     /// Whether operators may be moved where they cost less.
     pub fn auto_order(&self) -> bool {
-        self.auto_order
+        self.options.auto_order
+    }
+
+    /// How the objects that workers store are kept.
+    pub fn compression(&self) -> Compression {
+        self.options.compress
     }
 
     /// What its author calls it.

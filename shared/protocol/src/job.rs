@@ -2,8 +2,8 @@
 
 use crate::{CachingView, Members};
 use gristmill_types::{
-    Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkipLimit, SkippedRecord,
-    Visitation,
+    Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkipLimit,
+    SkippedRecord, Visitation,
 };
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +115,8 @@ pub struct JobSpec {
     pub visitation: Visitation,
     #[serde(default)]
     pub sharding: Sharding,
+    #[serde(default)]
+    pub compress: Compression,
 }
 
 /// A way in which a registration differs from the job it names.
@@ -142,6 +144,7 @@ impl JobSpec {
             max_skipped: SkipLimit::default(),
             visitation: Visitation::default(),
             sharding: Sharding::default(),
+            compress: Compression::default(),
         }
     }
 

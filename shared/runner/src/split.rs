@@ -1,10 +1,10 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
-use crate::{JobContext, RunError, Runner, SplitSource, compute::join};
+use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored};
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished};
-use gristmill_ports::{ObjectError, ObjectPath};
+use gristmill_ports::{Clock, ObjectError, ObjectPath};
 use gristmill_protocol::{
     CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost, keys,
 };
@@ -177,6 +177,7 @@ struct Task {
     epoch: Epoch,
     position: Position,
     cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
+    clock: Arc<dyn Clock>,
 }
 
 impl JobContext {
@@ -189,7 +190,8 @@ impl JobContext {
         read: SplitRead,
         cancelled: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> impl Future<Output = Result<Computed, RunError>> + use<> {
-        let task = Task { context: self.clone(), epoch, position, cancelled };
+        let clock = Arc::clone(&runner.clock);
+        let task = Task { context: self.clone(), epoch, position, cancelled, clock };
         let SplitRead { content, extras } = read;
         match content {
             Content::Source { first, rest } if !rest.is_empty() => {
@@ -328,10 +330,14 @@ impl Task {
         skipped: Vec<SkippedAt>,
     ) -> FinishedSplit {
         let profile = extras.profile.then(|| profile_of(&output, extras.took));
+        let object = Bytes::from(output.object);
+        let stored =
+            Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
+        self.context.packing.learn(stored, || self.clock.monotonic());
         let put = extras.put.as_ref().map(|(_, key)| key.clone());
         FinishedSplit {
             position: self.position,
-            object: Bytes::from(output.object),
+            object,
             rows: output.rows,
             batches: output.batches,
             remainder_rows: output.remainder_rows,

@@ -1,17 +1,21 @@
 //! The life of one worker: claim bundles until there is no work or no time.
 
 use crate::{
-    Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun, read_ahead::ReadAhead,
+    Compute, DatasetCache, RunError, Sink, SplitSource, lease::LeaseRun, packing::Packing,
+    read_ahead::ReadAhead,
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
 use gristmill_pipeline::Pipeline;
+use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use gristmill_protocol::{
     Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply, keys,
 };
 use gristmill_splits::{SplitPlan, Visit};
-use gristmill_types::{Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position};
+use gristmill_types::{
+    Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -37,6 +41,8 @@ pub struct RunnerConfig {
     pub bucket: String,
     /// Works inside the trainer's host: commits are local.
     pub local: bool,
+    /// The function it runs on; none where objects stay on this machine.
+    pub shape: Option<FunctionShape>,
 }
 
 /// Everything a worker works with; cheap to clone.
@@ -72,6 +78,7 @@ pub struct JobContext {
     /// Buffers of objects that were stored, for the next ones, and the most of them.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     most_buffers: usize,
+    pub(crate) packing: Arc<Packing>,
     /// How early sources have to be read.
     pub(crate) read_ahead: Arc<ReadAhead>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
@@ -88,8 +95,12 @@ impl JobContext {
         let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
+        // What stays in the trainer's host is not compressed.
+        let asked = if runner.config.local { Compression::None } else { view.spec.compress };
+        let packing = Packing::new(asked, runner.config.shape);
         Ok(Self {
             view: Arc::new(view),
+            packing: Arc::new(packing),
             program: Arc::new(program),
             pipeline: Arc::new(pipeline),
             scratches: Arc::default(),
@@ -107,6 +118,7 @@ impl JobContext {
         if let Some(buffer) = self.recycled() {
             scratch.recycle(buffer);
         }
+        scratch.set_codec(self.packing.codec());
         scratch
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Plain values without behaviour: no I/O, no clock, no randomness.
 
+mod compression;
 mod dataset_op;
 mod function;
 mod hex;
@@ -9,6 +10,7 @@ mod ids;
 mod record;
 mod visitation;
 
+pub use compression::Compression;
 pub use dataset_op::DatasetOp;
 pub use function::{MB_PER_VCPU, worker_threads};
 pub use ids::{

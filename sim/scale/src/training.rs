@@ -91,7 +91,12 @@ pub fn runner(world: &Arc<World>) -> Runner {
         clock: world.clock(),
         compute: Compute::Modelled(world.setting.split),
         operators: Arc::default(),
-        config: RunnerConfig { ns: world.ns.clone(), bucket: BUCKET.to_owned(), local: false },
+        config: RunnerConfig {
+            ns: world.ns.clone(),
+            bucket: BUCKET.to_owned(),
+            local: false,
+            shape: None,
+        },
     }
 }
 

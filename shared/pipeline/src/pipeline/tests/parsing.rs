@@ -95,3 +95,22 @@ fn passes_know_every_field_that_is_written() {
     let taken = unseen.replace("keep: true, ", "");
     assert_eq!(optimised(&taken), ["parse_json", "drop", "batch"]);
 }
+
+#[test]
+fn how_objects_are_kept_is_chosen_and_changes_no_result() {
+    use gristmill_types::Compression;
+    let parse = |line: &str| Pipeline::parse(&format!("{line}\n{RESNET}"));
+    let plain = Pipeline::parse(RESNET).unwrap();
+    assert_eq!(plain.compression(), Compression::Auto);
+    for (name, compression) in Compression::CHOICES {
+        let pipeline = parse(&format!("compress: {name}")).unwrap();
+        assert_eq!(pipeline.compression(), compression);
+        assert_eq!(pipeline.canonical_json(), plain.canonical_json());
+        assert_eq!(pipeline.with_batch_size(7).unwrap().compression(), compression);
+    }
+    let error = parse("compress: gzip").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "line 1: `compress` in the pipeline must be none, zstd or auto, not \"gzip\""
+    );
+}
