@@ -10,6 +10,7 @@ use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of, waiting:
 use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
+use gristmill_web::{Reach, WithWeb};
 use std::{
     fs::DirBuilder,
     os::unix::fs::DirBuilderExt,
@@ -99,7 +100,7 @@ impl Stack {
         let aws = Aws::from_env().await.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
         let coordinator = aws.coordinator(url, settings.ns.clone()).map_err(Failure::usage)?;
-        let (link, ports) = ports(Arc::new(coordinator), Arc::new(aws.objects()));
+        let (link, ports) = ports(Arc::new(coordinator), Arc::new(aws.objects()))?;
         let bucket = settings.bucket().map_err(Failure::usage)?.to_owned();
         Ok(Self { aws, ns: settings.ns, bucket, ports, link, local: None, own: None })
     }
@@ -110,7 +111,7 @@ impl Stack {
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let coordinator = coordinator.map_err(Failure::failed)?;
         let objects = aws.objects_beside(&file.bucket);
-        let (link, ports) = ports(Arc::new(coordinator), Arc::new(objects));
+        let (link, ports) = ports(Arc::new(coordinator), Arc::new(objects))?;
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();
         Ok(Self { aws, ns, bucket, ports, link, local: Some(local), own })
@@ -215,10 +216,11 @@ impl Stack {
 fn ports(
     coordinator: Arc<dyn Coordinator>,
     objects: Arc<dyn Objects>,
-) -> (Arc<Link>, FetcherPorts) {
+) -> Result<(Arc<Link>, FetcherPorts), Failure> {
     let link = Arc::new(Link::new(coordinator));
-    let ports = FetcherPorts::new(Arc::clone(&link) as _, objects);
-    (link, FetcherPorts { operators: operators::get(), ..ports })
+    let objects = WithWeb::from_env(objects, Reach::Any).map_err(Failure::usage)?;
+    let ports = FetcherPorts::new(Arc::clone(&link) as _, Arc::new(objects));
+    Ok((link, FetcherPorts { operators: operators::get(), ..ports }))
 }
 
 /// What the arguments name.

@@ -7,6 +7,7 @@ use gristmill_coordinator::Coordinator;
 use gristmill_ports::{Metrics, Objects, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
+use gristmill_web::{Reach, WithWeb};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
@@ -85,7 +86,7 @@ async fn worker() -> Wired {
     };
     let runner = Runner {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
-        objects,
+        objects: Arc::new(WithWeb::from_env(objects, Reach::Any)?),
         clock: Arc::new(SystemClock),
         compute: Compute::of_function(function_memory_mb(|name| std::env::var(name).ok())),
         operators: operators::get(),

@@ -12,6 +12,7 @@ use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passe
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
 use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_web::{Reach, WithWeb};
 use std::{fmt, fs::File, io::Read, ops::Range, path::Path, sync::Arc, time::Duration};
 
 /// Elements that are looked at unless told how many.
@@ -115,9 +116,19 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
     let places: Vec<_> = places.into_iter().collect::<Result<_, _>>().map_err(Failure::usage)?;
     let on_s3 =
         |place: &gristmill_fetcher::Source| matches!(place, gristmill_fetcher::Source::S3 { .. });
+    let on_web =
+        |place: &gristmill_fetcher::Source| matches!(place, gristmill_fetcher::Source::Web { .. });
     let objects: Option<Arc<dyn Objects>> = match places.iter().any(on_s3) {
         true => Some(Arc::new(Aws::ambient().await.objects())),
+        false if places.iter().any(on_web) => Some(Arc::new(MemoryObjects::default())),
         false => None,
+    };
+    let objects = match objects {
+        Some(objects) => {
+            let web = WithWeb::from_env(objects, Reach::Any).map_err(Failure::usage)?;
+            Some(Arc::new(web) as Arc<dyn Objects>)
+        }
+        None => None,
     };
     let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
     for (place, member) in places.into_iter().zip(source.members()) {

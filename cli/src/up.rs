@@ -204,6 +204,7 @@ fn functions(
         retention_days: None,
         cache_gib: NonZeroU32::new(CACHE_GIB),
         max_workers: room.max_workers,
+        private_sources: true,
         // Nobody collects them here: the admin route has counters.
         metrics: false,
     };

@@ -4,6 +4,7 @@ use crate::{
     images::pack_images,
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
 };
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_folder::Entry;
 use gristmill_pipeline::{Format, Source as PipelineSource};
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
@@ -18,6 +19,8 @@ use std::{
 const MAX_LISTED_BYTES: usize = MAX_MESSAGE_BYTES / 6 * 5;
 /// Bytes of a file in that list beside its key and tag.
 const FILE_OVERHEAD_BYTES: usize = 48;
+/// Files of a web server that are looked for at a time.
+const LOOKS_AT_ONCE: usize = 16;
 
 /// Where a dataset is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +34,11 @@ pub enum Source {
         root: PathBuf,
         patterns: Vec<String>,
     },
+    /// Files of one web server, `https://host`; servers have no lists, so only braces are patterns.
+    Web {
+        origin: String,
+        patterns: Vec<String>,
+    },
 }
 
 impl std::fmt::Display for Source {
@@ -38,10 +46,16 @@ impl std::fmt::Display for Source {
         let (place, patterns) = match self {
             Self::S3 { bucket, patterns } => (format!("s3://{bucket}"), patterns),
             Self::Local { root, patterns } => (root.display().to_string(), patterns),
+            Self::Web { origin, patterns } => (origin.clone(), patterns),
         };
         let place = place.trim_end_matches('/');
         for (i, pattern) in patterns.iter().enumerate() {
             let between = if i == 0 { "" } else { ", " };
+            // The query of an address may be a secret.
+            let pattern = match self {
+                Self::Web { .. } => pattern.split('?').next().unwrap_or_default(),
+                _ => pattern,
+            };
             write!(f, "{between}{place}/{pattern}")?;
         }
         Ok(())
@@ -103,12 +117,16 @@ impl Source {
     ) -> Result<Found, ListError> {
         let (bucket, place) = match self {
             Self::S3 { bucket, .. } => (bucket.clone(), format!("s3://{bucket}")),
+            Self::Web { origin, .. } => (origin.clone(), origin.clone()),
             Self::Local { root, .. } => {
                 let place = root.display().to_string();
                 (mount_name(root), place.trim_end_matches('/').to_owned())
             }
         };
         let patterns = self.patterns();
+        if source.format == Format::Images && matches!(self, Self::Web { .. }) {
+            return Err(ListError::NoList(place));
+        }
         if source.format == Format::Images && !source.is_zip() && patterns.len() != 1 {
             return Err(ListError::Folders(patterns.len()));
         }
@@ -116,7 +134,10 @@ impl Source {
         for (patterns, member) in patterns_of(source, patterns)?.into_iter().zip(source.members()) {
             let mut files = Vec::new();
             for pattern in patterns {
-                let selectors = Selector::all(pattern)?;
+                let selectors = match self {
+                    Self::Web { .. } => Selector::files(pattern)?,
+                    _ => Selector::all(pattern)?,
+                };
                 let there = self.there(objects, &selectors, member.format).await?;
                 let (read, left) = select(&selectors, member.format, &there, &place)?;
                 files.extend(read);
@@ -130,14 +151,16 @@ impl Source {
     /// Where a file of [`Found`] is, if it is on this machine.
     pub fn path_of(&self, key: &str) -> Option<PathBuf> {
         match self {
-            Self::S3 { .. } => None,
+            Self::S3 { .. } | Self::Web { .. } => None,
             Self::Local { root, .. } => Some(root.join(key)),
         }
     }
 
     fn patterns(&self) -> &[String] {
         match self {
-            Self::S3 { patterns, .. } | Self::Local { patterns, .. } => patterns,
+            Self::S3 { patterns, .. }
+            | Self::Local { patterns, .. }
+            | Self::Web { patterns, .. } => patterns,
         }
     }
 
@@ -154,6 +177,11 @@ impl Source {
                 let files = objects.list(bucket, prefix).await?;
                 Ok(There { files, others: Vec::new() })
             }
+            Self::Web { origin, .. } => {
+                let looks = selectors.iter().map(|selector| objects.list(origin, selector.text()));
+                let found = stream::iter(looks).buffered(LOOKS_AT_ONCE).try_concat().await?;
+                Ok(There { files: found, others: Vec::new() })
+            }
             // As slow as a disk; nothing else goes on meanwhile.
             Self::Local { root, .. } => walk(root, prefix, selectors, format),
         }
@@ -167,6 +195,12 @@ impl Source {
                 patterns.extend(more);
                 Ok(Self::S3 { bucket, patterns })
             }
+            (Self::Web { origin, mut patterns }, Self::Web { origin: other, patterns: more })
+                if origin == other =>
+            {
+                patterns.extend(more);
+                Ok(Self::Web { origin, patterns })
+            }
             (Self::Local { root, patterns }, Self::Local { root: other, patterns: more }) => {
                 let shared = root.components().zip(other.components());
                 let shared = shared.take_while(|(a, b)| a == b).map(|(part, _)| part).collect();
@@ -175,15 +209,15 @@ impl Source {
                 Ok(Self::Local { root: shared, patterns: all })
             }
             _ => Err(io::Error::other(
-                "a dataset lies in one bucket, or on this machine: copy its files to one place",
+                "a dataset lies in one bucket, on one web server, or on this machine: copy its files to one place",
             )),
         }
     }
 
-    /// Reads `text`: `s3://bucket/pattern`, or a path or glob relative to `base`.
+    /// Reads `text`: `s3://bucket/pattern`, `https://host/file`, or a path or glob relative to `base`.
     ///
     /// # Errors
-    /// A local path that is not there, or an S3 address without a bucket.
+    /// A local path that is not there, an S3 address without a bucket, or an address with a password.
     pub fn parse(text: &str, base: &Path) -> io::Result<Self> {
         if text.is_empty() {
             return Err(io::Error::other(
@@ -196,6 +230,10 @@ impl Source {
                 return Err(io::Error::other(format!("{text} names no bucket")));
             }
             return Ok(Self::S3 { bucket: bucket.to_owned(), patterns: vec![pattern.to_owned()] });
+        }
+        if let Some(address) = gristmill_web::origin_and_key(text) {
+            let (origin, pattern) = address.map_err(io::Error::other)?;
+            return Ok(Self::Web { origin, patterns: vec![pattern] });
         }
         let missing = |path: &Path, error: io::Error| {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -234,7 +272,7 @@ impl Source {
     /// `message` with the paths its reader knows: files of this machine go by a bucket's name inside.
     pub fn in_words(&self, message: &str) -> String {
         match self {
-            Self::S3 { .. } => message.to_owned(),
+            Self::S3 { .. } | Self::Web { .. } => message.to_owned(),
             Self::Local { root, .. } => {
                 let inside = format!("s3://{}", mount_name(root));
                 message.replace(&inside, root.to_string_lossy().trim_end_matches('/'))
@@ -337,6 +375,10 @@ pub enum ListError {
     TooMany { place: String, files: usize },
     #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
     Folders(usize),
+    #[error(
+        "{0} has no list of its files, which an image folder needs: put the images into tar files, or on S3"
+    )]
+    NoList(String),
     #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
     Zipped,
     #[error("cannot describe the images: {0}")]

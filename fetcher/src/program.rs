@@ -19,6 +19,7 @@ use gristmill_protocol::{JobSpec, Register};
 use gristmill_types::{
     Compression, ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation,
 };
+use gristmill_web::{Reach, WithWeb};
 use std::{
     io::IsTerminal,
     path::{Path, PathBuf},
@@ -212,6 +213,8 @@ async fn serve_job(args: Args, place: &Place, operators: Operators) -> anyhow::R
         Some(file) => Arc::new(place.aws.objects_beside(&file.bucket)),
         None => Arc::new(place.aws.objects()),
     };
+    let web = WithWeb::from_env(objects, Reach::Any).map_err(Usage)?;
+    let objects: Arc<dyn Objects> = Arc::new(web);
     let link = Arc::new(Link::new(Arc::new(coordinator)));
     let ports = FetcherPorts {
         operators: Arc::new(operators),

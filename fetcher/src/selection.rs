@@ -96,6 +96,17 @@ impl Selector {
         texts.into_iter().map(|text| Self::one(text).map_err(bad)).collect()
     }
 
+    /// The files that `pattern` names where only braces are patterns, in order.
+    pub(crate) fn files(pattern: &str) -> Result<Vec<Self>, ListError> {
+        let texts = expand(pattern).map_err(|why| ListError::Pattern(pattern.to_owned(), why))?;
+        Ok(texts.into_iter().map(|text| Self { text, glob: None }).collect())
+    }
+
+    /// As it was written, braces expanded.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     fn one(text: String) -> Result<Self, String> {
         if !text.contains(WILD) {
             return Ok(Self { text, glob: None });

@@ -105,7 +105,11 @@ export class GristmillStack extends Stack {
       memory: parameters.workerMemory.valueAsNumber,
       timeout: 900,
       concurrency: unless0(parameters.limitsWorkers.logicalId, parameters.workerConcurrency.value),
-      environment: { GRISTMILL_BUCKET: bucket, GRISTMILL_COORDINATOR_URL: url.attrFunctionUrl },
+      environment: {
+        GRISTMILL_BUCKET: bucket,
+        GRISTMILL_COORDINATOR_URL: url.attrFunctionUrl,
+        GRISTMILL_PRIVATE_SOURCES: parameters.allowPrivateSources.valueAsString,
+      },
     });
     // Never again by itself: the scaler counts workers, and replaces those that are lost. What is set
     // for an alias does not hold for a call by version; that stays for the jobs of an older version.

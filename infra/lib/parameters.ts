@@ -17,6 +17,7 @@ export class Parameters {
   readonly cacheGiB: CfnParameter;
   readonly scalerConcurrency: CfnParameter;
   readonly maxWorkers: CfnParameter;
+  readonly allowPrivateSources: CfnParameter;
   readonly keptTable: CfnParameter;
   readonly keptBucket: CfnParameter;
   readonly alarmTopicArn: CfnParameter;
@@ -92,6 +93,13 @@ export class Parameters {
       minValue: 0,
       description:
         "Most workers of one job, so that coordinator and scaler find room in the account; 0 is no limit. scripts/deploy sets it from the account's limit.",
+    });
+    this.allowPrivateSources = new CfnParameter(scope, "AllowPrivateSources", {
+      type: "String",
+      default: "false",
+      allowedValues: ["true", "false"],
+      description:
+        "Workers read https:// sources from private addresses too; otherwise from public ones alone, so that a dataset's name reaches nothing inside the account.",
     });
     this.logRetentionDays = new CfnParameter(scope, "LogRetentionDays", {
       type: "Number",

@@ -30,7 +30,10 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("coordinator", "types protocol pipeline policy splits format ports aws"),
     ("scaler", "types protocol pipeline policy splits format ports aws"),
     ("worker", "types protocol pipeline policy splits format ports aws web executor runner"),
-    ("fetcher", "types protocol pipeline splits format ports aws web executor runner timeline folder"),
+    (
+        "fetcher",
+        "types protocol pipeline splits format ports aws web executor runner timeline folder",
+    ),
     ("local", "*"),
     ("sim", "*"),
     ("scenario", "types policy"),

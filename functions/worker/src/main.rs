@@ -4,6 +4,7 @@ use gristmill_aws::{Aws, Settings, function_memory_mb};
 use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{Metrics, SystemClock};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_web::{Reach, WithWeb};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
@@ -16,9 +17,11 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let memory_mb = function_memory_mb(|name| std::env::var(name).ok());
     let shape = FunctionShape::default();
     let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };
+    // A function sees what the account's private networks have, and others name the data.
+    let reach = if settings.private_sources { Reach::Any } else { Reach::Public };
     let runner = Runner {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),
-        objects: Arc::new(aws.objects()),
+        objects: Arc::new(WithWeb::from_env(Arc::new(aws.objects()), reach)?),
         clock: Arc::new(SystemClock),
         compute: Compute::of_function(memory_mb),
         operators: Arc::default(),

@@ -12,6 +12,7 @@ const SCALER_FUNCTION: &str = "GRISTMILL_SCALER_FUNCTION";
 const RETENTION_DAYS: &str = "GRISTMILL_RETENTION_DAYS";
 const CACHE_GIB: &str = "GRISTMILL_CACHE_GIB";
 const MAX_WORKERS: &str = "GRISTMILL_MAX_WORKERS";
+const PRIVATE_SOURCES: &str = "GRISTMILL_PRIVATE_SOURCES";
 const METRICS: &str = "GRISTMILL_METRICS";
 /// The one format there is: CloudWatch's embedded metric format.
 const EMF: &str = "emf";
@@ -51,6 +52,8 @@ pub struct Settings {
     pub cache_gib: Option<NonZeroU32>,
     /// Most workers of a job that the account has room for beside coordinator and scaler; absent: not known.
     pub max_workers: Option<NonZeroU32>,
+    /// Workers read sources from web servers in private networks too.
+    pub private_sources: bool,
     /// Functions print metrics; somebody collects them.
     pub metrics: bool,
 }
@@ -78,6 +81,14 @@ impl Settings {
                 Some("0") => None,
                 _ => whole(MAX_WORKERS, get(MAX_WORKERS), "name a number of workers")?,
             },
+            private_sources: match get(PRIVATE_SOURCES).as_deref() {
+                None | Some("false") => false,
+                Some("true") => true,
+                Some(other) => {
+                    let reason = "say true or false";
+                    return Err(SettingsError::invalid(PRIVATE_SOURCES, other, reason));
+                }
+            },
             metrics: match get(METRICS).as_deref() {
                 None => false,
                 Some(EMF) => true,
@@ -100,6 +111,7 @@ impl Settings {
             (RETENTION_DAYS, &self.retention_days.map(|days| days.to_string())),
             (CACHE_GIB, &self.cache_gib.map(|gib| gib.to_string())),
             (MAX_WORKERS, &self.max_workers.map(|workers| workers.to_string())),
+            (PRIVATE_SOURCES, &self.private_sources.then(|| "true".to_owned())),
             (METRICS, &self.metrics.then(|| EMF.to_owned())),
         ];
         let set = optional.into_iter().filter_map(|(name, value)| Some((name, value.clone()?)));

@@ -36,7 +36,7 @@ pub async fn get_long_range(
     Ok(Bytes::from(whole))
 }
 
-/// A bucket and a key in it.
+/// A bucket and a key in it; or a web server's origin (`https://host`), and path and query of a file there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectPath {
     pub bucket: String,
@@ -51,7 +51,15 @@ impl ObjectPath {
 
 impl fmt::Display for ObjectPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s3://{}/{}", self.bucket, self.key)
+        let Self { bucket, key } = self;
+        match bucket.contains("://") {
+            // Of a web server; the query may be a secret.
+            true => match key.split_once('?') {
+                Some((key, _)) => write!(f, "{bucket}/{key}?..."),
+                None => write!(f, "{bucket}/{key}"),
+            },
+            false => write!(f, "s3://{bucket}/{key}"),
+        }
     }
 }
 

@@ -1,0 +1,63 @@
+//! Addresses of files on web servers.
+
+use gristmill_ports::ObjectPath;
+use reqwest::Url;
+
+/// Whether `bucket` is the origin of a web server.
+pub fn is_web(bucket: &str) -> bool {
+    bucket.starts_with("https://") || bucket.starts_with("http://")
+}
+
+/// The origin of an address, and its path and query as they are written. None for other kinds of address.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
+    if !is_web(text) {
+        return None;
+    }
+    let start = text.find("://")? + 3;
+    let rest = &text[start..];
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, key) = rest.split_at(end);
+    Some(if authority.is_empty() {
+        Err("the address names no server".to_owned())
+    } else if authority.contains('@') {
+        Err("leave user and password out of the address, which is kept with the job: set GRISTMILL_WEB_AUTHORIZATION"
+            .to_owned())
+    } else if key.contains('#') {
+        Err("an address of a file has no part after `#`".to_owned())
+    } else {
+        let key = key.strip_prefix('/').unwrap_or(key);
+        Ok((text[..start + end].to_owned(), key.to_owned()))
+    })
+}
+
+/// The address of an object.
+pub(crate) fn url(path: &ObjectPath) -> Result<Url, String> {
+    let text = format!("{}/{}", path.bucket, path.key);
+    Url::parse(&text).map_err(|error| format!("{path} is no address: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_cut_behind_the_server() {
+        let cut = |text| origin_and_key(text).map(Result::ok);
+        let both = |origin: &str, key: &str| Some(Some((origin.to_owned(), key.to_owned())));
+        assert_eq!(
+            cut("https://h:8443/a/b%20c.tar?x=1"),
+            both("https://h:8443", "a/b%20c.tar?x=1")
+        );
+        assert_eq!(cut("http://h"), both("http://h", ""));
+        assert_eq!(cut("https://u:p@h/a"), Some(None));
+        assert_eq!(cut("https:///a"), Some(None));
+        assert_eq!(cut("https://h/a#b"), Some(None));
+        assert_eq!(cut("s3://b/a"), None);
+        assert_eq!(cut("data/https://"), None);
+        let path = ObjectPath::new("https://h", "a b/c?x=y z");
+        assert_eq!(url(&path).unwrap().as_str(), "https://h/a%20b/c?x=y%20z");
+    }
+}

@@ -1,0 +1,186 @@
+//! The client, and its place beside another object store.
+
+use crate::{
+    address::is_web,
+    reach::{PublicOnly, Reach},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
+use reqwest::{Client, header::HeaderValue, redirect::Policy};
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Between two pieces of an answer.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
+const MAX_REDIRECTS: usize = 10;
+const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
+
+/// Files of web servers.
+#[derive(Debug)]
+pub struct WebObjects {
+    /// Made when first needed: reading the certificates of this machine takes time.
+    client: OnceLock<Client>,
+    pub(crate) reach: Reach,
+    pub(crate) buffers: BufferPool,
+    /// By server: the header that gives credentials.
+    authorization: BTreeMap<String, HeaderValue>,
+}
+
+impl WebObjects {
+    /// Asks servers within `reach`. `authorization` has a line `HOST VALUE` for each server that wants credentials,
+    /// such as `data.example.com Bearer 1234`; they are sent to no other.
+    ///
+    /// # Errors
+    /// What is wrong with it, without quoting it.
+    pub fn new(reach: Reach, authorization: &str) -> Result<Self, String> {
+        let authorization = parse_authorization(authorization)?;
+        Ok(Self { client: OnceLock::new(), reach, buffers: BufferPool::default(), authorization })
+    }
+
+    pub(crate) fn client(&self) -> Result<&Client, ObjectError> {
+        if self.client.get().is_none() {
+            let client = client(self.reach).map_err(|error| {
+                ObjectError::Rejected(format!("no client for web servers: {error}"))
+            })?;
+            // Whoever was first, it is the same.
+            let _ = self.client.set(client);
+        }
+        let missing = || ObjectError::Rejected("no client for web servers".to_owned());
+        self.client.get().ok_or_else(missing)
+    }
+
+    pub(crate) fn authorization(&self, host: &str) -> Option<HeaderValue> {
+        self.authorization.get(host).cloned()
+    }
+}
+
+fn client(reach: Reach) -> reqwest::Result<Client> {
+    let redirects = Policy::custom(move |attempt| {
+        let secure = |url: &reqwest::Url| url.scheme() == "https";
+        let downgraded = attempt.previous().last().is_some_and(secure) && !secure(attempt.url());
+        if attempt.previous().len() > MAX_REDIRECTS {
+            attempt.error("too many redirects")
+        } else if downgraded {
+            attempt.error("redirected from https to http")
+        } else if let Err(why) = reach.check(attempt.url()) {
+            attempt.error(why)
+        } else {
+            attempt.follow()
+        }
+    });
+    let builder = Client::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .read_timeout(SILENCE_TIMEOUT)
+        .redirect(redirects)
+        .referer(false)
+        .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
+    match reach {
+        // A proxy would resolve names as it likes.
+        Reach::Public => builder.no_proxy().dns_resolver(Arc::new(PublicOnly)),
+        Reach::Any => builder,
+    }
+    .build()
+}
+
+fn parse_authorization(text: &str) -> Result<BTreeMap<String, HeaderValue>, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let pairs = (1..).zip(lines).map(|(number, line)| {
+        let wrong = || format!("{AUTHORIZATION}: line {number} is not `HOST VALUE`");
+        let (host, value) = line.split_once(char::is_whitespace).ok_or_else(wrong)?;
+        let mut value = HeaderValue::from_str(value.trim()).map_err(|_| wrong())?;
+        value.set_sensitive(true);
+        Ok((host.to_ascii_lowercase(), value))
+    });
+    pairs.collect()
+}
+
+/// An object store, and files of web servers beside it.
+pub struct WithWeb {
+    rest: Arc<dyn Objects>,
+    web: WebObjects,
+}
+
+impl WithWeb {
+    pub fn new(rest: Arc<dyn Objects>, web: WebObjects) -> Self {
+        Self { rest, web }
+    }
+
+    /// With the credentials that this process's environment has in `GRISTMILL_WEB_AUTHORIZATION`.
+    ///
+    /// # Errors
+    /// As [`WebObjects::new`].
+    pub fn from_env(rest: Arc<dyn Objects>, reach: Reach) -> Result<Self, String> {
+        let authorization = std::env::var(AUTHORIZATION).unwrap_or_default();
+        Ok(Self::new(rest, WebObjects::new(reach, &authorization)?))
+    }
+}
+
+#[async_trait]
+impl Objects for WithWeb {
+    async fn put_if_absent(
+        &self,
+        path: &ObjectPath,
+        body: Bytes,
+        put_id: &str,
+    ) -> Result<PutOutcome, ObjectError> {
+        self.rest.put_if_absent(path, body, put_id).await
+    }
+
+    async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
+        if !is_web(&path.bucket) {
+            return self.rest.get(path).await;
+        }
+        let Some(found) = self.web.look(path).await? else {
+            return Err(ObjectError::NotFound(path.clone()));
+        };
+        self.web.read(path, 0..found.size, Some(&found.etag)).await
+    }
+
+    async fn get_range(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        etag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        match is_web(&path.bucket) {
+            true => self.web.read(path, range, etag).await,
+            false => self.rest.get_range(path, range, etag).await,
+        }
+    }
+
+    /// Servers have no list: what is found is the file whose key is `prefix`, if there is one.
+    async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
+        match is_web(bucket) {
+            true => {
+                Ok(self.web.look(&ObjectPath::new(bucket, prefix)).await?.into_iter().collect())
+            }
+            false => self.rest.list(bucket, prefix).await,
+        }
+    }
+
+    async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
+        self.rest.delete(bucket, keys).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_of_one_server_and_never_shown() {
+        let text = "Data.example.com  Bearer s3cret\n\nother Basic x";
+        let web = WebObjects::new(Reach::Any, text).unwrap();
+        assert_eq!(web.authorization("data.example.com").unwrap(), "Bearer s3cret");
+        assert!(web.authorization("example.com").is_none());
+        assert!(!format!("{web:?}").contains("s3cret"));
+        let error = WebObjects::new(Reach::Any, "s3cret").unwrap_err();
+        assert!(error.contains("line 1") && !error.contains("s3cret"), "{error}");
+    }
+}

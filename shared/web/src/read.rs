@@ -1,0 +1,190 @@
+//! Reading ranges, over as many requests as it takes.
+
+use crate::{address::url, answer::Answer, client::WebObjects};
+use bytes::{Bytes, BytesMut};
+use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectInfo, ObjectPath};
+use reqwest::{
+    Response,
+    header::{ACCEPT_ENCODING, AUTHORIZATION, RANGE},
+};
+use std::{error::Error, ops::Range, time::Duration};
+
+/// Requests of one read that may fail.
+const TRIES: u32 = 5;
+const FIRST_REST: Duration = Duration::from_millis(100);
+/// All requests of one read.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Bytes of a file on their way.
+struct Reading<'a> {
+    path: &'a ObjectPath,
+    range: Range<u64>,
+    /// The version that is meant.
+    tag: Option<&'a str>,
+    buffer: BytesMut,
+}
+
+/// How a request ended that brought less than was asked for.
+struct Broken {
+    why: String,
+    rest: Option<Duration>,
+}
+
+impl WebObjects {
+    /// Length and version of the file at `path`; none if there is no such file.
+    pub(crate) async fn look(&self, path: &ObjectPath) -> Result<Option<ObjectInfo>, ObjectError> {
+        let mut rest = FIRST_REST;
+        let mut reason = String::new();
+        for attempt in 0..TRIES {
+            if attempt > 0 {
+                tokio::time::sleep(rest).await;
+                rest *= 2;
+            }
+            let answer = match self.ask(path, &(0..1)).await {
+                Ok(response) => Answer::of(&response, path),
+                Err(error) => Err(error),
+            };
+            let (size, etag) = match answer {
+                Ok(Answer::Part { total, tag, .. } | Answer::Behind { total, tag }) => (total, tag),
+                Ok(Answer::Later { why, rest: asked }) => {
+                    reason = why;
+                    rest = asked.unwrap_or(rest);
+                    continue;
+                }
+                Err(ObjectError::Unavailable(why)) => {
+                    reason = why;
+                    continue;
+                }
+                Err(ObjectError::NotFound(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            return Ok(Some(ObjectInfo { key: path.key.clone(), size, etag }));
+        }
+        Err(ObjectError::Unavailable(format!("{path}: {reason}")))
+    }
+
+    /// Bytes `range` of the file at `path`, in the version `tag` if one is given.
+    pub(crate) async fn read(
+        &self,
+        path: &ObjectPath,
+        range: Range<u64>,
+        tag: Option<&str>,
+    ) -> Result<Bytes, ObjectError> {
+        let bytes = range.end.checked_sub(range.start).filter(|bytes| *bytes <= MAX_GET_BYTES);
+        let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) else {
+            let Range { start, end } = range;
+            let why =
+                format!("{path}: {start}..{end} is no range of at most {MAX_GET_BYTES} bytes");
+            return Err(ObjectError::Rejected(why));
+        };
+        if bytes == 0 {
+            return Ok(Bytes::new());
+        }
+        let reading = Reading { path, range, tag, buffer: self.buffers.take(bytes) };
+        let read = tokio::time::timeout(READ_TIMEOUT, self.read_all(reading)).await;
+        let late = |_| {
+            ObjectError::Unavailable(format!(
+                "{path}: not read within {} s",
+                READ_TIMEOUT.as_secs()
+            ))
+        };
+        read.map_err(late)?
+    }
+
+    async fn read_all(&self, mut reading: Reading<'_>) -> Result<Bytes, ObjectError> {
+        let (mut rest, mut reason, mut tries) = (FIRST_REST, String::new(), 0);
+        while tries < TRIES {
+            let before = reading.buffer.len();
+            match self.read_some(&mut reading).await? {
+                None => return Ok(self.buffers.lend(reading.buffer)),
+                Some(broken) => {
+                    // A connection that breaks off now and then is no reason to give up.
+                    tries = if reading.buffer.len() > before { 1 } else { tries + 1 };
+                    tokio::time::sleep(broken.rest.unwrap_or(rest)).await;
+                    rest = (rest * 2).min(Duration::from_secs(5));
+                    reason = broken.why;
+                }
+            }
+        }
+        Err(ObjectError::Unavailable(format!("{}: {reason}", reading.path)))
+    }
+
+    /// Goes on with a read: none if it is complete.
+    async fn read_some(&self, reading: &mut Reading<'_>) -> Result<Option<Broken>, ObjectError> {
+        let Reading { path, range, tag, buffer } = reading;
+        let wanted = range.start + buffer.len() as u64..range.end;
+        let broken = |why: String| Ok(Some(Broken { why, rest: None }));
+        let mut response = match self.ask(path, &wanted).await {
+            Ok(response) => response,
+            Err(ObjectError::Unavailable(why)) => return broken(why),
+            Err(error) => return Err(error),
+        };
+        match Answer::of(&response, path)? {
+            Answer::Later { why, rest } => return Ok(Some(Broken { why, rest })),
+            Answer::Part { tag: found, .. } | Answer::Behind { tag: found, .. }
+                if tag.is_some_and(|tag| tag != found) =>
+            {
+                return Err(ObjectError::Changed(path.clone()));
+            }
+            Answer::Behind { total, .. } => {
+                let why = format!("{path}: bytes {wanted:?} of a file of {total} bytes");
+                return Err(ObjectError::Rejected(why));
+            }
+            Answer::Part { range: sent, .. }
+                if sent.start != wanted.start || sent.end > wanted.end =>
+            {
+                let why = format!("{path}: the server sends bytes {sent:?} for {wanted:?}");
+                return Err(ObjectError::Rejected(why));
+            }
+            Answer::Part { .. } => {}
+        }
+        loop {
+            match response.chunk().await {
+                Ok(Some(chunk)) => {
+                    let room = (range.end - range.start) as usize - buffer.len();
+                    if chunk.len() > room {
+                        let why = format!("{path}: the server sends more than was asked for");
+                        return Err(ObjectError::Rejected(why));
+                    }
+                    buffer.extend_from_slice(&chunk);
+                }
+                Ok(None) if buffer.len() as u64 == range.end - range.start => return Ok(None),
+                Ok(None) => return broken("the connection ended early".to_owned()),
+                Err(error) => return broken(in_words(&error)),
+            }
+        }
+    }
+
+    /// Sends one request.
+    async fn ask(&self, path: &ObjectPath, range: &Range<u64>) -> Result<Response, ObjectError> {
+        let url = url(path).map_err(ObjectError::Rejected)?;
+        let refused = |why: String| ObjectError::Denied(format!("{path}: {why}"));
+        self.reach.check(&url).map_err(refused)?;
+        let mut request = self.client()?.get(url.clone());
+        request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
+        // A range of what is compressed for the way is no range of the file.
+        request = request.header(ACCEPT_ENCODING, "identity");
+        if let Some(authorization) = self.authorization(url.host_str().unwrap_or_default()) {
+            request = request.header(AUTHORIZATION, authorization);
+        }
+        request.send().await.map_err(|error| match error.is_redirect() {
+            true => refused(in_words(&error)),
+            false => ObjectError::Unavailable(in_words(&error)),
+        })
+    }
+}
+
+/// An error without its address, whose query may be a secret, but with its causes.
+fn in_words(error: &reqwest::Error) -> String {
+    let mut causes = Vec::new();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        causes.push(error.to_string());
+        cause = error.source();
+    }
+    match causes.pop() {
+        Some(last) => last,
+        None if error.is_timeout() => "the server does not answer in time".to_owned(),
+        None => "the request failed".to_owned(),
+    }
+}
