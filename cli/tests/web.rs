@@ -129,8 +129,9 @@ fn files_of_a_web_server_are_a_dataset() -> Result<()> {
     let mut numbers = read_numbers(&sink, "n")?;
     numbers.values_mut().for_each(|numbers| numbers.sort_unstable());
     assert_eq!(numbers, BTreeMap::from([(0, (0..300).collect())]));
-    let explained = place.dir.gristmill(&["explain"]).arg(&place.pipeline).arg("--data");
-    let explained = explained.arg(format!("{server}/part-1.jsonl")).output()?;
+    let mut explain = place.dir.gristmill(&["explain"]);
+    explain.arg(&place.pipeline).arg("--data").arg(format!("{server}/part-1.jsonl"));
+    let explained = explain.output()?;
     assert!(explained.status.success(), "{}", String::from_utf8_lossy(&explained.stderr));
     Ok(())
 }
