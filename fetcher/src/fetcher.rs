@@ -302,6 +302,11 @@ impl Fetcher {
         }
     }
 
+    /// Whether the stream is known to begin behind the last batch of the last epoch.
+    pub fn begins_at_end(&self) -> bool {
+        self.view().is_some_and(|view| self.progress.begins_at() >= Some((view.spec.epochs, 0)))
+    }
+
     /// The trainer begins where the stream does: the coordinator is told, and may refuse.
     pub fn announce(&self) {
         self.progress.announce();
@@ -474,13 +479,23 @@ impl Fetcher {
 
     /// Says how far the trainer came and waits until the coordinator knows; call it once at the
     /// end, so that the job is closed and its objects are collected.
+    ///
+    /// # Errors
+    /// [`FetchError::Unreachable`] if the coordinator has not heard of it within the run's patience: all is
+    /// delivered, and the job is not closed; whatever ended the run.
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
         let give_up = self.ports.clock.monotonic() + self.config.patience;
         self.progress.acknowledge_always();
-        while self.progress.ack().is_some() && self.ports.clock.monotonic() < give_up {
+        // Of a trainer that comes back to the very end, the first answer has yet to come.
+        while !self.progress.is_heard() || self.progress.ack().is_some() {
             if let Some(error) = self.ledger.error() {
                 return Err(error);
+            }
+            if self.ports.clock.monotonic() >= give_up {
+                let error = "it has yet to hear that the last batch is done".to_owned();
+                let waited_s = self.config.patience.as_secs();
+                return Err(FetchError::Unreachable { waited_s, error });
             }
             self.ports.clock.sleep(Duration::from_millis(5)).await;
         }

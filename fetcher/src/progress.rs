@@ -234,6 +234,11 @@ impl Progress {
         self.until(|inner| inner.began.is_some()).await;
     }
 
+    /// The batch that the stream begins with, once it is known.
+    pub fn begins_at(&self) -> Option<(Epoch, u64)> {
+        self.lock().began.map(|(batch, _)| batch)
+    }
+
     /// Resolves once the coordinator has accepted where the stream begins.
     pub async fn admitted(&self) {
         self.until(|inner| inner.announced && inner.began.is_some() && inner.acked.is_some()).await;

@@ -20,6 +20,8 @@ use tokio::{
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a run that failed waits for a trainer to tell it why.
 const ERROR_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a job of which all is acknowledged waits for a trainer that wants to hear so.
+const LONE_PATIENCE: Duration = Duration::from_secs(30);
 /// What a client has said and nobody has heard yet, at most.
 const UNHEARD: usize = 64;
 
@@ -152,6 +154,7 @@ impl<C: CursorStore> Server<C> {
             let visitor = tokio::select! {
                 biased;
                 visitor = visitors.recv() => visitor,
+                () = self.completed() => return self.close().await,
                 error = self.abandoned() => return Err(error),
             };
             let Some(Visitor { stream, seat }) = visitor else {
@@ -165,6 +168,24 @@ impl<C: CursorStore> Server<C> {
             }
             tracing::info!(epoch = self.cursor.epoch, g = self.cursor.g, "the trainer left");
         }
+    }
+
+    /// Resolves when all is acknowledged and nobody comes to be told: whoever served before died between the
+    /// last acknowledgement and the end, and its trainer may have ended.
+    async fn completed(&self) {
+        let is_open = self.opened.is_some() && !self.was_done;
+        if is_open && self.fetcher.located().await.is_ok() && self.fetcher.begins_at_end() {
+            return self.clock.sleep(LONE_PATIENCE).await;
+        }
+        std::future::pending().await
+    }
+
+    /// Ends a job of which nothing is left to deliver.
+    async fn close(self) -> Result<(), ServeError> {
+        tracing::info!("all batches were acknowledged before: the job is closed");
+        self.fetcher.announce();
+        self.fetcher.admitted().await?;
+        self.finish().await
     }
 
     /// Resolves when there is nothing to serve, though nobody is there to be told.

@@ -72,12 +72,24 @@ pub enum Fault {
     TableThrottled,
     /// For up to a minute all takes forty times as long, and functions end at their time limits.
     Slow,
+    /// A fetcher dies between two lines.
+    FetcherDies,
+    /// It dies while it replaces its state file: the old one is there then, or the new one.
+    DiesSaving,
+    /// The state file cannot be written.
+    DiskFull,
+    /// A state file is there that is of another job, or of none.
+    Leftover,
+    /// Somebody connects who is no trainer of this job, or leaves at once.
+    WrongClient,
+    /// A second trainer connects to the same fetcher.
+    SecondClient,
     /// The account runs as many functions as it may: 429. Counted, not drawn: workers take what there is.
     AccountFull,
 }
 
 /// Every fault with its usual probability at each occasion.
-const USUAL: [(Fault, f64); 39] = [
+const USUAL: [(Fault, f64); 45] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -116,11 +128,14 @@ const USUAL: [(Fault, f64); 39] = [
     (Fault::StoreThrottled, 0.002),
     (Fault::TableThrottled, 0.0005),
     (Fault::Slow, 0.0003),
+    (Fault::FetcherDies, 0.002),
+    (Fault::DiesSaving, 0.02),
+    (Fault::DiskFull, 0.01),
+    (Fault::Leftover, 0.15),
+    (Fault::WrongClient, 0.5),
+    (Fault::SecondClient, 0.3),
     (Fault::AccountFull, 1.0),
 ];
-
-/// What the system does not withstand yet.
-const GATED: [Fault; 2] = [Fault::CallDenied, Fault::ObjectVanishes];
 
 /// Longest spell of what lasts.
 pub const SPELL: Duration = Duration::from_secs(60);
@@ -173,7 +188,6 @@ impl FaultPlan {
             partition_writes: random.u64(2..20),
             concurrency: Some((random.u32(4..9), random.u32(2..8))),
         };
-        let plan = plan.without(&GATED);
         match plan.probability(Fault::AccountFull) > 0.0 {
             true => plan,
             false => Self { concurrency: None, ..plan },

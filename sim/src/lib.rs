@@ -3,6 +3,7 @@
 //! go wrong with them. The invariants of the split protocol are checked at every write and deletion,
 //! exactly-once at the end. One seed gives one world, event for event.
 
+mod client;
 mod cloud;
 mod faults;
 mod histories;
@@ -13,6 +14,7 @@ mod progress;
 mod remover;
 mod run;
 mod scenario;
+mod serving;
 mod table;
 pub mod tfrecord;
 mod time;

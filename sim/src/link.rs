@@ -79,6 +79,7 @@ impl Coordinator for Link {
             return Err(no_answer("the call was lost"));
         }
         if world.happens(Fault::CallDenied) {
+            // As the adapter has it.
             return Err(CallError::Rejected(DENIED.to_owned()));
         }
         if let Call::Register(Register { dataset, .. }) = call
@@ -161,6 +162,9 @@ impl Invoker for Platform {
             // One that jobs are never moved from.
             let gone = world.mutant != Some(Mutant::PinnedForGood);
             return fails("ResourceNotFoundException (simulated)", gone);
+        }
+        if world.happens(Fault::CallDenied) {
+            return fails(DENIED, false);
         }
         if world.happens(Fault::InvokeThrottled) {
             return Ok(Invoked::Throttled);

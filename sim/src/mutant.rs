@@ -33,12 +33,18 @@ pub enum Mutant {
     EntryGoesFirst,
     /// An object that may not be read now is taken for one that never may.
     DenialIsFinal,
+    /// So is a table.
+    TableDenialIsFinal,
     /// A job keeps a worker version that is gone.
     PinnedForGood,
+    /// A state file is read whatever job it is of.
+    TakesLeftovers,
+    /// The state file is one write behind what was said of it.
+    SavesUnsynced,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 19] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
         Self::CachedSplitsShareKeys,
@@ -54,6 +60,9 @@ impl Mutant {
         Self::SlowIsRefused,
         Self::EntryGoesFirst,
         Self::DenialIsFinal,
+        Self::TableDenialIsFinal,
         Self::PinnedForGood,
+        Self::TakesLeftovers,
+        Self::SavesUnsynced,
     ];
 }

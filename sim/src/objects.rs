@@ -186,7 +186,9 @@ impl SimObjects {
         if world.happens(Fault::GetMissing) {
             return Err(ObjectError::NotFound(path.clone()));
         }
-        if matches!(got, Err(ObjectError::NotFound(_))) {
+        if matches!(got, Err(ObjectError::NotFound(_)))
+            && !self.store.vanished().contains(&path.key)
+        {
             self.process.misses();
         }
         let got = got?;

@@ -67,8 +67,7 @@ async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
     }
 }
 
-/// Whether the job is over, by the books too: a trainer that comes back to its very end does not say so, and
-/// until its retention the job counts as living.
+/// Whether the job is over, by the books too.
 pub async fn has_ended(cloud: &Arc<Cloud>) -> bool {
     let ended = |state| !matches!(state, JobState::Indexing | JobState::Running);
     status(cloud).await.is_some_and(|status| ended(status.job.state))

@@ -7,8 +7,10 @@ use crate::{
     progress::{has_ended, watch},
     remover::remove_all,
     scenario::{Cached, Expected, Scenario, expected, remember},
+    serving::{self, Host},
     trainer::{Log, train, train_second},
 };
+use gristmill_protocol::Register;
 use std::{io, sync::Arc, time::Duration};
 
 /// A job that is not done by now never will be: faults end after ten minutes.
@@ -113,10 +115,14 @@ async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Re
     if world.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
-    let second = train_second(Arc::clone(&cloud), Arc::clone(log), register.clone());
-    let first = train(Arc::clone(&cloud), Arc::clone(log), register);
     let trained = async {
-        tokio::join!(first, second);
+        match scenario.served {
+            true => train_served(&cloud, log, register).await,
+            false => {
+                let second = train_second(Arc::clone(&cloud), Arc::clone(log), register.clone());
+                tokio::join!(train(Arc::clone(&cloud), Arc::clone(log), register), second);
+            }
+        }
     };
     tokio::select! {
         biased;
@@ -133,8 +139,36 @@ async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Re
     }
     log.check_visits(world, scenario);
     world.time.sleep(AFTERMATH).await;
-    if scenario.cached != Cached::Nowhere && !world.is_violated() && has_ended(&cloud).await {
+    if !has_ended(&cloud).await {
+        world.violated("invariant 16: all is delivered, and the job counts as living");
+    }
+    if scenario.cached != Cached::Nowhere && !world.is_violated() {
         remove_all(&cloud).await;
     }
     Ok(took)
+}
+
+/// The same by the program that trainers connect to.
+async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
+    let host = Host::new(&cloud.world);
+    let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
+    let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
+    let second = async {
+        let world = &cloud.world;
+        world.time.sleep(world.between_ms(100, 30_000)).await;
+        if world.happens(Fault::SecondClient) {
+            begin(with()).await;
+        }
+    };
+    let disturbed = {
+        let (cloud, host, log, register) = with();
+        serving::disturb(cloud, host, log, register)
+    };
+    let (cloud, host, log, register) = with();
+    let served = serving::serve(cloud, host, log, register);
+    tokio::select! {
+        biased;
+        () = served => {}
+        ((), (), ()) = async { tokio::join!(begin(with()), second, disturbed) } => {}
+    }
 }

@@ -41,6 +41,8 @@ pub struct Scenario {
     pub split_ms: u64,
     /// The first trainer that is handed this batch dies of it.
     pub dies_at: Option<u64>,
+    /// A trainer connects to its fetcher, instead of running it in its own process.
+    pub served: bool,
     pub seed: u64,
 }
 
@@ -79,10 +81,12 @@ impl Expected {
 impl Scenario {
     /// One of a few dozen jobs, so that what they must deliver is computed once each.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
-        match random.u64(0..78) {
+        let scenario = match random.u64(0..78) {
             shape @ 0..72 => Self::short(shape),
             shape => Self::long(shape),
-        }
+        };
+        let exactly = scenario.visitation == Visitation::ExactlyOnce;
+        Self { served: exactly && random.u8(0..3) == 0, ..scenario }
     }
 
     /// A job that is not over when nothing goes wrong any more.
@@ -103,6 +107,7 @@ impl Scenario {
             cached: Cached::Nowhere,
             split_ms: random.u64(1_000..3_000),
             dies_at: None,
+            served: false,
             seed: shape,
         }
     }
@@ -125,6 +130,7 @@ impl Scenario {
             cached: Cached::Nowhere,
             split_ms: 0,
             dies_at: Some(u64::from(splits) / 100 * 99),
+            served: false,
             seed: 0,
         }
     }
@@ -161,6 +167,7 @@ impl Scenario {
             },
             split_ms: 0,
             dies_at: None,
+            served: false,
             seed: shape,
             in_order: false,
         };

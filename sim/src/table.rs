@@ -66,6 +66,9 @@ impl SimTable {
             return Err(TableError::Unavailable("simulated".to_owned()));
         }
         match world.happens(Fault::TableDenied) {
+            true if world.mutant == Some(Mutant::TableDenialIsFinal) => {
+                Err(TableError::Rejected(DENIED.to_owned()))
+            }
             // As the adapter has it.
             true => Err(TableError::Unavailable(DENIED.to_owned())),
             false => Ok(()),

@@ -5,8 +5,9 @@ use crate::{
     cloud::{BUCKET, Cloud},
     scenario::{BatchName, Expected, Scenario},
 };
+use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
-use gristmill_fetcher::{Batch, Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_fetcher::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
 use gristmill_protocol::{JobSpec, Register};
@@ -123,7 +124,7 @@ impl Log {
     }
 
     /// The newest checkpoint.
-    fn latest(&self) -> BatchName {
+    pub fn latest(&self) -> BatchName {
         self.entries().saved.iter().max().copied().unwrap_or_default()
     }
 
@@ -135,11 +136,26 @@ impl Log {
         Expected { batches: self.entries().batches.clone() }
     }
 
+    /// A checkpoint is on durable storage.
+    pub fn save(&self, next: BatchName) {
+        self.entries().saved.push(next);
+    }
+
+    /// All is delivered and acknowledged.
+    pub fn finish(&self) {
+        self.entries().done = true;
+    }
+
+    /// The job failed as its error policy says.
+    pub fn give_up(&self) {
+        self.entries().given_up = true;
+    }
+
     /// Notes a batch; one that came before must be the same.
-    fn note(&self, world: &World, visitation: Visitation, batch: &Batch) {
-        let hash = blake3::hash(&batch.frame);
+    pub fn note(&self, world: &World, visitation: Visitation, batch: &BatchSeen<'_>) {
+        let hash = blake3::hash(batch.frame);
         let name = (batch.epoch, batch.g);
-        world.event(format_args!("batch {name:?} of {} rows", batch.rows));
+        world.event(format_args!("batch {name:?}"));
         let mut entries = self.entries();
         entries.fed = world.time.now();
         if let Some(before) = entries.batches.insert(name, hash) {
@@ -192,8 +208,15 @@ impl Log {
     }
 }
 
+/// A batch as a trainer is given it.
+pub struct BatchSeen<'a> {
+    pub epoch: Epoch,
+    pub g: u64,
+    pub frame: &'a Bytes,
+}
+
 /// How a trainer's life ended.
-enum Fate {
+pub enum Fate {
     /// The job failed as its policy says.
     GivenUp,
     /// It ended as it must not.
@@ -214,13 +237,13 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
         world.event(format_args!("a trainer starts at {resume:?}"));
         let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
         match lived {
-            Some(Ok(())) => log.entries().done = true,
+            Some(Ok(())) => log.finish(),
             Some(Err(error)) => {
                 world.event(format_args!("a trainer ends: {error}"));
                 let let_in = process.generation().is_some();
                 let entitled = exactly && (let_in || resume == log.latest());
                 match judge(&world, &error, &register.spec, (let_in, entitled)) {
-                    Fate::GivenUp => log.entries().given_up = true,
+                    Fate::GivenUp => log.give_up(),
                     Fate::Broken | Fate::Superseded => return,
                     Fate::Again => {}
                 }
@@ -249,7 +272,7 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
 }
 
 /// The last checkpoint, or at times one before it.
-fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
+pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     let saved = log.entries().saved.clone();
     if saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
         return saved[world.below(saved.len() as u64) as usize];
@@ -258,7 +281,7 @@ fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
 }
 
 /// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
-fn judge(
+pub fn judge(
     world: &World,
     error: &FetchError,
     spec: &JobSpec,
@@ -318,6 +341,28 @@ fn judge(
     }
 }
 
+/// What a fetcher of the job works with, in `process`.
+pub fn fetcher_of(
+    cloud: &Arc<Cloud>,
+    process: &Process,
+    register: &Register,
+) -> (FetcherPorts, FetcherConfig) {
+    let ports = FetcherPorts {
+        coordinator: cloud.link(process),
+        objects: cloud.objects(process),
+        clock: Arc::new(SimClock(process.clone())),
+        compute: Compute::Inline,
+        operators: Arc::default(),
+    };
+    let Register { job, spec, .. } = register;
+    let config = FetcherConfig {
+        local_workers: spec.local_workers,
+        prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
+        ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
+    };
+    (ports, config)
+}
+
 async fn one_life(
     cloud: &Arc<Cloud>,
     process: &Process,
@@ -326,21 +371,10 @@ async fn one_life(
     resume: BatchName,
 ) -> Result<(), FetchError> {
     let world = &cloud.world;
-    let ports = FetcherPorts {
-        coordinator: cloud.link(process),
-        objects: cloud.objects(process),
-        clock: Arc::new(SimClock(process.clone())),
-        compute: Compute::Inline,
-        operators: Arc::default(),
-    };
+    let (ports, config) = fetcher_of(cloud, process, register);
     Fetcher::register(&ports, register.clone()).await?;
-    let Register { job, spec, .. } = register;
-    let config = FetcherConfig {
-        local_workers: spec.local_workers,
-        prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
-        resume,
-        ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
-    };
+    let spec = &register.spec;
+    let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
     let step_ms = 1 + world.below(60);
     let mut unsaved = None;
@@ -351,7 +385,8 @@ async fn one_life(
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
                 }
                 check_loss(cloud, process, &fetcher).await;
-                log.note(world, spec.visitation, &batch);
+                let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };
+                log.note(world, spec.visitation, &seen);
                 if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
                     process.kill();
                 }
@@ -368,7 +403,7 @@ async fn one_life(
         }
     }
     save(process, log, &fetcher, unsaved).await;
-    log.entries().saved.push((spec.epochs, 0));
+    log.save((spec.epochs, 0));
     process.point(10).await;
     fetcher.checkpointed_epochs(spec.epochs);
     fetcher.finish().await?;
@@ -379,7 +414,7 @@ async fn one_life(
 async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<BatchName>) {
     let Some((epoch, g)) = last else { return };
     process.point(50).await;
-    log.entries().saved.push((epoch, g + 1));
+    log.save((epoch, g + 1));
     process.point(10).await;
     fetcher.checkpointed(epoch, g);
 }

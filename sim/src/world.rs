@@ -225,6 +225,7 @@ pub enum Kind {
     Coordinator,
     Scaler,
     Trainer,
+    Fetcher,
     /// Whoever only looks: it does not fail.
     Observer,
 }
@@ -236,6 +237,7 @@ impl Kind {
             Self::Coordinator => Fault::CoordinatorDies,
             Self::Scaler => Fault::ScalerDies,
             Self::Trainer => Fault::TrainerDies,
+            Self::Fetcher => Fault::FetcherDies,
             Self::Observer => return None,
         })
     }
@@ -368,7 +370,7 @@ impl Process {
         if world.happens(Fault::Frozen) {
             let standing = world.between_ms(0, 600_000);
             // Of these nobody knows before they go on: another may still renew what they hold.
-            if matches!(self.kind, Kind::Trainer | Kind::Worker) {
+            if matches!(self.kind, Kind::Trainer | Kind::Fetcher | Kind::Worker) {
                 world.unsettled_for(standing);
             }
             let _still = Still::new(&self.still);

@@ -1,0 +1,198 @@
+//! One connection of a trainer to a fetcher, by the protocol as it is written down.
+
+use crate::{
+    Process, World,
+    cloud::Cloud,
+    serving::Host,
+    trainer::{BatchSeen, Log, choose_checkpoint},
+};
+use bytes::Bytes;
+use gristmill_protocol::Register;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+/// Longest that one waits who does not mean to train.
+const ROGUE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// What came of a connection.
+pub enum Told {
+    /// It broke, or could not be made.
+    Nothing,
+    /// All is delivered; what comes behind the last acknowledgement.
+    Ended((u32, u64)),
+    /// Why there is nothing for it.
+    Refused(String),
+}
+
+/// A trainer, or somebody else, on the trainer's machine.
+pub struct Client<'a> {
+    pub cloud: &'a Cloud,
+    pub host: &'a Host,
+    pub log: &'a Log,
+    /// It keeps checkpoints of its own.
+    pub keeps: bool,
+    pub process: &'a Process,
+}
+
+struct Frame {
+    magic: [u8; 4],
+    at: (u32, u64),
+    payload: Bytes,
+}
+
+async fn receive(stream: &mut DuplexStream) -> Option<Frame> {
+    let mut magic = [0; 4];
+    stream.read_exact(&mut magic).await.ok()?;
+    let at = (stream.read_u32_le().await.ok()?, stream.read_u64_le().await.ok()?);
+    let mut payload = vec![0; usize::try_from(stream.read_u64_le().await.ok()?).ok()?];
+    stream.read_exact(&mut payload).await.ok()?;
+    Some(Frame { magic, at, payload: payload.into() })
+}
+
+async fn send_hello(stream: &mut DuplexStream, hello: &serde_json::Value) -> Option<()> {
+    let text = hello.to_string();
+    stream.write_all(b"GMAH").await.ok()?;
+    stream.write_u32_le(text.len() as u32).await.ok()?;
+    stream.write_all(text.as_bytes()).await.ok()
+}
+
+async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Option<()> {
+    stream.write_all(b"GMA1").await.ok()?;
+    stream.write_u32_le(epoch).await.ok()?;
+    stream.write_u64_le(g).await.ok()
+}
+
+/// The job that the server says it serves, as a client says it back.
+fn identity(hello: &Frame) -> Option<serde_json::Value> {
+    let said: serde_json::Value = serde_json::from_slice(&hello.payload).ok()?;
+    let field = |name: &str| said.get(name).cloned().unwrap_or_default();
+    Some(serde_json::json!({
+        "job": field("job"), "dataset": field("dataset"), "fingerprint": field("fingerprint"),
+    }))
+}
+
+impl Client<'_> {
+    fn world(&self) -> &World {
+        &self.cloud.world
+    }
+
+    /// Connects, and trains until something ends it.
+    pub async fn train(&self, register: &Register) -> Told {
+        let Some(mut stream) = self.host.connect().await else { return Told::Nothing };
+        self.visit(&mut stream, register).await.unwrap_or(Told::Nothing)
+    }
+
+    async fn visit(&self, stream: &mut DuplexStream, register: &Register) -> Option<Told> {
+        let greeting = receive(stream).await?;
+        if &greeting.magic != b"GMBH" {
+            return Some(self.refused(&greeting, None));
+        }
+        let mut hello = identity(&greeting)?;
+        let resume = self.keeps.then(|| choose_checkpoint(self.world(), self.log));
+        if let Some((epoch, g)) = resume {
+            hello["epoch"] = epoch.into();
+            hello["g"] = g.into();
+        }
+        self.process.point(20).await;
+        send_hello(stream, &hello).await?;
+        let step_ms = 1 + self.world().below(60);
+        let mut unsaved = None;
+        loop {
+            let frame = receive(stream).await?;
+            match &frame.magic {
+                b"GMB1" => {
+                    let (epoch, g) = frame.at;
+                    let batch = BatchSeen { epoch, g, frame: &frame.payload };
+                    self.log.note(self.world(), register.spec.visitation, &batch);
+                    self.process.point(step_ms).await;
+                    unsaved = Some(frame.at);
+                    if self.world().below(3) == 0 {
+                        self.save(stream, &mut unsaved).await?;
+                    }
+                }
+                b"GMBE" => {
+                    self.save(stream, &mut unsaved).await?;
+                    let last = self.log.latest();
+                    self.log.save((register.spec.epochs, 0));
+                    // The fetcher goes when it has heard that.
+                    let _ = receive(stream).await;
+                    return Some(Told::Ended(last));
+                }
+                _ => return Some(self.refused(&frame, resume)),
+            }
+        }
+    }
+
+    /// Writes a checkpoint, and says so when it is safe.
+    async fn save(&self, stream: &mut DuplexStream, last: &mut Option<(u32, u64)>) -> Option<()> {
+        let Some((epoch, g)) = last.take() else { return Some(()) };
+        self.process.point(50).await;
+        self.log.save((epoch, g + 1));
+        self.process.point(10).await;
+        send_ack(stream, (epoch, g)).await
+    }
+
+    /// Judges why a trainer that means well gets nothing.
+    fn refused(&self, frame: &Frame, resume: Option<(u32, u64)>) -> Told {
+        let why = String::from_utf8_lossy(&frame.payload).into_owned();
+        let newest = resume.is_none_or(|resume| resume == self.log.latest());
+        let gone = why.contains("collected") || why.contains("deleted");
+        if newest && gone && !why.contains("is done") {
+            self.world().violated(format_args!("invariant 12: a trainer is refused: {why}"));
+        }
+        Told::Refused(why)
+    }
+
+    /// Connects and says what no trainer of this job says.
+    pub async fn disturb(&self, register: &Register) {
+        let Some(mut stream) = self.host.connect().await else { return };
+        let world = self.world();
+        tokio::select! {
+            biased;
+            _ = self.say_wrong(&mut stream, register) => {}
+            () = world.time.sleep(ROGUE_PATIENCE) => {}
+        }
+    }
+
+    async fn say_wrong(&self, stream: &mut DuplexStream, register: &Register) -> Option<()> {
+        let world = self.world();
+        let greeting = receive(stream).await?;
+        let mut hello = identity(&greeting)?;
+        let epochs = register.spec.epochs;
+        let mut meant = false;
+        match world.below(7) {
+            0 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.ok()?,
+            1 => send_ack(stream, (7, 999)).await?,
+            2 => {
+                hello["job"] = "another".into();
+                send_hello(stream, &hello).await?;
+            }
+            3 => {
+                hello["epoch"] = (epochs + 7).into();
+                hello["g"] = 999.into();
+                send_hello(stream, &hello).await?;
+            }
+            4 => {
+                meant = true;
+                send_hello(stream, &hello).await?;
+                send_ack(stream, (epochs - 1, u64::MAX)).await?;
+            }
+            // It comes, and leaves at once.
+            5 => return None,
+            _ => {
+                meant = true;
+                send_hello(stream, &hello).await?;
+            }
+        }
+        while let Some(frame) = receive(stream).await {
+            if &frame.magic == b"GMB1" {
+                if !meant {
+                    world.violated("somebody who said nothing right was given a batch");
+                }
+                // One look is enough.
+                return None;
+            }
+        }
+        Some(())
+    }
+}

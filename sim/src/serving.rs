@@ -1,0 +1,259 @@
+//! The trainer's side as it ships: a fetcher's server that keeps its trainer's position in a file, trainers
+//! that come over a connection, and whoever else connects.
+
+use crate::{
+    Fault, Kind, Mutant, Process, World,
+    client::{Client, Told},
+    cloud::Cloud,
+    scenario::BatchName,
+    trainer::{Fate, Log, fetcher_of, judge},
+};
+use gristmill_fetcher::{
+    FetchError, Fetcher, FetcherConfig,
+    cursor::{Cursor, CursorStore, Identity, Saved},
+    server::{ServeError, Server, Visitor},
+};
+use gristmill_protocol::Register;
+use std::{
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::DuplexStream,
+    sync::{Semaphore, mpsc},
+};
+
+/// Bytes on their way between a fetcher and its trainer.
+const PIPE_BYTES: usize = 4 << 10;
+/// How long one who connects waits for the one before to leave.
+const SEAT_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The trainer's machine.
+pub struct Host {
+    world: Arc<World>,
+    /// The state file as a restart finds it; not readable, none, or what it says.
+    file: Mutex<Result<Option<Saved>, String>>,
+    /// What was left over by somebody else, and nobody has been told of yet.
+    leftover: Mutex<bool>,
+    /// Where trainers connect, while a fetcher listens.
+    socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
+    seat: Arc<Semaphore>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Host {
+    pub fn new(world: &Arc<World>) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(world),
+            file: Mutex::new(Ok(None)),
+            leftover: Mutex::default(),
+            socket: Mutex::default(),
+            seat: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Connects to whoever listens; none if nobody does, or somebody else is being served.
+    pub async fn connect(&self) -> Option<DuplexStream> {
+        let visitors = lock(&self.socket).clone()?;
+        let seat = tokio::select! {
+            biased;
+            seat = Arc::clone(&self.seat).acquire_owned() => seat.ok()?,
+            () = self.world.time.sleep(SEAT_PATIENCE) => return None,
+        };
+        let (mine, stream) = tokio::io::duplex(PIPE_BYTES);
+        visitors.send(Visitor { stream, seat: Some(seat) }).await.ok()?;
+        Some(mine)
+    }
+
+    /// Whether the state file is of a place no earlier than `next`.
+    fn has_kept(&self, next: BatchName) -> bool {
+        let file = lock(&self.file);
+        let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
+        cursor.is_some_and(|Cursor { epoch, g }| (epoch, g) >= next)
+    }
+
+    /// A state file is there already: of another job, of another run under this name, or of none.
+    fn leave_something(&self, identity: &Identity) {
+        let other = |job: &str, fingerprint: &str, g| {
+            let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
+            let identity = Identity { job, fingerprint, ..identity.clone() };
+            Ok(Some(Saved { identity, cursor: Cursor { epoch: 0, g } }))
+        };
+        *lock(&self.file) = match self.world.below(4) {
+            0 => other("another", &identity.fingerprint, 60),
+            1 => other("another", &identity.fingerprint, 1),
+            2 => other(&identity.job, "another", 1),
+            _ => Err("not a state file".to_owned()),
+        };
+        *lock(&self.leftover) = true;
+    }
+}
+
+/// The state file by the hands of a fetcher.
+struct StateFile {
+    host: Arc<Host>,
+    process: Process,
+    served: Option<Identity>,
+    /// What a mistaken fetcher has not made durable.
+    unsynced: Option<Saved>,
+}
+
+impl CursorStore for StateFile {
+    fn load(&mut self) -> io::Result<Option<Saved>> {
+        let saved = lock(&self.host.file).clone().map_err(io::Error::other)?;
+        Ok(match (self.host.world.mutant, &self.served) {
+            (Some(Mutant::TakesLeftovers), Some(served)) => {
+                saved.map(|saved| Saved { identity: served.clone(), ..saved })
+            }
+            _ => saved,
+        })
+    }
+
+    fn save(&mut self, saved: &Saved) -> io::Result<()> {
+        let world = &self.host.world;
+        if world.happens(Fault::DiskFull) {
+            return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated: no space"));
+        }
+        // A file is replaced as a whole: one that dies on the way leaves the old one or the new one.
+        let dies = world.happens(Fault::DiesSaving);
+        if dies {
+            self.process.kill();
+        }
+        if dies && world.below(2) == 0 {
+            return Ok(());
+        }
+        let durable = match world.mutant {
+            Some(Mutant::SavesUnsynced) => self.unsynced.replace(saved.clone()),
+            _ => Some(saved.clone()),
+        };
+        world.event(format_args!("saved {}", saved.cursor));
+        if let Some(durable) = durable {
+            *lock(&self.host.file) = Ok(Some(durable));
+        }
+        Ok(())
+    }
+
+    fn name(&self) -> String {
+        "state file simulated".to_owned()
+    }
+}
+
+/// Serves the job until all of it is delivered, coming back from every death.
+pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    let mut begun = false;
+    while !log.is_done() && !log.is_given_up() && !world.is_violated() {
+        let process = Process::new(&world, Kind::Fetcher);
+        world.event(format_args!("a fetcher starts"));
+        let leaves = !begun && world.happens(Fault::Leftover);
+        let life = one_life(&cloud, &process, &host, &register, leaves);
+        let lived = process.run(life).await;
+        begun = true;
+        *lock(&host.socket) = None;
+        match lived {
+            Some(Ok(())) => log.finish(),
+            Some(Err(error)) => {
+                world.event(format_args!("a fetcher ends: {error}"));
+                ended(&cloud, &process, &host, &log, &register, &error);
+            }
+            None => {}
+        }
+        world.time.sleep(world.between_ms(100, 5_000)).await;
+    }
+}
+
+/// Judges the end of a fetcher that did not die.
+fn ended(
+    cloud: &Cloud,
+    process: &Process,
+    host: &Host,
+    log: &Log,
+    register: &Register,
+    error: &ServeError,
+) {
+    let world = &cloud.world;
+    match error {
+        ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        ServeError::State(_) | ServeError::Io(_) if std::mem::take(&mut *lock(&host.leftover)) => {
+            // Whoever minds it is told, and takes it away.
+            *lock(&host.file) = Ok(None);
+        }
+        ServeError::State(why) => world.violated(format_args!("its own state file: {why}")),
+        ServeError::Io(error) => world.violated(format_args!("a fetcher ended: {error}")),
+        ServeError::Fetch(FetchError::Fenced(why)) if process.generation().is_some() => {
+            world.violated(format_args!("the only fetcher was fenced: {why}"));
+        }
+        ServeError::Fetch(error) => {
+            let let_in = process.generation().is_some();
+            match judge(world, error, &register.spec, (let_in, false)) {
+                Fate::GivenUp => log.give_up(),
+                Fate::Broken | Fate::Superseded | Fate::Again => {}
+            }
+        }
+    }
+}
+
+async fn one_life(
+    cloud: &Arc<Cloud>,
+    process: &Process,
+    host: &Arc<Host>,
+    register: &Register,
+    leaves: bool,
+) -> Result<(), ServeError> {
+    let (ports, config) = fetcher_of(cloud, process, register);
+    let view = Fetcher::register(&ports, register.clone()).await?;
+    let identity = Identity::of(&view);
+    if leaves {
+        host.leave_something(&identity);
+    }
+    let (host, process) = (Arc::clone(host), process.clone());
+    let served = Some(identity.clone());
+    let mut file = StateFile { host: Arc::clone(&host), process, served, unsynced: None };
+    let cursor = Server::position(&mut file, &identity)?;
+    let config = FetcherConfig { resume: (cursor.epoch, cursor.g), ..config };
+    let fetcher = Fetcher::open(ports, config).await?;
+    let server = Server::new(fetcher, file, cursor)?;
+    let (sender, visitors) = mpsc::channel(1);
+    *lock(&host.socket) = Some(sender);
+    server.serve(visitors).await
+}
+
+/// Trains over the connection until the job is done, coming back from every death.
+pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    // It keeps checkpoints, or leaves that to the fetcher.
+    let keeps = world.below(3) > 0;
+    while !log.is_done() && !log.is_given_up() && !world.is_violated() {
+        let process = Process::new(&world, Kind::Trainer);
+        let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
+        match process.run(client.train(&register)).await {
+            // Nobody starts it again, unless its fetcher is seen to wait for what it said last.
+            Some(Told::Ended(last)) if host.has_kept(last) => return,
+            Some(Told::Ended(_)) => {}
+            Some(Told::Refused(why)) => world.event(format_args!("a trainer is told: {why}")),
+            Some(Told::Nothing) | None => {}
+        }
+        world.time.sleep(world.between_ms(100, 5_000)).await;
+    }
+}
+
+/// Whoever connects without meaning well, or without knowing how.
+pub async fn disturb(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    while !log.is_done() && !log.is_given_up() {
+        world.time.sleep(world.between_ms(100, 20_000)).await;
+        if !world.happens(Fault::WrongClient) {
+            continue;
+        }
+        let process = Process::new(&world, Kind::Observer);
+        let client =
+            Client { cloud: &cloud, host: &host, log: &log, keeps: false, process: &process };
+        for _ in 0..=world.below(8) {
+            client.disturb(&register).await;
+        }
+    }
+}
