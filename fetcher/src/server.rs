@@ -184,8 +184,18 @@ impl<C: CursorStore> Server<C> {
     async fn close(self) -> Result<(), ServeError> {
         tracing::info!("all batches were acknowledged before: the job is closed");
         self.fetcher.announce();
-        self.fetcher.admitted().await?;
+        self.fetcher.admitted().await.map_err(|error| self.misplaced(error))?;
         self.finish().await
+    }
+
+    /// Where it is the state file that says where to begin, it is to blame.
+    fn misplaced(&self, error: FetchError) -> ServeError {
+        match error {
+            FetchError::Misplaced(why) => {
+                ServeError::State(format!("{}: {why}", self.cursors.name()))
+            }
+            error => error.into(),
+        }
     }
 
     /// Resolves when there is nothing to serve, though nobody is there to be told.
@@ -196,16 +206,12 @@ impl<C: CursorStore> Server<C> {
                 false => self.fetcher.failed().await,
             }
         };
-        match failed.await {
-            FetchError::Misplaced(why) => {
-                ServeError::State(format!("{}: {why}", self.cursors.name()))
-            }
-            error => {
-                tracing::warn!(%error, "told to the next trainer that connects, or in {} s to nobody", ERROR_PATIENCE.as_secs());
-                self.clock.sleep(ERROR_PATIENCE).await;
-                error.into()
-            }
+        let error = failed.await;
+        if !matches!(error, FetchError::Misplaced(_)) {
+            tracing::warn!(%error, "told to the next trainer that connects, or in {} s to nobody", ERROR_PATIENCE.as_secs());
+            self.clock.sleep(ERROR_PATIENCE).await;
         }
+        self.misplaced(error)
     }
 
     async fn visit<S>(&mut self, stream: S) -> Result<Visit, ServeError>
@@ -461,13 +467,9 @@ impl<C: CursorStore> Server<C> {
         &mut self,
         out: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), ServeError> {
-        let misplaced = |error: FetchError, name: String| match error {
-            FetchError::Misplaced(why) => ServeError::State(format!("{name}: {why}")),
-            error => error.into(),
-        };
-        self.fetcher.located().await.map_err(|error| misplaced(error, self.cursors.name()))?;
+        self.fetcher.located().await.map_err(|error| self.misplaced(error))?;
         self.fetcher.announce();
-        self.fetcher.admitted().await.map_err(|error| misplaced(error, self.cursors.name()))?;
+        self.fetcher.admitted().await.map_err(|error| self.misplaced(error))?;
         self.activity.send_replace(Activity::Fetching);
         loop {
             match self.fetcher.next().await? {

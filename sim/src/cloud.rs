@@ -4,6 +4,7 @@ use crate::{
     Fault, Kind, Mutant, Process, SimClock, World,
     link::{Link, Platform},
     objects::{SimObjects, Store},
+    scenario::Scenario,
     table::{Items, SimTable},
 };
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use gristmill_protocol::{
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
 use gristmill_splits::BundleState;
-use gristmill_types::InvocationId;
+use gristmill_types::{InvocationId, JobName};
 use gristmill_worker::WorkerFunction;
 use std::{
     sync::{
@@ -53,9 +54,11 @@ pub struct Cloud {
     pub world: Arc<World>,
     pub items: Arc<Items>,
     pub store: Arc<Store>,
-    events: AtomicU64,
+    /// Jobs compete for what the account has.
+    pub is_shared: bool,
+    events: Arc<AtomicU64>,
     /// The version of the worker function that is deployed; those before are deleted.
-    version: AtomicU32,
+    version: Arc<AtomicU32>,
     /// Those that run now, of the coordinator and of the others.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
@@ -68,9 +71,24 @@ impl Cloud {
             world: Arc::clone(world),
             items: Arc::default(),
             store: Arc::new(store),
-            events: AtomicU64::new(0),
-            version: AtomicU32::new(1),
+            is_shared: false,
+            events: Arc::default(),
+            version: Arc::new(AtomicU32::new(1)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
+            workers: Mutex::default(),
+        })
+    }
+
+    /// The same stack as another job sees it, at the same time or later.
+    pub fn of(&self, job: JobName, scenario: Scenario, is_shared: bool) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(&self.world),
+            items: Arc::clone(&self.items),
+            store: Arc::new(self.store.of(job, scenario)),
+            is_shared,
+            events: Arc::clone(&self.events),
+            version: Arc::clone(&self.version),
+            slots: self.slots.clone(),
             workers: Mutex::default(),
         })
     }

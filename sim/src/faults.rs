@@ -78,8 +78,8 @@ pub enum Fault {
     DiesSaving,
     /// The state file cannot be written.
     DiskFull,
-    /// A state file is there that is of another job, or of none.
-    Leftover,
+    /// A fetcher is started with a state file that is of another job, or of none.
+    WrongState,
     /// Somebody connects who is no trainer of this job, or leaves at once.
     WrongClient,
     /// A second trainer connects to the same fetcher.
@@ -131,7 +131,7 @@ const USUAL: [(Fault, f64); 45] = [
     (Fault::FetcherDies, 0.002),
     (Fault::DiesSaving, 0.02),
     (Fault::DiskFull, 0.01),
-    (Fault::Leftover, 0.15),
+    (Fault::WrongState, 0.3),
     (Fault::WrongClient, 0.5),
     (Fault::SecondClient, 0.3),
     (Fault::AccountFull, 1.0),

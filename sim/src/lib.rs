@@ -5,6 +5,7 @@
 
 mod client;
 mod cloud;
+mod company;
 mod faults;
 mod histories;
 mod link;
@@ -19,6 +20,7 @@ mod table;
 pub mod tfrecord;
 mod time;
 mod trainer;
+mod verdict;
 mod world;
 
 pub use faults::{Fault, FaultPlan};

@@ -38,7 +38,7 @@ pub enum Mutant {
     /// A job keeps a worker version that is gone.
     PinnedForGood,
     /// A state file is read whatever job it is of.
-    TakesLeftovers,
+    TakesAnyState,
     /// The state file is one write behind what was said of it.
     SavesUnsynced,
 }
@@ -62,7 +62,7 @@ impl Mutant {
         Self::DenialIsFinal,
         Self::TableDenialIsFinal,
         Self::PinnedForGood,
-        Self::TakesLeftovers,
+        Self::TakesAnyState,
         Self::SavesUnsynced,
     ];
 }

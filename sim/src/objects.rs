@@ -29,15 +29,15 @@ const SILENT_MS: u64 = 2_300_000;
 
 /// What is stored, for all processes.
 pub struct Store {
-    pub memory: MemoryObjects,
+    pub memory: Arc<MemoryObjects>,
     pub ns: Namespace,
     pub job: JobName,
     /// The chunks there are, by name, with their checksums.
-    chunks: Mutex<BTreeMap<ChunkName, u32>>,
+    chunks: Arc<Mutex<BTreeMap<ChunkName, u32>>>,
     /// Shelves that an entry named once.
-    published: Mutex<BTreeSet<String>>,
+    published: Arc<Mutex<BTreeSet<String>>>,
     /// Keys of what was deleted behind everybody's back.
-    vanished: Mutex<BTreeSet<String>>,
+    vanished: Arc<Mutex<BTreeSet<String>>>,
     /// How epochs are cut into bundles, once that is known.
     ramp: Mutex<Option<Ramp>>,
     scenario: Scenario,
@@ -46,12 +46,26 @@ pub struct Store {
 impl Store {
     pub fn new(ns: Namespace, job: JobName, scenario: Scenario) -> Self {
         Self {
-            memory: MemoryObjects::default(),
+            memory: Arc::default(),
             ns,
             job,
-            chunks: Mutex::default(),
-            published: Mutex::default(),
-            vanished: Mutex::default(),
+            chunks: Arc::default(),
+            published: Arc::default(),
+            vanished: Arc::default(),
+            ramp: Mutex::default(),
+            scenario,
+        }
+    }
+
+    /// The same store as another job sees it.
+    pub fn of(&self, job: JobName, scenario: Scenario) -> Self {
+        Self {
+            memory: Arc::clone(&self.memory),
+            ns: self.ns.clone(),
+            job,
+            chunks: Arc::clone(&self.chunks),
+            published: Arc::clone(&self.published),
+            vanished: Arc::clone(&self.vanished),
             ramp: Mutex::default(),
             scenario,
         }
@@ -88,8 +102,12 @@ impl Store {
         *self.ramp.lock().unwrap_or_else(PoisonError::into_inner) = Some(ramp);
     }
 
-    /// Epoch and first position of a bundle's item; none for other items, and while indexing.
+    /// Epoch and first position of a bundle's item; none for other items, those of other jobs, and while
+    /// indexing.
     pub fn place_of(&self, key: &ItemKey) -> Option<(Epoch, Position)> {
+        if key.pk.split('#').nth(3)? != self.job.as_str() {
+            return None;
+        }
         let bundle: BundleIndex = key.sk.strip_prefix("B#")?.parse().ok()?;
         let epoch: Epoch = key.pk.split('#').nth(5)?.parse().ok()?;
         let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);

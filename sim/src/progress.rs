@@ -6,6 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 /// How long a job may be short of workers, or a trainer of batches, once nothing goes wrong any more.
 const BOUND: Duration = Duration::from_secs(90);
+/// How much longer where two jobs compete for workers: the first may keep what there is until it is done.
+const SHARED: u32 = 5;
 /// The same where a split kills its workers: it is tried again and again, beside others, before it is told.
 const FINDING_OUT: Duration = Duration::from_secs(900);
 const LOOKS: Duration = Duration::from_secs(5);
@@ -15,6 +17,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
     let world = &cloud.world;
     // What a clock that is wrong says of a lease holds for as long as clocks differ.
     let bound = if cloud.store.has_killer() { FINDING_OUT } else { BOUND } + 2 * world.plan.skew;
+    let bound = bound * if cloud.is_shared { SHARED } else { 1 };
     let mut short_since = None;
     loop {
         world.time.sleep(LOOKS).await;

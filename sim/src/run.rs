@@ -3,6 +3,7 @@
 use crate::{
     Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
     cloud::Cloud,
+    company::{Company, take_name},
     objects::Store,
     progress::{has_ended, watch},
     remover::remove_all,
@@ -11,6 +12,7 @@ use crate::{
     trainer::{Log, train, train_second},
 };
 use gristmill_protocol::Register;
+use gristmill_types::JobName;
 use std::{io, sync::Arc, time::Duration};
 
 /// A job that is not done by now never will be: faults end after ten minutes.
@@ -48,21 +50,31 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         // So that much is left to do when all is well again.
         plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
     }
-    let expected = match expected(&scenario) {
-        Some(expected) => expected,
-        None => {
-            let undisturbed = run(0, &scenario, FaultPlan::none(), None, None, false)?;
-            if !undisturbed.0.tally.violations.is_empty() {
-                let what = undisturbed.0.tally.violations.join("; ");
-                return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
-            }
-            let expected = Arc::new(undisturbed.1);
-            remember(&scenario, Arc::clone(&expected));
-            expected
+    let company = Company::draw(&mut random, &scenario);
+    let expected = match company {
+        Company::Alone => vec![expectation(&scenario)?],
+        Company::Beside | Company::Again => {
+            vec![expectation(&scenario)?, expectation(&scenario.other())?]
         }
     };
-    run(random.u64(..), &scenario, plan, mutant, Some(&expected), verbose)
+    run(random.u64(..), (&scenario, company), plan, mutant, &expected, verbose)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// What `scenario` must deliver.
+fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
+    if let Some(expected) = expected(scenario) {
+        return Ok(expected);
+    }
+    let alone = (scenario, Company::Alone);
+    let (outcome, delivered) = run(0, alone, FaultPlan::none(), None, &[], false)?;
+    if !outcome.tally.violations.is_empty() {
+        let what = outcome.tally.violations.join("; ");
+        return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
+    }
+    let expected = Arc::new(delivered);
+    remember(scenario, Arc::clone(&expected));
+    Ok(expected)
 }
 
 /// Runs an epoch of `splits` splits in which nothing goes wrong but that its trainer dies near the end.
@@ -70,30 +82,32 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
 /// # Errors
 /// The runtime cannot be made.
 pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
-    run(0, &Scenario::large(splits), FaultPlan::none(), None, None, false)
+    run(0, (&Scenario::large(splits), Company::Alone), FaultPlan::none(), None, &[], false)
         .map(|(outcome, _)| outcome)
 }
 
 fn run(
     seed: u64,
-    scenario: &Scenario,
+    (scenario, company): (&Scenario, Company),
     plan: FaultPlan,
     mutant: Option<Mutant>,
-    expected: Option<&Expected>,
+    expected: &[Arc<Expected>],
     verbose: bool,
 ) -> io::Result<(Outcome, Expected)> {
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
     let world = World::new(Arc::clone(&time), seed, plan, mutant, verbose);
-    let log = Arc::new(Log::default());
-    let took = runtime.block_on(live(&world, &log, scenario))?;
+    let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
+    let took = runtime.block_on(live(&world, &logs, scenario, company))?;
     // What still waits goes with the runtime.
     drop(runtime);
-    let delivered = log.delivered();
-    let whole = !log.is_given_up() && !world.is_violated();
-    if whole && expected.is_some_and(|expected| !expected.allows(&delivered, scenario.visitation)) {
-        world.violated("invariant 8: the batches are not those of an undisturbed run");
+    for (log, expected) in logs.iter().zip(expected) {
+        let whole = log.is_done() && !world.is_violated();
+        if whole && !expected.allows(&log.delivered(), scenario.visitation) {
+            world.violated("invariant 8: the batches are not those of an undisturbed run");
+        }
     }
+    let (log, delivered) = (&logs[0], logs[0].delivered());
     let outcome = Outcome {
         seed,
         scenario: scenario.clone(),
@@ -106,46 +120,88 @@ fn run(
     Ok((outcome, delivered))
 }
 
-async fn live(world: &Arc<World>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<Duration> {
+async fn live(
+    world: &Arc<World>,
+    logs: &[Arc<Log>; 2],
+    scenario: &Scenario,
+    company: Company,
+) -> io::Result<Duration> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
-    let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(world, Store::new(name("sim")?, job, scenario.clone()));
-    let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
+    let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
+    let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
+    let cloud = Cloud::new(world, Store::new(name("sim")?, job.clone(), scenario.clone()));
     tokio::spawn(Arc::clone(&cloud).upkeep());
     if world.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
+    let mut clouds = vec![Arc::clone(&cloud)];
+    match company {
+        Company::Alone => act(&cloud, &logs[0], scenario).await?,
+        Company::Beside => {
+            clouds[0] = cloud.of(job, scenario.clone(), true);
+            let (other, shared) = (scenario.other(), Arc::clone(&clouds[0]));
+            let second = cloud.of(beside, other.clone(), true);
+            clouds.push(Arc::clone(&second));
+            let both =
+                tokio::join!(act(&shared, &logs[0], scenario), act(&second, &logs[1], &other));
+            both.0.and(both.1)?;
+        }
+        Company::Again => {
+            act(&cloud, &logs[0], scenario).await?;
+            let (log, other) = (&logs[0], scenario.other());
+            if !world.is_violated() && (log.is_done() || log.is_given_up()) {
+                let again = cloud.of(job, other.clone(), false);
+                let register = other.prepare(&again).await.map_err(io::Error::other)?;
+                if take_name(&again, register).await {
+                    act(&again, &logs[1], &other).await?;
+                }
+                clouds = vec![again];
+            }
+        }
+    }
+    let took = world.time.now();
+    if world.is_violated() || logs.iter().any(|log| log.is_given_up()) {
+        return Ok(took);
+    }
+    world.time.sleep(AFTERMATH).await;
+    for cloud in &clouds {
+        if !has_ended(cloud).await {
+            world.violated("invariant 16: all is delivered, and the job counts as living");
+        }
+    }
+    if scenario.cached != Cached::Nowhere && !world.is_violated() {
+        remove_all(&clouds[0]).await;
+    }
+    Ok(took)
+}
+
+/// One job from its registration to its end, and what must be true of it then.
+async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
+    let world = &cloud.world;
+    let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let trained = async {
         match scenario.served {
-            true => train_served(&cloud, log, register).await,
+            true => train_served(cloud, log, register).await,
             false => {
-                let second = train_second(Arc::clone(&cloud), Arc::clone(log), register.clone());
-                tokio::join!(train(Arc::clone(&cloud), Arc::clone(log), register), second);
+                let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
+                tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
             }
         }
     };
     tokio::select! {
         biased;
         () = trained => {}
-        () = watch(&cloud, log) => {}
+        () = watch(cloud, log) => {}
         () = world.time.sleep(LONGEST) => world.violated("invariant 16: the job does not end"),
     }
-    let took = world.time.now();
     if world.is_violated() || log.is_given_up() {
-        return Ok(took);
+        return Ok(());
     }
     if !log.is_done() {
         world.violated("invariant 16: no trainer is left and the job is not done");
     }
     log.check_visits(world, scenario);
-    world.time.sleep(AFTERMATH).await;
-    if !has_ended(&cloud).await {
-        world.violated("invariant 16: all is delivered, and the job counts as living");
-    }
-    if scenario.cached != Cached::Nowhere && !world.is_violated() {
-        remove_all(&cloud).await;
-    }
-    Ok(took)
+    Ok(())
 }
 
 /// The same by the program that trainers connect to.

@@ -135,6 +135,11 @@ impl Scenario {
         }
     }
 
+    /// Another job over the same data by the same pipeline, in another order.
+    pub fn other(&self) -> Self {
+        Self { seed: self.seed + 1_000, ..self.clone() }
+    }
+
     pub fn is_long(&self) -> bool {
         self.split_ms > 0
     }

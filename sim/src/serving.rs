@@ -6,7 +6,8 @@ use crate::{
     client::{Client, Told},
     cloud::Cloud,
     scenario::BatchName,
-    trainer::{Fate, Log, fetcher_of, judge},
+    trainer::{Log, fetcher_of},
+    verdict::{Fate, judge},
 };
 use gristmill_fetcher::{
     FetchError, Fetcher, FetcherConfig,
@@ -34,8 +35,8 @@ pub struct Host {
     world: Arc<World>,
     /// The state file as a restart finds it; not readable, none, or what it says.
     file: Mutex<Result<Option<Saved>, String>>,
-    /// What was left over by somebody else, and nobody has been told of yet.
-    leftover: Mutex<bool>,
+    /// The job's own file, while another is in its place.
+    mistaken: Mutex<Option<Option<Saved>>>,
     /// Where trainers connect, while a fetcher listens.
     socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
     seat: Arc<Semaphore>,
@@ -50,7 +51,7 @@ impl Host {
         Arc::new(Self {
             world: Arc::clone(world),
             file: Mutex::new(Ok(None)),
-            leftover: Mutex::default(),
+            mistaken: Mutex::default(),
             socket: Mutex::default(),
             seat: Arc::new(Semaphore::new(1)),
         })
@@ -76,20 +77,32 @@ impl Host {
         cursor.is_some_and(|Cursor { epoch, g }| (epoch, g) >= next)
     }
 
-    /// A state file is there already: of another job, of another run under this name, or of none.
-    fn leave_something(&self, identity: &Identity) {
+    /// A state file of another job, of another run under this name, or of none is in the place of this
+    /// job's, by a mistake of whoever starts the fetcher.
+    fn mistake_file(&self, identity: &Identity) {
+        self.correct();
+        let mut file = lock(&self.file);
+        let own = file.clone().unwrap_or_default();
+        let Cursor { epoch, g } = own.as_ref().map_or_else(Cursor::default, |own| own.cursor);
         let other = |job: &str, fingerprint: &str, g| {
             let (job, fingerprint) = (job.to_owned(), fingerprint.to_owned());
             let identity = Identity { job, fingerprint, ..identity.clone() };
-            Ok(Some(Saved { identity, cursor: Cursor { epoch: 0, g } }))
+            Ok(Some(Saved { identity, cursor: Cursor { epoch, g } }))
         };
-        *lock(&self.file) = match self.world.below(4) {
+        let ahead = g + 1 + self.world.below(3);
+        *file = match self.world.below(4) {
             0 => other("another", &identity.fingerprint, 60),
-            1 => other("another", &identity.fingerprint, 1),
-            2 => other(&identity.job, "another", 1),
+            1 => other("another", &identity.fingerprint, ahead),
+            2 => other(&identity.job, "another", ahead),
             _ => Err("not a state file".to_owned()),
         };
-        *lock(&self.leftover) = true;
+        *lock(&self.mistaken) = Some(own);
+    }
+
+    /// Puts right what [`Host::mistake_file`] did; whether there was anything.
+    fn correct(&self) -> bool {
+        let own = lock(&self.mistaken).take();
+        own.map(|own| *lock(&self.file) = Ok(own)).is_some()
     }
 }
 
@@ -106,7 +119,7 @@ impl CursorStore for StateFile {
     fn load(&mut self) -> io::Result<Option<Saved>> {
         let saved = lock(&self.host.file).clone().map_err(io::Error::other)?;
         Ok(match (self.host.world.mutant, &self.served) {
-            (Some(Mutant::TakesLeftovers), Some(served)) => {
+            (Some(Mutant::TakesAnyState), Some(served)) => {
                 saved.map(|saved| Saved { identity: served.clone(), ..saved })
             }
             _ => saved,
@@ -145,14 +158,12 @@ impl CursorStore for StateFile {
 /// Serves the job until all of it is delivered, coming back from every death.
 pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
-    let mut begun = false;
     while !log.is_done() && !log.is_given_up() && !world.is_violated() {
         let process = Process::new(&world, Kind::Fetcher);
         world.event(format_args!("a fetcher starts"));
-        let leaves = !begun && world.happens(Fault::Leftover);
-        let life = one_life(&cloud, &process, &host, &register, leaves);
+        let mistakes = world.happens(Fault::WrongState);
+        let life = one_life(&cloud, &process, &host, &register, mistakes);
         let lived = process.run(life).await;
-        begun = true;
         *lock(&host.socket) = None;
         match lived {
             Some(Ok(())) => log.finish(),
@@ -178,14 +189,16 @@ fn ended(
     let world = &cloud.world;
     match error {
         ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
-        ServeError::State(_) | ServeError::Io(_) if std::mem::take(&mut *lock(&host.leftover)) => {
-            // Whoever minds it is told, and takes it away.
-            *lock(&host.file) = Ok(None);
-        }
+        // Whoever started it is told, and names the right one.
+        ServeError::State(_) | ServeError::Io(_) if host.correct() => {}
         ServeError::State(why) => world.violated(format_args!("its own state file: {why}")),
         ServeError::Io(error) => world.violated(format_args!("a fetcher ended: {error}")),
         ServeError::Fetch(FetchError::Fenced(why)) if process.generation().is_some() => {
             world.violated(format_args!("the only fetcher was fenced: {why}"));
+        }
+        // The one before died between closing the job and its own end.
+        ServeError::Fetch(FetchError::Refused(why)) if why.contains("is done: all its batches") => {
+            log.finish();
         }
         ServeError::Fetch(error) => {
             let let_in = process.generation().is_some();
@@ -202,13 +215,13 @@ async fn one_life(
     process: &Process,
     host: &Arc<Host>,
     register: &Register,
-    leaves: bool,
+    mistakes: bool,
 ) -> Result<(), ServeError> {
     let (ports, config) = fetcher_of(cloud, process, register);
     let view = Fetcher::register(&ports, register.clone()).await?;
     let identity = Identity::of(&view);
-    if leaves {
-        host.leave_something(&identity);
+    if mistakes {
+        host.mistake_file(&identity);
     }
     let (host, process) = (Arc::clone(host), process.clone());
     let served = Some(identity.clone());

@@ -4,13 +4,14 @@ use crate::{
     Fault, Kind, Process, SimClock, World,
     cloud::{BUCKET, Cloud},
     scenario::{BatchName, Expected, Scenario},
+    verdict::{Fate, judge},
 };
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_fetcher::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
-use gristmill_protocol::{JobSpec, Register};
+use gristmill_protocol::Register;
 use gristmill_runner::Compute;
 use gristmill_splits::{
     invariants::{
@@ -19,7 +20,7 @@ use gristmill_splits::{
     },
     order::Ramp,
 };
-use gristmill_types::{Epoch, ErrorPolicy, Visitation};
+use gristmill_types::{Epoch, Visitation};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -30,51 +31,6 @@ use std::{
 const PREFETCH_BYTES: u64 = 4 << 10;
 /// The same where there is much to fetch.
 const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
-
-/// What ends a worker, or looks as if it had.
-const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
-
-/// What keeps a death from being heard of in time.
-const UNHEARD: [Fault; 8] = [
-    Fault::ReportLost,
-    Fault::CallLost,
-    Fault::AnswerLost,
-    Fault::CoordinatorDies,
-    Fault::TableFails,
-    Fault::WriteThrottled,
-    Fault::GetFails,
-    Fault::PutFails,
-];
-
-/// What keeps workers from beginning, from finishing anything, or from saying so.
-const HINDRANCES: [Fault; 24] = [
-    Fault::WorkerDies,
-    Fault::CoordinatorDies,
-    Fault::ScalerDies,
-    Fault::Frozen,
-    Fault::CallLost,
-    Fault::AnswerLost,
-    Fault::TableFails,
-    Fault::WriteThrottled,
-    Fault::InvokeFails,
-    Fault::InvokeThrottled,
-    Fault::EventDropped,
-    Fault::EventRepeated,
-    Fault::EventLate,
-    Fault::ReportRepeated,
-    Fault::VersionDeleted,
-    Fault::LeaveLost,
-    Fault::PutFails,
-    Fault::PutUnreported,
-    Fault::StoreFull,
-    Fault::StoreThrottled,
-    Fault::TableThrottled,
-    Fault::ObjectDenied,
-    Fault::Slow,
-    Fault::AccountFull,
-];
-/// Hindrances after which it is no mistake to give a job up: one may cost several workers.
-const GIVEN_UP_AFTER: u64 = 10;
 
 /// What all trainers of a job were handed, and what they have saved.
 #[derive(Default)]
@@ -215,17 +171,6 @@ pub struct BatchSeen<'a> {
     pub frame: &'a Bytes,
 }
 
-/// How a trainer's life ended.
-pub enum Fate {
-    /// The job failed as its policy says.
-    GivenUp,
-    /// It ended as it must not.
-    Broken,
-    /// Another one reads the job now.
-    Superseded,
-    Again,
-}
-
 /// Trains until the job is done or somebody else has taken it over, coming back from every death.
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
@@ -280,67 +225,6 @@ pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     log.latest()
 }
 
-/// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
-pub fn judge(
-    world: &World,
-    error: &FetchError,
-    spec: &JobSpec,
-    (let_in, entitled): (bool, bool),
-) -> Fate {
-    // Joining a job that has failed is refused with the job's own error.
-    let joined = match error {
-        FetchError::Refused(why) if why.contains("has failed (") => {
-            Some(FetchError::JobFailed(why.clone()))
-        }
-        _ => None,
-    };
-    match joined.as_ref().unwrap_or(error) {
-        // A split that really kills its workers is found out only if the platform's reports arrive, and
-        // before a clock that is wrong ends the lease; else the job ends for it, loudly.
-        FetchError::JobFailed(why)
-            if spec.on_error == ErrorPolicy::Skip
-                && why.contains("given up after")
-                && (world.count(&UNHEARD) > 0 || !world.plan.skew.is_zero()) =>
-        {
-            Fate::GivenUp
-        }
-        // What it found when it started was gone when it said so: whoever minds it starts it again.
-        FetchError::Fenced(_) if !let_in => Fate::Again,
-        FetchError::Fenced(_) => Fate::Superseded,
-        // Nobody got anything done for as long as the service is patient.
-        FetchError::JobFailed(why)
-            if (why.contains("workers die whatever they do") || why.contains("given up after"))
-                && (world.count(&HINDRANCES) >= GIVEN_UP_AFTER || !world.plan.skew.is_zero()) =>
-        {
-            Fate::GivenUp
-        }
-        // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
-        FetchError::JobFailed(why)
-            if why.contains("killed its worker") && world.count(&DEATHS) >= 3 =>
-        {
-            Fate::GivenUp
-        }
-        FetchError::JobFailed(_) | FetchError::JobStopped => {
-            world.violated(format_args!("the job ended: {error}"));
-            Fate::Broken
-        }
-        // 12. Older ones may be refused, never quietly skipped.
-        FetchError::Misplaced(refusal) if entitled => {
-            world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
-            Fate::Broken
-        }
-        // Nothing is said against a trainer that reads a job that goes on.
-        FetchError::Refused(why) if let_in => {
-            world.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
-            Fate::Broken
-        }
-        FetchError::Misplaced(_)
-        | FetchError::Refused(_)
-        | FetchError::Unreachable { .. }
-        | FetchError::BadObject(_) => Fate::Again,
-    }
-}
-
 /// What a fetcher of the job works with, in `process`.
 pub fn fetcher_of(
     cloud: &Arc<Cloud>,
@@ -377,10 +261,11 @@ async fn one_life(
     let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
     let step_ms = 1 + world.below(60);
-    let mut unsaved = None;
+    let (mut unsaved, mut batches) = (None, 0);
     loop {
         match fetcher.next().await? {
             Delivery::Batch(batch) => {
+                batches += 1;
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
                     cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
                 }
@@ -406,7 +291,10 @@ async fn one_life(
     log.save((spec.epochs, 0));
     process.point(10).await;
     fetcher.checkpointed_epochs(spec.epochs);
-    fetcher.finish().await?;
+    let counted = fetcher.finish().await?.metrics.batches;
+    if counted != batches {
+        world.violated(format_args!("{batches} batches were counted as {counted}"));
+    }
     Ok(())
 }
 
