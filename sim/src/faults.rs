@@ -203,6 +203,17 @@ impl FaultPlan {
         self
     }
 
+    /// The same with each of these happening, as often as is usual at least.
+    #[must_use]
+    pub fn with(mut self, faults: &[Fault]) -> Self {
+        for fault in faults {
+            let (_, usual) = USUAL[*fault as usize];
+            let probability = &mut self.probability[*fault as usize];
+            *probability = probability.max(usual);
+        }
+        self
+    }
+
     pub fn probability(&self, fault: Fault) -> f64 {
         self.probability[fault as usize]
     }

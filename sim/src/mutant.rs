@@ -1,5 +1,7 @@
 //! Deliberate mistakes: a simulation that does not catch them proves nothing.
 
+use crate::Fault;
+
 /// One mistake in the protocol or in what it stands on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
@@ -65,4 +67,18 @@ impl Mutant {
         Self::TakesAnyState,
         Self::SavesUnsynced,
     ];
+
+    /// Faults without which nobody sees the mistake: worlds that make it have them.
+    pub fn needs(self) -> &'static [Fault] {
+        match self {
+            Self::TakesAnyState => &[Fault::WrongState, Fault::FetcherDies],
+            Self::SavesUnsynced => &[Fault::DiesSaving, Fault::FetcherDies],
+            _ => &[],
+        }
+    }
+
+    /// Whether it is one of the fetcher's server.
+    pub fn is_of_serving(self) -> bool {
+        matches!(self, Self::TakesAnyState | Self::SavesUnsynced)
+    }
 }

@@ -40,8 +40,12 @@ pub struct Outcome {
 /// The runtime cannot be made, or an undisturbed run of the same job fails.
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
-    let scenario = Scenario::draw(&mut random);
+    let mut scenario = Scenario::draw(&mut random);
     let mut plan = FaultPlan::draw(&mut random);
+    if let Some(mutant) = mutant {
+        scenario.served |= mutant.is_of_serving() && scenario.may_be_served();
+        plan = plan.with(mutant.needs());
+    }
     if scenario.killer {
         // What dies of something else could look as if its split had killed it.
         plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);

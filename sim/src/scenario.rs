@@ -85,8 +85,12 @@ impl Scenario {
             shape @ 0..72 => Self::short(shape),
             shape => Self::long(shape),
         };
-        let exactly = scenario.visitation == Visitation::ExactlyOnce;
-        Self { served: exactly && random.u8(0..3) == 0, ..scenario }
+        Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
+    }
+
+    /// Whether its trainer may take its batches over a connection: only then it keeps its place there.
+    pub fn may_be_served(&self) -> bool {
+        self.visitation == Visitation::ExactlyOnce
     }
 
     /// A job that is not over when nothing goes wrong any more.
