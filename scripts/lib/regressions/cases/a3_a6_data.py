@@ -3,10 +3,9 @@
 import json
 import pathlib
 import random
-import struct
 import time
 
-from chaos import frames
+from regressions.client import Client
 from regressions.model import Pipeline, delimited, f32, files_of, jsonl
 from regressions.run import case
 from regressions.world import Failed, expect
@@ -88,32 +87,16 @@ def resume(world):
 
 def serve(world, job, stop):
     """Trains on JOB.sock, acknowledging each batch; ends after `stop` batches, or with the job. What came."""
-    import socket
-    from regressions import world as of
-
-    path, end = str(world.folder / f"{job}.sock"), time.monotonic() + 30
-    connection, delivered = socket.socket(socket.AF_UNIX), {}
-    while True:
-        try:
-            connection.connect(path)
-            break
-        except OSError:
-            expect(time.monotonic() < end, f"{job}: nobody serves {path}")
-            time.sleep(0.05)
-    connection.settimeout(30)
-    connection.sendall(frames.hello(frames.read_hello(connection), None))
-    while True:
-        magic, epoch, g, payload = frames.read_frame(connection)
-        if magic != b"GMB1":
-            expect(magic == b"GMBE", f"{job}: {payload[:200]}")
-            break
-        delivered[epoch, g] = of.tensor(payload, "value")
-        connection.sendall(frames.ack(epoch, g))
-        if stop is not None and len(delivered) == stop:
-            # The fetcher saves what was acknowledged before it reads on.
-            time.sleep(0.5)
-            break
-    connection.close()
+    path, end = world.folder / f"{job}.sock", time.monotonic() + 30
+    while not path.exists():
+        expect(time.monotonic() < end, f"{job}: nobody serves {path}")
+        time.sleep(0.05)
+    delivered = {}
+    client = Client(world, job).hello()
+    if not client.rest(delivered, *[] if stop is None else [stop]):
+        # The fetcher saves what was acknowledged before it reads on.
+        time.sleep(0.5)
+    client.close()
     return delivered
 
 

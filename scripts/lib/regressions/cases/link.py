@@ -7,15 +7,14 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import stat
 import threading
 import time
 import urllib.parse
 
-from chaos import frames
+from regressions.client import Client
 from regressions.run import case
-from regressions.world import Failed, expect, tensor
+from regressions.world import Failed, expect
 
 RECORDS, BATCH = 320, 4
 BATCHES = RECORDS // BATCH
@@ -32,53 +31,6 @@ def serve(world, job, pipeline, *more, **options):
     fetcher = world.fetcher(job, "--pipeline", pipeline, *more, **options)
     fetcher.wait_for("serving", 20)
     return fetcher
-
-
-class Client:
-    """A trainer that says what it is told to."""
-
-    def __init__(self, world, job):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(30)
-        self.sock.connect(str(world.folder / f"{job}.sock"))
-        self.names = frames.read_hello(self.sock)
-
-    def hello(self, position=None, **names):
-        self.sock.sendall(frames.hello({**self.names, **names}, position))
-        return self
-
-    def ack(self, epoch, g):
-        self.sock.sendall(frames.ack(epoch, g))
-
-    def batch(self):
-        """((epoch, g), values) of the next batch, or None at the end."""
-        magic, epoch, g, payload = frames.read_frame(self.sock)
-        if magic == b"GMBX":
-            raise Failed(f"turned away: {payload.decode()}")
-        return None if magic == b"GMBE" else ((epoch, g), tensor(payload, "value"))
-
-    def refusal(self):
-        """The line by which it is turned away; batches before it do not count."""
-        while True:
-            magic, _, _, payload = frames.read_frame(self.sock)
-            if magic == b"GMBX":
-                return payload.decode()
-            expect(magic == b"GMB1", f"no refusal but {magic!r}")
-
-    def rest(self, log, limit=1 << 30, ack=True):
-        """Takes batches into `log`, each acknowledged; whether the end came."""
-        for _ in range(limit):
-            got = self.batch()
-            if got is None:
-                return True
-            expect(got[0] not in log, f"batch {got[0]} came twice")
-            log[got[0]] = got[1]
-            if ack:
-                self.ack(*got[0])
-        return False
-
-    def close(self):
-        self.sock.close()
 
 
 def exact(log):
@@ -262,7 +214,7 @@ def sockets(world):
     world.write("model.pt", "weights")
     refused = world.fetcher("a", "--pipeline", pipeline, socket="model.pt")
     refused.wait(20)
-    refused.failed_in_one_line(1, "model.pt")
+    refused.failed_in_one_line(2, "model.pt")
     expect((world.folder / "model.pt").read_text() == "weights", "the file is gone")
     path = world.folder / "a.sock"
     for number, code in ((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -363,7 +315,8 @@ def refused_poll(world):
     with refusing(world, always):
         fetcher = serve(world, "b", pipeline, "--patience", "8s", state="via")
         expect("403" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
-        Client(world, "b").hello()
+        client = Client(world, "b").hello()
+        expect("403" in client.refusal(), "its trainer is not told")
         fetcher.wait(20)
         fetcher.failed_in_one_line(1, "403")
 
