@@ -77,7 +77,8 @@ pub async fn register(
         compress: args.compress.unwrap_or(authored.pipeline.compression()),
         ..JobSpec::new(authored.pipeline.canonical_json())
     };
-    let registered = Fetcher::register(&stack.ports, Register { job, spec, dataset }).await;
+    let register = Register::new(job, spec, dataset);
+    let registered = Fetcher::register(&stack.ports, register, args.patience).await;
     registered.map_err(|error| match error {
         gristmill_fetcher::FetchError::Refused(_) => Failure::usage(error),
         _ => Failure::failed(error),

@@ -122,7 +122,6 @@ pub async fn measured(
     let stack = Stack::open(args).await?;
     let known_as = source.clone();
     let trouble = stack.local.as_ref().map(|local| async || local.admin.trouble().await.ok());
-    let tell = |trouble: &str| eprintln!("waiting: {trouble}");
     let outcome = tokio::select! {
         outcome = train_on(&stack, args, prefix, authored, source, sink, started) => {
             outcome.map_err(|Failure { code, message }| Failure {
@@ -130,7 +129,7 @@ pub async fn measured(
                 message: known_as.in_words(&message),
             })
         }
-        why = gristmill_fetcher::give_up(trouble, tell) => Err(Failure::failed(why)),
+        why = gristmill_fetcher::give_up(trouble, &stack.link, args.patience) => Err(Failure::failed(why)),
         by = interruption() => Err(Failure::interrupted(by)),
     };
     stack.close().await;

@@ -276,7 +276,6 @@ fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
 }
 
 #[test]
-#[ignore = "the fetcher answers such a checkpoint with silence: to be mended"]
 fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
     let dir = test_dir()?;
     demo(&dir, "made", &["--workers", "2"])?; // makes the dataset

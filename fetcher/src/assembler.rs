@@ -100,6 +100,11 @@ impl Start {
         if plan.n_splits == 0 && g > 0 {
             return Err(beyond("the epoch has no batches".to_owned()));
         }
+        let has_begun = (epoch, g) > (0, 0);
+        if (has_begun || ledger.is_done()) && is_end(ledger, plan, epochs, (epoch, &joiner)).await?
+        {
+            return Ok(Self::of_epoch(plan, epochs));
+        }
         totals.batches = joiner.g();
         let place = (epoch, joiner.first_needed());
         ledger.forget_before(place);
@@ -111,6 +116,34 @@ impl Start {
         let joiner = Joiner::new(cut(plan));
         Self { at: (epoch, 0), joiner, totals, place: (epoch, 0) }
     }
+}
+
+/// Whether all is made of what `joiner` of `epoch` has not taken in, and of the epochs after it, and comes
+/// to no batch.
+async fn is_end(
+    ledger: &Ledger,
+    plan: &Plan,
+    epochs: Epoch,
+    (begins, joiner): (Epoch, &Joiner),
+) -> Result<bool, FetchError> {
+    for epoch in begins..epochs {
+        let fresh = || Joiner::new(cut(plan));
+        let mut ahead = if epoch == begins { joiner.clone() } else { fresh() };
+        let before = ahead.g();
+        while ahead.position() < plan.n_splits {
+            let Some(entry) = ledger.peek((epoch, ahead.position())).await? else {
+                return Ok(false);
+            };
+            ahead.push(counts(&entry), |_| {});
+            if ahead.g() > before {
+                return Ok(false);
+            }
+        }
+        if ahead.finish().is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// How the rows of an epoch become batches.

@@ -4,6 +4,7 @@ use gristmill_protocol::JobView;
 use gristmill_types::Epoch;
 use serde::{Deserialize, Serialize};
 use std::{
+    ffi::{OsStr, OsString},
     fmt, fs, io,
     io::{Read, Write},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
@@ -106,8 +107,8 @@ pub trait CursorStore: Send {
     /// collected that a restart would ask for.
     fn save(&mut self, saved: &Saved) -> io::Result<()>;
 
-    /// What it is, for people.
-    fn name(&self) -> String;
+    /// What it is, for people; none if it keeps nothing.
+    fn name(&self) -> Option<String>;
 }
 
 impl CursorStore for Box<dyn CursorStore> {
@@ -119,7 +120,7 @@ impl CursorStore for Box<dyn CursorStore> {
         (**self).save(saved)
     }
 
-    fn name(&self) -> String {
+    fn name(&self) -> Option<String> {
         (**self).name()
     }
 }
@@ -137,8 +138,8 @@ impl CursorStore for NoCursor {
         Ok(())
     }
 
-    fn name(&self) -> String {
-        "no state file".to_owned()
+    fn name(&self) -> Option<String> {
+        None
     }
 }
 
@@ -157,6 +158,10 @@ impl CursorFile {
     /// It cannot be made, or another process uses it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let named = |what: String| io::Error::other(format!("{}: {what}", path.display()));
+        // Opening a device may do things, or wait.
+        if fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+            return Err(named("it is not a file: name another --state".to_owned()));
+        }
         for _ in 0..100 {
             let mut options = fs::OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -178,6 +183,7 @@ impl CursorFile {
             }
             // Another process may have replaced it before it let go of the lock.
             if is_at(&file, path) {
+                clear_drafts(path);
                 return Ok(Self { path: path.to_owned(), file });
             }
         }
@@ -185,9 +191,8 @@ impl CursorFile {
     }
 
     fn replace(&mut self, text: &[u8]) -> io::Result<()> {
-        let mut name = self.path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.draft", std::process::id()));
-        let draft = self.path.with_file_name(name);
+        let name = self.path.file_name().unwrap_or_default();
+        let draft = self.path.with_file_name(draft_name(name, &std::process::id().to_string()));
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
         let written = (|| {
@@ -231,8 +236,8 @@ impl CursorStore for CursorFile {
             .map_err(|error| io::Error::other(format!("cannot write {path}: {error}")))
     }
 
-    fn name(&self) -> String {
-        format!("state file {}", self.path.display())
+    fn name(&self) -> Option<String> {
+        Some(format!("state file {}", self.path.display()))
     }
 }
 
@@ -242,6 +247,28 @@ impl Drop for CursorFile {
         let empty = self.file.metadata().is_ok_and(|metadata| metadata.len() == 0);
         if empty && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// The name of the draft that process `pid` makes of the file `name`.
+fn draft_name(name: &OsStr, pid: &str) -> OsString {
+    let mut draft = name.to_owned();
+    draft.push(format!(".{pid}.draft"));
+    draft
+}
+
+/// Removes what processes left that were killed while they wrote the file at `path`; its lock is held.
+fn clear_drafts(path: &Path) {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let Ok(found) = fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
+    let name = path.file_name().unwrap_or_default();
+    for entry in found.flatten() {
+        let own = entry.file_name();
+        let rest = own.as_encoded_bytes().strip_prefix(name.as_encoded_bytes());
+        let pid = rest.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(b".draft"));
+        if pid.is_some_and(|pid| !pid.is_empty() && pid.iter().all(u8::is_ascii_digit)) {
+            let _ = fs::remove_file(entry.path());
         }
     }
 }
@@ -283,6 +310,13 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "no draft is left");
         let mut again = CursorFile::open(&path("cur.a1")).unwrap();
         assert_eq!(again.load().unwrap(), Some(saved("j", 13)));
+        // One that was killed in the middle leaves a draft; what only looks like one is left alone.
+        for name in ["cur.b1.17.draft", "cur.b1.x.draft", "cur.b12.17.draft"] {
+            fs::write(path(name), "{").unwrap();
+        }
+        drop(CursorFile::open(&path("cur.b1")).unwrap());
+        assert!(!path("cur.b1.17.draft").exists());
+        assert!(path("cur.b1.x.draft").exists() && path("cur.b12.17.draft").exists());
         drop(CursorFile::open(&path("unused")).unwrap());
         assert!(!path("unused").exists());
     }
@@ -296,7 +330,10 @@ mod tests {
             let refused = CursorFile::open(&path).unwrap().load().unwrap_err().to_string();
             assert!(refused.contains("/s: not a state file"), "{text}: {refused}");
         }
-        assert!(CursorFile::open(dir.path()).is_err());
+        for path in [dir.path(), Path::new("/dev/zero"), Path::new("/dev/null")] {
+            let refused = CursorFile::open(path).unwrap_err().to_string();
+            assert!(refused.contains("it is not a file"), "{refused}");
+        }
         assert!(CursorFile::open(&dir.path().join("no/such")).is_err());
     }
 

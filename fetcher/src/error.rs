@@ -1,5 +1,6 @@
 //! What can go wrong for a trainer, by what it does next.
 
+use crate::Source;
 use gristmill_ports::CallError;
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -15,15 +16,46 @@ pub enum FetchError {
     /// The service has not answered, or not with what was asked for, for as long as we were willing to wait.
     #[error("no answer from the service for {waited_s} s: {error}")]
     Unreachable { waited_s: u64, error: String },
+    /// The service cannot be used: it is of another version, or not what it is taken for.
+    #[error("{0}")]
+    Unusable(String),
     /// The service said no.
     #[error("{0}")]
     Refused(String),
-    /// The trainer cannot begin where it asks to: its checkpoint is too old, or not of this run of the job.
+    /// The trainer cannot begin where it asks to: its checkpoint is not of this run of the job.
     #[error("{0}")]
     Misplaced(String),
+    /// What follows the trainer's checkpoint has been deleted: it is too old, or the job is done.
+    #[error("{0}")]
+    Collected(String),
     /// An object is missing or its bytes are not what was committed.
     #[error("{0}")]
     BadObject(String),
+}
+
+impl FetchError {
+    /// With the names that the user gave to files of this machine.
+    pub fn in_words(self, source: &Source) -> Self {
+        let words = |text: String| source.in_words(&text);
+        match self {
+            Self::JobFailed(text) => Self::JobFailed(words(text)),
+            Self::Unreachable { waited_s, error } => {
+                Self::Unreachable { waited_s, error: words(error) }
+            }
+            Self::Unusable(text) => Self::Unusable(words(text)),
+            Self::Refused(text) => Self::Refused(words(text)),
+            Self::BadObject(text) => Self::BadObject(words(text)),
+            named @ (Self::JobStopped
+            | Self::Fenced(_)
+            | Self::Misplaced(_)
+            | Self::Collected(_)) => named,
+        }
+    }
+
+    /// Whether it is about where the trainer begins: it may begin elsewhere.
+    pub(crate) fn is_of_place(&self) -> bool {
+        matches!(self, Self::Misplaced(_) | Self::Collected(_))
+    }
 }
 
 impl From<CallError> for FetchError {
@@ -33,7 +65,9 @@ impl From<CallError> for FetchError {
                 gristmill_protocol::RefusalKind::Fenced => Self::Fenced(refusal.message.clone()),
                 _ => Self::Refused(refusal.message.clone()),
             },
-            CallError::Unavailable(_) | CallError::Rejected(_) => Self::Refused(error.to_string()),
+            CallError::Unavailable(_) | CallError::Denied(_) | CallError::Rejected(_) => {
+                Self::Unusable(error.to_string())
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The trainer's handle on its stream of batches.
 
 use crate::{
-    Batch, FetchError,
+    Batch, FetchError, Source,
     assembler::Assembled,
     cached::Shelves,
     downloader::Downloader,
@@ -14,8 +14,10 @@ use crate::{
     waits::{StageClock, Waits},
 };
 use gristmill_executor::user::Operators;
-use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock, call_with_retry};
-use gristmill_protocol::{Call, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics};
+use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock};
+use gristmill_protocol::{
+    Call, JobState, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics,
+};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
 use gristmill_types::{Epoch, ErrorPolicy, JobName, Namespace, Visitation};
 use std::{sync::Arc, time::Duration};
@@ -36,6 +38,8 @@ pub struct FetcherConfig {
     pub resume: (Epoch, u64),
     /// How long the service may be silent before the run fails.
     pub patience: Duration,
+    /// Where the dataset is, as errors are to name it.
+    pub source: Option<Source>,
 }
 
 impl FetcherConfig {
@@ -49,6 +53,7 @@ impl FetcherConfig {
             prefetch_bytes: 32 << 20,
             resume: (0, 0),
             patience: Duration::from_secs(120),
+            source: None,
         }
     }
 }
@@ -167,20 +172,31 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// Registers `register` (or joins the job of that name) and returns it as it stands.
-    pub async fn register(ports: &FetcherPorts, register: Register) -> Result<JobView, FetchError> {
-        let call = Call::Register(register);
-        expect_job(
-            call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await,
-        )
+    /// Registers `register` (or joins the job of that name) and returns it as it stands. A service that
+    /// fails is asked again for as long as `patience`.
+    ///
+    /// # Errors
+    /// [`FetchError::JobFailed`] if it failed at once, such as over a dataset without a record.
+    pub async fn register(
+        ports: &FetcherPorts,
+        mut register: Register,
+        patience: Duration,
+    ) -> Result<JobView, FetchError> {
+        register.nonce.get_or_insert_with(|| ports.clock.nonce());
+        let view = expect_job(ask(ports, &Call::Register(register), patience).await?)?;
+        match view.state {
+            JobState::Failed { error } => Err(FetchError::JobFailed(error)),
+            _ => Ok(view),
+        }
     }
 
-    /// The job of that name.
-    pub async fn describe(ports: &FetcherPorts, job: &JobName) -> Result<JobView, FetchError> {
-        let call = Call::Describe { job: job.clone() };
-        expect_job(
-            call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await,
-        )
+    /// The job of that name; as [`Fetcher::register`] otherwise.
+    pub async fn describe(
+        ports: &FetcherPorts,
+        job: &JobName,
+        patience: Duration,
+    ) -> Result<JobView, FetchError> {
+        expect_job(ask(ports, &Call::Describe { job: job.clone() }, patience).await?)
     }
 
     /// Begins streaming a registered job, and takes it over from whoever read it before.
@@ -202,7 +218,9 @@ impl Fetcher {
         };
         let runner =
             Runner { coordinator, objects, clock, compute, operators, config: runner_config };
-        let context = JobContext::load(&runner, &config.job).await.map_err(run_error)?;
+        let loading = async || JobContext::load(&runner, &config.job).await;
+        let passes = |error: &RunError| matches!(error, RunError::Passing(_));
+        let context = insist(&*ports.clock, config.patience, loading, passes, run_error).await?;
         let context = Arc::new(context);
         let visitation = context.view.spec.visitation;
         let resume = beginning(&ports, &config, visitation).await?;
@@ -210,7 +228,7 @@ impl Fetcher {
         // Batches are counted from the start of the epoch to resume in: entries of all its splits
         // are asked for again, objects only of those still needed.
         let start: Place = (resume.0, 0);
-        let ledger = Arc::new(Ledger::new((*context.view).clone(), start));
+        let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.source.clone()));
         let progress = Arc::new(Progress::new(resume));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();
@@ -300,11 +318,6 @@ impl Fetcher {
             error = self.ledger.failed() => Err(error),
             () = self.progress.located() => Ok(()),
         }
-    }
-
-    /// Whether the stream is known to begin behind the last batch of the last epoch.
-    pub fn begins_at_end(&self) -> bool {
-        self.view().is_some_and(|view| self.progress.begins_at() >= Some((view.spec.epochs, 0)))
     }
 
     /// The trainer begins where the stream does: the coordinator is told, and may refuse.
@@ -477,29 +490,58 @@ impl Fetcher {
         self.ledger.view()
     }
 
+    /// Whether no batch comes after the place where the stream begins, once that is known.
+    pub fn is_at_end(&self) -> bool {
+        let epochs = self.view().map(|view| view.spec.epochs);
+        self.progress.began().zip(epochs).is_some_and(|((epoch, _), epochs)| epoch >= epochs)
+    }
+
+    /// Whether the job was closed, as last heard.
+    pub fn is_job_done(&self) -> bool {
+        self.ledger.is_done()
+    }
+
+    /// Resolves once the job is closed.
+    pub async fn job_done(&self) {
+        while !self.ledger.is_done() {
+            self.ledger.changed().await;
+        }
+    }
+
     /// Says how far the trainer came and waits until the coordinator knows; call it once at the
     /// end, so that the job is closed and its objects are collected.
     ///
     /// # Errors
-    /// [`FetchError::Unreachable`] if the coordinator has not heard of it within the run's patience: all is
-    /// delivered, and the job is not closed; whatever ended the run.
+    /// The job could not be closed: it failed, or the service did not answer.
     pub async fn finish(self) -> Result<Snapshot, FetchError> {
         let snapshot = self.snapshot();
-        let give_up = self.ports.clock.monotonic() + self.config.patience;
+        self.settle().await?;
+        Ok(snapshot)
+    }
+
+    /// As [`Fetcher::finish`]; cancelling the wait loses nothing.
+    pub async fn settle(&self) -> Result<(), FetchError> {
+        let epochs = self.view().map_or(0, |view| view.spec.epochs);
         self.progress.acknowledge_always();
-        // Of a trainer that comes back to the very end, the first answer has yet to come.
-        while !self.progress.is_heard() || self.progress.ack().is_some() {
-            if let Some(error) = self.ledger.error() {
+        let began = self.ports.clock.monotonic();
+        // All that is known is not said before the first answer, and the last one closes the job.
+        while !self.progress.is_settled()
+            || self.progress.durable_until().0 >= epochs && !self.ledger.is_done()
+        {
+            if let Some(error) = self.ledger.stream_error() {
                 return Err(error);
             }
-            if self.ports.clock.monotonic() >= give_up {
-                let error = "it has yet to hear that the last batch is done".to_owned();
-                let waited_s = self.config.patience.as_secs();
-                return Err(FetchError::Unreachable { waited_s, error });
+            let waited = self.ports.clock.monotonic() - began;
+            if waited >= self.config.patience {
+                let error = "the job is not closed yet: end it again with its last checkpoint";
+                return Err(FetchError::Unreachable {
+                    waited_s: waited.as_secs(),
+                    error: error.to_owned(),
+                });
             }
             self.ports.clock.sleep(Duration::from_millis(5)).await;
         }
-        Ok(snapshot)
+        Ok(())
     }
 
     fn report_if_due(&self) {
@@ -514,8 +556,43 @@ impl Fetcher {
     }
 }
 
-/// How long registration insists.
-const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a service that fails is left alone, at first and at most.
+const FIRST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Sends `call` until it is answered, or `patience` is over: a service that denies it may be set right meanwhile.
+async fn ask(ports: &FetcherPorts, call: &Call, patience: Duration) -> Result<Reply, FetchError> {
+    let passes = |error: &CallError| error.is_passing() || matches!(error, CallError::Denied(_));
+    let calling = async || ports.coordinator.call(call).await;
+    insist(&*ports.clock, patience, calling, passes, FetchError::from).await
+}
+
+async fn insist<T, E: std::fmt::Display>(
+    clock: &dyn Clock,
+    patience: Duration,
+    attempt: impl AsyncFn() -> Result<T, E>,
+    passes: impl Fn(&E) -> bool,
+    stays: impl Fn(E) -> FetchError,
+) -> Result<T, FetchError> {
+    let began = clock.monotonic();
+    let mut rest = FIRST_REST;
+    loop {
+        let error = match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let waited = clock.monotonic().saturating_sub(began);
+        if !passes(&error) {
+            return Err(stays(error));
+        }
+        if waited >= patience {
+            let (waited_s, error) = (waited.as_secs(), error.to_string());
+            return Err(FetchError::Unreachable { waited_s, error });
+        }
+        clock.sleep(rest).await;
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}
 
 /// The batch to begin with.
 async fn beginning(
@@ -526,10 +603,7 @@ async fn beginning(
     if visitation == Visitation::ExactlyOnce {
         return Ok(config.resume);
     }
-    let call = Call::Status { job: config.job.clone() };
-    let reply =
-        call_with_retry(&*ports.coordinator, &*ports.clock, &call, REGISTER_PATIENCE).await?;
-    match reply {
+    match ask(ports, &Call::Status { job: config.job.clone() }, config.patience).await? {
         Reply::Status(status) => Ok(config.resume.max(status.durable)),
         other => Err(unexpected(&other)),
     }
@@ -539,8 +613,8 @@ fn unexpected(reply: &Reply) -> FetchError {
     FetchError::Refused(format!("the coordinator's answer does not fit: {reply:?}"))
 }
 
-fn expect_job(reply: Result<Reply, CallError>) -> Result<JobView, FetchError> {
-    match reply? {
+fn expect_job(reply: Reply) -> Result<JobView, FetchError> {
+    match reply {
         Reply::Job(view) => Ok(view),
         other => Err(unexpected(&other)),
     }

@@ -1,7 +1,7 @@
 //! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
-use crate::{FetchError, waiting::Facts, waits::Stage};
+use crate::{FetchError, Source, waiting::Facts, waits::Stage};
 use gristmill_protocol::{
     CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
 };
@@ -47,6 +47,8 @@ struct Inner {
     healed: u32,
     /// What epochs are delivered from that nobody works on.
     cached: Option<CacheManifest>,
+    /// Where the dataset is, as errors are to name it.
+    source: Option<Source>,
 }
 
 impl Inner {
@@ -96,9 +98,12 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Starts knowing nothing, wanting entries from `start` on.
-    pub fn new(view: JobView, start: Place) -> Self {
+    pub fn new(view: JobView, start: Place, source: Option<Source>) -> Self {
         let ended = ending(&view.state);
-        let inner = Inner { known_until: start, view: Some(view), ended, ..Inner::default() };
+        let mut inner = Inner { known_until: start, view: Some(view), source, ..Inner::default() };
+        if let Some(error) = ended {
+            end(&mut inner, error);
+        }
         Self { inner: Mutex::new(inner), changed: watch::Sender::new(0) }
     }
 
@@ -165,9 +170,9 @@ impl Ledger {
     /// stream begins ends no more than the stream.
     pub fn fail(&self, error: FetchError) {
         let mut inner = self.lock();
-        match error {
-            FetchError::Misplaced(_) => drop(inner.misplaced.get_or_insert(error)),
-            error => end(&mut inner, error),
+        match error.is_of_place() {
+            true => drop(inner.misplaced.get_or_insert(error)),
+            false => end(&mut inner, error),
         }
         drop(inner);
         self.changed.send_modify(|n| *n += 1);
@@ -182,7 +187,11 @@ impl Ledger {
     /// Notes what went wrong last with a call that is tried again; nothing once it is answered.
     pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
         let mut inner = self.lock();
-        match trouble {
+        let in_words = |trouble: String| match &inner.source {
+            Some(source) => source.in_words(&trouble),
+            None => trouble,
+        };
+        match trouble.map(in_words) {
             Some(trouble) => drop(inner.troubles.insert(of, trouble)),
             None => drop(inner.troubles.remove(&of)),
         }
@@ -241,6 +250,11 @@ impl Ledger {
             // The sender lives as long as self.
             let _ = changed.changed().await;
         }
+    }
+
+    /// Whether every epoch is closed.
+    pub fn is_done(&self) -> bool {
+        self.lock().view.as_ref().is_some_and(|view| view.state == JobState::Done)
     }
 
     /// Resolves with the error that ended the run, if one ever does.
@@ -318,6 +332,10 @@ fn ending(state: &JobState) -> Option<FetchError> {
 }
 
 fn end(inner: &mut Inner, error: FetchError) {
+    let error = match &inner.source {
+        Some(source) => error.in_words(source),
+        None => error,
+    };
     inner.ended.get_or_insert(error);
 }
 

@@ -100,15 +100,16 @@ impl Poller {
             RefusalKind::Fenced if begins && self.progress.takes_over_anew() => {
                 return Some(CallError::Refused(refusal).into());
             }
-            RefusalKind::Collected | RefusalKind::Invalid if begins => {
-                // Known before nothing is left to hear: whoever misses an object looks for the reason here.
-                self.ledger.fail(FetchError::Misplaced(refusal.message));
-                self.progress.withdraw();
-                return None;
-            }
+            RefusalKind::Collected if begins => FetchError::Collected(refusal.message),
+            RefusalKind::Invalid if begins => FetchError::Misplaced(refusal.message),
             _ => CallError::Refused(refusal).into(),
         };
+        let elsewhere = error.is_of_place();
+        // Known before nothing is left to hear: whoever misses an object looks for the reason here.
         self.ledger.fail(error);
+        if elsewhere {
+            self.progress.withdraw();
+        }
         None
     }
 

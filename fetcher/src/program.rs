@@ -21,6 +21,7 @@ use gristmill_types::{
 };
 use gristmill_web::{Reach, WithWeb};
 use std::{
+    cell::RefCell,
     io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -200,30 +201,44 @@ async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let place = find(&args).await?;
     let service = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
     let trouble = service.as_ref().map(|service| async || service.trouble().await.ok());
-    let tell = |trouble: &str| eprintln!("waiting: {trouble}");
+    let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+    let link = Arc::new(Link::new(Arc::new(coordinator)));
+    let patience = args.patience;
     tokio::select! {
-        served = serve_job(args, &place, operators) => served,
-        why = crate::give_up(trouble, tell) => Err(anyhow::Error::msg(why)),
+        served = serve_job(args, &place, &link, operators) => served,
+        why = crate::give_up(trouble, &link, patience) => Err(anyhow::Error::msg(why)),
     }
 }
 
-async fn serve_job(args: Args, place: &Place, operators: Operators) -> anyhow::Result<()> {
-    let coordinator = place.aws.coordinator(&place.coordinator_url, place.ns.clone())?;
+async fn serve_job(
+    args: Args,
+    place: &Place,
+    link: &Arc<Link>,
+    operators: Operators,
+) -> anyhow::Result<()> {
     let objects: Arc<dyn Objects> = match &place.local {
         Some(file) => Arc::new(place.aws.objects_beside(&file.bucket)),
         None => Arc::new(place.aws.objects()),
     };
     let web = WithWeb::from_env(objects, Reach::Any).map_err(Usage)?;
     let objects: Arc<dyn Objects> = Arc::new(web);
-    let link = Arc::new(Link::new(Arc::new(coordinator)));
     let ports = FetcherPorts {
         operators: Arc::new(operators),
-        ..FetcherPorts::new(Arc::clone(&link) as _, objects)
+        ..FetcherPorts::new(Arc::clone(link) as _, objects)
     };
     let starting = start(&args, place, &ports);
     let (server, socket, watcher) = while_saying(starting, || Some(link.waiting()), say).await?;
-    let activity = server.activity();
-    let waiting = || waiting(*activity.borrow(), &watcher, &args);
+    let activity = RefCell::new(server.activity());
+    let waiting = || {
+        let mut activity = activity.borrow_mut();
+        // Another wait than the one before.
+        if activity.has_changed().is_ok_and(|changed| changed) {
+            activity.mark_unchanged();
+            return None;
+        }
+        let activity = *activity.borrow();
+        waiting(activity, link.or(watcher.waiting()), &args)
+    };
     let serving = async {
         let Some(socket) = socket else {
             return server.write_all(&mut tokio::io::stdout()).await;
@@ -242,8 +257,7 @@ fn say(what: &str) {
 }
 
 /// What the fetcher waits for, if it is not the trainer that works.
-fn waiting(activity: Activity, watcher: &Watcher, args: &Args) -> Option<Waiting> {
-    let waiting = watcher.waiting();
+fn waiting(activity: Activity, waiting: Waiting, args: &Args) -> Option<Waiting> {
     match activity {
         Activity::Alone if waiting.is_fault => Some(waiting),
         Activity::Alone => {
@@ -251,7 +265,7 @@ fn waiting(activity: Activity, watcher: &Watcher, args: &Args) -> Option<Waiting
             Some(Waiting::patiently(format!("a trainer to connect to {path}")))
         }
         Activity::Fetching => Some(waiting),
-        Activity::Sending => None,
+        Activity::Sending | Activity::Over => None,
         Activity::LastAck => Some(Waiting::patiently("the trainer to acknowledge the last batch")),
         Activity::Closing => Some(match waiting.is_fault {
             true => waiting,
@@ -265,14 +279,17 @@ type Started = (Server<Box<dyn CursorStore>>, Option<Socket>, Watcher);
 /// Joins or starts the job, and opens its stream where the state file says.
 async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Result<Started> {
     let mut cursors = open_state(args)?;
-    let view = match &args.pipeline {
+    // Before anything is started: what cannot be served should not begin.
+    drop(bind(args)?);
+    let (view, source) = match &args.pipeline {
         Some(path) => {
-            let register = registration(args, place, ports, path).await?;
-            Fetcher::register(ports, register).await?
+            let (register, source) = registration(args, place, ports, path).await?;
+            let registered = Fetcher::register(ports, register, args.patience).await;
+            (registered.map_err(|error| error.in_words(&source))?, Some(source))
         }
         None => {
-            let known = Fetcher::describe(ports, &args.job).await;
-            known.context("give --pipeline to start it")?
+            let known = Fetcher::describe(ports, &args.job, args.patience).await;
+            (known.context("give --pipeline to start it")?, None)
         }
     };
     let cursor = Server::position(&mut cursors, &Identity::of(&view)).map_err(usage_of_state)?;
@@ -281,10 +298,10 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         prefetch_bytes: args.prefetch_mib << 20,
         resume: (cursor.epoch, cursor.g),
         patience: args.patience,
+        source,
         ..FetcherConfig::new(place.ns.clone(), place.bucket.clone(), args.job.clone())
     };
-    let to_stdout = args.socket.as_os_str() == "-";
-    let socket = if to_stdout { None } else { Some(Socket::bind(&args.socket)?) };
+    let socket = bind(args)?;
     let fetcher = Fetcher::open(ports.clone(), config).await?;
     let watcher = fetcher.watcher();
     let server = Server::new(fetcher, cursors, cursor)?;
@@ -293,6 +310,14 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {at}");
     }
     Ok((server, socket, watcher))
+}
+
+/// The socket to serve; none for standard output.
+fn bind(args: &Args) -> anyhow::Result<Option<Socket>> {
+    if args.socket.as_os_str() == "-" {
+        return Ok(None);
+    }
+    Ok(Some(Socket::bind(&args.socket).map_err(|error| Usage(error.to_string()))?))
 }
 
 /// A time such as `90s` or `10m`, of a second at least.
@@ -319,7 +344,8 @@ fn open_state(args: &Args) -> anyhow::Result<Box<dyn CursorStore>> {
     let job = args.job.to_string();
     // Before anything is started: the rest is known once the job is.
     if let Some(Saved { identity, .. }) = file.load().map_err(usage)?
-        && let Some(why) = identity.mismatch(&Identity { job, ..identity.clone() }, &file.name())
+        && let Some(why) = identity
+            .mismatch(&Identity { job, ..identity.clone() }, &file.name().unwrap_or_default())
     {
         return Err(Usage(why).into());
     }
@@ -338,7 +364,7 @@ async fn registration(
     place: &Place,
     ports: &FetcherPorts,
     path: &Path,
-) -> anyhow::Result<Register> {
+) -> anyhow::Result<(Register, Source)> {
     if args.autoscale && args.sharding == Sharding::Off {
         let what = "`--sharding off` visits the dataset once for each worker, and `--autoscale` does not \
                     say how many those are: leave it out";
@@ -362,31 +388,28 @@ async fn registration(
     let local = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
     let mount =
         local.map(|local| async move |name: &str, root: &Path| local.mount(name, root).await);
-    let listed =
-        data.list(&*ports.objects, &place.ns, &place.bucket, pipeline.source(), mount).await;
-    let Listing { dataset, left_out } = listed.map_err(|error| match error.is_usage() {
+    let listing =
+        data.clone().list(&*ports.objects, &place.ns, &place.bucket, pipeline.source(), mount);
+    let Listing { dataset, left_out } = listing.await.map_err(|error| match error.is_usage() {
         true => anyhow::Error::new(Usage(error.to_string())),
         false => error.into(),
     })?;
     if !left_out.is_empty() {
         tracing::warn!("{left_out}");
     }
-    Ok(Register {
-        job: args.job.clone(),
-        spec: JobSpec {
-            seed: args.seed,
-            epochs: args.epochs,
-            on_error: args.on_error,
-            max_skipped: args.max_skipped,
-            numerics,
-            workers: args.workers,
-            autoscale: args.autoscale,
-            local_workers: args.local_workers,
-            visitation: args.visitation,
-            sharding: args.sharding,
-            compress: args.compress.unwrap_or(pipeline.compression()),
-            ..JobSpec::new(pipeline.canonical_json())
-        },
-        dataset,
-    })
+    let spec = JobSpec {
+        seed: args.seed,
+        epochs: args.epochs,
+        on_error: args.on_error,
+        max_skipped: args.max_skipped,
+        numerics,
+        workers: args.workers,
+        autoscale: args.autoscale,
+        local_workers: args.local_workers,
+        visitation: args.visitation,
+        sharding: args.sharding,
+        compress: args.compress.unwrap_or(pipeline.compression()),
+        ..JobSpec::new(pipeline.canonical_json())
+    };
+    Ok((Register::new(args.job.clone(), spec, dataset), data))
 }

@@ -229,6 +229,17 @@ impl Progress {
         self.lock().durable
     }
 
+    /// The batch with which the stream begins, once it is known.
+    pub fn began(&self) -> Option<(Epoch, u64)> {
+        self.lock().began.map(|(at, _)| at)
+    }
+
+    /// Whether the coordinator knows all that there is to say.
+    pub fn is_settled(&self) -> bool {
+        let inner = self.lock();
+        inner.acked.is_some() && next_ack(&inner).is_none()
+    }
+
     /// Resolves once it is known with which split the stream begins.
     pub async fn located(&self) {
         self.until(|inner| inner.began.is_some()).await;
@@ -312,14 +323,9 @@ impl Progress {
         inner.resume_places = inner.resume_places.split_off(&next);
     }
 
-    /// What there is to acknowledge, if it is anything new. The first one says where this run
+    /// What there is to acknowledge, if it is anything new; it is sent now. The first one says where this run
     /// begins, and nothing of what it has done since: only so can the coordinator tell that another
     /// run was there first.
-    pub fn ack(&self) -> Option<Ack> {
-        next_ack(&self.lock())
-    }
-
-    /// As [`Progress::ack`], to be sent now.
     pub fn send_ack(&self) -> Option<Ack> {
         let mut inner = self.lock();
         let ack = next_ack(&inner)?;
@@ -552,6 +558,10 @@ mod tests {
     }
 
     impl Progress {
+        fn ack(&self) -> Option<Ack> {
+            next_ack(&self.lock())
+        }
+
         fn ack_now(&self) -> Ack {
             self.lock().acked.unwrap()
         }

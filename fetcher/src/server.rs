@@ -18,10 +18,8 @@ use tokio::{
 
 /// How long a trainer that has connected may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a run that failed waits for a trainer to tell it why.
-const ERROR_PATIENCE: Duration = Duration::from_secs(30);
-/// How long a job of which all is acknowledged waits for a trainer that wants to hear so.
-const LONE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a run that has ended waits for a trainer to tell it so.
+const FAREWELL: Duration = Duration::from_secs(10);
 /// What a client has said and nobody has heard yet, at most.
 const UNHEARD: usize = 64;
 
@@ -33,6 +31,9 @@ pub enum ServeError {
     /// The position in the state file is none of this job.
     #[error("{0}")]
     State(String),
+    /// The job was over before, or what follows the position that is kept has been deleted.
+    #[error("{0}")]
+    Over(String),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -87,6 +88,8 @@ pub enum Activity {
     LastAck,
     /// The coordinator is told that all is done.
     Closing,
+    /// All is over; a trainer that comes is told so.
+    Over,
 }
 
 /// A job's stream with the position that is kept for its trainer.
@@ -102,6 +105,8 @@ pub struct Server<C> {
     cursor: Cursor,
     /// Where the stream begins that was opened last, until something was taken of it.
     opened: Option<Cursor>,
+    /// The trainer which is connected named no position of its own.
+    begun_as_kept: bool,
     /// The last batch of each epoch that the trainer which is connected was sent.
     sent: BTreeMap<Epoch, u64>,
     activity: watch::Sender<Activity>,
@@ -121,6 +126,7 @@ impl<C: CursorStore> Server<C> {
             cursors,
             cursor,
             opened: Some(cursor),
+            begun_as_kept: false,
             sent: BTreeMap::new(),
             activity: watch::Sender::default(),
             fetcher,
@@ -135,7 +141,8 @@ impl<C: CursorStore> Server<C> {
     /// The position that `cursors` keep for the job `identity`; the start if they keep none.
     pub fn position(cursors: &mut C, identity: &Identity) -> Result<Cursor, ServeError> {
         let Some(saved) = cursors.load()? else { return Ok(Cursor::default()) };
-        match saved.identity.mismatch(identity, &cursors.name()) {
+        let name = cursors.name().unwrap_or_default();
+        match saved.identity.mismatch(identity, &name) {
             None => Ok(saved.cursor),
             Some(why) => Err(ServeError::State(why)),
         }
@@ -154,8 +161,7 @@ impl<C: CursorStore> Server<C> {
             let visitor = tokio::select! {
                 biased;
                 visitor = visitors.recv() => visitor,
-                () = self.completed() => return self.close().await,
-                error = self.abandoned() => return Err(error),
+                ended = self.unattended() => return ended,
             };
             let Some(Visitor { stream, seat }) = visitor else {
                 return Err(io::Error::other("nobody can connect any more").into());
@@ -164,54 +170,48 @@ impl<C: CursorStore> Server<C> {
             self.activity.send_replace(Activity::Alone);
             drop(seat);
             if let Visit::Finished = outcome? {
-                return self.finish().await;
+                return self.close().await;
             }
             tracing::info!(epoch = self.cursor.epoch, g = self.cursor.g, "the trainer left");
         }
     }
 
-    /// Resolves when all is acknowledged and nobody comes to be told: whoever served before died between the
-    /// last acknowledgement and the end, and its trainer may have ended.
-    async fn completed(&self) {
-        let is_open = self.opened.is_some() && !self.was_done;
-        if is_open && self.fetcher.located().await.is_ok() && self.fetcher.begins_at_end() {
-            return self.clock.sleep(LONE_PATIENCE).await;
-        }
-        std::future::pending().await
-    }
-
-    /// Ends a job of which nothing is left to deliver.
-    async fn close(self) -> Result<(), ServeError> {
-        tracing::info!("all batches were acknowledged before: the job is closed");
-        self.fetcher.announce();
-        self.fetcher.admitted().await.map_err(|error| self.misplaced(error))?;
-        self.finish().await
-    }
-
-    /// Where it is the state file that says where to begin, it is to blame.
-    fn misplaced(&self, error: FetchError) -> ServeError {
-        match error {
-            FetchError::Misplaced(why) => {
-                ServeError::State(format!("{}: {why}", self.cursors.name()))
-            }
-            error => error.into(),
-        }
-    }
-
-    /// Resolves when there is nothing to serve, though nobody is there to be told.
-    async fn abandoned(&self) -> ServeError {
-        let failed = async {
-            match self.was_done {
-                true => FetchError::Refused(self.done()),
-                false => self.fetcher.failed().await,
-            }
+    /// Resolves when there is nothing to serve, a while after the last trainer could have been told so.
+    async fn unattended(&mut self) -> Result<(), ServeError> {
+        let ended = match self.fetcher.located().await {
+            Ok(()) if self.fetcher.is_at_end() => self.close_alone().await,
+            Ok(()) => Err(tokio::select! {
+                biased;
+                error = self.fetcher.failed() => error.into(),
+                () = self.fetcher.job_done() => ServeError::Over(self.done()),
+            }),
+            Err(_) if self.was_done => Err(ServeError::Over(self.done())),
+            Err(error @ FetchError::Misplaced(_)) => return Err(self.of_kept(error)),
+            Err(error) => Err(error.into()),
         };
-        let error = failed.await;
-        if !matches!(error, FetchError::Misplaced(_)) {
-            tracing::warn!(%error, "told to the next trainer that connects, or in {} s to nobody", ERROR_PATIENCE.as_secs());
-            self.clock.sleep(ERROR_PATIENCE).await;
+        if let Err(ServeError::State(_)) = ended {
+            return ended;
         }
-        self.misplaced(error)
+        let told = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
+        let seconds = FAREWELL.as_secs();
+        tracing::warn!("{told} (a trainer that connects within {seconds} s is told so)");
+        self.activity.send_replace(Activity::Over);
+        self.clock.sleep(FAREWELL).await;
+        ended
+    }
+
+    /// Closes a job of which everything was acknowledged before: its trainer need not come back for that.
+    async fn close_alone(&mut self) -> Result<(), ServeError> {
+        if !self.was_done {
+            let job = &self.identity.job;
+            tracing::info!(
+                "every batch of job {job} is acknowledged: closing it without its trainer"
+            );
+        }
+        self.activity.send_replace(Activity::Closing);
+        self.fetcher.announce();
+        self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
+        self.close().await
     }
 
     async fn visit<S>(&mut self, stream: S) -> Result<Visit, ServeError>
@@ -288,6 +288,7 @@ impl<C: CursorStore> Server<C> {
             }
             Said::Nonsense(what) => return Err(nonsense(&what)),
         };
+        self.begun_as_kept = hello.at().is_none();
         let begins = self.beginning(&hello)?;
         let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
         if self.opened.take_if(|opened| !exactly || *opened == begins).is_none() {
@@ -386,11 +387,33 @@ impl<C: CursorStore> Server<C> {
         Ok(())
     }
 
-    /// What ends a visit, and what ends all of them.
+    /// What ends a visit, and what ends all of them: a position that is kept here is every trainer's.
     fn part(&self, error: FetchError) -> Parting {
         match error {
-            FetchError::Misplaced(why) => Parting::TurnedAway(why),
+            FetchError::Collected(_) if self.begun_as_kept && self.cursors.name().is_some() => {
+                Parting::Ended(self.of_kept(error))
+            }
+            FetchError::Collected(why) if self.begun_as_kept && !self.fetcher.is_job_done() => {
+                Parting::TurnedAway(format!(
+                    "{why}; the trainer has none, and the fetcher no --state"
+                ))
+            }
+            FetchError::Misplaced(why) | FetchError::Collected(why) => Parting::TurnedAway(why),
             error => Parting::Ended(error.into()),
+        }
+    }
+
+    /// An error about the position that is kept, with where it is.
+    fn of_kept(&self, error: FetchError) -> ServeError {
+        let named = |why: String| match self.cursors.name() {
+            Some(name) => format!("{name}: {why}"),
+            None => why,
+        };
+        match error {
+            FetchError::Misplaced(why) => ServeError::State(named(why)),
+            FetchError::Collected(_) if self.fetcher.is_job_done() => ServeError::Over(self.done()),
+            FetchError::Collected(why) => ServeError::Over(named(why)),
+            error => error.into(),
         }
     }
 
@@ -437,12 +460,11 @@ impl<C: CursorStore> Server<C> {
 
     /// All is delivered and acknowledged: closes the job. Until then a crash of the trainer must be able to
     /// begin again.
-    async fn finish(mut self) -> Result<(), ServeError> {
+    async fn close(&mut self) -> Result<(), ServeError> {
         self.activity.send_replace(Activity::Closing);
         self.save(Cursor { epoch: self.epochs, g: 0 })?;
         self.fetcher.checkpointed_epochs(self.epochs);
-        self.fetcher.finish().await?;
-        Ok(())
+        Ok(self.fetcher.settle().await?)
     }
 
     /// Writes every frame to `out`, a hello first; what is written counts as delivered for good.
@@ -460,16 +482,16 @@ impl<C: CursorStore> Server<C> {
         }
         let end = Cursor { epoch: self.epochs, g: 0 };
         send(out, FrameKind::End, end, summary(&self.fetcher).as_bytes()).await?;
-        self.finish().await
+        self.close().await
     }
 
     async fn write_batches(
         &mut self,
         out: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), ServeError> {
-        self.fetcher.located().await.map_err(|error| self.misplaced(error))?;
+        self.fetcher.located().await.map_err(|error| self.of_kept(error))?;
         self.fetcher.announce();
-        self.fetcher.admitted().await.map_err(|error| self.misplaced(error))?;
+        self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
         self.activity.send_replace(Activity::Fetching);
         loop {
             match self.fetcher.next().await? {

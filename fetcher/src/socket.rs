@@ -20,6 +20,9 @@ const SEAT_PATIENCE: Duration = Duration::from_secs(3);
 /// Rest after a connection could not be accepted: there may be no room for another for a while.
 const REST: Duration = Duration::from_millis(100);
 
+/// Most bytes of a socket's path, which ends with one of zero.
+const MAX_PATH_BYTES: usize = 107;
+
 /// A socket that is listened at; dropping it removes it.
 pub struct Socket {
     listener: UnixListener,
@@ -52,6 +55,12 @@ impl Socket {
                 Err(error) => return Err(named(error.to_string())),
                 Ok(_) => return Err(named("another process serves it".to_owned())),
             },
+        }
+        let bytes = path.as_os_str().len();
+        if bytes > MAX_PATH_BYTES {
+            return Err(named(format!(
+                "its path has {bytes} bytes, and that of a socket {MAX_PATH_BYTES} at most: name a shorter --socket"
+            )));
         }
         // Nobody else may connect, not even before a mode could be set.
         let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
@@ -137,6 +146,9 @@ mod tests {
         let refused = Socket::bind(&path("model.pt")).err().unwrap().to_string();
         assert!(refused.contains("model.pt") && refused.contains("no socket"), "{refused}");
         assert_eq!(fs::read(path("model.pt")).unwrap(), b"weights");
+
+        let refused = Socket::bind(&path(&"s".repeat(120))).err().unwrap().to_string();
+        assert!(refused.contains("107 at most: name a shorter"), "{refused}");
 
         drop(std::os::unix::net::UnixListener::bind(path("dead")).unwrap());
         let socket = Socket::bind(&path("dead")).unwrap();

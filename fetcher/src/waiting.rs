@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use gristmill_ports::{CallError, Coordinator};
 use gristmill_protocol::{Call, Reply};
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -173,20 +173,45 @@ pub async fn while_saying<T>(
 /// A coordinator that remembers what its last call came to, so that whoever waits for it can say so.
 pub struct Link {
     coordinator: Arc<dyn Coordinator>,
-    trouble: Mutex<Option<String>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// What the last call came to, if it failed.
+    call: Option<String>,
+    /// What the service itself says keeps it from its work.
+    service: Option<String>,
 }
 
 impl Link {
     pub fn new(coordinator: Arc<dyn Coordinator>) -> Self {
-        Self { coordinator, trouble: Mutex::default() }
+        Self { coordinator, known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes what the service says keeps it from its work.
+    pub(crate) fn service_says(&self, trouble: Option<String>) {
+        self.known().service = trouble;
     }
 
     /// What somebody waits for who has called it.
     pub fn waiting(&self) -> Waiting {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*trouble {
+        let call = self.known().call.clone();
+        self.or(match call {
             Some(error) => Waiting::fault(format!("the service to answer: {error}")),
             None => Waiting::patiently("the service to take in dataset and job"),
+        })
+    }
+
+    /// What keeps the service from its work, or else `waiting`.
+    pub fn or(&self, waiting: Waiting) -> Waiting {
+        match &self.known().service {
+            Some(trouble) => Waiting::fault(format!("the service to go on: {trouble}")),
+            None => waiting,
         }
     }
 }
@@ -196,7 +221,7 @@ impl Coordinator for Link {
     async fn call(&self, call: &Call) -> Result<Reply, CallError> {
         let answer = self.coordinator.call(call).await;
         let trouble = answer.as_ref().err().map(ToString::to_string);
-        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+        self.known().call = trouble;
         answer
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     cloud::{BUCKET, Cloud},
     objects::Store,
     scenario::{BatchName, Scenario},
+    trainer::REGISTER_PATIENCE,
 };
 use gristmill_fetcher::{
     Fetcher, FetcherConfig, FetcherPorts,
@@ -74,9 +75,10 @@ pub fn history(seed: u64) -> io::Result<History> {
     let world = World::new(Arc::clone(&time), random.u64(..), plan, None, false);
     let trainer = runtime.block_on(live(&world, &scenario))?;
     drop(runtime);
+    let batches = trainer.kept().len();
     let mut history = trainer.came_to;
     history.violations.extend(world.tally().violations);
-    history.batches = trainer.kept.len();
+    history.batches = batches;
     Ok(history)
 }
 
@@ -97,8 +99,8 @@ impl CursorStore for Kept {
         Ok(())
     }
 
-    fn name(&self) -> String {
-        "the state".to_owned()
+    fn name(&self) -> Option<String> {
+        Some("the state".to_owned())
     }
 }
 
@@ -163,7 +165,7 @@ async fn serve_once(
         compute: Compute::Inline,
         operators: Arc::default(),
     };
-    let view = Fetcher::register(&ports, register.clone()).await;
+    let view = Fetcher::register(&ports, register.clone(), REGISTER_PATIENCE).await;
     let view = view.map_err(|error| error.to_string())?;
     let at =
         Server::position(&mut kept, &Identity::of(&view)).map_err(|error| error.to_string())?;
@@ -183,9 +185,8 @@ async fn serve_once(
 struct Trainer {
     world: Arc<World>,
     desk: Desk,
-    /// Batches of the checkpoint it is at, and of those before that it may go back to, oldest first; each
-    /// with the batch that comes next.
-    kept: BTreeMap<BatchName, blake3::Hash>,
+    /// Batches of the checkpoints that it may go back to, oldest first, with the batch that comes next; it is
+    /// at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
     came_to: History,
 }
@@ -203,7 +204,6 @@ impl Trainer {
         Self {
             world: Arc::clone(world),
             desk,
-            kept: BTreeMap::new(),
             checkpoints: vec![((0, 0), BTreeMap::new())],
             came_to: History::default(),
         }
@@ -284,8 +284,7 @@ impl Trainer {
                 b"GMBX" => return Left::Refused(String::from_utf8_lossy(&payload).into_owned()),
                 b"GMBE" => {
                     self.save(next, &memory);
-                    self.kept = memory;
-                    if let Some((&last, _)) = self.kept.last_key_value() {
+                    if let Some((&last, _)) = memory.last_key_value() {
                         let _ = stream.write_all(&bytes_of_ack(last)).await;
                     }
                     // Until the server is sure of it, it may begin again.
@@ -324,6 +323,11 @@ impl Trainer {
         Left::Gone
     }
 
+    /// What its last checkpoint holds: the job may be closed while it is away.
+    fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
+        &self.checkpoints[self.checkpoints.len() - 1].1
+    }
+
     fn save(&mut self, next: BatchName, memory: &BTreeMap<BatchName, blake3::Hash>) {
         self.checkpoints.push((next, memory.clone()));
     }
@@ -354,7 +358,7 @@ impl Trainer {
     /// Every record of every epoch was trained on once: batches follow on each other, and none is missing.
     fn check(&mut self, scenario: &Scenario) {
         let mut next = (0, 0);
-        for &name in self.kept.keys() {
+        for &name in self.kept().keys() {
             if name != next && name != (next.0 + 1, 0) {
                 self.world.violated(format_args!("of what is kept, {next:?} is missing"));
             }
@@ -364,8 +368,8 @@ impl Trainer {
         let left_out = scenario.left_out() as u64;
         let batches = (visits - left_out).div_ceil(u64::from(scenario.batch_size));
         let all = batches as usize * scenario.epochs as usize;
-        if self.kept.len() != all {
-            let had = self.kept.len();
+        let had = self.kept().len();
+        if had != all {
             self.world.violated(format_args!("{had} batches are kept and not {all}"));
         }
     }

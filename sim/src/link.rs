@@ -80,7 +80,7 @@ impl Coordinator for Link {
         }
         if world.happens(Fault::CallDenied) {
             // As the adapter has it.
-            return Err(CallError::Rejected(DENIED.to_owned()));
+            return Err(CallError::Denied(DENIED.to_owned()));
         }
         if let Call::Register(Register { dataset, .. }) = call
             && dataset.files.len() > WORTH_MEASURING

@@ -230,7 +230,7 @@ impl Scenario {
             ..JobSpec::new(pipeline.canonical_json())
         };
         let dataset = Dataset::one(DATA, files);
-        Ok(Register { job: cloud.store.job.clone(), spec, dataset })
+        Ok(Register::new(cloud.store.job.clone(), spec, dataset))
     }
 
     /// How often an epoch visits the dataset.

@@ -150,8 +150,8 @@ impl CursorStore for StateFile {
         Ok(())
     }
 
-    fn name(&self) -> String {
-        "state file simulated".to_owned()
+    fn name(&self) -> Option<String> {
+        Some("state file simulated".to_owned())
     }
 }
 
@@ -218,7 +218,7 @@ async fn one_life(
     mistakes: bool,
 ) -> Result<(), ServeError> {
     let (ports, config) = fetcher_of(cloud, process, register);
-    let view = Fetcher::register(&ports, register.clone()).await?;
+    let view = Fetcher::register(&ports, register.clone(), config.patience).await?;
     let identity = Identity::of(&view);
     if mistakes {
         host.mistake_file(&identity);

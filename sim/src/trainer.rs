@@ -28,6 +28,8 @@ use std::{
 };
 
 /// Chunks held ahead: little, so that trainers wait for each other's budgets.
+/// How long a trainer asks for its job.
+pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
 const PREFETCH_BYTES: u64 = 4 << 10;
 /// The same where there is much to fetch.
 const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
@@ -256,7 +258,7 @@ async fn one_life(
 ) -> Result<(), FetchError> {
     let world = &cloud.world;
     let (ports, config) = fetcher_of(cloud, process, register);
-    Fetcher::register(&ports, register.clone()).await?;
+    Fetcher::register(&ports, register.clone(), REGISTER_PATIENCE).await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;

@@ -106,7 +106,7 @@ pub fn judge(
             Fate::Broken
         }
         // 12. Older ones may be refused, never quietly skipped.
-        FetchError::Misplaced(refusal) if entitled => {
+        FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {
             world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
@@ -116,6 +116,8 @@ pub fn judge(
             Fate::Broken
         }
         FetchError::Misplaced(_)
+        | FetchError::Collected(_)
+        | FetchError::Unusable(_)
         | FetchError::Refused(_)
         | FetchError::Unreachable { .. }
         | FetchError::BadObject(_) => Fate::Again,

@@ -247,7 +247,7 @@ fn coordinator(findings: &Findings) -> Check {
             };
             return line(NAME, Verdict::Fail, said(error), advice);
         }
-        Err(error @ CallError::Rejected(_)) => {
+        Err(error @ (CallError::Denied(_) | CallError::Rejected(_))) => {
             let advice =
                 "check that the URL is the stack's, and that the role has its TrainerPolicy";
             return line(NAME, Verdict::Fail, said(error), advice);

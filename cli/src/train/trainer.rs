@@ -11,7 +11,7 @@ use super::{
 use crate::{args::TrainArgs, attach::Stack, failure::Failure};
 use gristmill_fetcher::{
     Batch, Delivery, EpochTotals, Fetcher,
-    waiting::{Waiting, while_saying},
+    waiting::{Link, Waiting, while_saying},
 };
 use gristmill_format::{DType, Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
@@ -102,7 +102,7 @@ impl Trainer {
         let mut used = Usage::now(stack).await;
         let mut epochs = Vec::new();
         loop {
-            let delivery = self.wait(&mut fetcher).await?;
+            let delivery = self.wait(&mut fetcher, &stack.link).await?;
             match delivery {
                 Delivery::Batch(batch) => {
                     self.step(&batch).await?;
@@ -121,7 +121,7 @@ impl Trainer {
         fetcher.checkpointed_epochs(self.epochs);
         let view = fetcher.view();
         let watcher = fetcher.watcher();
-        let closing = || match watcher.waiting() {
+        let closing = || match stack.link.or(watcher.waiting()) {
             fault if fault.is_fault => Some(fault),
             _ => Some(Waiting::patiently("the service to close the job")),
         };
@@ -157,14 +157,14 @@ impl Trainer {
     }
 
     /// Waits for the next delivery, showing where things stand meanwhile.
-    async fn wait(&mut self, fetcher: &mut Fetcher) -> Result<Delivery, Failure> {
+    async fn wait(&mut self, fetcher: &mut Fetcher, link: &Link) -> Result<Delivery, Failure> {
         self.asked = Instant::now();
         let watcher = fetcher.watcher();
         loop {
             let redraw = tokio::time::timeout(REDRAW, fetcher.next()).await;
             self.redraw(fetcher);
             if redraw.is_err() {
-                self.progress.waiting(self.asked.elapsed(), &watcher.waiting());
+                self.progress.waiting(self.asked.elapsed(), &link.or(watcher.waiting()));
             }
             if let Ok(delivery) = redraw {
                 self.progress.came();

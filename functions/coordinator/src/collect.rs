@@ -32,13 +32,18 @@ impl Coordinator {
         let passed =
             consumer.durable_place.linear(n).saturating_sub(consumer.collected_place.linear(n));
         let worth = u64::from(plan.window_splits / 2).max(8);
-        if passed == 0 || (passed < worth && item.state != JobState::Done) {
+        if passed < worth && item.state != JobState::Done {
             return Ok(());
         }
+        let consumer = self.move_horizon(job).await?;
+        self.sweep(job, item, &Ramp::new(n, plan.r), consumer.collected_place).await
+    }
+
+    /// Moves the horizon up to what is durable: no trainer begins before it.
+    pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<Consumer, Refusal> {
         let decide = |before: Option<&Consumer>| splits::collected(before);
         let consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
-        let consumer = consumer.map_err(|refusal| refuse(&refusal))?;
-        self.sweep(job, item, &Ramp::new(n, plan.r), consumer.collected_place).await
+        consumer.map_err(|refusal| refuse(&refusal))
     }
 
     /// Deletes the objects of all splits before `horizon` that are not deleted yet.

@@ -4,7 +4,7 @@ use crate::caching::Caching;
 use gristmill_ports::ItemKey;
 use gristmill_protocol::{JobSpec, JobView, Plan, keys};
 use gristmill_splits::{Place, job::JobState};
-use gristmill_types::{BundleIndex, Epoch, Fingerprint, JobName, Namespace};
+use gristmill_types::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
 use serde::{Deserialize, Serialize};
 
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
@@ -108,6 +108,9 @@ pub(crate) struct JobItem {
     /// Tells it from an earlier job of the name.
     #[serde(default)]
     pub registered_ms: u64,
+    /// The call that registered it.
+    #[serde(default)]
+    pub registered_by: Option<Nonce>,
     pub spec: JobSpec,
     pub dataset_version: Fingerprint,
     pub n_files: u32,

@@ -27,7 +27,7 @@ const WINDOW_BUNDLES_PER_WORKER: u32 = 2;
 impl Coordinator {
     /// Registers a job, or joins the one of that name.
     pub(crate) async fn register(&self, register: &Register) -> Result<Reply, Refusal> {
-        let Register { job, spec, dataset } = register;
+        let Register { job, spec, dataset, nonce } = register;
         let name = ItemName::Job(job);
         let read = self.store.read::<JobItem>(&name).await?;
         if let Some(item) = &read.item {
@@ -60,6 +60,7 @@ impl Coordinator {
         let state = plan.map_or(JobState::Indexing, |plan: Plan| planned_state(&plan));
         let fresh = JobItem {
             registered_ms: self.clock.now_ms(),
+            registered_by: *nonce,
             spec: spec.clone(),
             dataset_version,
             n_files,
@@ -74,11 +75,7 @@ impl Coordinator {
             None => Ok(Outcome::Write(fresh.clone())),
         };
         let item = self.store.update_from(&name, read, decide).await??;
-        // One that fails at once, such as over no records, is told its error as every job is.
-        let reply = match item == fresh {
-            true => Reply::Job(item.view(job)),
-            false => join(&item, register)?,
-        };
+        let reply = join(&item, register)?;
         let caching = item.caching.as_ref();
         // Of what is cached whole there is nothing to work on.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
@@ -274,7 +271,11 @@ fn planned_state(plan: &Plan) -> JobState {
 
 /// Joins the job as stored, unless it would deliver something else.
 fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
-    let Register { job, spec, dataset } = register;
+    let Register { job, spec, dataset, nonce } = register;
+    // One that fails at once, such as over no records, is told its error as every job is.
+    if nonce.is_some() && *nonce == item.registered_by {
+        return Ok(Reply::Job(item.view(job)));
+    }
     let ended = match &item.state {
         JobState::Stopped => Some("was stopped".to_owned()),
         JobState::Failed { error } => Some(format!("has failed ({error})")),

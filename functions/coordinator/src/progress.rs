@@ -11,7 +11,8 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_protocol::{
-    Ack, JobStatus, Poll, Polled, Refusal, Reply, ScaleState, ScalerEvent, TrainingReport, VERSION,
+    Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply, ScaleState, ScalerEvent,
+    TrainingReport, VERSION,
 };
 use gristmill_splits::{
     self as splits, Consumer, Cursor, Place,
@@ -106,6 +107,10 @@ impl Coordinator {
             item = settled;
         }
         if item.state == JobState::Running {
+            if consumer.durable.epoch >= item.spec.epochs {
+                // A trainer that has gone back meanwhile keeps the job open; from now on none can.
+                consumer = self.move_horizon(job).await?;
+            }
             item = self.close_epochs(job, item, &consumer).await?;
             self.collect(job, &item, consumer).await?;
         }
@@ -213,6 +218,15 @@ impl Coordinator {
         let (Some(plan), true) = (item.plan, ack.generation > consumer.generation) else {
             return Ok(());
         };
+        if item.state == JobState::Done && ack.durable.0 < item.spec.epochs {
+            return Err(Refusal {
+                kind: RefusalKind::Collected,
+                message: format!(
+                    "job {job} is done: all its batches were delivered and acknowledged; train again under \
+                     another job name"
+                ),
+            });
+        }
         let beyond = |made: Place| {
             invalid(format!(
                 "a trainer that goes on at batch {} of epoch {} has had batches that were never made: job \

@@ -93,7 +93,7 @@ impl World {
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);
-        let reply = self.call(Call::Register(Register { job: name(job), spec, dataset })).await;
+        let reply = self.call(Call::Register(Register::new(name(job), spec, dataset))).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
     }
 

@@ -115,7 +115,7 @@ impl World {
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job = world.job.clone();
-        let reply = world.call(Call::Register(Register { job, spec, dataset })).await;
+        let reply = world.call(Call::Register(Register::new(job, spec, dataset))).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
         world
     }

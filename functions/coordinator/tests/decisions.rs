@@ -90,7 +90,7 @@ impl World {
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);
-        self.call(Call::Register(Register { job: self.job.clone(), spec, dataset })).await
+        self.call(Call::Register(Register::new(self.job.clone(), spec, dataset))).await
     }
 
     async fn call(&self, call: Call) -> Reply {

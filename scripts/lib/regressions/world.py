@@ -133,7 +133,8 @@ class Program:
         """Fails the case unless it ended with `code` and one line of error that holds each of `parts`."""
         got = self.child.returncode
         expect(got == code, f"{self.name}: exit {got} and not {code}; it said: {self.lines()[-2:]}")
-        errors = [line for line in self.lines("err") if line.startswith("gristmill")]
+        said = [line for line in self.lines("err") if line.startswith("gristmill")]
+        errors = [line for line in said if ": waiting for " not in line]
         expect(len(errors) == 1, f"{self.name}: {len(errors)} lines of error and not 1: {self.lines('err')[-4:]}")
         for part in parts:
             expect(part in errors[0], f"{self.name}: its error does not say `{part}`: {errors[0]}")

@@ -155,7 +155,7 @@ fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallE
                 "{call}: cannot read the answer of {url} as protocol version {VERSION}: {error}"
             ))),
         },
-        403 => Err(CallError::Rejected(format!(
+        403 => Err(CallError::Denied(format!(
             "{call}: {url} answers 403: {}: check the AWS credentials, their permission \
              lambda:InvokeFunctionUrl and the clock of this machine",
             quote()
@@ -163,7 +163,7 @@ fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallE
         status if is_passing_status(status) => {
             Err(CallError::Unavailable(format!("{call}: {url} answers {status}: {}", quote())))
         }
-        status => Err(CallError::Rejected(format!("{call}: {url} answers {status}: {}", quote()))),
+        status => Err(CallError::Denied(format!("{call}: {url} answers {status}: {}", quote()))),
     }
 }
 

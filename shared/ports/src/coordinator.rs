@@ -14,7 +14,10 @@ pub enum CallError {
     /// The coordinator understood and said no.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// Trying again cannot help: no permission, another protocol version.
+    /// No permission, or something between that says no: it may pass, and mostly does not.
+    #[error("coordinator: {0}")]
+    Denied(String),
+    /// Trying again cannot help: another protocol version, a message that is too long.
     #[error("coordinator: {0}")]
     Rejected(String),
 }
@@ -25,7 +28,7 @@ impl CallError {
         match self {
             Self::Unavailable(_) => true,
             Self::Refused(refusal) => refusal.kind == RefusalKind::Busy,
-            Self::Rejected(_) => false,
+            Self::Denied(_) | Self::Rejected(_) => false,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{CachingView, Members};
 use gristmill_types::{
-    Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Position, Sharding, SkipLimit,
+    Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Nonce, Position, Sharding, SkipLimit,
     SkippedRecord, Visitation,
 };
 use serde::{Deserialize, Serialize};
@@ -193,6 +193,15 @@ pub struct Register {
     pub job: JobName,
     pub spec: JobSpec,
     pub dataset: Dataset,
+    /// Drawn by the caller: the same call, sent again, is no other.
+    #[serde(default)]
+    pub nonce: Option<Nonce>,
+}
+
+impl Register {
+    pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
+        Self { job, spec, dataset, nonce: None }
+    }
 }
 
 /// The split arithmetic of a running job, fixed once its dataset is indexed.

@@ -56,9 +56,10 @@ impl From<CallError> for RunError {
                 Self::LeaseLost
             }
             // The job cannot be told of it either way: the lease runs out and others find out.
-            CallError::Unavailable(_) | CallError::Refused(_) | CallError::Rejected(_) => {
-                Self::Passing(error.to_string())
-            }
+            CallError::Unavailable(_)
+            | CallError::Refused(_)
+            | CallError::Denied(_)
+            | CallError::Rejected(_) => Self::Passing(error.to_string()),
         }
     }
 }

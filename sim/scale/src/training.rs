@@ -129,7 +129,8 @@ pub async fn register(world: &Arc<World>) -> Result<(), Failure> {
         ..JobSpec::new(Pipeline::parse(PIPELINE)?.canonical_json())
     };
     let dataset = Dataset::one(DATA, files);
-    Fetcher::register(&ports(world), Register { job: world.job.clone(), spec, dataset }).await?;
+    let register = Register::new(world.job.clone(), spec, dataset);
+    Fetcher::register(&ports(world), register, Duration::from_secs(120)).await?;
     Ok(())
 }
 

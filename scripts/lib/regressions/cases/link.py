@@ -188,8 +188,7 @@ def stdout(world):
 def state_files(world):
     pipeline = data(world)
     world.up()
-    for job in ("a1", "b1"):
-        serve(world, job, pipeline, "--state", f"cur.{job}")
+    fetchers = [serve(world, job, pipeline, "--state", f"cur.{job}") for job in ("a1", "b1")]
     logs = {"a1": {}, "b1": {}}
     clients = {job: Client(world, job).hello() for job in logs}
     for _ in range(20):
@@ -203,6 +202,7 @@ def state_files(world):
         expect(saved["job"] == job, f"cur.{job} is {saved}")
         expect(clients[job].rest(logs[job]), "no end")
         exact(logs[job])
+    expect([fetcher.wait(20) for fetcher in fetchers] == [0, 0], "they do not end well")
     left = [path.name for path in world.folder.iterdir() if "draft" in path.name]
     expect(not left, f"left behind: {left}")
 

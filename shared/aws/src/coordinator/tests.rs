@@ -113,10 +113,10 @@ async fn answers_mean_what_the_caller_does_next() {
         assert!(text.contains(&status.to_string()) && text.ends_with("later"), "{text}");
     }
     let denied = outcome(|| Answer::status(403, "{\"Message\":\"Forbidden\"}")).await;
-    let Err(CallError::Rejected(text)) = denied else { panic!("{denied:?}") };
+    let Err(CallError::Denied(text)) = denied else { panic!("{denied:?}") };
     assert!(text.contains("Forbidden") && text.contains("clock"), "{text}");
     let unlike = outcome(|| Answer::status(400, "<html>\nno</html>")).await;
-    assert!(matches!(unlike, Err(CallError::Rejected(text)) if text.ends_with("<html> no</html>")));
+    assert!(matches!(unlike, Err(CallError::Denied(text)) if text.ends_with("<html> no</html>")));
     let other = outcome(|| Answer::status(200, "{\"reply\":\"of-another-version\"}")).await;
     assert!(matches!(other, Err(CallError::Rejected(_))));
 }

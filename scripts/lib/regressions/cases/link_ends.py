@@ -1,0 +1,131 @@
+"""A1, A2, B4, B7: how a job ends for its trainer, and what becomes of one that comes back late."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import time
+
+from chaos import frames
+from regressions.cases.link import BATCHES, RECORDS, data, exact, refusing, serve
+from regressions.client import Client
+from regressions.run import case
+from regressions.world import Failed, expect
+
+
+def state_of(world, job):
+    return world.run("status", job, "--state-dir", "state", "--json").json["state"]
+
+
+def patched(world, path, **position):
+    saved = json.loads((world.folder / path).read_text())
+    world.write(path, json.dumps({**saved, **position}))
+
+
+def last_acknowledged(world, pipeline, *more):
+    """A job whose trainer has acknowledged all to a fetcher that died before it could say so; the new service."""
+    first = world.up()
+    fetcher = serve(world, "a", pipeline, *more)
+    log = {}
+    client = Client(world, "a").hello((0, 0))
+    client.rest(log, BATCHES - 1)
+    end = client.batch()
+    first.end()
+    client.ack(*end[0])
+    time.sleep(0.5)
+    fetcher.end()
+    client.close()
+    log[end[0]] = end[1]
+    exact(log)
+    world.up()
+
+
+@case("A1.collected", "a state file older than what is deleted: its trainer is told, and the fetcher ends in one line")
+def collected(world):
+    pipeline = data(world, sleep_ms=2)
+    world.up()
+    fetcher = serve(world, "a", pipeline, "--state", "s.json")
+    log = {}
+    Client(world, "a").hello().rest(log, 40)
+    # It reports what was acknowledged once a second, and what is behind that is deleted.
+    time.sleep(3)
+    fetcher.end()
+    patched(world, "s.json", g=1)
+    fetcher = serve(world, "a", pipeline, "--state", "s.json")
+    told = Client(world, "a").hello().refusal()
+    expect("restore a newer one" in told and "s.json" in told, f"it is told: {told}")
+    fetcher.wait(5)
+    fetcher.failed_in_one_line(1, "s.json", "restore a newer one")
+    patched(world, "s.json", g=40)
+    fetcher = serve(world, "a", pipeline, "--state", "s.json")
+    # A trainer's own checkpoint is its own matter: the next one may have a newer.
+    told = Client(world, "a").hello((0, 1)).refusal()
+    expect("restore a newer one" in told, f"it is told: {told}")
+    expect(Client(world, "a").hello().rest(log), "no end")
+    exact(log)
+    expect(fetcher.wait(20) == 0, "it does not end well")
+
+
+@case("A1.closes-alone", "a fetcher that died between the last acknowledgement and the end closes the job alone")
+def closes_alone(world):
+    pipeline = data(world)
+    last_acknowledged(world, pipeline, "--state", "s.json")
+    expect(state_of(world, "a") == "running", "it is over already")
+    fetcher = world.fetcher("a", "--state", "s.json")
+    fetcher.wait_for("closing it without its trainer", 10)
+    expect(fetcher.wait(20) == 0, f"exit {fetcher.code}: {fetcher.err}")
+    expect(state_of(world, "a") == "done", f"the job is {state_of(world, 'a')}")
+
+
+@case("A1.complete-checkpoint", "a trainer that comes back with all of the job gets its end, and the job is closed")
+def complete_checkpoint(world):
+    pipeline = data(world)
+    last_acknowledged(world, pipeline)
+    for position in ((0, BATCHES), (1, 0)):
+        fetcher = serve(world, "a", pipeline)
+        client = Client(world, "a").hello(position)
+        expect(client.batch() is None, "batches come after the end")
+        expect(fetcher.wait(10) == 0, f"exit {fetcher.code}: {fetcher.err}")
+        expect(state_of(world, "a") == "done", f"the job is {state_of(world, 'a')}")
+
+
+@case("A1.done-job", "a job that is done is told to be done, at once, to whoever comes for it")
+def done_job(world):
+    pipeline = data(world)
+    up = world.up()
+    fetcher = serve(world, "a", pipeline, "--state", "s.json")
+    log = {}
+    expect(Client(world, "a").hello((0, 0)).rest(log) and fetcher.wait(10) == 0, f"{fetcher.err}")
+    exact(log)
+    # Its own state says so too.
+    again = world.fetcher("a", "--pipeline", pipeline, "--state", "s.json")
+    again.wait_for("job a is done", 3)
+    expect(again.wait(15) == 0, f"exit {again.code}: {again.err}")
+    for more in ([], ["--state", "t.json"]):
+        fetcher = serve(world, "a", pipeline, *more)
+        fetcher.wait_for("job a is done", 3)
+        told = Client(world, "a").hello().refusal()
+        expect("job a is done" in told and "another job name" in told, f"it is told: {told}")
+        told = Client(world, "a").hello((0, 7)).refusal()
+        expect("job a is done" in told, f"it is told: {told}")
+        fetcher.wait(20)
+        fetcher.failed_in_one_line(1, "job a is done", "another job name")
+    endpoint = json.loads(up.lines("out")[-1])["endpoint"]
+    # As the fetcher registered it.
+    run = world.run("run", pipeline, "--endpoint", endpoint, "--job", "a", "--epochs", "1", "--workers", "2", "--json")
+    run.failed_in_one_line(1, "job a is done", "another job name")
+
+
+@case("A1.no-batch", "a trainer of a done job without a batch gets its end, and is not told of a checkpoint")
+def no_batch(world):
+    world.integers([40])
+    pipeline = world.integers_pipeline(4, "  - filter: { field: value, in: [100] }\n")
+    world.up()
+    for _ in range(2):
+        fetcher = serve(world, "a", pipeline)
+        client = Client(world, "a").hello((0, 0))
+        expect(client.batch() is None, "a batch comes")
+        expect(fetcher.wait(15) == 0, f"exit {fetcher.code}: {fetcher.err}")
+    expect(state_of(world, "a") == "done", f"the job is {state_of(world, 'a')}")
