@@ -493,7 +493,7 @@ impl Fetcher {
     /// Whether no batch comes after the place where the stream begins, once that is known.
     pub fn is_at_end(&self) -> bool {
         let epochs = self.view().map(|view| view.spec.epochs);
-        self.progress.began().zip(epochs).is_some_and(|((epoch, _), epochs)| epoch >= epochs)
+        self.progress.begins_at().zip(epochs).is_some_and(|((epoch, _), epochs)| epoch >= epochs)
     }
 
     /// Whether the job was closed, as last heard.

@@ -280,7 +280,11 @@ type Started = (Server<Box<dyn CursorStore>>, Option<Socket>, Watcher);
 async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Result<Started> {
     let mut cursors = open_state(args)?;
     // Before anything is started: what cannot be served should not begin.
-    drop(bind(args)?);
+    let unusable = |error: std::io::Error| Usage(error.to_string());
+    let is_stdout = args.socket.as_os_str() == "-";
+    if !is_stdout {
+        Socket::check(&args.socket).map_err(unusable)?;
+    }
     let (view, source) = match &args.pipeline {
         Some(path) => {
             let (register, source) = registration(args, place, ports, path).await?;
@@ -301,7 +305,10 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         source,
         ..FetcherConfig::new(place.ns.clone(), place.bucket.clone(), args.job.clone())
     };
-    let socket = bind(args)?;
+    let socket = match is_stdout {
+        true => None,
+        false => Some(Socket::bind(&args.socket).map_err(unusable)?),
+    };
     let fetcher = Fetcher::open(ports.clone(), config).await?;
     let watcher = fetcher.watcher();
     let server = Server::new(fetcher, cursors, cursor)?;
@@ -310,14 +317,6 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {at}");
     }
     Ok((server, socket, watcher))
-}
-
-/// The socket to serve; none for standard output.
-fn bind(args: &Args) -> anyhow::Result<Option<Socket>> {
-    if args.socket.as_os_str() == "-" {
-        return Ok(None);
-    }
-    Ok(Some(Socket::bind(&args.socket).map_err(|error| Usage(error.to_string()))?))
 }
 
 /// A time such as `90s` or `10m`, of a second at least.

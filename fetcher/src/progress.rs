@@ -229,11 +229,6 @@ impl Progress {
         self.lock().durable
     }
 
-    /// The batch with which the stream begins, once it is known.
-    pub fn began(&self) -> Option<(Epoch, u64)> {
-        self.lock().began.map(|(at, _)| at)
-    }
-
     /// Whether the coordinator knows all that there is to say.
     pub fn is_settled(&self) -> bool {
         let inner = self.lock();

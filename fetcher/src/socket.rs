@@ -32,41 +32,52 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens at `path`, for its owner only. A socket left by a server that died is replaced.
+    /// Makes sure that `path` can be listened at. A socket left by a server that died goes.
     ///
     /// # Errors
     /// Another process serves it, or something else than a socket is there: that is left alone.
-    pub fn bind(path: &Path) -> io::Result<Self> {
-        let named =
-            |what: String| io::Error::other(format!("cannot listen at {}: {what}", path.display()));
-        match fs::symlink_metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(named(error.to_string())),
-            Ok(there) if !there.file_type().is_socket() => {
-                let what = "it is there and is no socket: name another --socket";
-                return Err(named(what.to_owned()));
-            }
-            Ok(_) => match std::os::unix::net::UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    fs::remove_file(path).map_err(|error| named(error.to_string()))?;
-                }
-                // It has gone meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(named(error.to_string())),
-                Ok(_) => return Err(named("another process serves it".to_owned())),
-            },
-        }
+    pub fn check(path: &Path) -> io::Result<()> {
+        let failed = |what: String| Err(named(path, &what));
         let bytes = path.as_os_str().len();
         if bytes > MAX_PATH_BYTES {
-            return Err(named(format!(
+            return failed(format!(
                 "its path has {bytes} bytes, and that of a socket {MAX_PATH_BYTES} at most: name a shorter --socket"
-            )));
+            ));
         }
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            return failed(format!("there is no folder {}", folder.display()));
+        }
+        match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return failed(error.to_string()),
+            Ok(there) if !there.file_type().is_socket() => {
+                return failed("it is there and is no socket: name another --socket".to_owned());
+            }
+            Ok(_) => {}
+        }
+        match std::os::unix::net::UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path).map_err(|error| named(path, &error.to_string()))
+            }
+            // It has gone meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => failed(error.to_string()),
+            Ok(_) => failed("another process serves it".to_owned()),
+        }
+    }
+
+    /// Listens at `path`, for its owner only.
+    ///
+    /// # Errors
+    /// As [`Socket::check`].
+    pub fn bind(path: &Path) -> io::Result<Self> {
+        Self::check(path)?;
         // Nobody else may connect, not even before a mode could be set.
         let mask = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
         let bound = UnixListener::bind(path);
         rustix::process::umask(mask);
-        let listener = bound.map_err(|error| named(error.to_string()))?;
+        let listener = bound.map_err(|error| named(path, &error.to_string()))?;
         Ok(Self { listener, path: path.to_owned(), id: id_at(path) })
     }
 
@@ -99,6 +110,10 @@ impl Drop for Socket {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+fn named(path: &Path, what: &str) -> io::Error {
+    io::Error::other(format!("cannot listen at {}: {what}", path.display()))
 }
 
 fn id_at(path: &Path) -> Option<(u64, u64)> {

@@ -8,6 +8,7 @@ use crate::{
     objects::Store,
     scenario::{BatchName, Scenario},
     trainer::REGISTER_PATIENCE,
+    verdict::HINDRANCES,
 };
 use gristmill_fetcher::{
     Fetcher, FetcherConfig, FetcherPorts,
@@ -45,6 +46,8 @@ pub struct History {
     /// How often the trainer was turned away, and its server died.
     pub refusals: u32,
     pub deaths: u32,
+    /// Why the job was given up, if faults left no other way.
+    pub given_up: Option<String>,
 }
 
 /// Runs the history of `seed` to its end.
@@ -115,16 +118,25 @@ async fn live(world: &Arc<World>, scenario: &Scenario) -> io::Result<Trainer> {
     let mut trainer = Trainer::new(world, desk);
     tokio::select! {
         biased;
-        deaths = async { tokio::join!(serving, trainer.train(&done)).0 } => trainer.came_to.deaths = deaths,
+        (deaths, given_up) = async { tokio::join!(serving, trainer.train(&done)).0 } => {
+            (trainer.came_to.deaths, trainer.came_to.given_up) = (deaths, given_up);
+        }
         () = world.time.sleep(LONGEST) => world.violated("the history does not end"),
     }
     trainer.check(scenario);
     Ok(trainer)
 }
 
-/// Serves until the job is done, dying now and then, at times with its state; answers how often.
-async fn serve(cloud: Arc<Cloud>, register: Register, desk: Desk, done: Arc<AtomicBool>) -> u32 {
+/// Serves until the job is over, dying now and then, at times with its state; answers how often, and why the
+/// job was given up, if it was.
+async fn serve(
+    cloud: Arc<Cloud>,
+    register: Register,
+    desk: Desk,
+    done: Arc<AtomicBool>,
+) -> (u32, Option<String>) {
     let (world, kept, mut deaths) = (Arc::clone(&cloud.world), Kept::default(), 0);
+    let mut given_up = None;
     while !done.load(Ordering::Relaxed) {
         if world.below(4) == 0 {
             *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -137,7 +149,15 @@ async fn serve(cloud: Arc<Cloud>, register: Register, desk: Desk, done: Arc<Atom
             biased;
             lived = life => match lived {
                 Some(Ok(())) => done.store(true, Ordering::Relaxed),
-                Some(Err(error)) => world.event(format_args!("a server ends: {error}")),
+                Some(Err(error)) => {
+                    world.event(format_args!("a server ends: {error}"));
+                    // Nobody got anything done for as long as the service is patient.
+                    let words = ["workers die whatever they do", "given up after"];
+                    if world.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
+                        given_up = Some(error);
+                        done.store(true, Ordering::Relaxed);
+                    }
+                }
                 None => {}
             },
             () = world.time.sleep(span) => {
@@ -148,7 +168,7 @@ async fn serve(cloud: Arc<Cloud>, register: Register, desk: Desk, done: Arc<Atom
         *desk.lock().unwrap_or_else(PoisonError::into_inner) = None;
         world.time.sleep(world.between_ms(100, 3_000)).await;
     }
-    deaths
+    (deaths, given_up)
 }
 
 async fn serve_once(
@@ -369,7 +389,7 @@ impl Trainer {
         let batches = (visits - left_out).div_ceil(u64::from(scenario.batch_size));
         let all = batches as usize * scenario.epochs as usize;
         let had = self.kept().len();
-        if had != all {
+        if had != all && self.came_to.given_up.is_none() {
             self.world.violated(format_args!("{had} batches are kept and not {all}"));
         }
     }

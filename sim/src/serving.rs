@@ -197,9 +197,9 @@ fn ended(
             world.violated(format_args!("the only fetcher was fenced: {why}"));
         }
         // The one before died between closing the job and its own end.
-        ServeError::Fetch(FetchError::Refused(why)) if why.contains("is done: all its batches") => {
-            log.finish();
-        }
+        ServeError::Over(why) if why.contains("is done: all its batches") => log.finish(),
+        ServeError::Over(_) if host.correct() => {}
+        ServeError::Over(why) => world.violated(format_args!("its own state file: {why}")),
         ServeError::Fetch(error) => {
             let let_in = process.generation().is_some();
             match judge(world, error, &register.spec, (let_in, false)) {

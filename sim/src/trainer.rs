@@ -27,9 +27,10 @@ use std::{
     time::Duration,
 };
 
-/// Chunks held ahead: little, so that trainers wait for each other's budgets.
 /// How long a trainer asks for its job.
 pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Chunks held ahead: little, so that trainers wait for each other's budgets.
 const PREFETCH_BYTES: u64 = 4 << 10;
 /// The same where there is much to fetch.
 const LARGE_PREFETCH_BYTES: u64 = 32 << 20;

@@ -21,7 +21,7 @@ const UNHEARD: [Fault; 8] = [
 ];
 
 /// What keeps workers from beginning, from finishing anything, or from saying so.
-const HINDRANCES: [Fault; 24] = [
+pub(crate) const HINDRANCES: [Fault; 24] = [
     Fault::WorkerDies,
     Fault::CoordinatorDies,
     Fault::ScalerDies,

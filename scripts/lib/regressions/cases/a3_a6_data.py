@@ -74,11 +74,13 @@ def resume(world):
         arguments = ["--state-dir", "state", "--job", job, "--pipeline", pipeline, "--data", "data", "--epochs", "2",
                      "--socket", f"{job}.sock", "--state", f"{job}.cursor"]
         fetcher = world.start(world.fetcher_program, *arguments)
+        fetcher.wait_for("serving", 20)
         delivered = serve(world, job, stop)
         if stop is not None:
             fetcher.end()
             (world.folder / f"{job}.sock").unlink(missing_ok=True)
             fetcher = world.start(world.fetcher_program, *arguments)
+            fetcher.wait_for("serving", 20)
             delivered |= serve(world, job, None)
         for epoch in range(2):
             values = [x for (e, _), batch in sorted(delivered.items()) if e == epoch for x in batch]
@@ -87,10 +89,6 @@ def resume(world):
 
 def serve(world, job, stop):
     """Trains on JOB.sock, acknowledging each batch; ends after `stop` batches, or with the job. What came."""
-    path, end = world.folder / f"{job}.sock", time.monotonic() + 30
-    while not path.exists():
-        expect(time.monotonic() < end, f"{job}: nobody serves {path}")
-        time.sleep(0.05)
     delivered = {}
     client = Client(world, job).hello()
     if not client.rest(delivered, *[] if stop is None else [stop]):

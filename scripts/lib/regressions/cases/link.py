@@ -247,7 +247,7 @@ def reconnects(world):
 
 
 class Refusing(http.server.ThreadingHTTPServer):
-    """Passes calls on to the service, and answers some with 403 or 500 of its own."""
+    """Passes calls on to the service; answers some with 403 or 500, and loses the answers of others."""
 
     daemon_threads = True
 
@@ -266,14 +266,17 @@ class RefusingHandler(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.server.calls += 1
-        status, answer = self.server.refuses(self.server.calls, body), b'{"Message":"not now"}'
-        if status is None:
+        verdict, answer = self.server.refuses(self.server.calls, body), b'{"Message":"not now"}'
+        status = verdict
+        if verdict in (None, "lose"):
             target = self.server.target
             link = http.client.HTTPConnection(target.hostname, target.port, timeout=30)
             link.request("POST", self.path, body, dict(self.headers))
             reply = link.getresponse()
             status, answer = reply.status, reply.read()
             link.close()
+        if verdict == "lose":
+            status, answer = 500, b'{"Message":"lost"}'
         self.send_response(status)
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()

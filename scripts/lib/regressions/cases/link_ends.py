@@ -129,3 +129,87 @@ def no_batch(world):
         expect(client.batch() is None, "a batch comes")
         expect(fetcher.wait(15) == 0, f"exit {fetcher.code}: {fetcher.err}")
     expect(state_of(world, "a") == "done", f"the job is {state_of(world, 'a')}")
+
+
+@case("A2.no-file", "what is no state file, or no place for a socket, is refused before anything starts, and left alone")
+def no_file(world):
+    pipeline = data(world)
+    world.up()
+    os.mkfifo(world.folder / "fifo")
+    (world.folder / "folder").mkdir()
+    with open(world.folder / "large", "wb") as large:
+        large.truncate(1 << 30)
+    world.write("text", "weights")
+    long = "s" * 150
+    for option, names in (("--state", ["/dev/zero", "/dev/null", "folder", "fifo", "large", "text", "no/such"]),
+                          ("--socket", ["folder", "fifo", "text", "/dev/null", long, "no/such"])):
+        for name in names:
+            more = [option, name] if option == "--state" else []
+            fetcher = world.fetcher("a", "--pipeline", pipeline, *more, socket="a.sock" if more else name)
+            fetcher.wait(10)
+            fetcher.failed_in_one_line(2, name)
+            expect(fetcher.rss_kib < 200_000, f"{name}: {fetcher.rss_kib} KiB of memory")
+    expect((world.folder / "text").read_text() == "weights", "a file is changed")
+    expect((world.folder / "large").stat().st_size == 1 << 30, "a file is changed")
+    expect(world.run("status", "a", "--state-dir", "state").code == 2, "a job was started")
+
+
+@case("B4.refused-registration", "403 at registration is tried again, and ends after the patience if it lasts")
+def refused_registration(world):
+    pipeline = data(world)
+    world.up()
+    with refusing(world, lambda call, _: {1: 403, 2: 500, 3: 403, 5: 403, 7: 404}.get(call)):
+        fetcher = serve(world, "a", pipeline, state="via")
+        log = {}
+        expect(Client(world, "a").hello().rest(log), "no end")
+        exact(log)
+        expect(fetcher.wait(20) == 0, f"exit {fetcher.code}: {fetcher.err}")
+    with refusing(world, lambda *_: 403):
+        began = time.monotonic()
+        fetcher = world.fetcher("b", "--pipeline", pipeline, "--patience", "5s", state="via")
+        expect("403" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
+        fetcher.wait(20)
+        expect(time.monotonic() - began < 12, "it has another patience")
+        fetcher.failed_in_one_line(1, "403")
+
+
+@case("B4.failed-at-once", "a job that fails when it is registered is told as failed, though the answer got lost")
+def failed_at_once(world):
+    world.integers([4])
+    empty = world.write("empty.jsonl", "")
+    pipeline = world.write("e.yaml", (
+        f"source:\n  jsonl: {empty.name}\n  features: {{ x: {{ dtype: i64 }} }}\nops:\n  - batch: {{ size: 4 }}\n"
+    ))
+    world.up()
+    # Indexed now, so that the next job over it fails as it is registered.
+    first = world.fetcher("first", "--pipeline", pipeline)
+    first.wait(40)
+    first.failed_in_one_line(1, "no records")
+    lost = {"left": 1}
+
+    def loses(call, body):
+        if b'"call":"register"' in body and lost["left"]:
+            lost["left"] = 0
+            return "lose"
+        return None
+
+    with refusing(world, loses):
+        fetcher = world.fetcher("a", "--pipeline", pipeline, state="via")
+        fetcher.wait(20)
+        fetcher.failed_in_one_line(1, "no records")
+        expect("exists" not in fetcher.err and "forget" not in fetcher.err, fetcher.err)
+        expect(not lost["left"], "nothing was lost")
+
+
+@case("B4.named-folder", "the fetcher names the user's folder in errors of a job that runs, to its trainer too")
+def named_folder(world):
+    world.integers([40])
+    bad = world.write("data/train-00000", (world.folder / "data/train-00000").read_bytes()[:-7])
+    world.up()
+    fetcher = world.fetcher("a", "--pipeline", world.integers_pipeline(4))
+    fetcher.wait_for("serving", 20)
+    told = Client(world, "a").hello().refusal()
+    fetcher.wait(20)
+    fetcher.failed_in_one_line(1, str(bad))
+    expect(str(bad) in told, f"its trainer is told: {told}")
+    expect("s3://dir-" not in fetcher.err, fetcher.err)
