@@ -177,6 +177,11 @@ pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
     }
 }
 
+/// Whether somebody is told that nothing is left of the job.
+fn is_done(why: &str) -> bool {
+    why.contains("is done: all its batches")
+}
+
 /// Judges the end of a fetcher that did not die.
 fn ended(
     cloud: &Cloud,
@@ -197,9 +202,7 @@ fn ended(
             world.violated(format_args!("the only fetcher was fenced: {why}"));
         }
         // The one before died between closing the job and its own end.
-        ServeError::Fetch(FetchError::Refused(why)) if why.contains("is done: all its batches") => {
-            log.finish();
-        }
+        ServeError::Fetch(FetchError::Refused(why)) if is_done(why) => log.finish(),
         ServeError::Fetch(error) => {
             let let_in = process.generation().is_some();
             match judge(world, error, &register.spec, (let_in, false)) {
@@ -247,6 +250,7 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
             // Nobody starts it again, unless its fetcher is seen to wait for what it said last.
             Some(Told::Ended(last)) if host.has_kept(last) => return,
             Some(Told::Ended(_)) => {}
+            Some(Told::Refused(why)) if is_done(&why) => return log.finish(),
             Some(Told::Refused(why)) => world.event(format_args!("a trainer is told: {why}")),
             Some(Told::Nothing) | None => {}
         }
