@@ -74,10 +74,16 @@ impl Start {
             return Err(beyond(format!("the job has {epochs} epochs, numbered from 0")));
         }
         let Self { mut joiner, mut totals, .. } = Self::of_epoch(plan, epoch);
-        while joiner.g() < g && joiner.position() < plan.n_splits {
-            let Some(entry) = ledger.peek((epoch, joiner.position())).await? else {
-                let made = joiner.g();
-                return Err(beyond(format!("only {made} batches of it have been made so far")));
+        // Behind the last batch splits may come that complete none: an epoch of which nothing else is left is
+        // over.
+        while g > 0 && joiner.position() < plan.n_splits {
+            let made = joiner.g();
+            let entry = match ledger.peek((epoch, joiner.position())).await? {
+                Some(entry) => entry,
+                None if made == g => break,
+                None => {
+                    return Err(beyond(format!("only {made} batches of it have been made so far")));
+                }
             };
             let mut ahead = joiner.clone();
             ahead.push(counts(&entry), |_| {});

@@ -177,6 +177,11 @@ pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
     }
 }
 
+/// Whether somebody is told that nothing is left of the job.
+fn is_done(why: &str) -> bool {
+    why.contains("is done: all its batches")
+}
+
 /// Judges the end of a fetcher that did not die.
 fn ended(
     cloud: &Cloud,
@@ -200,6 +205,7 @@ fn ended(
         ServeError::Over(why) if why.contains("is done: all its batches") => log.finish(),
         ServeError::Over(_) if host.correct() => {}
         ServeError::Over(why) => world.violated(format_args!("its own state file: {why}")),
+        ServeError::Fetch(FetchError::Refused(why)) if is_done(why) => log.finish(),
         ServeError::Fetch(error) => {
             let let_in = process.generation().is_some();
             match judge(world, error, &register.spec, (let_in, false)) {
@@ -247,6 +253,7 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
             // Nobody starts it again, unless its fetcher is seen to wait for what it said last.
             Some(Told::Ended(last)) if host.has_kept(last) => return,
             Some(Told::Ended(_)) => {}
+            Some(Told::Refused(why)) if is_done(&why) => return log.finish(),
             Some(Told::Refused(why)) => world.event(format_args!("a trainer is told: {why}")),
             Some(Told::Nothing) | None => {}
         }
