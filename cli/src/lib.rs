@@ -113,13 +113,18 @@ fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
     }
 }
 
+/// Names of files may hold anything: what is no text goes to no terminal.
+fn one_line(message: &str) -> String {
+    message.replace(|c: char| c.is_control(), " ")
+}
+
 /// One line on standard error, and the exit code that says whose fault it was.
 fn finish(outcome: Result<(), Failure>) -> ExitCode {
     match outcome.and_then(|()| output::check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.message.is_empty() {
-                eprintln!("gristmill: {}", failure.message.replace(['\n', '\r'], " "));
+                eprintln!("gristmill: {}", one_line(&failure.message));
             }
             ExitCode::from(failure.code)
         }

@@ -1,79 +1,38 @@
 //! Running a few elements of a dataset here, to see what operators cost and make of them.
 
 use crate::{bench::thread_cpu, failure::Failure, job::unlisted, operators};
-use bytes::Bytes;
 use gristmill_aws::Aws;
 use gristmill_executor::{
-    Assets, Compiler, ExecError, OpMetrics, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
-    sources::{FileIndex, IndexBuilder, Records},
+    Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
 use gristmill_fetcher::{Found, LeftOut};
 use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_types::ErrorPolicy;
 use gristmill_web::{Reach, WithWeb};
-use std::{fmt, fs::File, io::Read, ops::Range, path::Path, sync::Arc, time::Duration};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
+
+mod shard;
+
+use shard::{Place, Shard};
 
 /// Elements that are looked at unless told how many.
 pub const ELEMENTS: u32 = 300;
 
-/// Most bytes of a file that are read for it.
-const MAX_BYTES: u64 = 512 << 20;
-const TOO_LARGE: &str = "it is larger than 512 MiB: sample a smaller file";
-/// Bytes of an object asked for at a time.
-const PIECE_BYTES: u64 = 32 << 20;
+/// Files looked at for one that has records, at most.
+const MAX_FILES: usize = 100;
 
 /// Elements of a dataset that were run, and what that took.
 struct Sample {
     output: SplitOutput,
     n_records: u32,
     /// Their bytes where they are stored.
-    stored_bytes: u64,
+    stored_bytes: f64,
     /// Of the file of each dataset, its bytes for each of its records.
     bytes_per_record: Vec<f64>,
     /// Of this thread, for all of them.
     cpu: Duration,
-}
-
-/// A file that was read.
-struct Shard {
-    /// How messages call it.
-    name: String,
-    bytes: Bytes,
-    index: FileIndex,
-}
-
-/// Its first records.
-struct Opened<'a> {
-    shard: &'a Shard,
-    n_records: u32,
-    records: Records,
-    /// Bytes of the file that hold them.
-    stored_bytes: u64,
-}
-
-impl Shard {
-    /// Its first records, as far as it has so many.
-    fn first(&self, n_records: u32, source: &Source) -> Result<Opened<'_>, Failure> {
-        let named = |error| Failure::failed(format!("{}: {error}", self.name));
-        let n_records = self.index.len().min(n_records);
-        let ranges = self.index.stored_ranges(0, n_records, source).map_err(named)?;
-        let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
-        // They lie in the file, of which this is all.
-        let part = |range: &Range<u64>| self.bytes.slice(range.start as usize..range.end as usize);
-        let parts: Vec<Bytes> = ranges.iter().map(part).collect();
-        let records = self.index.open(0, n_records, source, &parts).map_err(named)?;
-        Ok(Opened { shard: self, n_records, records, stored_bytes })
-    }
-}
-
-impl Opened<'_> {
-    fn part(&self, file: u32) -> Part<'_> {
-        let index = self.records.index.as_ref().unwrap_or(&self.shard.index);
-        let first = RecordKey { file, record: 0 };
-        Part { first, n_records: self.n_records, data: self.records.data.clone(), index }
-    }
 }
 
 /// Datasets to look at: one, unless they are zipped.
@@ -158,22 +117,24 @@ fn run(
         return Err(Failure::usage("there is no file to look at"));
     };
     let lengths = members().skip(1).zip(others);
-    let lengths = lengths.map(|(source, shard)| shard.index.len().saturating_mul(source.repeat));
-    let n_records = lengths.fold(first.index.len().min(most), u32::min);
-    let opened = members().zip(shards).map(|(source, shard)| shard.first(n_records, source));
-    let opened: Vec<Opened<'_>> = opened.collect::<Result<_, _>>()?;
-    let zipped = (1..).zip(&opened[1..]).map(|(file, opened)| {
-        let length = opened.shard.index.len().max(1);
+    let lengths = lengths.map(|(source, shard)| shard.n_records.saturating_mul(source.repeat));
+    let n_records = lengths.fold(first.n_records.min(most), u32::min);
+    let zipped = (1..).zip(others).map(|(file, shard)| {
+        let length = shard.n_records.max(1);
         let pick = |i| Pick { part: 0, record: i % length, copy: 0 };
         Zipped {
-            parts: vec![opened.part(file)],
-            files: vec![opened.shard.name.clone()],
+            parts: vec![shard.part(file, shard.n_records)],
+            files: vec![shard.name.clone()],
             picks: Some((0..n_records).map(pick).collect()),
         }
     });
     let zipped: Vec<Zipped<'_>> = zipped.collect();
-    let part = opened[0].part(0);
-    let stored_bytes = opened.iter().map(|opened| opened.stored_bytes).sum();
+    let part = first.part(0, n_records);
+    let of_run = |shard: &Shard| {
+        let share = f64::from(n_records) / f64::from(shard.n_records.max(1));
+        shard.stored_bytes as f64 * share.min(1.0)
+    };
+    let stored_bytes = shards.iter().map(of_run).sum();
     // What cannot be decoded has no size.
     let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
     let named = &first.name;
@@ -187,8 +148,7 @@ fn run(
         });
         return Err(Failure::failed(format!("{named}: no element came through{why}")));
     }
-    let each = |shard: &Shard| shard.bytes.len() as f64 / f64::from(shard.index.len().max(1));
-    let bytes_per_record = shards.iter().map(each).collect();
+    let bytes_per_record = shards.iter().map(|shard| shard.bytes_per_record).collect();
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
@@ -201,7 +161,7 @@ pub async fn measure(
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let first = first_files(pipeline, data).await?;
+    let first = first_files(pipeline, data, most).await?;
     let Sample { output, n_records, .. } = run(&program, pipeline, &first, most)?;
     let mut measured = Measured::new();
     for metric in &output.metrics {
@@ -231,7 +191,7 @@ pub async fn profile(
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
-    let first = first_files(pipeline, data).await?;
+    let first = first_files(pipeline, data, most).await?;
     // Once to warm up: what is measured is the steady state.
     run(&program, pipeline, &first, most.min(16))?;
     let sample = run(&program, pipeline, &first, most)?;
@@ -260,7 +220,7 @@ pub async fn profile(
     let ops = ops.collect();
     let measured = plan::Measured {
         records: f64::from(sample.n_records),
-        source_bytes: sample.stored_bytes as f64,
+        source_bytes: sample.stored_bytes,
         rows: f64::from(sample.output.rows),
         row_bytes: sample.output.object.len() as f64,
         ops,
@@ -276,59 +236,32 @@ pub async fn profile(
     Ok((measured, records.round() as u64))
 }
 
-/// The first file of each dataset.
-async fn first_files(pipeline: &Pipeline, data: &Data) -> Result<Vec<Shard>, Failure> {
+/// The first records of each dataset: of its first file that has any.
+async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<Shard>, Failure> {
     let mut shards = Vec::new();
     for (source, member) in pipeline.source().members().zip(&data.members) {
-        let first = member.files.first();
-        let first =
-            first.ok_or_else(|| Failure::usage(format!("{} names no file", member.place)))?;
-        let path = ObjectPath::new(&member.bucket, &first.key);
-        let (name, bytes) = match (member.place.path_of(&first.key), &data.objects) {
-            (Some(path), _) => (path.display().to_string(), read(&path)?),
-            (None, Some(objects)) => (path.to_string(), fetch(&**objects, &path, first).await?),
-            (None, None) => return Err(Failure::failed(format!("{path} is out of reach"))),
-        };
-        let named = |error: ExecError| Failure::failed(format!("{name}: {error}"));
-        if source.format == Format::Images {
-            return Err(Failure::usage(format!(
-                "{name}: images of a folder are not sampled: name an archive of some with --data, and its kind in a \
-                 copy of the pipeline"
-            )));
+        let mut first = None;
+        for info in member.files.iter().take(MAX_FILES) {
+            let path = ObjectPath::new(&member.bucket, &info.key);
+            let local = member.place.path_of(&info.key);
+            let place = match (&local, &data.objects) {
+                (Some(path), _) => Place::Local(path),
+                (None, Some(objects)) => Place::Object(&**objects, path, info),
+                (None, None) => return Err(Failure::failed(format!("{path} is out of reach"))),
+            };
+            if source.format == Format::Images {
+                return Err(Failure::usage(format!(
+                    "{place}: images of a folder are not sampled: name an archive of some with --data, and its \
+                     kind in a copy of the pipeline"
+                )));
+            }
+            let shard = Shard::open(&place, source, most).await?;
+            if first.insert(shard).n_records > 0 {
+                break;
+            }
         }
-        let mut builder = IndexBuilder::new(source.format).map_err(named)?;
-        builder.push(&bytes).map_err(named)?;
-        let index = builder.finish().map_err(named)?;
-        shards.push(Shard { name, bytes, index });
+        let none = || Failure::usage(format!("{} names no file", member.place));
+        shards.push(first.ok_or_else(none)?);
     }
     Ok(shards)
-}
-
-fn read(path: &Path) -> Result<Bytes, Failure> {
-    let named = |error: &dyn fmt::Display| Failure::failed(format!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(|error| named(&error))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(|error| named(&error))?;
-    match bytes.len() as u64 > MAX_BYTES {
-        true => Err(named(&TOO_LARGE)),
-        false => Ok(bytes.into()),
-    }
-}
-
-async fn fetch(
-    objects: &dyn Objects,
-    path: &ObjectPath,
-    info: &ObjectInfo,
-) -> Result<Bytes, Failure> {
-    if info.size > MAX_BYTES {
-        return Err(Failure::failed(format!("{path}: {TOO_LARGE}")));
-    }
-    let mut bytes = Vec::new();
-    while (bytes.len() as u64) < info.size {
-        let start = bytes.len() as u64;
-        let range = start..info.size.min(start + PIECE_BYTES);
-        let piece = objects.get_range(path, range, Some(&info.etag)).await;
-        bytes.extend_from_slice(&piece.map_err(Failure::failed)?);
-    }
-    Ok(bytes.into())
 }

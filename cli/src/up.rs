@@ -27,7 +27,8 @@ pub const WORKER: &str = "worker";
 pub const COORDINATOR: &str = "coordinator";
 pub const SCALER: &str = "scaler";
 const TABLE: &str = "gristmill";
-const BUCKET: &str = "gristmill";
+/// With a dot, which hardly a bucket on S3 has: one of the same name there could not be read.
+const BUCKET: &str = "gristmill.local";
 const NAMESPACE: &str = "default";
 const UPKEEP_EVERY: Duration = Duration::from_secs(600);
 

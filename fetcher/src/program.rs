@@ -61,7 +61,7 @@ struct Args {
     #[arg(long, requires = "pipeline")]
     data: Option<String>,
     /// Passes over the dataset
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     epochs: u32,
     /// Decides order and augmentation
     #[arg(long, default_value_t = 0)]
@@ -127,7 +127,9 @@ async fn serve(operators: Operators) -> ExitCode {
         outcome = run(args, operators) => match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("gristmill-fetcher: {error:#}");
+                // Names of files may hold anything: what is no text goes to no terminal.
+                let line = format!("{error:#}").replace(|c: char| c.is_control(), " ");
+                eprintln!("gristmill-fetcher: {line}");
                 let usage = error.downcast_ref::<Usage>().is_some();
                 ExitCode::from(if usage { 2 } else { 1 })
             }

@@ -49,15 +49,17 @@ impl Coordinator {
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
         let caching = self.begin_caching(job, &wanted).await?;
-        let plan = match self.manifest(dataset_version).await? {
-            Some(manifest) => Some(self.plan(spec, &pipeline, &manifest, caching.as_ref())?),
+        let (plan, state) = match self.manifest(dataset_version).await? {
+            Some(manifest) => {
+                let plan = self.plan(spec, &pipeline, &manifest, caching.as_ref())?;
+                (Some(plan), planned_state(&plan, &manifest))
+            }
             None => {
                 self.put_json(keys::listing(&self.settings.ns, dataset_version), dataset).await?;
-                None
+                (None, JobState::Indexing)
             }
         };
         self.list(job).await?;
-        let state = plan.map_or(JobState::Indexing, |plan: Plan| planned_state(&plan));
         let fresh = JobItem {
             registered_ms: self.clock.now_ms(),
             registered_by: *nonce,
@@ -125,7 +127,7 @@ impl Coordinator {
         self.put_json(keys::manifest(&self.settings.ns, item.dataset_version), &manifest).await?;
         let decide = |before: Option<&JobItem>| match before {
             Some(before) if before.state == JobState::Indexing => {
-                let (state, plan) = (planned_state(&plan), Some(plan));
+                let (state, plan) = (planned_state(&plan, &manifest), Some(plan));
                 Ok(Outcome::Write(JobItem { state, plan, ..before.clone() }))
             }
             Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
@@ -260,13 +262,26 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 }
 
 /// A job whose dataset is indexed runs, if there is anything to run on.
-fn planned_state(plan: &Plan) -> JobState {
-    match plan.records {
-        0 => {
-            JobState::Failed { error: "the dataset has no records: its files are empty".to_owned() }
+fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
+    let of_files = |files: &[ManifestFile]| files.iter().map(|file| u64::from(file.records)).sum();
+    let records: Vec<u64> = match manifest.members.divide(&manifest.files) {
+        Some(divided) => divided.into_iter().map(of_files).collect(),
+        None => Vec::new(),
+    };
+    let error = match (plan.records, records.as_slice()) {
+        (1.., _) => return JobState::Running,
+        (0, []) | (0, [0]) => "the dataset has no records: its files hold none".to_owned(),
+        (0, [records]) => {
+            format!("the pipeline leaves none of the dataset's {records} records: see its `skip`")
         }
-        _ => JobState::Running,
-    }
+        (0, zipped) if zipped.contains(&0) => {
+            "one of the zipped datasets has no records: its files hold none".to_owned()
+        }
+        (0, _) => {
+            "the pipeline leaves no records of the zipped datasets: see its `skip`".to_owned()
+        }
+    };
+    JobState::Failed { error }
 }
 
 /// Joins the job as stored, unless it would deliver something else.

@@ -93,6 +93,12 @@ pub(crate) fn shown(text: &str) -> String {
 fn syntax(error: &serde_saphyr::Error) -> PipelineError {
     let (line, column) = error.location().map_or((None, None), position);
     let why = UserMessageFormatter.format_message(error.without_snippet());
+    let why = match why.contains("limits breached") {
+        true => {
+            format!("it has more than {MAX_NODES} values, or is nested deeper than {MAX_DEPTH}")
+        }
+        false => why.into_owned(),
+    };
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     let why: String = why.chars().map(plain).take(200).collect();
     PipelineError { line, column, message: format!("this is not valid YAML: {why}") }

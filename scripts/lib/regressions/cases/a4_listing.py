@@ -9,10 +9,10 @@ from regressions.world import expect
 from tfrecord import framed, int_example
 
 
-def trained(world, *arguments, code=0):
+def trained(world, *arguments, code=0, **options):
     """`gristmill run ARGUMENTS` for one epoch, which must end with `code`; what it delivered is in the folder sink."""
     shutil.rmtree(world.folder / "sink", ignore_errors=True)
-    run = world.run("run", *arguments, "--epochs", "1", "--step-time", "0ms", "--json", "--sink", "sink", seconds=90)
+    run = world.run("run", *arguments, "--epochs", "1", "--step-time", "0ms", "--json", "--sink", "sink", seconds=90, **options)
     expect(run.code == code, f"{run.name}: exit {run.code} and not {code}: {run.lines()[-2:]}")
     return run
 

@@ -8,8 +8,10 @@ import socket
 import time
 
 from regressions.cases.b10_broken import SECONDS, each, judge, run
+from regressions.model import delimited
 from regressions.run import case
 from regressions.world import expect
+from tfrecord import framed, int_example
 
 
 @case("B10.places", "outputs that cannot be written: exit code, place and remedy before anything is trained")
@@ -184,3 +186,32 @@ def sampled_gzip(world):
     images = world.write("i.yaml", "name: i\nsource:\n  images: folder\nops:\n  - decode\n  - resize: { size: 8 }\n"
                                    "  - batch: { size: 1 }\n")
     judge(run(world, "plan", images, "--step-time", "1ms"), 2, "x.jpg", "not sampled")
+
+
+@case("B10.sampled-large", "`plan` and `explain` look at the beginning of files of 5 GB, within 5 s and 1.5 GB")
+def sampled_large(world):
+    lines = "".join(json.dumps({"value": value, "text": "x" * 1000}) + "\n" for value in range(40_000)).encode()
+    example = int_example("value", [1])
+    large = framed(delimited(1, delimited(1, delimited(1, b"text") + delimited(2, delimited(1, delimited(1, bytes(6 << 20)))))
+                             + delimited(1, delimited(1, b"value") + delimited(2, delimited(3, delimited(1, b"\1"))))))
+    csv = b"value,text\n" + b"".join(b"%d,%s\n" % (value, b"y" * 1000) for value in range(40_000))
+    noise = b"".join(b'{"value": %d, "text": "%s"}\n' % (value, os.urandom(500).hex().encode()) for value in range(80_000))
+    heads = {
+        "jsonl": lines, "tfrecord": framed(example) * 1_000_000, "csv": csv, "large.tfrecord": large * 24,
+        "jsonl.gz": gzip.compress(noise, 1),
+    }
+    for name, head in heads.items():
+        path = world.write(f"data/{name}", head)
+        # What follows is a hole, and no record: it is not looked at.
+        os.truncate(path, 5_000_000_000)
+        form = name.removesuffix(".gz").removeprefix("large.")
+        text = "" if name == "tfrecord" else ", text: { dtype: bytes }"
+        ops = "" if name == "tfrecord" else "{ truncate: { field: text, length: 9 } }, "
+        pipeline = world.write(f"{name}.yaml", (
+            f"source: {{ {form}: data/{name}, features: {{ value: {{ dtype: i64 }}{text} }} }}\n"
+            f"ops: [{ops}{{ batch: {{ size: 8, ragged: true }} }}]\n"))
+        for command in (["plan", pipeline, "--step-time", "1ms"], ["explain", pipeline, "--sample", "300"]):
+            program = run(world, *command)
+            expect(program.code == 0, f"{command[0]} {name}: exit {program.code}: {program.lines('err')[-1:]}")
+            expect(program.seconds < SECONDS, f"{command[0]} {name}: {program.seconds:.1f} s")
+            expect(program.rss_kib < 1_500_000, f"{command[0]} {name}: {program.rss_kib >> 10} MiB")

@@ -1,9 +1,15 @@
 """C: what users met of sources."""
 
 import gzip
+import csv as tables
+import http.server
+import io
 import json
+import random
+import threading
 
 import signed
+from regressions.model import Batch
 from regressions.run import case
 from regressions.world import expect
 from regressions.cases.a4_listing import read, trained
@@ -53,6 +59,11 @@ def s3_of_others(world):
                     ("plan", pipeline, "--data", "s3://theirs/set", "--step-time", "1ms", "--json")):
         looked = world.run(*command, env=keys)
         expect(looked.code == 0, f"{looked.name}: exit {looked.code}: {looked.err}")
+    # A bucket that is called as the program is the user's like any other.
+    signed.request(keys, "PUT", "/gristmill")
+    signed.request(keys, "PUT", "/gristmill/set/train-0", (world.folder / "set/train-00001").read_bytes())
+    trained(world, pipeline, "--data", "s3://gristmill/set/", env=keys)
+    expect(read(world) == list(range(20, 40)), f"of s3://gristmill: {len(read(world))} of 20")
     run = world.run("run", pipeline, "--data", "s3://nobodys/set/", env=keys)
     run.failed_in_one_line(1, "s3://nobodys", "NoSuchBucket")
     run = world.run("run", pipeline, "--data", "s3://theirs/set/", env=keys | {"AWS_SECRET_ACCESS_KEY": "wrong"})
@@ -60,6 +71,51 @@ def s3_of_others(world):
     without = {name: value for name, value in keys.items() if "KEY" not in name}
     run = world.run("run", pipeline, "--data", "s3://theirs/set/", env=without | {"AWS_EC2_METADATA_DISABLED": "true"})
     run.failed_in_one_line(1, "no AWS credentials found")
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """An S3 that refuses whatever is asked; each request's session token is kept."""
+
+    status, code, headers_of, tokens = 403, "AccessDenied", {}, []
+
+    def do_GET(self):
+        self.tokens.append(self.headers.get("x-amz-security-token"))
+        body = f"<?xml version='1.0'?><Error><Code>{self.code}</Code><Message>No.</Message></Error>".encode()
+        self.send_response(self.status)
+        for name, value in {"content-type": "application/xml", "content-length": str(len(body)), **self.headers_of}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@case("C.s3-refusals", "s3:// data behind another region, a denial or an expired token: one line with the bucket and the reason, at once")
+def s3_refusals(world):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    pipeline = world.integers_pipeline(5)
+    keys = {
+        "AWS_ENDPOINT_URL_S3": f"http://127.0.0.1:{server.server_port}", "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "a-token", "AWS_REGION": "eu-west-1",
+    }
+    refusals = [
+        (403, "AccessDenied", {}, ["AccessDenied"]),
+        (301, "PermanentRedirect", {"x-amz-bucket-region": "us-east-2"}, ["us-east-2"]),
+        (400, "ExpiredToken", {}, ["ExpiredToken"]),
+        (403, "InvalidAccessKeyId", {}, ["InvalidAccessKeyId"]),
+    ]
+    for Answers.status, Answers.code, Answers.headers_of, parts in refusals:
+        for command in (["run", pipeline], ["explain", pipeline], ["plan", pipeline, "--step-time", "1ms"]):
+            Answers.tokens.clear()
+            program = world.run(*command, "--data", "s3://theirs/set/", env=keys, seconds=30)
+            program.failed_in_one_line(1, "s3://theirs", *parts)
+            expect(program.ended - program.began < 5, f"{program.name}: {program.ended - program.began:.1f} s")
+            expect(set(Answers.tokens) == {"a-token"}, f"session tokens sent: {set(Answers.tokens)}")
+    server.shutdown()
 
 
 CSV = "source: {{ {source}, features: {{ value: {{ dtype: i64 }}, text: {{ key: note, dtype: bytes }} }} }}\n" \
@@ -100,10 +156,57 @@ def csv_errors(world):
     run = trained(world, pipeline, "--on-error", "quarantine", *cap)
     expect(read(world) == [1, 5], f"delivered {read(world)}")
     said = [line for line in run.lines("err") if line.startswith("quarantined: 3 records")]
-    expect(len(said) == 1 and "s3://gristmill/t/" in said[0], f"where they lie is not said: {run.lines('err')[-8:]}")
+    expect(len(said) == 1 and "s3://gristmill.local/t/" in said[0], f"where they lie is not said: {run.lines('err')[-8:]}")
     expect(run.json["quarantine"]["records"] == 3, f"--json: {run.json.get('quarantine')}")
     wrong = world.write("w.yaml", "source: { csv: data/a.csv, features: { v: { key: vale, dtype: i64 } } }\n"
                                   "ops: [{ batch: { size: 4 } }]\n")
     world.run("run", wrong).failed_in_one_line(1, "no column `vale`", "value, note")
     world.write("data/open.csv", 'value,note\n1,a\n2,"b\n3,c\n')
     world.run("run", pipeline, "--data", "data/open.csv").failed_in_one_line(1, "open.csv", "line 3", "quote")
+
+
+def drawn_table(draw, header):
+    """Rows of text with all that a table may hold, as a file, and what Python's reader finds in it."""
+    delimiter = draw.choice([",", ",", "\t", ";", "|"])
+    names = ["id", "text", *draw.sample(["größe", "a b", "c,d", 'q"t', "y\nz", ""], draw.randint(0, 4))]
+    draw.shuffle(names)
+    quoting = draw.choice([tables.QUOTE_MINIMAL, tables.QUOTE_ALL, tables.QUOTE_NONNUMERIC])
+    end = "\r\n" if quoting == tables.QUOTE_MINIMAL else draw.choice(["\n", "\r\n", "\r"])
+    file = io.StringIO(newline="")
+    writer = tables.writer(file, delimiter=delimiter, quoting=quoting, lineterminator=end)
+    if header:
+        writer.writerow(names)
+    cells = ["", "a", " ", "x,y", 'q"q', '"', "l\nm", "l\r\nm", "r\rs", "日本", "\ufeff", "\t", ";", " lead", "x" * 300]
+    for number in range(draw.choice([1, 2, 5, 17, 60])):
+        writer.writerow([number if name == "id" else draw.choice(cells) for name in names])
+        if draw.random() < 0.1:
+            file.write(end)
+    text = file.getvalue()
+    text = text.removesuffix(end) if draw.random() < 0.3 else text
+    rows = [row for row in tables.reader(io.StringIO(text, newline=""), delimiter=delimiter) if row]
+    named = rows.pop(0) if header else names
+    found = [(int(row[named.index("id")]), row[named.index("text")].encode()) for row in rows]
+    stored = text.encode()
+    stored = b"\xef\xbb\xbf" + stored if draw.random() < 0.3 else stored
+    return delimiter, names, stored, found
+
+
+@case("C.csv-random", "random tables are read as Python's csv module reads them")
+def csv_random(world):
+    endpoint = json.loads(world.up().wait_for('"endpoint"', 30))["endpoint"]
+    for seed in range(30):
+        draw = random.Random(seed)
+        header, packed = draw.random() < 0.8, draw.random() < 0.3
+        delimiter, names, stored, found = drawn_table(draw, header)
+        file = world.write(f"{seed}/a.csv{'.gz' if packed else ''}", gzip.compress(stored) if packed else stored)
+        named = "" if header else f", header: false, columns: {json.dumps(names, ensure_ascii=False)}"
+        pipeline = world.write(f"{seed}/p.yaml", (
+            f"source: {{ csv: {file.name}, delimiter: {json.dumps(delimiter)}{named}, "
+            "features: { id: { dtype: i64 }, text: { dtype: bytes } } }\n"
+            f"ops: [in_order, {{ batch: {{ size: {draw.randint(1, 7)}, ragged: true }} }}]\n"))
+        run = world.run("run", pipeline, "--endpoint", endpoint, "--epochs", "1", "--step-time", "0ms", "--sink", f"{seed}/sink",
+                        "--split-batches", draw.randint(1, 3))
+        expect(run.code == 0, f"table {seed}: exit {run.code}: {run.lines('err')[-1:]}")
+        batches = [Batch(path.read_bytes(), {"bytes": ["text"]}) for path in sorted((world.folder / f"{seed}/sink").glob("*"))]
+        delivered = [(row["id"], row["text"]) for batch in batches for row in batch.rows]
+        expect(delivered == found, f"table {seed}: {delivered[:3]}, not {found[:3]}")

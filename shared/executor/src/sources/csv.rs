@@ -288,6 +288,17 @@ impl IndexBuilder {
         ExecError::Source(format!("line {line}, record {record}: {what}"))
     }
 
+    /// Records found so far.
+    pub(crate) fn records(&self) -> u32 {
+        self.index.len()
+    }
+
+    /// The index of those.
+    pub(crate) fn stop(self) -> FileIndex {
+        let lines = self.several_lines.then_some(self.lines);
+        self.index.table(Table { lines, ..self.table })
+    }
+
     pub(crate) fn finish(mut self) -> Result<FileIndex, ExecError> {
         if self.failed {
             return Err(ExecError::Source("indexing this file has failed before".into()));
@@ -304,8 +315,7 @@ impl IndexBuilder {
             self.line_ends += 1;
             self.close()?;
         }
-        let lines = self.several_lines.then_some(self.lines);
-        Ok(self.index.table(Table { lines, ..self.table }))
+        Ok(self.stop())
     }
 }
 

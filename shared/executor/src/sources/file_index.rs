@@ -419,4 +419,55 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn records_are_read_by_an_index_of_the_beginning_of_their_file() {
+        use gristmill_pipeline::{CsvLayout, Pipeline};
+
+        let csv = Format::Csv(CsvLayout { delimiter: b',', header: true, quotes: true });
+        let lines = |line: &dyn Fn(u32) -> String| (0..20_000).map(line).collect::<String>();
+        for (format, yaml, file) in [
+            (Format::Jsonl, "jsonl", lines(&|i| format!("{{\"v\": {i}}}\n"))),
+            (csv, "csv", format!("v\n{}", lines(&|i| format!("\"{i}\n\"\n")))),
+        ] {
+            let text = format!(
+                "source: {{ {yaml}: x, features: {{ v: {{ dtype: i64 }} }} }}\nops: [batch: {{ size: 2 }}]"
+            );
+            let pipeline = Pipeline::parse(&text).unwrap();
+            let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+            packed.extend(miniz_oxide::deflate::compress_to_vec(file.as_bytes(), 1));
+            packed.extend(crc32fast::hash(file.as_bytes()).to_le_bytes());
+            packed.extend((file.len() as u32).to_le_bytes());
+            for stored in [file.clone().into_bytes(), packed] {
+                let whole = index_of(format, &stored);
+                let half = &stored[..stored.len() / 2];
+                let mut builder = crate::sources::IndexBuilder::new(format).unwrap();
+                builder.push(half).unwrap();
+                let found = builder.records();
+                assert!(found > 1_000 && found < whole.len(), "{found} of {}", whole.len());
+                let begun = builder.stop().unwrap();
+                let read = |index: &FileIndex| {
+                    let source = pipeline.source();
+                    let part = |range: &Range<u64>| {
+                        let range = range.start as usize..range.end as usize;
+                        Bytes::copy_from_slice(&stored[range])
+                    };
+                    let ranges = index.stored_ranges(0, found, source).unwrap();
+                    let parts: Vec<Bytes> = ranges.iter().map(part).collect();
+                    index.open(0, found, source, &parts).unwrap().data
+                };
+                assert!(
+                    begun.stored_ranges(0, found, pipeline.source()).unwrap()[0].end
+                        <= half.len() as u64
+                );
+                assert_eq!(read(&begun), read(&whole));
+            }
+        }
+    }
+
+    fn index_of(format: Format, file: &[u8]) -> FileIndex {
+        let mut builder = crate::sources::IndexBuilder::new(format).unwrap();
+        builder.push(file).unwrap();
+        builder.finish().unwrap()
+    }
 }

@@ -103,12 +103,19 @@ impl Unpacker {
         }
     }
 
+    /// The points of what has been pushed.
+    pub(super) fn stop(self) -> Points {
+        Points { points: self.points, packed: self.inflater.packed() }
+    }
+
     /// The points, now that all bytes have been pushed.
     pub(super) fn finish(self) -> Result<Points, String> {
-        let packed = self.inflater.packed();
         match self.inflater.is_whole() {
-            true => Ok(Points { points: self.points, packed }),
-            false => Err(format!("the gzip file ends at byte {packed}: it is cut short")),
+            true => Ok(self.stop()),
+            false => {
+                let packed = self.inflater.packed();
+                Err(format!("the gzip file ends at byte {packed}: it is cut short"))
+            }
         }
     }
 }

@@ -69,6 +69,24 @@ impl Builder {
         }
     }
 
+    fn records(&self) -> u32 {
+        match self {
+            Self::TfRecord(builder) => builder.records(),
+            Self::WebDataset(builder) => builder.records(),
+            Self::Jsonl(builder) => builder.records(),
+            Self::Csv(builder) => builder.records(),
+        }
+    }
+
+    fn stop(self) -> FileIndex {
+        match self {
+            Self::TfRecord(builder) => builder.stop(),
+            Self::WebDataset(builder) => builder.stop(),
+            Self::Jsonl(builder) => builder.stop(),
+            Self::Csv(builder) => builder.stop(),
+        }
+    }
+
     fn finish(self) -> Result<FileIndex, ExecError> {
         match self {
             Self::TfRecord(builder) => builder.finish(),
@@ -188,6 +206,27 @@ impl IndexBuilder {
             false => State::Plain(builder),
         };
         self.take(&head)
+    }
+
+    /// Records found whole so far; of Parquet none before all are.
+    pub fn records(&self) -> u32 {
+        match &self.state {
+            State::Plain(builder) | State::Gzip(_, builder) => builder.records(),
+            State::Head(_) | State::Kept(_) | State::Parquet(_) | State::Failed => 0,
+        }
+    }
+
+    /// An index by which the [`records`](Self::records) found so far can be read, though the rest of the file
+    /// has not been pushed. That of a file of which everything has been is [`finish`](Self::finish)'s.
+    ///
+    /// # Errors
+    /// [`ExecError::Source`] if none has been found.
+    pub fn stop(self) -> Result<FileIndex, ExecError> {
+        match self.state {
+            State::Plain(builder) => Ok(builder.stop()),
+            State::Gzip(unpacker, builder) => Ok(builder.stop().gzip(unpacker.stop())),
+            State::Head(_) | State::Kept(_) | State::Parquet(_) | State::Failed => Err(failed()),
+        }
     }
 
     /// The index, now that all bytes have been pushed.

@@ -73,6 +73,16 @@ impl IndexBuilder {
         ExecError::Source(format!("record {record} at byte {offset}: {what}"))
     }
 
+    /// Records found so far.
+    pub(crate) fn records(&self) -> u32 {
+        self.index.len()
+    }
+
+    /// The index of those.
+    pub(crate) fn stop(self) -> FileIndex {
+        self.index
+    }
+
     pub(crate) fn finish(mut self) -> Result<FileIndex, ExecError> {
         if self.failed {
             return Err(ExecError::Source("indexing this file has failed before".into()));

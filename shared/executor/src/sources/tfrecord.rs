@@ -127,6 +127,16 @@ impl IndexBuilder {
         ExecError::Source(format!("record {record} at byte {offset}: {what}"))
     }
 
+    /// Records that have been pushed whole.
+    pub(crate) fn records(&self) -> u32 {
+        self.index.len() - u32::from(self.left > 0)
+    }
+
+    /// The index of those, and of the record at hand.
+    pub(crate) fn stop(self) -> FileIndex {
+        self.index
+    }
+
     /// The index, now that all bytes have been pushed.
     ///
     /// # Errors

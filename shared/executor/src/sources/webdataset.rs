@@ -62,6 +62,16 @@ impl IndexBuilder {
         })
     }
 
+    /// Records found so far, but for the one at hand.
+    pub(crate) fn records(&self) -> u32 {
+        self.records.index.len()
+    }
+
+    /// The index of those.
+    pub(crate) fn stop(self) -> FileIndex {
+        self.records.index
+    }
+
     pub(crate) fn finish(mut self) -> Result<FileIndex, ExecError> {
         if self.records.failed {
             return Err(ExecError::Source("indexing this file has failed before".into()));

@@ -1,0 +1,158 @@
+//! The first records of a file, of which no more is read than it takes to find them.
+
+use crate::failure::Failure;
+use bytes::Bytes;
+use gristmill_executor::{
+    ExecError, Part,
+    sources::{FileIndex, IndexBuilder, Records},
+};
+use gristmill_pipeline::Source;
+use gristmill_ports::{ObjectInfo, ObjectPath, Objects, get_long_range};
+use gristmill_types::RecordKey;
+use std::{fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
+
+/// Bytes of a file that are looked through for its first records, at most; as far as one is found in any case.
+const MAX_BYTES: u64 = 128 << 20;
+/// Most bytes of these records that are held; one record is in any case.
+const MAX_HELD_BYTES: u64 = 128 << 20;
+
+/// The first records of a file.
+pub(super) struct Shard {
+    /// How messages call the file.
+    pub(super) name: String,
+    pub(super) n_records: u32,
+    /// Bytes of the file that hold them.
+    pub(super) stored_bytes: u64,
+    /// Of the file, as far as it was looked through.
+    pub(super) bytes_per_record: f64,
+    index: FileIndex,
+    records: Records,
+}
+
+/// A file, here or on S3.
+pub(super) enum Place<'a> {
+    Local(&'a Path),
+    Object(&'a dyn Objects, ObjectPath, &'a ObjectInfo),
+}
+
+impl Shard {
+    /// The first `most` records of a file, or fewer if it has not so many, or they are large.
+    pub(super) async fn open(
+        place: &Place<'_>,
+        source: &Source,
+        most: u32,
+    ) -> Result<Self, Failure> {
+        let name = place.to_string();
+        let named = |error: ExecError| Failure::failed(format!("{name}: {error}"));
+        let reader = place.open()?;
+        let mut builder = IndexBuilder::of_file(source.format, reader.bytes).map_err(named)?;
+        let mut looked = 0;
+        let is_all = loop {
+            let Some(range) = builder.wants() else { break true };
+            let found = builder.records();
+            if found >= most || (found > 0 && looked >= MAX_BYTES) {
+                break false;
+            }
+            looked += range.end - range.start;
+            builder.push(&reader.read(range).await?).map_err(named)?;
+        };
+        let (index, found, bytes) = match is_all {
+            true => {
+                let index = builder.finish().map_err(named)?;
+                let records = index.len();
+                (index, records, reader.bytes)
+            }
+            false => {
+                let found = builder.records();
+                let index = builder.stop().map_err(named)?;
+                // Unpacked they may be more than was read.
+                let end = index.byte_range(0, found).map_or(looked, |range| range.end);
+                (index, found, end.min(looked))
+            }
+        };
+        let bytes_per_record = bytes as f64 / f64::from(found.max(1));
+        let n_records = held(&index, found.min(most));
+        let ranges = index.stored_ranges(0, n_records, source).map_err(named)?;
+        let stored_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+        let mut parts = Vec::new();
+        for range in ranges {
+            parts.push(reader.read(range).await?);
+        }
+        let records = index.open(0, n_records, source, &parts).map_err(named)?;
+        Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
+    }
+
+    /// The first `n_records` of them, as those of file number `file`.
+    pub(super) fn part(&self, file: u32, n_records: u32) -> Part<'_> {
+        let index = self.records.index.as_ref().unwrap_or(&self.index);
+        let first = RecordKey { file, record: 0 };
+        let bytes = index.byte_range(0, n_records).map_or(0, |range| range.end - range.start);
+        // Less than there is, unless all of them are asked for.
+        let end = self.records.data.len().min(bytes as usize);
+        Part { first, n_records, data: self.records.data.slice(..end), index }
+    }
+}
+
+/// How many of the first `most` records are held.
+fn held(index: &FileIndex, most: u32) -> u32 {
+    let mut held = 0_u64;
+    let weights = index.weights(0, most).into_iter();
+    let fit = weights.take_while(|bytes| {
+        held = held.saturating_add(*bytes);
+        held <= MAX_HELD_BYTES
+    });
+    (fit.count() as u32).max(most.min(1))
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local(path) => path.display().fmt(f),
+            Self::Object(_, path, _) => path.fmt(f),
+        }
+    }
+}
+
+/// A file that is read in ranges.
+struct Reader<'a> {
+    place: &'a Place<'a>,
+    file: Option<File>,
+    bytes: u64,
+}
+
+impl Place<'_> {
+    fn open(&self) -> Result<Reader<'_>, Failure> {
+        match self {
+            Self::Object(_, _, info) => Ok(Reader { place: self, file: None, bytes: info.size }),
+            Self::Local(path) => {
+                let file = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+                let (bytes, file) = file.map_err(|error| self.failed(&error))?;
+                Ok(Reader { place: self, file: Some(file), bytes })
+            }
+        }
+    }
+
+    fn failed(&self, error: &dyn fmt::Display) -> Failure {
+        Failure::failed(format!("{self}: {error}"))
+    }
+}
+
+impl Reader<'_> {
+    async fn read(&self, range: Range<u64>) -> Result<Bytes, Failure> {
+        let bytes = range.end.saturating_sub(range.start);
+        match (&self.file, self.place) {
+            _ if bytes == 0 => Ok(Bytes::new()),
+            (Some(file), _) => {
+                let mut part = vec![0; bytes as usize];
+                let read = file.read_exact_at(&mut part, range.start);
+                read.map_err(|error| self.place.failed(&error))?;
+                Ok(part.into())
+            }
+            (None, Place::Object(objects, path, info)) => {
+                let part = get_long_range(*objects, path, range, Some(&info.etag)).await;
+                part.map_err(Failure::failed)
+            }
+            (None, Place::Local(_)) => Err(self.place.failed(&"it is not open")),
+        }
+    }
+}
