@@ -147,12 +147,16 @@ impl Scan {
         items.filter(leased).map(|bundle| &bundle.invocation).collect()
     }
 
-    /// Splits committed so far, as far as they were read: the number changes when there is one more.
+    /// Splits committed so far, and controls that workers lived through, as far as they were read: the number
+    /// changes when there is one more.
     pub fn progress(&self, item: &JobItem) -> u64 {
-        match item.plan {
-            Some(_) => self.ahead.delivered + self.ahead.ready,
-            None => u64::from(self.done()),
-        }
+        let suspects = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref()?.suspect);
+        let controls: u64 = suspects.map(|suspect| u64::from(suspect.strikes.max(1) - 1)).sum();
+        controls
+            + match item.plan {
+                Some(_) => self.ahead.delivered + self.ahead.ready,
+                None => u64::from(self.done()),
+            }
     }
 
     /// Whether every split before the place that is `linear` in the run is committed.

@@ -109,6 +109,6 @@ fn how_objects_are_kept_is_chosen_and_changes_no_result() {
         assert_eq!(pipeline.with_batch_size(7).unwrap().compression(), compression);
     }
     let error = parse("compress: gzip").unwrap_err().to_string();
-    let expected = "line 1: the pipeline `compress` must be none, zstd or auto, not \"gzip\"";
+    let expected = "line 1: the pipeline `compress` must be none, zstd or auto, not `gzip`";
     assert_eq!(error, expected);
 }
