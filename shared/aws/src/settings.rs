@@ -177,6 +177,7 @@ mod tests {
         let lookup = |name: &str| match name {
             NAMESPACE => Some("team-a".to_owned()),
             RETENTION_DAYS | CACHE_GIB | MAX_WORKERS => Some("30".to_owned()),
+            PRIVATE_SOURCES => Some("true".to_owned()),
             METRICS => Some(EMF.to_owned()),
             name => lookup(name),
         };
