@@ -138,7 +138,7 @@ fn what_cannot_be_resolved_is_refused_in_a_line() -> Result<()> {
         ("take: { count: 3 }, interleave", 2, "`interleave` works on files"),
         ("repeat", 2, "`repeat` needs a `count`"),
         ("take: { count: 0 }", 2, "whole number from 1 on"),
-        ("skip: { count: 1000 }", 1, "no records"),
+        ("skip: { count: 1000 }", 1, "leaves none of the dataset's 66 records: see its `skip`"),
     ] {
         let output = dataset.refusal(ops)?;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

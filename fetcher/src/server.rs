@@ -18,6 +18,8 @@ use tokio::{
 
 /// How long a trainer that has connected may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the last words of a trainer that has left may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a run that has ended waits for a trainer to tell it so.
 const FAREWELL: Duration = Duration::from_secs(10);
 /// What a client has said and nobody has heard yet, at most.
@@ -229,7 +231,7 @@ impl<C: CursorStore> Server<C> {
             Err(parting) => parting,
         };
         match parting {
-            Parting::Gone => {}
+            Parting::Gone => self.hear_out(&mut link).await?,
             Parting::TurnedAway(why) => {
                 tracing::warn!("a trainer was turned away: {why}");
                 self.tell(&mut link, &why).await;
@@ -244,6 +246,28 @@ impl<C: CursorStore> Server<C> {
             self.open_at(self.cursor).await;
         }
         Ok(Visit::Left)
+    }
+
+    /// Hears what a trainer said before it left: a batch that is written to it fails before that is read.
+    async fn hear_out<S>(&mut self, link: &mut Link<S>) -> Result<(), ServeError>
+    where
+        S: AsyncRead + AsyncWrite + Send + 'static,
+    {
+        let until = self.clock.monotonic() + LAST_WORDS;
+        loop {
+            let left = until.saturating_sub(self.clock.monotonic());
+            let said = tokio::select! {
+                biased;
+                said = link.said.recv() => said,
+                () = self.clock.sleep(left) => None,
+            };
+            match said.map(|said| self.hear(said)) {
+                Some(Ok(())) => {}
+                Some(Err(Parting::Ended(error))) => return Err(error),
+                // Nobody is left to be turned away.
+                Some(Err(Parting::TurnedAway(_) | Parting::Gone)) | None => return Ok(()),
+            }
+        }
     }
 
     /// Tells a trainer why it gets no more; it may have left, or stopped reading.
