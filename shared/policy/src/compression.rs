@@ -82,7 +82,8 @@ mod tests {
         assert_eq!(split(0.5, 0.5).best_level(&one), Some(1));
         assert_eq!(split(0.9, 0.5).best_level(&one), None);
         assert_eq!(split(1.1, 0.5).best_level(&one), None);
-        assert_eq!(split(1.1, 0.5).best_level(&two), Some(2));
+        // 0.61 and 0.68 s of computing.
+        assert_eq!(split(1.1, 0.5).best_level(&two), Some(1));
         assert_eq!(split(0.2, 0.98).best_level(&one), None);
         assert_eq!(split(0.2, 2.0).best_level(&one), None);
         let fast = FunctionShape { network_bytes_per_s: 1e12, ..one };
