@@ -83,7 +83,7 @@ def odd_places(world):
     world.write("data/a.jsonl", '{"v": 1}\n')
     pipeline = world.write("p.yaml", NUMBERS % "")
     places = ["fifo", "loop", "one/x", "/dev/zero", "/dev/null", "x" * 256, "/".join(["y" * 200] * 30), "s3://",
-              "http://x/y", "[!", "{a", "{1..99999999999}", "{a,b}" * 18, "../" * 300]
+              "ftp://x/y", "[!", "{a", "{1..99999999999}", "{a,b}" * 18, "../" * 300]
     found = []
     for place in places:
         for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
