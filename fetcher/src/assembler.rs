@@ -106,9 +106,9 @@ impl Start {
         if plan.n_splits == 0 && g > 0 {
             return Err(beyond("the epoch has no batches".to_owned()));
         }
-        let has_begun = (epoch, g) > (0, 0);
-        if (has_begun || ledger.is_done()) && is_end(ledger, plan, epochs, (epoch, &joiner)).await?
-        {
+        // Without splits all is made before it has begun.
+        let has_begun = plan.n_splits > 0 || (epoch, g) > (0, 0) || ledger.is_done();
+        if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
             return Ok(Self::of_epoch(plan, epochs));
         }
         totals.batches = joiner.g();
