@@ -14,7 +14,7 @@ use std::{
     thread,
 };
 
-/// What a server does beside sending ranges.
+/// How a server answers.
 #[derive(Clone, Copy, PartialEq)]
 enum Habit {
     Ranges,

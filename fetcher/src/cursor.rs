@@ -107,7 +107,7 @@ pub trait CursorStore: Send {
     /// collected that a restart would ask for.
     fn save(&mut self, saved: &Saved) -> io::Result<()>;
 
-    /// What it is, for people; none if it keeps nothing.
+    /// Its name, for people; none if it keeps nothing.
     fn name(&self) -> Option<String>;
 }
 

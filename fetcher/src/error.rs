@@ -25,7 +25,7 @@ pub enum FetchError {
     /// The trainer cannot begin where it asks to: its checkpoint is not of this run of the job.
     #[error("{0}")]
     Misplaced(String),
-    /// What follows the trainer's checkpoint has been deleted: it is too old, or the job is done.
+    /// The batches after the trainer's checkpoint are deleted: it is too old, or the job is done.
     #[error("{0}")]
     Collected(String),
     /// An object is missing or its bytes are not what was committed.

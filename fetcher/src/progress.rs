@@ -318,7 +318,7 @@ impl Progress {
         inner.resume_places = inner.resume_places.split_off(&next);
     }
 
-    /// What there is to acknowledge, if it is anything new; it is sent now. The first one says where this run
+    /// The acknowledgement to send now, if there is a new one. The first one says where this run
     /// begins, and nothing of what it has done since: only so can the coordinator tell that another
     /// run was there first.
     pub fn send_ack(&self) -> Option<Ack> {

@@ -411,7 +411,7 @@ impl<C: CursorStore> Server<C> {
         Ok(())
     }
 
-    /// What ends a visit, and what ends all of them: a position that is kept here is every trainer's.
+    /// Whether an error ends this visit or all of them: a position that is kept here is every trainer's.
     fn part(&self, error: FetchError) -> Parting {
         match error {
             FetchError::Collected(_) if self.begun_as_kept && self.cursors.name().is_some() => {

@@ -178,9 +178,9 @@ pub struct Link {
 
 #[derive(Default)]
 struct Known {
-    /// What the last call came to, if it failed.
+    /// The error of the last call, if it failed.
     call: Option<String>,
-    /// What the service itself says keeps it from its work.
+    /// Trouble that the service itself reports.
     service: Option<String>,
 }
 
@@ -207,7 +207,7 @@ impl Link {
         })
     }
 
-    /// What keeps the service from its work, or else `waiting`.
+    /// The service's trouble, or else `waiting`.
     pub fn or(&self, waiting: Waiting) -> Waiting {
         match &self.known().service {
             Some(trouble) => Waiting::fault(format!("the service to go on: {trouble}")),

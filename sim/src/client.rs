@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 /// Longest that one waits who does not mean to train.
 const ROGUE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// What came of a connection.
+/// The outcome of a connection.
 pub enum Told {
     /// It broke, or could not be made.
     Nothing,

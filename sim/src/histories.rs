@@ -343,7 +343,7 @@ impl Trainer {
         Left::Gone
     }
 
-    /// What its last checkpoint holds: the job may be closed while it is away.
+    /// The content of its last checkpoint: the job may be closed while it is away.
     fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
         &self.checkpoints[self.checkpoints.len() - 1].1
     }

@@ -65,7 +65,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
-/// What `scenario` must deliver.
+/// The delivery that `scenario` must end with.
 fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
     if let Some(expected) = expected(scenario) {
         return Ok(expected);

@@ -111,7 +111,7 @@ struct StateFile {
     host: Arc<Host>,
     process: Process,
     served: Option<Identity>,
-    /// What a mistaken fetcher has not made durable.
+    /// Saved positions that a mistaken fetcher has not made durable.
     unsynced: Option<Saved>,
 }
 
@@ -194,7 +194,7 @@ fn ended(
     let world = &cloud.world;
     match error {
         ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
-        // Whoever started it is told, and names the right one.
+        // The user is told, and names the right one.
         ServeError::State(_) | ServeError::Io(_) if host.correct() => {}
         ServeError::State(why) => world.violated(format_args!("its own state file: {why}")),
         ServeError::Io(error) => world.violated(format_args!("a fetcher ended: {error}")),
@@ -261,7 +261,7 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
     }
 }
 
-/// Whoever connects without meaning well, or without knowing how.
+/// Clients that mean no good, or do not know how.
 pub async fn disturb(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
     while !log.is_done() && !log.is_given_up() {

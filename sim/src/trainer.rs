@@ -228,7 +228,7 @@ pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     log.latest()
 }
 
-/// What a fetcher of the job works with, in `process`.
+/// The ports of a fetcher of the job, in `process`.
 pub fn fetcher_of(
     cloud: &Arc<Cloud>,
     process: &Process,

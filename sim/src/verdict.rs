@@ -5,10 +5,10 @@ use gristmill_fetcher::FetchError;
 use gristmill_protocol::JobSpec;
 use gristmill_types::ErrorPolicy;
 
-/// What ends a worker, or looks as if it had.
+/// Faults that end a worker, or look as if they had.
 const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
 
-/// What keeps a death from being heard of in time.
+/// Faults that keep a death from being heard of in time.
 const UNHEARD: [Fault; 8] = [
     Fault::ReportLost,
     Fault::CallLost,
@@ -20,7 +20,7 @@ const UNHEARD: [Fault; 8] = [
     Fault::PutFails,
 ];
 
-/// What keeps workers from beginning, from finishing anything, or from saying so.
+/// Faults that keep workers from beginning, from finishing anything, or from saying so.
 pub(crate) const HINDRANCES: [Fault; 24] = [
     Fault::WorkerDies,
     Fault::CoordinatorDies,
@@ -85,7 +85,7 @@ pub fn judge(
         {
             Fate::GivenUp
         }
-        // What it found when it started was gone when it said so: whoever minds it starts it again.
+        // The job it found when it started was gone when it said so: its supervisor starts it again.
         FetchError::Fenced(_) if !let_in => Fate::Again,
         FetchError::Fenced(_) => Fate::Superseded,
         // Nobody got anything done for as long as the service is patient.

@@ -23,7 +23,7 @@ pub(super) struct Shard {
     pub(super) n_records: u32,
     /// Bytes of the file that hold them.
     pub(super) stored_bytes: u64,
-    /// Of the file, as far as it was looked through.
+    /// Average over the file, as far as it was looked through.
     pub(super) bytes_per_record: f64,
     index: FileIndex,
     records: Records,

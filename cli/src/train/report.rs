@@ -35,7 +35,7 @@ pub struct EpochReport {
     pub reason: Option<String>,
     /// Of reading, computing and storing its splits.
     pub worker_seconds: [f64; 3],
-    /// Of its objects, as workers kept them.
+    /// Bytes of its objects, as workers kept them.
     pub stored_bytes: u64,
     /// What the trainer waited for.
     pub waits: Waits,

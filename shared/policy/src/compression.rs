@@ -19,7 +19,7 @@ pub struct Sample {
     pub tries: Vec<Try>,
 }
 
-/// What compressing at a level came to.
+/// The result of compressing at one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Try {
     pub level: i32,

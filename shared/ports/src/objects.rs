@@ -53,7 +53,7 @@ impl fmt::Display for ObjectPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bucket, key } = self;
         match bucket.contains("://") {
-            // Of a web server; the query may be a secret.
+            // A web server's; the query may be a secret.
             true => match key.split_once('?') {
                 Some((key, _)) => write!(f, "{bucket}/{key}?..."),
                 None => write!(f, "{bucket}/{key}"),

@@ -95,7 +95,7 @@ impl JobContext {
         let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
-        // What stays in the trainer's host is not compressed.
+        // Chunks that stay in the trainer's host are not compressed.
         let asked = if runner.config.local { Compression::None } else { view.spec.compress };
         let packing = Packing::new(asked, runner.config.shape);
         Ok(Self {

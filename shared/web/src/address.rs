@@ -11,7 +11,7 @@ pub fn is_web(bucket: &str) -> bool {
 /// The origin of an address, and its path and query as they are written. None for other kinds of address.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Why it cannot be used, in words.
 pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     if !is_web(text) {
         return None;

@@ -1,4 +1,4 @@
-//! What servers answer.
+//! Answers of servers.
 
 use gristmill_ports::{ObjectError, ObjectPath};
 use reqwest::{

@@ -37,7 +37,7 @@ impl WebObjects {
     /// such as `data.example.com Bearer 1234`; they are sent to no other.
     ///
     /// # Errors
-    /// What is wrong with it, without quoting it.
+    /// The line that is wrong, without quoting it.
     pub fn new(reach: Reach, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
         Ok(Self { client: OnceLock::new(), reach, buffers: BufferPool::default(), authorization })
@@ -48,7 +48,7 @@ impl WebObjects {
             let client = client(self.reach).map_err(|error| {
                 ObjectError::Rejected(format!("no client for web servers: {error}"))
             })?;
-            // Whoever was first, it is the same.
+            // Another thread may have been faster; its client is the same.
             let _ = self.client.set(client);
         }
         let missing = || ObjectError::Rejected("no client for web servers".to_owned());

@@ -62,7 +62,7 @@ fn objects(authorization: &str) -> WithWeb {
     WithWeb::new(Arc::new(MemoryObjects::default()), web)
 }
 
-/// What a server that answers with `respond` gets a reader of bytes 2..12 of the version it listed.
+/// Reads bytes 2..12 of the listed version from a server that answers with `respond`.
 async fn read(
     respond: impl Fn(&str, usize, usize) -> Vec<u8> + Send + Sync + 'static,
 ) -> Result<Vec<u8>, ObjectError> {
