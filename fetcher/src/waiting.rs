@@ -37,7 +37,7 @@ pub(crate) struct Facts {
     /// What the coordinator's, or the object store's, last call came to that is tried again.
     pub coordinator: Option<String>,
     pub objects: Option<String>,
-    /// What the coordinator says keeps the job from going on.
+    /// The coordinator's reason why the job does not go on.
     pub job: Option<String>,
     /// The coordinator has answered before.
     pub heard: bool,

@@ -202,7 +202,7 @@ def sampled_large(world):
     }
     for name, head in heads.items():
         path = world.write(f"data/{name}", head)
-        # What follows is a hole, and no record: it is not looked at.
+        # The rest is a hole and holds no record: it is not looked at.
         os.truncate(path, 5_000_000_000)
         form = name.removesuffix(".gz").removeprefix("large.")
         text = "" if name == "tfrecord" else ", text: { dtype: bytes }"

@@ -53,6 +53,20 @@ fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
     try_claim(Some(&marked), id, marked.until_ms, death, limits).unwrap().into_item()
 }
 
+/// The commit of a bundle's second split.
+fn commit_of_second() -> crate::Commit {
+    crate::Commit {
+        at: 1,
+        local: false,
+        bytes: 1,
+        crc32c: 1,
+        rows: 1,
+        batches: 1,
+        remainder: 0,
+        skipped: 0,
+    }
+}
+
 #[test]
 fn a_first_claim_takes_the_lease_for_as_long_as_the_work_may_take() {
     let bundle = leased(1);
@@ -172,16 +186,7 @@ fn a_death_during_the_control_ends_a_suspicion() {
 fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let mut bundle = die_on(&leased(1), 0, 1, &limits);
-    let commit = crate::Commit {
-        at: 1,
-        local: false,
-        bytes: 1,
-        crc32c: 1,
-        rows: 1,
-        batches: 1,
-        remainder: 0,
-        skipped: 0,
-    };
+    let commit = commit_of_second();
     let (attempt, nonce) = (bundle.attempt, bundle.owner);
     let (commits, next, spent) = (&[commit][..], Some(0), Metrics::default());
     let flush = crate::Flush { attempt, nonce, commits, next, term: TERM, spent };
@@ -327,16 +332,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
     let bundle = (1..=600).fold(begun.clone(), |bundle, n| failed_at(&bundle, 1_000 + n * 1_000));
     assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 601));
     // A split that succeeds begins the time anew.
-    let commit = crate::Commit {
-        at: 1,
-        local: false,
-        bytes: 1,
-        crc32c: 1,
-        rows: 1,
-        batches: 1,
-        remainder: 0,
-        skipped: 0,
-    };
+    let commit = commit_of_second();
     let late_ms = begun.since_ms + limits.patience_ms - 1;
     let flush = crate::Flush {
         attempt: bundle.attempt,
