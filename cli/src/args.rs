@@ -343,7 +343,20 @@ pub struct DoctorArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  gristmill up --state-dir state\n  gristmill up --aws-endpoint-url http://127.0.0.1:4566      # LocalStack, MiniStack\n  gristmill up --aws-endpoint-url-dynamodb http://127.0.0.1:8000      # DynamoDB Local; objects stay here"
+)]
 pub struct UpArgs {
+    /// Keep table and objects in S3 and DynamoDB as others serve them at this address, and run only functions
+    /// here. Keys are those of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, if they are set
+    #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
+    pub aws_endpoint_url: Option<String>,
+    /// The same of S3 alone
+    #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
+    pub aws_endpoint_url_s3: Option<String>,
+    /// The same of DynamoDB alone
+    #[arg(long, value_name = "URL", value_parser = parse_endpoint)]
+    pub aws_endpoint_url_dynamodb: Option<String>,
     /// Keep state here, so that jobs go on after a restart [default: nothing is kept]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -570,6 +583,18 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
 fn parse_amount(text: &str) -> Result<f64, String> {
     let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
     amount.ok_or_else(|| "give a number of 0 or more".to_owned())
+}
+
+/// An address of services, without a path.
+fn parse_endpoint(text: &str) -> Result<String, String> {
+    let endpoint = text.trim_end_matches('/');
+    let rest = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    match rest {
+        Some(host) if !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']) => {
+            Ok(endpoint.to_owned())
+        }
+        _ => Err("an endpoint looks like http://127.0.0.1:4566".to_owned()),
+    }
 }
 
 fn parse_duration(text: &str) -> Result<Duration, String> {

@@ -110,7 +110,7 @@ impl Stack {
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
         let coordinator = coordinator.map_err(Failure::failed)?;
-        let objects = aws.objects_beside(&file.bucket);
+        let objects = aws.objects_beside(&file.bucket, &file.folders);
         let (link, ports) = ports(Arc::new(coordinator), Arc::new(objects))?;
         let local = Local { admin: aws.local_service(&file.endpoint), pid: file.pid };
         let bucket = file.bucket.clone();

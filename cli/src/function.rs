@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Where the objects of the local service are, for its worker.
 pub const LOCAL_S3: &str = "GRISTMILL_LOCAL_S3";
+/// Where it serves folders of this machine.
+pub const LOCAL_FOLDERS: &str = "GRISTMILL_LOCAL_FOLDERS";
 /// The one of them that runs operators.
 pub const WORKER: &str = "worker";
 
@@ -77,8 +79,9 @@ fn local_aws() -> Option<Aws> {
 
 async fn worker() -> Wired {
     let settings = settings()?;
+    let folders = std::env::var(LOCAL_FOLDERS).unwrap_or_default();
     let (aws, objects): (Aws, Arc<dyn Objects>) = match local_aws() {
-        Some(aws) => (aws.clone(), Arc::new(aws.objects_beside(settings.bucket()?))),
+        Some(aws) => (aws.clone(), Arc::new(aws.objects_beside(settings.bucket()?, &folders))),
         None => {
             let aws = Aws::from_env().await?;
             (aws.clone(), Arc::new(aws.objects()))

@@ -3,15 +3,17 @@
 use crate::{
     args::UpArgs,
     failure::Failure,
-    function::LOCAL_S3,
+    function::{LOCAL_FOLDERS, LOCAL_S3},
     output::{self, say},
 };
 use gristmill_aws::Settings;
 use gristmill_fetcher::{
-    ServiceFile,
+    ServiceFile, aws_of,
     signals::{Interruption, interruption},
 };
-use gristmill_local::{Endpoints, FunctionConfig, Schedule, Service, ServiceConfig, UrlConfig};
+use gristmill_local::{
+    Credentials, Endpoints, FunctionConfig, Others, Schedule, Service, ServiceConfig, UrlConfig,
+};
 use rustix::fs::Mode;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -47,6 +49,12 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     config.idle_timeout = Duration::from_secs(120);
     config.schedules = vec![upkeep()];
     let executable = std::env::current_exe().map_err(Failure::failed)?;
+    config.others = others(&args);
+    let by_others = config.others != Others::default();
+    if by_others {
+        config.credentials = keys()?;
+        config.region = std::env::var("AWS_REGION").unwrap_or(config.region);
+    }
     let region = config.region.clone();
     let room = Concurrency::of(&args)?;
     config.account_concurrency = room.account;
@@ -56,6 +64,10 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     });
     let service = service.await.map_err(Failure::failed)?;
     let file = describe(&service, &region);
+    if by_others && let Err(failure) = provision(&args, &file).await {
+        service.shutdown().await;
+        return Err(failure);
+    }
     let published = file.publish(kept.path()).map_err(Failure::failed)?;
     announce(&file, args.json, kept.path());
     // A service that nobody knows of serves nobody.
@@ -78,6 +90,41 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
         return Err(Failure { code, message: String::new() });
     }
     known
+}
+
+/// Who keeps table and objects, where that is not this service.
+fn others(args: &UpArgs) -> Others {
+    let both = &args.aws_endpoint_url;
+    Others {
+        s3: args.aws_endpoint_url_s3.clone().or_else(|| both.clone()),
+        dynamodb: args.aws_endpoint_url_dynamodb.clone().or_else(|| both.clone()),
+    }
+}
+
+/// The keys that the environment names for the services of others, if it names any.
+fn keys() -> Result<Option<Credentials>, Failure> {
+    let get = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    if get("AWS_SESSION_TOKEN").is_some() {
+        return Err(Failure::usage(
+            "AWS_SESSION_TOKEN is set: a service outlives keys that end; unset it, and give keys that last",
+        ));
+    }
+    let pair = get("AWS_ACCESS_KEY_ID").zip(get("AWS_SECRET_ACCESS_KEY"));
+    Ok(pair
+        .map(|(access_key_id, secret_access_key)| Credentials { access_key_id, secret_access_key }))
+}
+
+/// Makes table and bucket where others are to keep them.
+async fn provision(args: &UpArgs, file: &ServiceFile) -> Result<(), Failure> {
+    let (aws, others) = (aws_of(file), others(args));
+    let told = |at: String| move |error| Failure::failed(format!("{at}: {error}"));
+    if let Some(at) = others.dynamodb {
+        aws.make_table(TABLE).await.map_err(told(at))?;
+    }
+    if let Some(at) = others.s3 {
+        aws.make_bucket(BUCKET).await.map_err(told(at))?;
+    }
+    Ok(())
 }
 
 /// Between two looks at what keeps the service from its work.
@@ -240,7 +287,7 @@ fn functions(
             memory_mb: worker_memory_mb,
             // It reads what the user may read: other people's buckets too.
             ambient: true,
-            env: env(&[(LOCAL_S3, &endpoints.s3)]),
+            env: env(&[(LOCAL_S3, &endpoints.s3), (LOCAL_FOLDERS, &endpoints.folders)]),
             ..function(WORKER)
         },
         FunctionConfig {
@@ -256,6 +303,7 @@ fn describe(service: &Service, region: &str) -> ServiceFile {
     ServiceFile {
         endpoint: endpoints.lambda.clone(),
         s3: endpoints.s3.clone(),
+        folders: endpoints.folders.clone(),
         dynamodb: endpoints.dynamodb.clone(),
         coordinator_url: endpoints.coordinator_url.clone(),
         region: region.to_owned(),

@@ -219,7 +219,7 @@ async fn serve_job(
     operators: Operators,
 ) -> anyhow::Result<()> {
     let objects: Arc<dyn Objects> = match &place.local {
-        Some(file) => Arc::new(place.aws.objects_beside(&file.bucket)),
+        Some(file) => Arc::new(place.aws.objects_beside(&file.bucket, &file.folders)),
         None => Arc::new(place.aws.objects()),
     };
     let web = WithWeb::from_env(objects, Reach::Any).map_err(Usage)?;

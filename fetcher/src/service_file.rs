@@ -20,6 +20,8 @@ pub struct ServiceFile {
     /// The address people pass as `--endpoint`.
     pub endpoint: String,
     pub s3: String,
+    /// Where folders of this machine are buckets.
+    pub folders: String,
     pub dynamodb: String,
     pub coordinator_url: String,
     pub region: String,

@@ -19,6 +19,6 @@ pub use credentials::Credentials;
 pub use error::LocalError;
 pub use functions::{FunctionConfig, FunctionHost, HostConfig, Schedule, UrlAuth, UrlConfig};
 pub use objects::{ObjectServer, ObjectServerBuilder, ObjectStats, Serving};
-pub use service::{Endpoints, Mount, Ports, Service, ServiceConfig};
+pub use service::{Endpoints, Mount, Others, Ports, Service, ServiceConfig};
 pub use sigv4::{SignatureError, Verifier};
 pub use table::{TableConfig, TableServer, TableStats};

@@ -40,6 +40,8 @@ pub struct ServiceConfig {
     pub table: String,
     /// The bucket made at start.
     pub bucket: String,
+    /// Services of others in place of the stand-ins; table and bucket are made there by whoever starts this.
+    pub others: Others,
     /// Directories offered as read-only buckets, beside those of the state directory.
     pub mounts: Vec<Mount>,
     /// The function whose URL is [`Endpoints::coordinator_url`].
@@ -66,6 +68,7 @@ impl ServiceConfig {
             durable: true,
             table: "gristmill".into(),
             bucket: "gristmill".into(),
+            others: Others::default(),
             mounts: Vec::new(),
             url_function: "coordinator".into(),
             account_concurrency: 1000,
@@ -89,6 +92,15 @@ pub struct Ports {
     pub coordinator: u16,
 }
 
+/// Endpoints of services by others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Keeps the objects.
+    pub s3: Option<String>,
+    /// Keeps the table.
+    pub dynamodb: Option<String>,
+}
+
 /// Where the services of a [`Service`] are.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
@@ -96,6 +108,8 @@ pub struct Endpoints {
     pub lambda: String,
     /// For `aws-sdk-s3`, with path-style addressing.
     pub s3: String,
+    /// The same for [`ServiceConfig::mounts`], which this service itself serves, whoever keeps the objects.
+    pub folders: String,
     /// For `aws-sdk-dynamodb`.
     pub dynamodb: String,
     /// The function URL of [`ServiceConfig::url_function`].
@@ -117,7 +131,8 @@ pub struct Service {
     endpoints: Endpoints,
     credentials: Credentials,
     host: FunctionHost,
-    table: TableServer,
+    /// None where others keep it.
+    table: Option<TableServer>,
     objects: Serving,
     stop_objects: DropGuard,
     kept: Arc<Mutex<Kept>>,
@@ -151,7 +166,7 @@ impl Service {
             (None, None) => Credentials::random()?,
         };
         let listeners = Listeners::bind(config.ports, before.as_ref().map(|b| b.ports))?;
-        let endpoints = listeners.endpoints();
+        let endpoints = listeners.endpoints(&config.others);
         let mounts = before.map(|b| b.mounts).unwrap_or_default();
         let mut saved = Saved { ports: listeners.ports, credentials: credentials.clone(), mounts };
 
@@ -164,13 +179,15 @@ impl Service {
             .map_err(|source| LocalError::System { what: "the object store", source })?;
         // Whoever gives up below, or drops the service, ends the store too.
         let stop_objects = stop_objects.drop_guard();
-        let table = TableServer::start(TableConfig {
+        let table = TableConfig {
             file: config.durable.then(|| dir.path().join("table.sqlite")),
             tables: vec![config.table.clone()],
             region: config.region.clone(),
             credentials: credentials.clone(),
             listener: Some(listeners.dynamodb),
-        })?;
+        };
+        let has_table = config.others.dynamodb.is_none();
+        let table = has_table.then(|| TableServer::start(table)).transpose()?;
 
         let mut functions = functions(&endpoints);
         let coordinator = functions.iter_mut().find(|f| f.name == config.url_function);
@@ -199,7 +216,7 @@ impl Service {
             idle_timeout: config.idle_timeout,
             freeze: config.freeze,
             schedules: config.schedules,
-            admin: hooks(discovery, &table, objects.server(), &kept, &room),
+            admin: hooks(discovery, table.as_ref(), objects.server(), &kept, &room),
             ..HostConfig::new(credentials.clone(), functions)
         })
         .await?;
@@ -225,10 +242,10 @@ impl Service {
         &self.host
     }
 
-    /// Counters of the table.
+    /// Counters of the table; none where others keep it.
     #[must_use]
     pub fn table_stats(&self) -> TableStats {
-        self.table.stats()
+        self.table.as_ref().map(TableServer::stats).unwrap_or_default()
     }
 
     /// Counters of the object store.
@@ -258,7 +275,7 @@ impl Service {
         drop(self.stop_objects);
         // It blocks until its thread ended, which must not hold up the runtime.
         let (_, ()) = tokio::join!(
-            tokio::task::spawn_blocking(move || table.shutdown()),
+            tokio::task::spawn_blocking(move || table.map(TableServer::shutdown)),
             self.objects.ended()
         );
     }
@@ -291,13 +308,14 @@ fn objects(
 
 fn hooks(
     discovery: serde_json::Value,
-    table: &TableServer,
+    table: Option<&TableServer>,
     objects: &ObjectServer,
     kept: &Arc<Mutex<Kept>>,
     room: &Arc<Room>,
 ) -> AdminHooks {
     let room = Arc::clone(room);
-    let table_stats = table.stats_reader();
+    let table_stats = table.map(TableServer::stats_reader);
+    let table_stats = move || table_stats.as_ref().map(|read| read()).unwrap_or_default();
     let (counted, mounted, kept) = (objects.clone(), objects.clone(), Arc::clone(kept));
     AdminHooks {
         service: Some(Arc::new(move || discovery.clone())),
@@ -385,12 +403,14 @@ impl Listeners {
         Ok(Self { ports, lambda, s3, dynamodb, coordinator })
     }
 
-    fn endpoints(&self) -> Endpoints {
+    fn endpoints(&self, others: &Others) -> Endpoints {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let folders = url(self.ports.s3);
         Endpoints {
             lambda: url(self.ports.lambda),
-            s3: url(self.ports.s3),
-            dynamodb: url(self.ports.dynamodb),
+            s3: others.s3.clone().unwrap_or_else(|| folders.clone()),
+            folders,
+            dynamodb: others.dynamodb.clone().unwrap_or_else(|| url(self.ports.dynamodb)),
             coordinator_url: url(self.ports.coordinator),
         }
     }

@@ -149,39 +149,54 @@ impl Aws {
 
     /// The DynamoDB table `name`, with string keys `pk` and `sk`.
     pub fn table(&self, name: impl Into<String>) -> DynamoTable {
-        let client = self.0.dynamodb.get_or_init(|| {
+        DynamoTable::new(self.dynamodb().clone(), name.into())
+    }
+
+    pub(crate) fn dynamodb(&self) -> &aws_sdk_dynamodb::Client {
+        self.0.dynamodb.get_or_init(|| {
             let mut config = aws_sdk_dynamodb::config::Builder::from(&self.0.sdk)
                 .interceptor(self.counting("dynamodb"));
             if let Some(endpoints) = &self.0.endpoints {
                 config.set_endpoint_url(Some(endpoints.dynamodb.clone()));
             }
             aws_sdk_dynamodb::Client::from_conf(config.build())
-        });
-        DynamoTable::new(client.clone(), name.into())
+        })
     }
 
     /// S3, in any bucket.
     pub fn objects(&self) -> S3Objects {
-        let client = self.0.s3.get_or_init(|| {
-            // Chunks carry checksums of their own, per frame; another pass over every byte would
-            // buy nothing.
-            let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
-                .force_path_style(self.0.path_style)
-                .interceptor(self.counting("s3"))
-                .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-                .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
-                .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
-            if let Some(endpoints) = &self.0.endpoints {
-                config.set_endpoint_url(Some(endpoints.s3.clone()));
-            }
-            aws_sdk_s3::Client::from_conf(config.build())
-        });
-        S3Objects::new(client.clone())
+        S3Objects::new(self.s3().clone())
     }
 
-    /// The objects of a local service, whose bucket is `own`, and of everybody else.
-    pub fn objects_beside(&self, own: impl Into<String>) -> Everywhere {
-        Everywhere::new(self.objects(), own.into())
+    pub(crate) fn s3(&self) -> &aws_sdk_s3::Client {
+        let endpoint = self.0.endpoints.as_ref().map(|endpoints| endpoints.s3.as_str());
+        self.0.s3.get_or_init(|| self.s3_at(endpoint))
+    }
+
+    /// A client of S3 at `endpoint`, or where the environment says.
+    fn s3_at(&self, endpoint: Option<&str>) -> aws_sdk_s3::Client {
+        // Chunks carry checksums of their own, per frame; another pass over every byte would
+        // buy nothing.
+        let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
+            .force_path_style(self.0.path_style)
+            .interceptor(self.counting("s3"))
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+            .response_checksum_validation(ResponseChecksumValidation::WhenRequired)
+            .timeout_config(timeouts(DATA_ATTEMPT_TIMEOUT, DATA_OPERATION_TIMEOUT));
+        if let Some(endpoint) = endpoint {
+            config.set_endpoint_url(Some(endpoint.to_owned()));
+        }
+        aws_sdk_s3::Client::from_conf(config.build())
+    }
+
+    /// The objects of a local service, whose bucket is `own`, of the folders of this machine that it serves at
+    /// the endpoint `folders`, and of everybody else.
+    pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> Everywhere {
+        let folders = match &self.0.endpoints {
+            Some(endpoints) if endpoints.s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
+            _ => self.objects(),
+        };
+        Everywhere::new(self.objects(), own.into(), folders)
     }
 
     /// Lambda's asynchronous invocation.

@@ -12,6 +12,7 @@ mod invoker;
 mod local_service;
 mod objects;
 mod probes;
+mod provision;
 mod settings;
 mod signing;
 mod table;
@@ -26,5 +27,6 @@ pub use objects::{Everywhere, S3Objects};
 pub use probes::{
     BucketRights, Caller, DeployedFunction, Heard, PROBE_DEADLINE, Probes, Quota, Trouble,
 };
+pub use provision::ProvisionError;
 pub use settings::{Settings, SettingsError, function_memory_mb};
 pub use table::DynamoTable;

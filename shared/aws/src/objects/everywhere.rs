@@ -1,7 +1,8 @@
 //! The objects of a local service beside everybody else's buckets.
 //!
-//! What a job makes, and folders of this machine, lie in the service. Any other bucket is somebody's on S3: it is read
-//! with the credentials, the region and the endpoint that the environment of this process names.
+//! What a job makes lies in the service's bucket, and it serves folders of this machine as others. Any other bucket is
+//! somebody's on S3: it is read with the credentials, the region and the endpoint that the environment of this process
+//! names.
 
 use super::S3Objects;
 use crate::Aws;
@@ -17,18 +18,22 @@ use tokio::sync::OnceCell;
 pub struct Everywhere {
     own: S3Objects,
     own_bucket: String,
+    folders: S3Objects,
     /// Made when first needed: asking for credentials takes time.
     elsewhere: OnceCell<S3Objects>,
 }
 
 impl Everywhere {
-    pub(crate) fn new(own: S3Objects, own_bucket: String) -> Self {
-        Self { own, own_bucket, elsewhere: OnceCell::new() }
+    pub(crate) fn new(own: S3Objects, own_bucket: String, folders: S3Objects) -> Self {
+        Self { own, own_bucket, folders, elsewhere: OnceCell::new() }
     }
 
     async fn of(&self, bucket: &str) -> &S3Objects {
-        if bucket == self.own_bucket || keys::is_mount(bucket) {
+        if bucket == self.own_bucket {
             return &self.own;
+        }
+        if keys::is_mount(bucket) {
+            return &self.folders;
         }
         self.elsewhere.get_or_init(async || Aws::ambient().await.objects()).await
     }
