@@ -166,6 +166,15 @@ impl FaultPlan {
         }
     }
 
+    /// One occasion in twenty brings each of these, and nothing else goes wrong.
+    pub fn only(faults: &[Fault], until: Duration) -> Self {
+        let mut plan = Self { until, ..Self::none() };
+        for fault in faults {
+            plan.probability[*fault as usize] = 0.05;
+        }
+        plan
+    }
+
     /// Of every fault, none in half of the worlds, the usual amount in a quarter, much in another. One
     /// world in four sees three kinds at most.
     pub fn draw(random: &mut Rng) -> Self {

@@ -26,6 +26,6 @@ mod world;
 pub use faults::{Fault, FaultPlan};
 pub use histories::{History, history};
 pub use mutant::Mutant;
-pub use run::{Outcome, simulate, simulate_large};
+pub use run::{Outcome, simulate, simulate_large, simulate_only};
 pub use time::{SimClock, VirtualTime};
 pub use world::{Kind, Process, Tally, World};

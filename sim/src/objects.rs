@@ -303,10 +303,12 @@ impl Objects for SimObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         let path = &self.place(path);
-        if let Some(chunk) = self.store.chunk_name(&path.key)
-            && self.store.scenario.kills(chunk.epoch, chunk.position)
-        {
-            self.process.kill();
+        if let Some(chunk) = self.store.chunk_name(&path.key) {
+            if self.store.scenario.kills(chunk.epoch, chunk.position) {
+                self.process.kill();
+            }
+            let split = (chunk.epoch, chunk.position);
+            self.process.world().count_offered(split, chunk.attempt);
         }
         self.process.point(LATENCY_MS).await;
         let world = self.process.world();
@@ -386,7 +388,10 @@ impl Objects for SimObjects {
         for key in deleted {
             world.event(format_args!("delete {key}"));
             let Some(name) = self.store.chunk_name(key) else { continue };
-            self.check_deletion(&name).await;
+            // One that is gone may be deleted again by whoever listed it before.
+            if self.store.checksum(&name).is_some() {
+                self.check_deletion(&name).await;
+            }
             self.store.chunks().remove(&name);
         }
         self.store.memory.delete(bucket, deleted).await?;

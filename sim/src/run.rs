@@ -90,6 +90,20 @@ pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
         .map(|(outcome, _)| outcome)
 }
 
+/// Runs a job of `seed` in which nothing goes wrong but `faults`, for the first ten minutes.
+///
+/// # Errors
+/// The runtime cannot be made, or an undisturbed run of the same job fails.
+pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let drawn = Scenario::draw(&mut random);
+    let scenario = Scenario { killer: false, ..drawn };
+    let plan = FaultPlan::only(faults, Duration::from_secs(600));
+    let expected = [expectation(&scenario)?];
+    run(random.u64(..), (&scenario, Company::Alone), plan, None, &expected, false)
+        .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
 fn run(
     seed: u64,
     (scenario, company): (&Scenario, Company),

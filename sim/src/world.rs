@@ -3,6 +3,7 @@
 use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime, faults::SPELL};
 use futures::FutureExt as _;
 use gristmill_splits::invariants::Check;
+use gristmill_types::{Attempt, Epoch, Position};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -22,6 +23,9 @@ struct State {
     random: fastrand::Rng,
     faults: BTreeMap<Fault, u64>,
     calls: u64,
+    /// Splits that workers have offered to the store, each with its first attempt.
+    offered: BTreeMap<(Epoch, Position), Attempt>,
+    computed_again: u64,
     /// Faults that last, each with its end.
     spells: BTreeMap<Fault, Duration>,
     /// Nothing goes wrong after this.
@@ -48,6 +52,8 @@ pub struct World {
 pub struct Tally {
     /// Calls of the coordinator.
     pub calls: u64,
+    /// Splits that were computed, offered to the store, and then computed by another attempt.
+    pub computed_again: u64,
     pub faults: BTreeMap<Fault, u64>,
     pub violations: Vec<String>,
     /// Names everything that happened, in order.
@@ -66,6 +72,8 @@ impl World {
             random: fastrand::Rng::with_seed(seed),
             faults: BTreeMap::new(),
             calls: 0,
+            offered: BTreeMap::new(),
+            computed_again: 0,
             spells: BTreeMap::new(),
             until: plan.until,
             settled: plan.until,
@@ -161,6 +169,14 @@ impl World {
         self.state().calls += 1;
     }
 
+    /// Counts what an attempt has computed, once.
+    pub fn count_offered(&self, split: (Epoch, Position), attempt: Attempt) {
+        let mut state = self.state();
+        if state.offered.insert(split, attempt).is_some_and(|before| before != attempt) {
+            state.computed_again += 1;
+        }
+    }
+
     /// Notes what happens, for the trace.
     pub fn event(&self, what: fmt::Arguments<'_>) {
         let now = self.time.now();
@@ -202,6 +218,7 @@ impl World {
         let state = self.state();
         Tally {
             calls: state.calls,
+            computed_again: state.computed_again,
             faults: state.faults.clone(),
             violations: state.violations.clone(),
             trace: state.trace.finalize(),

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
-use gristmill_sim::{Mutant, Outcome, simulate, simulate_large};
+use gristmill_sim::{Fault, Mutant, Outcome, simulate, simulate_large, simulate_only};
 use std::{
     sync::{
         Mutex,
@@ -91,4 +91,25 @@ fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
         took.as_secs(),
         began.elapsed().as_secs_f64()
     );
+}
+
+/// A store or a table that asks everybody to slow down costs time; hardly a split is computed again for it. Spells last
+/// half a minute on average, follow each other closely, and one of the table outlasts a lease.
+#[test]
+fn throttling_costs_time_and_little_else() {
+    let expected = [(Fault::StoreThrottled, 20), (Fault::StoreFull, 5), (Fault::TableThrottled, 2)];
+    for (fault, spells_per_split) in expected {
+        let (mut spells, mut again) = (0, 0);
+        for seed in 0..60 {
+            let Outcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
+            assert_eq!(tally.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
+            spells += tally.faults.get(&fault).copied().unwrap_or_default();
+            again += tally.computed_again;
+        }
+        println!("{fault:?}: {spells} spells, {again} splits computed again");
+        assert!(
+            again * spells_per_split < spells,
+            "{fault:?}: {again} splits again, {spells} spells"
+        );
+    }
 }

@@ -45,7 +45,7 @@ impl Aws {
         let is_new = match request.send().await {
             Ok(_) => true,
             Err(error) => {
-                let fault = Fault::new("CreateTable", &name, &error);
+                let fault = Fault::new("CreateTable", name, &error);
                 if !fault.has_code("ResourceInUseException") {
                     return Err(fault.into());
                 }
@@ -54,7 +54,7 @@ impl Aws {
         };
         for _ in 0..TABLE_LOOKS {
             let found = client.describe_table().table_name(name).send().await;
-            let found = found.map_err(|error| Fault::new("DescribeTable", &name, &error))?;
+            let found = found.map_err(|error| Fault::new("DescribeTable", name, &error))?;
             let status = found.table.and_then(|table| table.table_status);
             if status.is_none_or(|status| status == TableStatus::Active) {
                 return if is_new { self.expire_items(name).await } else { Ok(()) };
@@ -73,7 +73,7 @@ impl Aws {
         };
         let request = self.dynamodb().update_time_to_live().table_name(name);
         let sent = request.time_to_live_specification(expiry).send().await;
-        sent.map(drop).map_err(|error| Fault::new("UpdateTimeToLive", &name, &error).into())
+        sent.map(drop).map_err(|error| Fault::new("UpdateTimeToLive", name, &error).into())
     }
 
     /// Makes the bucket `name`, unless it is there and of these credentials.
@@ -87,7 +87,7 @@ impl Aws {
         }
         match client.create_bucket().bucket(name).send().await {
             Ok(_) => Ok(()),
-            Err(error) => match Fault::new("CreateBucket", &name, &error) {
+            Err(error) => match Fault::new("CreateBucket", name, &error) {
                 fault if fault.has_code("BucketAlreadyOwnedByYou") => Ok(()),
                 fault => Err(fault.into()),
             },

@@ -5,7 +5,8 @@
 
 use crate::{
     FinishedSplit, RunError, RunnerConfig, Sink,
-    lease::{Handover, LeaseRun},
+    lease::{Handover, LeaseRun, STOP_MARGIN_MS},
+    storing::put,
 };
 use gristmill_ports::{ObjectPath, call_with_retry};
 use gristmill_protocol::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost, keys};
@@ -41,8 +42,7 @@ pub(crate) async fn commit_all(
             Some(Handover { mut split, next, committed }) => {
                 let started = clock.monotonic();
                 let (cost, profile) = (split.cost, split.profile.take());
-                set_aside(run, &split).await?;
-                let commit = sink.store(&run.name(split.position), &split).await?;
+                let commit = store(run, sink, &split, &mut pending).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
                 pending.add(commit, cost, profile, now.saturating_sub(started));
@@ -61,26 +61,54 @@ pub(crate) async fn commit_all(
     }
 }
 
+/// Stores a split, and keeps the lease alive while that takes long; gives up when the platform is about to stop
+/// this worker.
+async fn store(
+    run: &LeaseRun<'_>,
+    sink: &dyn Sink,
+    split: &FinishedSplit,
+    pending: &mut Pending,
+) -> Result<Commit, RunError> {
+    let name = run.name(split.position);
+    let storing = async {
+        set_aside(run, split).await?;
+        sink.store(&name, split).await
+    };
+    let mut storing = std::pin::pin!(storing);
+    let clock = &*run.runner.clock;
+    let left = run.runner.remaining_ms(run.deadline_ms).saturating_sub(STOP_MARGIN_MS / 2);
+    let mut stopped = clock.sleep(Duration::from_millis(left));
+    loop {
+        let heartbeat = pending.heartbeat_in(clock.monotonic());
+        tokio::select! {
+            biased;
+            stored = &mut storing => return stored,
+            () = &mut stopped => return Err(RunError::OutOfTime),
+            () = clock.sleep(heartbeat) => pending.flush(run, None).await?,
+        }
+    }
+}
+
 /// Puts what is cached of a split where later epochs look for it, before the split counts as done; and
 /// what it left out where people do: which records and why, and under the
 /// `quarantine` policy the records themselves.
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
-    let (job, objects) = (&run.context.view.job, &run.runner.objects);
+    let (job, runner) = (&run.context.view.job, run.runner);
     if let Some((key, content)) = &split.cached {
         // Whoever stores this split of this shelf stores the same.
-        objects.put_if_absent(&ObjectPath::new(bucket, key), content.clone(), "cached").await?;
+        put(runner, &ObjectPath::new(bucket, key), content, "cached").await?;
     }
     for (record, raw) in &split.quarantined {
         // The same record of another epoch or attempt is the same object.
         let path = ObjectPath::new(bucket, keys::quarantined(ns, job, *record));
-        objects.put_if_absent(&path, raw.clone(), "raw").await?;
+        put(runner, &path, raw, "raw").await?;
     }
     if !split.skipped.is_empty() {
         let lines: Result<Vec<_>, _> = split.skipped.iter().map(serde_json::to_string).collect();
         let lines = lines.map_err(|error| RunError::Passing(error.to_string()))?.join("\n");
         let key = keys::skipped(ns, job, run.lease.epoch, split.position);
-        objects.put_if_absent(&ObjectPath::new(bucket, key), lines.into(), "skipped").await?;
+        put(runner, &ObjectPath::new(bucket, key), &lines.into(), "skipped").await?;
     }
     Ok(())
 }

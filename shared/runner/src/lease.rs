@@ -25,7 +25,7 @@ use tokio::{
 };
 
 /// Time kept back at the end of an invocation for storing and committing what is done.
-const STOP_MARGIN_MS: u64 = 1_500;
+pub(crate) const STOP_MARGIN_MS: u64 = 1_500;
 /// How long a worker insists on a mark before it gives the bundle up to others.
 const MARK_PATIENCE: Duration = Duration::from_secs(30);
 

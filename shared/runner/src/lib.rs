@@ -15,6 +15,7 @@ mod portions;
 mod read_ahead;
 mod sink;
 mod split;
+mod storing;
 mod stretches;
 mod worker;
 

@@ -1,8 +1,7 @@
 //! Finished splits become objects, one put each.
 
-use crate::{FinishedSplit, RunError, Runner, Sink, SplitName};
+use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
 use async_trait::async_trait;
-use bytes::Bytes;
 use gristmill_ports::{ObjectPath, PutOutcome};
 use gristmill_protocol::{Commit, keys};
 use gristmill_types::JobName;
@@ -27,18 +26,12 @@ impl Sink for ObjectSink {
         let checksum = gristmill_format::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;
         let commit = split.commit(name.index, false, checksum);
-        match self.put(key.clone(), split.object.clone(), &name.nonce.to_string()).await? {
+        let path = ObjectPath::new(&self.runner.config.bucket, &key);
+        match put(&self.runner, &path, &split.object, &name.nonce.to_string()).await? {
             PutOutcome::Created => Ok(commit),
             PutOutcome::Exists => {
                 Err(RunError::Passing(format!("{key} was put by another worker of the same nonce")))
             }
         }
-    }
-}
-
-impl ObjectSink {
-    async fn put(&self, key: String, body: Bytes, put_id: &str) -> Result<PutOutcome, RunError> {
-        let path = ObjectPath::new(&self.runner.config.bucket, key);
-        Ok(self.runner.objects.put_if_absent(&path, body, put_id).await?)
     }
 }

@@ -1,0 +1,34 @@
+//! Puts that wait for a store which cannot take them now.
+
+use crate::{RunError, Runner};
+use bytes::Bytes;
+use gristmill_ports::{ObjectError, ObjectPath, PutOutcome};
+use std::time::Duration;
+
+/// How long an object is offered again and again: a store that asks everybody to slow down does so for seconds or
+/// minutes, and computing the object again costs more than waiting.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two offers, at first and at most.
+const FIRST_REST: Duration = Duration::from_millis(100);
+const LONGEST_REST: Duration = Duration::from_secs(5);
+
+/// Puts `body` as [`gristmill_ports::Objects::put_if_absent`] does, ever more slowly while the store is unavailable.
+pub(crate) async fn put(
+    runner: &Runner,
+    path: &ObjectPath,
+    body: &Bytes,
+    put_id: &str,
+) -> Result<PutOutcome, RunError> {
+    let give_up = runner.clock.monotonic() + PATIENCE;
+    let mut rest = FIRST_REST;
+    loop {
+        match runner.objects.put_if_absent(path, body.clone(), put_id).await {
+            Err(ObjectError::Unavailable(why)) if runner.clock.monotonic() < give_up => {
+                tracing::info!(rest_ms = rest.as_millis(), why, "waiting for the object store");
+                runner.clock.sleep(rest).await;
+                rest = (rest * 2).min(LONGEST_REST);
+            }
+            outcome => return Ok(outcome?),
+        }
+    }
+}
