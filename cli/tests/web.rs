@@ -6,12 +6,15 @@ use anyhow::Result;
 use gristmill_tests::{TestDir, read_numbers, run_json};
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     io::{Read as _, Write as _},
     net::{TcpListener, TcpStream},
+    ops::Range,
     path::{Path, PathBuf},
+    process::{Command, Stdio},
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 /// How a server answers.
@@ -82,20 +85,25 @@ ops:
   - batch: { size: 16 }
 ";
 
+/// Three files of so many numbers each, 0 and up.
+fn write_numbers(root: &Path, each: usize) -> Result<()> {
+    for file in 0..3 {
+        let lines = (0..each).map(|i| format!("{{\"n\": {}}}\n", file * each + i));
+        fs::write(root.join(format!("part-{file}.jsonl")), lines.collect::<String>())?;
+    }
+    Ok(())
+}
+
 struct Place {
     dir: TestDir,
     pipeline: PathBuf,
 }
 
 impl Place {
-    /// Three files of 100 numbers.
     fn new() -> Result<Self> {
         let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
         fs::create_dir(dir.path("www"))?;
-        for file in 0..3 {
-            let lines = (0..100).map(|i| format!("{{\"n\": {}}}\n", file * 100 + i));
-            fs::write(dir.path(&format!("www/part-{file}.jsonl")), lines.collect::<String>())?;
-        }
+        write_numbers(&dir.path("www"), 100)?;
         let pipeline = dir.path("p.yaml");
         fs::write(&pipeline, PIPELINE)?;
         Ok(Self { dir, pipeline })
@@ -105,7 +113,7 @@ impl Place {
         serve(self.dir.path("www"), habit)
     }
 
-    fn run(&self, data: &str) -> std::process::Command {
+    fn run(&self, data: &str) -> Command {
         let mut command = self.dir.gristmill(&["run"]);
         command.arg(&self.pipeline).args(["--epochs", "1", "--step-time", "0ms", "--data", data]);
         command
@@ -118,17 +126,22 @@ impl Place {
     }
 }
 
+/// Runs to the end, and counts what was delivered.
+fn delivers(place: &Place, mut command: Command, numbers: Range<i64>) -> Result<()> {
+    let sink = place.dir.path(&format!("sink-{}-{}", numbers.start, numbers.end));
+    let report = run_json(command.arg("--json").arg("--sink").arg(&sink))?;
+    assert_eq!((report["lost"].as_u64(), report["duplicates"].as_u64()), (Some(0), Some(0)));
+    let mut found = read_numbers(&sink, "n")?;
+    found.values_mut().for_each(|numbers| numbers.sort_unstable());
+    assert_eq!(found, BTreeMap::from([(0, numbers.collect())]));
+    Ok(())
+}
+
 #[test]
 fn files_of_a_web_server_are_a_dataset() -> Result<()> {
     let place = Place::new()?;
     let server = place.server(Habit::Ranges)?;
-    let sink = place.dir.path("sink");
-    let mut command = place.run(&format!("{server}/part-{{0..2}}.jsonl"));
-    let report = run_json(command.arg("--json").arg("--sink").arg(&sink))?;
-    assert_eq!((report["lost"].as_u64(), report["duplicates"].as_u64()), (Some(0), Some(0)));
-    let mut numbers = read_numbers(&sink, "n")?;
-    numbers.values_mut().for_each(|numbers| numbers.sort_unstable());
-    assert_eq!(numbers, BTreeMap::from([(0, (0..300).collect())]));
+    delivers(&place, place.run(&format!("{server}/part-{{0..2}}.jsonl")), 0..300)?;
     let mut explain = place.dir.gristmill(&["explain"]);
     explain.arg(&place.pipeline).arg("--data").arg(format!("{server}/part-1.jsonl"));
     let explained = explain.output()?;
@@ -156,4 +169,58 @@ fn servers_that_cannot_be_read_from_are_named() -> Result<()> {
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("leave user and password out") && !said.contains("s3cret"), "{said}");
     Ok(())
+}
+
+/// Against a server by others, with TLS: `scripts/test-peers` says where it is, and which folder it serves as
+/// `files`, without ranges as `whole`, behind a redirect as `moved`, and to those who have a token as `secret`.
+mod peer {
+    use super::*;
+
+    /// The server, and a folder of it that no other test uses.
+    fn server(folder: &str) -> Result<(Place, String, PathBuf)> {
+        let root = PathBuf::from(env::var("GRISTMILL_PEER_WEB_ROOT")?).join(folder);
+        fs::create_dir_all(&root)?;
+        write_numbers(&root, 100)?;
+        Ok((Place::new()?, env::var("GRISTMILL_PEER_WEB")?, root))
+    }
+
+    #[test]
+    #[ignore = "needs a peer"]
+    fn files_are_read_by_ranges_through_redirects_and_with_credentials() -> Result<()> {
+        let (place, server, _) = server("stays")?;
+        delivers(&place, place.run(&format!("{server}/files/stays/part-{{0..2}}.jsonl")), 0..300)?;
+        delivers(&place, place.run(&format!("{server}/moved/stays/part-1.jsonl")), 100..200)?;
+        let (code, said) = place.fails(&format!("{server}/whole/stays/part-0.jsonl"))?;
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("part-0.jsonl: the server sends the whole file"), "{said}");
+
+        let secret = format!("{server}/secret/stays/part-0.jsonl");
+        let (code, said) = place.fails(&secret)?;
+        assert!(code != Some(0) && said.contains("401"), "{code:?}: {said}");
+        let host = server.trim_start_matches("https://").split(':').next().unwrap();
+        let mut known = place.run(&secret);
+        known.env("GRISTMILL_WEB_AUTHORIZATION", format!("{host} Bearer 1234"));
+        delivers(&place, known, 0..100)
+    }
+
+    #[test]
+    #[ignore = "needs a peer"]
+    fn a_file_that_changes_while_it_is_read_ends_the_job() -> Result<()> {
+        let (place, server, root) = server("changes")?;
+        let source = PIPELINE.replace("ops:\n", "ops:\n  - sleep: { ms: 20 }\n");
+        fs::write(&place.pipeline, source)?;
+        let mut command = place.run(&format!("{server}/files/changes/part-{{0..2}}.jsonl"));
+        let sink = place.dir.path("sink");
+        command.args(["--workers", "1", "--split-batches", "1", "--sink"]).arg(&sink);
+        let job = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        while fs::read_dir(&sink).map_or(0, Iterator::count) == 0 {
+            thread::sleep(Duration::from_millis(50));
+        }
+        write_numbers(&root, 101)?;
+        let output = job.wait_with_output()?;
+        let said = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("has changed since it was listed"), "{said}");
+        Ok(())
+    }
 }

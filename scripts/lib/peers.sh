@@ -136,3 +136,40 @@ start_localstack() {
         "$PWD/$TOOLS/localstack/bin/python" -m localstack.runtime.main
     answers "$LOCALSTACK/_localstack/health" "$STATE/localstack.log"
 }
+
+# ---- nginx: a web server -------------------------------------------------------------------------
+install_nginx() { need nginx; }
+
+start_nginx() {
+    local port dir=$STATE/nginx
+    port=$(free_port)
+    NGINX=https://localhost:$port
+    mkdir -p "$dir/www"
+    openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj "/CN=gristmill test CA" -keyout "$dir/ca.key" -out "$dir/ca.pem" \
+        -addext basicConstraints=critical,CA:TRUE 2>/dev/null
+    openssl req -newkey rsa:2048 -nodes -subj "/CN=localhost" -keyout "$dir/key.pem" -out "$dir/request.pem" 2>/dev/null
+    openssl x509 -req -in "$dir/request.pem" -CA "$dir/ca.pem" -CAkey "$dir/ca.key" -CAcreateserial -days 2 \
+        -extfile <(echo subjectAltName=DNS:localhost) -out "$dir/cert.pem" 2>/dev/null
+    cat >"$dir/nginx.conf" <<END
+daemon off; pid $dir/pid; error_log $dir/error.log;
+events {}
+http {
+    access_log off;
+    client_body_temp_path $dir/tmp; proxy_temp_path $dir/tmp; fastcgi_temp_path $dir/tmp; uwsgi_temp_path $dir/tmp; scgi_temp_path $dir/tmp;
+    server {
+        listen 127.0.0.1:$port ssl;
+        ssl_certificate $dir/cert.pem;
+        ssl_certificate_key $dir/key.pem;
+        location /files/ { alias $dir/www/; }
+        location /whole/ { alias $dir/www/; max_ranges 0; }
+        location /moved/ { rewrite ^/moved/(.*)\$ /files/\$1 redirect; }
+        location /secret/ {
+            if (\$http_authorization != "Bearer 1234") { return 401; }
+            alias $dir/www/;
+        }
+    }
+}
+END
+    start nginx "$(command -v nginx)" -c "$dir/nginx.conf" -e "$dir/error.log"
+    answers "$NGINX/files/" "$dir/error.log"
+}

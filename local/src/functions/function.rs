@@ -423,10 +423,17 @@ impl Function {
     }
 }
 
-/// Whether a variable says how this process reaches AWS.
+/// Whether a variable says how this process reaches AWS and web servers.
 fn is_ambient(name: &std::ffi::OsStr) -> bool {
-    const OTHERS: [&str; 6] =
-        ["HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"];
+    const OTHERS: [&str; 7] = [
+        "GRISTMILL_WEB_AUTHORIZATION",
+        "HTTPS_PROXY",
+        "https_proxy",
+        "NO_PROXY",
+        "no_proxy",
+        "SSL_CERT_FILE",
+        "SSL_CERT_DIR",
+    ];
     name.to_str().is_some_and(|name| {
         (name.starts_with("AWS_") && !name.starts_with("AWS_LAMBDA_")) || OTHERS.contains(&name)
     })
