@@ -18,6 +18,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
     // What a clock that is wrong says of a lease holds for as long as clocks differ.
     let bound = if cloud.store.has_killer() { FINDING_OUT } else { BOUND } + 2 * world.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
+    let began = world.time.now();
     let mut short_since = None;
     loop {
         world.time.sleep(LOOKS).await;
@@ -29,7 +30,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
         if !matches!(status.job.state, JobState::Indexing | JobState::Running) {
             continue;
         }
-        let starved = now.saturating_sub(log.fed().max(settled));
+        let starved = now.saturating_sub(log.fed().max(settled).max(began));
         if starved > bound {
             return world.violated(format_args!("no batch came for {} s", starved.as_secs()));
         }
