@@ -9,10 +9,10 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_coordinator::{
-    Coordinator as Function, Settings,
+    Coordinator as Function, Memory, Settings,
     inspect::{self, Stored},
 };
-use gristmill_ports::{CallError, Clock as _, Coordinator, Metrics};
+use gristmill_ports::{CallError, Clock as _, Coordinator, ItemKey, Metrics};
 use gristmill_protocol::{
     Call, Commit, Flush, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
     WorkerEvent,
@@ -45,6 +45,8 @@ pub const LATEST_MS: u64 = 6 * 3_600_000;
 
 /// As many functions at a time as anybody could want.
 const UNLIMITED: u32 = 10_000;
+/// Longer than any world lasts.
+const FOREVER_MS: u64 = 1 << 50;
 
 /// Where a call's answer goes.
 type Answer = oneshot::Sender<Result<Reply, CallError>>;
@@ -62,6 +64,8 @@ pub struct Cloud {
     /// Those that run now, of the coordinator and of the others.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
+    /// What environments of the coordinator remember.
+    warm: [Memory; 3],
 }
 
 impl Cloud {
@@ -76,6 +80,7 @@ impl Cloud {
             version: Arc::new(AtomicU32::new(1)),
             slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
             workers: Mutex::default(),
+            warm: Default::default(),
         })
     }
 
@@ -90,6 +95,7 @@ impl Cloud {
             version: Arc::clone(&self.version),
             slots: self.slots.clone(),
             workers: Mutex::default(),
+            warm: self.warm.clone(),
         })
     }
 
@@ -139,13 +145,18 @@ impl Cloud {
     }
 
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
+        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
+        let forever = self.world.mutant == Some(Mutant::SharedForGood);
+        // A second, as where thousands work.
+        let shared_ms = if forever { u64::MAX } else { 1_000 };
         Function::new(
             self.table(process),
             self.objects(process),
             self.platform(process),
             Arc::new(SimClock(process.clone())),
-            Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
+            Settings { shared_reads: vec![(1, shared_ms)], ..settings },
         )
+        .sharing(&self.warm[self.world.below(self.warm.len() as u64) as usize])
     }
 
     /// Asks a coordinator that runs in `process` itself.
@@ -198,9 +209,14 @@ impl Cloud {
         });
     }
 
+    fn bundle_key(&self, flush: &Flush) -> ItemKey {
+        let Flush { home, epoch, bundle, .. } = *flush;
+        inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
+    }
+
     /// 13. What is refused for good was not applied.
     async fn check_refused(&self, flush: &Flush, refusal: &Refusal) {
-        let key = inspect::bundle_key(&self.store.ns, &self.store.job, flush.epoch, flush.bundle);
+        let key = self.bundle_key(flush);
         let Some(item) = self.items.item(&key).await else { return };
         let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
         let applied = |commit: &Commit| {
@@ -217,8 +233,7 @@ impl Cloud {
     async fn mistaken(&self, mut call: Call) -> Call {
         match (self.world.mutant, &mut call) {
             (Some(Mutant::CommitsWithoutOwner), Call::Flush(flush)) => {
-                let key =
-                    inspect::bundle_key(&self.store.ns, &self.store.job, flush.epoch, flush.bundle);
+                let key = self.bundle_key(flush);
                 if let Some(item) = self.items.item(&key).await
                     && let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body)
                     && bundle.state == BundleState::Leased
@@ -230,6 +245,9 @@ impl Cloud {
                 if let Some(ack) = &mut poll.ack {
                     ack.durable_position = ack.delivered;
                 }
+            }
+            (Some(Mutant::LeasesForGood), Call::Claim(claim)) => {
+                (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
             (Some(Mutant::UnfencedAcks), Call::Poll(poll)) => {
                 if let Some(ack) = &mut poll.ack {

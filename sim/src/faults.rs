@@ -84,12 +84,18 @@ pub enum Fault {
     WrongClient,
     /// A second trainer connects to the same fetcher.
     SecondClient,
+    /// What a look left behind arrives as it was some time ago, as of two times at once, or not at all.
+    HintStale,
+    HintTorn,
+    HintLost,
+    /// A claim that is sent again does not say so.
+    ResentLost,
     /// The account runs as many functions as it may: 429. Counted, not drawn: workers take what there is.
     AccountFull,
 }
 
 /// Every fault with its usual probability at each occasion.
-const USUAL: [(Fault, f64); 45] = [
+const USUAL: [(Fault, f64); 49] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
     (Fault::ScalerDies, 0.05),
@@ -134,6 +140,10 @@ const USUAL: [(Fault, f64); 45] = [
     (Fault::WrongState, 0.3),
     (Fault::WrongClient, 0.5),
     (Fault::SecondClient, 0.3),
+    (Fault::HintStale, 0.1),
+    (Fault::HintTorn, 0.1),
+    (Fault::HintLost, 0.1),
+    (Fault::ResentLost, 0.3),
     (Fault::AccountFull, 1.0),
 ];
 

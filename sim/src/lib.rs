@@ -7,6 +7,7 @@ mod client;
 mod cloud;
 mod company;
 mod faults;
+mod hints;
 mod histories;
 mod link;
 mod mutant;

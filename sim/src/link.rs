@@ -68,8 +68,15 @@ fn no_answer(why: &str) -> CallError {
 impl Coordinator for Link {
     async fn call(&self, call: &Call) -> Result<Reply, CallError> {
         let Self { process, cloud, .. } = self;
-        let call = &measured_alike(call);
         let world = &cloud.world;
+        let mut call = measured_alike(call);
+        if let Call::Claim(claim) = &mut call
+            && claim.resent
+            && world.happens(Fault::ResentLost)
+        {
+            claim.resent = false;
+        }
+        let call = &call;
         world.count_call();
         world.event(format_args!("call {}", call.name()));
         process.point(LATENCY_MS).await;

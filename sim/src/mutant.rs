@@ -43,10 +43,20 @@ pub enum Mutant {
     TakesAnyState,
     /// The state file is one write behind what was said of it.
     SavesUnsynced,
+    /// What the first look saw is believed for good.
+    LooksOnce,
+    /// What another claim read of the job is believed for good.
+    SharedForGood,
+    /// A bundle that looked unclaimed is taken without a condition.
+    ClaimsUnseen,
+    /// A bundle that a hint names as come back is taken without a condition.
+    NamedUnseen,
+    /// Leases do not run out, nor does that of a claim whose answer was lost, sent again without a word of it.
+    LeasesForGood,
 }
 
 impl Mutant {
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 24] = [
         Self::CommitsWithoutOwner,
         Self::KeysWithoutAttempt,
         Self::CachedSplitsShareKeys,
@@ -66,6 +76,11 @@ impl Mutant {
         Self::PinnedForGood,
         Self::TakesAnyState,
         Self::SavesUnsynced,
+        Self::LooksOnce,
+        Self::SharedForGood,
+        Self::ClaimsUnseen,
+        Self::NamedUnseen,
+        Self::LeasesForGood,
     ];
 
     /// Faults without which nobody sees the mistake: worlds that make it have them.
@@ -73,6 +88,8 @@ impl Mutant {
         match self {
             Self::TakesAnyState => &[Fault::WrongState, Fault::FetcherDies],
             Self::SavesUnsynced => &[Fault::DiesSaving, Fault::FetcherDies],
+            Self::NamedUnseen => &[Fault::HintStale, Fault::HintTorn],
+            Self::LeasesForGood => &[Fault::AnswerLost, Fault::ResentLost],
             _ => &[],
         }
     }

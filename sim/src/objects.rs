@@ -108,8 +108,7 @@ impl Store {
         if key.pk.split('#').nth(3)? != self.job.as_str() {
             return None;
         }
-        let bundle: BundleIndex = key.sk.strip_prefix("B#")?.parse().ok()?;
-        let epoch: Epoch = key.pk.split('#').nth(5)?.parse().ok()?;
+        let (epoch, bundle) = inspect::bundle_of(key)?;
         let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
         let ramp = ramp.as_ref().filter(|_| epoch != Epoch::MAX)?;
         Some((epoch, ramp.positions(bundle).start))
@@ -234,7 +233,13 @@ impl SimObjects {
             let item = self.items.item(&key).await?;
             inspect::decode(&key, &item.body).ok()
         };
-        let bundle = match decoded(inspect::bundle_key(ns, job, name.epoch, bundle)).await {
+        let stored = self.items.item(&inspect::job_key(ns, job)).await;
+        let home = stored.and_then(|item| inspect::home(&item.body, bundle));
+        let bundle = match home {
+            Some(home) => decoded(inspect::bundle_key(ns, job, home, name.epoch, bundle)).await,
+            None => None,
+        };
+        let bundle = match bundle {
             Some(Stored::Bundle(bundle)) => Some(bundle),
             _ => None,
         };

@@ -1,7 +1,7 @@
 //! The table as one process sees it: slow, at times failing, and never inconsistent. Every write is
 //! checked against the invariants of the split protocol.
 
-use crate::{Fault, Mutant, Process, World, link::DENIED, objects::Store};
+use crate::{Fault, Mutant, Process, World, hints::Hints, link::DENIED, objects::Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{Stored, decode};
@@ -24,6 +24,7 @@ const MAX_ITEM_BYTES: usize = 400 << 10;
 #[derive(Default)]
 pub struct Items {
     pub memory: MemoryTable,
+    hints: Hints,
     /// Writes in the current second, by partition.
     writes: Mutex<BTreeMap<String, (u64, u64)>>,
 }
@@ -123,11 +124,20 @@ impl SimTable {
     }
 }
 
+/// Whether what is written is a bundle as its claim leaves it.
+fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
+    let stored = decode(key, body);
+    matches!(stored, Ok(Stored::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
+}
+
 #[async_trait]
 impl Table for SimTable {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
         self.meet().await?;
+        let world = self.process.world();
+        let arrives = |(key, item)| self.items.hints.arrives(world, key, item);
         let items = self.items.memory.read(keys).await;
+        let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
         // What was read is old by the time it arrives.
         self.process.point(LATENCY_MS).await;
         items
@@ -152,8 +162,17 @@ impl Table for SimTable {
         let before = self.items.item(key).await;
         let expected = match world.mutant {
             Some(Mutant::WritesUnconditionally) => before.as_ref().map_or(0, |item| item.version),
+            Some(Mutant::ClaimsUnseen) if expected == 0 && key.sk.starts_with("B#") => {
+                before.as_ref().map_or(0, |item| item.version)
+            }
+            Some(Mutant::NamedUnseen) if self.items.hints.name(key) && is_claimed(key, &body) => {
+                before.as_ref().map_or(0, |item| item.version)
+            }
             _ => expected,
         };
+        if !self.items.hints.note(world, key, &body) {
+            return Ok(WriteOutcome::Written);
+        }
         let outcome = self.items.memory.write(key, expected, body.clone(), expires_at_s).await?;
         let written = outcome == WriteOutcome::Written;
         world.event(format_args!("write {}/{} at {expected}: {written}", key.pk, key.sk));

@@ -4,20 +4,24 @@
 
 use crate::{
     Coordinator,
+    bundles::ScannedBundle,
     caching::Passed,
     coordinator::refuse,
     items::{ItemName, JobItem, Swept},
     jobs::object_fault,
-    scan::ScannedBundle,
+    store::Versioned,
 };
-use gristmill_protocol::{Refusal, keys};
+use gristmill_protocol::{Plan, Refusal, keys};
 use gristmill_splits::{
     self as splits, Consumer, EntryKind, Outcome, Place,
     collect::{ChunkName, Verdict, verdict},
+    course::Course,
     job::JobState,
-    order::Ramp,
 };
 use gristmill_types::JobName;
+
+/// Splits whose objects one report deletes at most: a report is answered in time.
+const MOST_SWEPT: u64 = 4_000;
 
 impl Coordinator {
     /// Deletes what `consumer` has durably passed, once that is worth two writes.
@@ -31,12 +35,18 @@ impl Coordinator {
         let n = plan.n_splits;
         let passed =
             consumer.durable_place.linear(n).saturating_sub(consumer.collected_place.linear(n));
-        let worth = u64::from(plan.window_splits / 2).max(8);
-        if passed < worth && item.state != JobState::Done {
-            return Ok(());
+        let worth = u64::from(plan.window_splits / 2).clamp(8, MOST_SWEPT / 4);
+        let is_due = passed >= worth || item.state == JobState::Done;
+        let collected = match is_due {
+            true => self.move_horizon(job).await?.collected_place,
+            false => consumer.collected_place,
+        };
+        let swept = self.store.read::<Swept>(&ItemName::Swept(job)).await?;
+        let behind = swept.item.unwrap_or_default().place < collected;
+        match is_due || behind {
+            true => self.sweep(job, item, plan, (swept, collected)).await,
+            false => Ok(()),
         }
-        let consumer = self.move_horizon(job).await?;
-        self.sweep(job, item, &Ramp::new(n, plan.r), consumer.collected_place).await
     }
 
     /// Moves the horizon up to what is durable: no trainer begins before it.
@@ -46,40 +56,29 @@ impl Coordinator {
         consumer.map_err(|refusal| refuse(&refusal))
     }
 
-    /// Deletes the objects of all splits before `horizon` that are not deleted yet.
+    /// Deletes the objects of splits before `horizon` that are not deleted yet, some at a time: the next
+    /// report goes on.
     async fn sweep(
         &self,
         job: &JobName,
         item: &JobItem,
-        ramp: &Ramp,
-        horizon: Place,
+        plan: Plan,
+        (read, horizon): (Versioned<Swept>, Place),
     ) -> Result<(), Refusal> {
         let caching = item.caching.as_ref();
-        let name = ItemName::Swept(job);
-        let read = self.store.read::<Swept>(&name).await?;
+        let passed = |epoch| caching.map_or(Passed::Deleted, |caching| caching.passed(epoch));
+        let n = plan.n_splits;
         let swept = read.item.unwrap_or_default().place;
-        let n = ramp.n_splits();
-        let (mut at, mut end) = (swept.linear(n), horizon.linear(n));
-        let mut names = Vec::new();
-        while at < end {
-            let (epoch, position) = ((at / u64::from(n)) as u32, (at % u64::from(n)) as u32);
-            match caching.map_or(Passed::Deleted, |caching| caching.passed(epoch)) {
-                Passed::Deleted => {}
-                Passed::Kept => {
-                    at = (u64::from(epoch) + 1) * u64::from(n);
-                    continue;
-                }
-                Passed::Undecided => {
-                    end = at;
-                    break;
-                }
-            }
-            let Some(index) = ramp.bundle_of(position) else { break };
-            names.push((epoch, index));
-            at = u64::from(epoch) * u64::from(n) + u64::from(ramp.positions(index).end);
-        }
+        // Behind what is not decided yet, the sweep goes on later.
+        let undecided =
+            (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == Passed::Undecided);
+        let decided = undecided.map_or(horizon, |epoch| horizon.min(Place { epoch, position: 0 }));
+        let from = swept.linear(n);
+        let to = decided.linear(n).min(from.saturating_add(MOST_SWEPT));
+        let course =
+            Course::of_run(item.ramp(), from..to, |epoch| passed(epoch) == Passed::Deleted);
         let mut doomed = Vec::new();
-        for bundle in self.read_bundles(job, ramp, &names).await? {
+        for bundle in self.read_bundles(job, item, &course).await? {
             let shelf = caching.and_then(|caching| caching.view.chunks_shelf(bundle.epoch));
             doomed.extend(self.deletable(job, shelf, &bundle, horizon).await?);
         }
@@ -87,21 +86,14 @@ impl Coordinator {
             let deleted = self.objects.delete(&self.settings.bucket, &doomed).await;
             deleted.map_err(|error| object_fault(&error))?;
         }
-        // Behind what is not decided yet, the sweep goes on later.
-        let place = match end < horizon.linear(n) {
-            true => {
-                Place { epoch: (end / u64::from(n)) as u32, position: (end % u64::from(n)) as u32 }
-            }
-            false => horizon,
-        };
-        let after = Swept { place };
+        let place = Place::of(to, n);
         let decide = |before: Option<&Swept>| {
             Ok::<_, Refusal>(match before {
                 Some(before) if before.place >= place => Outcome::AlreadyApplied(*before),
-                _ => Outcome::Write(after),
+                _ => Outcome::Write(Swept { place }),
             })
         };
-        self.store.update_from(&name, read, decide).await??;
+        self.store.update_from(&ItemName::Swept(job), read, decide).await??;
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use crate::{
     items::{ItemName, JobItem},
     kicks::Kicks,
     meter::Meter,
+    snapshot::Memory,
     store::{Store, invalid},
 };
 use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
@@ -24,6 +25,7 @@ pub struct Coordinator {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) kicks: Arc<Kicks>,
+    pub(crate) memory: Memory,
     meter: Option<Meter>,
 }
 
@@ -36,8 +38,22 @@ impl Coordinator {
         settings: Settings,
     ) -> Self {
         let store = Store { table, clock: Arc::clone(&clock), ns: settings.ns.clone() };
-        let settings = Arc::new(settings);
-        Self { store, objects, invoker, clock, settings, kicks: Arc::default(), meter: None }
+        Self {
+            store,
+            objects,
+            invoker,
+            clock,
+            settings: Arc::new(settings),
+            kicks: Arc::default(),
+            memory: Memory::default(),
+            meter: None,
+        }
+    }
+
+    /// The same, remembering what its environment did.
+    #[must_use]
+    pub fn sharing(self, memory: &Memory) -> Self {
+        Self { memory: memory.clone(), ..self }
     }
 
     /// The same, printing metrics of each call.

@@ -12,7 +12,6 @@ use gristmill_splits::{
     Bundle, Consumer, Outcome, Refusal as SplitRefusal,
     epoch::{self, EpochItem, Seal},
     job::{JobEvent, JobState},
-    order::Ramp,
 };
 use gristmill_types::{Epoch, JobName};
 
@@ -49,11 +48,11 @@ impl Coordinator {
     ) -> Result<Result<(), SplitRefusal>, Refusal> {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan")) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
-        let ramp = Ramp::new(plan.n_splits, plan.r);
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
-        let bundles = if cached.is_some() { 0 } else { ramp.bundles() };
-        let names: Vec<_> = (0..bundles).map(|index| (number, index)).collect();
-        let scanned = self.read_bundles(job, &ramp, &names).await?;
+        // There are no bundles of one that is delivered from the cache.
+        let first = u64::from(number) * u64::from(plan.n_splits);
+        let course = item.course(first..first + u64::from(plan.n_splits));
+        let scanned = self.read_bundles(job, item, &course).await?;
         let bundles: Vec<Option<&Bundle>> = scanned.iter().map(|b| b.item.as_ref()).collect();
         let seal = Seal {
             bundles: &bundles,

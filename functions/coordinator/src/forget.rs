@@ -2,8 +2,9 @@
 
 use crate::{
     Coordinator,
-    items::{INDEX_EPOCH, ItemName, JobItem},
+    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     jobs::object_fault,
+    snapshot::Snapshot,
     store::invalid,
 };
 use futures::future::try_join_all;
@@ -20,7 +21,7 @@ impl Coordinator {
     /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
     /// that a call that dies between is repeated.
     pub(crate) async fn forget(&self, job: &JobName) -> Result<Reply, Refusal> {
-        let (item, consumer) = self.job_and_consumer(job).await?;
+        let (Snapshot { item, consumer, .. }, _) = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
@@ -31,7 +32,7 @@ impl Coordinator {
         // What was handed out lies in the epochs up to the trainer's, and the one its window reaches.
         let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
-            items += self.forget_bundles(job, epoch).await?;
+            items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {
                 return Ok(Reply::Forgotten { items, objects, all: false });
             }
@@ -62,9 +63,15 @@ impl Coordinator {
         Ok(objects)
     }
 
-    async fn forget_bundles(&self, job: &JobName, epoch: Epoch) -> Result<u64, Refusal> {
+    async fn forget_bundles(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        epoch: Epoch,
+    ) -> Result<u64, Refusal> {
         let mut items = 0;
-        for pk in ItemName::bundle_partitions(&self.settings.ns, job, epoch) {
+        for partition in 0..item.partitions() {
+            let pk = bundle_partition(&self.settings.ns, job, item.homes(partition), epoch);
             items += self.forget_partition(&pk, |_| true).await?;
         }
         Ok(items)

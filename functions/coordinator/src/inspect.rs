@@ -1,10 +1,11 @@
 //! The items of a table as somebody who only looks sees them: simulations, which check every write.
 
 use crate::{
-    items::{ItemName, JobItem},
+    items::{ItemName, JobItem, parse_bundle_sk},
     store::{DELETED, Stored as _},
 };
 use gristmill_ports::ItemKey;
+use gristmill_protocol::Home;
 use gristmill_splits::{Bundle, Consumer, job::JobState};
 use gristmill_types::{BundleIndex, Epoch, JobName, Namespace};
 
@@ -34,8 +35,26 @@ pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
 }
 
 /// The key of a bundle.
-pub fn bundle_key(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: BundleIndex) -> ItemKey {
-    ItemName::Bundle(job, epoch, bundle).key(ns)
+pub fn bundle_key(
+    ns: &Namespace,
+    job: &JobName,
+    home: Home,
+    epoch: Epoch,
+    bundle: BundleIndex,
+) -> ItemKey {
+    ItemName::Bundle(job, home, epoch, bundle).key(ns)
+}
+
+/// Where a job, as it is stored, keeps a bundle.
+pub fn home(job: &[u8], bundle: BundleIndex) -> Option<Home> {
+    JobItem::decode(job).ok().map(|job| job.home(bundle))
+}
+
+/// The bundle that is stored under `key`.
+pub fn bundle_of(key: &ItemKey) -> Option<(Epoch, BundleIndex)> {
+    let bundle = parse_bundle_sk(&key.sk)?;
+    let epoch = key.pk.rsplit('#').nth(2)?.parse().ok()?;
+    Some((epoch, bundle))
 }
 
 /// The key of what says what the job is.

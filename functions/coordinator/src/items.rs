@@ -2,16 +2,24 @@
 
 use crate::caching::Caching;
 use gristmill_ports::ItemKey;
-use gristmill_protocol::{JobSpec, JobView, Plan, keys};
-use gristmill_splits::{Place, job::JobState};
+use gristmill_protocol::{Home, JobSpec, JobView, Plan, keys};
+use gristmill_splits::{
+    Place,
+    course::{Course, partitions},
+    job::JobState,
+    order::Ramp,
+};
 use gristmill_types::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
-/// Bundles of an epoch are spread over this many partitions, so that one job's workers can write
-/// faster than a single partition allows (1,000 write units per second).
-const BUNDLE_PARTITIONS: u32 = 8;
+
+/// Index bundles that each worker finds at least, and workers there may be: no worker has much longer to index
+/// than the others.
+const INDEX_BUNDLES_A_WORKER: u32 = 4;
+const FEWEST_INDEXING: u32 = 32;
 
 /// Names an item of one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +29,8 @@ pub(crate) enum ItemName<'a> {
     Job(&'a JobName),
     /// The scaler's books.
     Scale(&'a JobName),
+    /// What the last look at the job's window saw.
+    Frontier(&'a JobName),
     /// The trainer. One, for now.
     Consumer(&'a JobName),
     /// How far collected objects have been deleted.
@@ -31,7 +41,7 @@ pub(crate) enum ItemName<'a> {
     /// What was measured of its operators.
     Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
-    Bundle(&'a JobName, Epoch, BundleIndex),
+    Bundle(&'a JobName, Home, Epoch, BundleIndex),
     /// Who reads what is cached.
     CacheUse(Fingerprint),
     /// The numerics class of this namespace's workers, as last seen.
@@ -49,6 +59,7 @@ impl ItemName<'_> {
             Self::Listed(job) => ItemKey { pk: keys::jobs_partition(ns), sk: job.to_string() },
             Self::Job(job) => job_item(job, "JOB"),
             Self::Scale(job) => job_item(job, keys::SCALE),
+            Self::Frontier(job) => job_item(job, "FRONTIER"),
             Self::Consumer(job) => job_item(job, "C#0000"),
             Self::Swept(job) => job_item(job, "SWEPT"),
             Self::Deaths(job) => job_item(job, "DEATHS"),
@@ -59,25 +70,10 @@ impl ItemName<'_> {
             }
             Self::Numerics => ItemKey { pk: keys::cache_partition(ns), sk: "NUMERICS".to_owned() },
             Self::Epoch(job, epoch) => job_item(job, &format!("E#{epoch:06}")),
-            Self::Bundle(job, epoch, bundle) => ItemKey {
-                pk: format!(
-                    "{}#E#{epoch:06}#P#{}",
-                    keys::job_partition(ns, job),
-                    bundle % BUNDLE_PARTITIONS
-                ),
-                sk: format!("B#{bundle:08}"),
-            },
+            Self::Bundle(job, home, epoch, bundle) => {
+                ItemKey { pk: bundle_partition(ns, job, *home, *epoch), sk: bundle_sk(*bundle) }
+            }
         }
-    }
-
-    /// The partitions of an epoch's bundles.
-    pub fn bundle_partitions(
-        ns: &Namespace,
-        job: &JobName,
-        epoch: Epoch,
-    ) -> impl Iterator<Item = String> {
-        let bundles = 0..BUNDLE_PARTITIONS;
-        bundles.map(move |bundle| ItemName::Bundle(job, epoch, bundle).key(ns).pk)
     }
 
     /// Whether the item is one of many that a job leaves behind as it goes. Those expire by
@@ -87,11 +83,28 @@ impl ItemName<'_> {
             self,
             Self::Deaths(_)
                 | Self::Skips(_)
+                | Self::Frontier(_)
                 | Self::Profile(_)
                 | Self::Epoch(..)
                 | Self::Bundle(..)
         )
     }
+}
+
+/// The partition of an epoch's bundles.
+pub(crate) fn bundle_partition(ns: &Namespace, job: &JobName, home: Home, epoch: Epoch) -> String {
+    let Home { registered_ms, partition } = home;
+    format!("{}#R#{registered_ms:x}#E#{epoch:06}#P#{partition}", keys::job_partition(ns, job))
+}
+
+/// The sort key of a bundle; they sort as their numbers do.
+pub(crate) fn bundle_sk(bundle: BundleIndex) -> String {
+    format!("B#{bundle:08}")
+}
+
+/// The inverse of [`bundle_sk`].
+pub(crate) fn parse_bundle_sk(sk: &str) -> Option<BundleIndex> {
+    sk.strip_prefix("B#")?.parse().ok()
 }
 
 /// A job in the list of jobs, for what must be done though nobody asks.
@@ -124,6 +137,59 @@ pub(crate) struct JobItem {
 }
 
 impl JobItem {
+    /// Partitions that the bundles of each epoch are spread over.
+    pub fn partitions(&self) -> u32 {
+        partitions(self.spec.workers.saturating_add(self.spec.local_workers))
+    }
+
+    /// Where a bundle is kept.
+    pub fn home(&self, bundle: BundleIndex) -> Home {
+        self.homes(bundle % self.partitions())
+    }
+
+    /// Where the bundles of one partition are kept.
+    pub fn homes(&self, partition: u32) -> Home {
+        Home { registered_ms: self.registered_ms, partition }
+    }
+
+    /// How positions are bundled: splits of an epoch, or files to index.
+    pub fn ramp(&self) -> Ramp {
+        match self.plan {
+            Some(plan) => Ramp::new(plan.n_splits, plan.r),
+            None => Ramp::new(self.n_files, self.index_r()),
+        }
+    }
+
+    /// Files of an index bundle: one, where there are few for each worker.
+    fn index_r(&self) -> u32 {
+        let workers = self.spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
+        self.n_files / (workers * INDEX_BUNDLES_A_WORKER)
+    }
+
+    /// Positions of all epochs, or files to index.
+    pub fn run(&self) -> u64 {
+        let epochs = if self.plan.is_some() { self.spec.epochs } else { 1 };
+        u64::from(epochs) * u64::from(self.ramp().n_splits())
+    }
+
+    /// The bundles that hold positions `stretch`, counted through all epochs. There are none of epochs that
+    /// are delivered from the cache.
+    pub fn course(&self, stretch: Range<u64>) -> Course {
+        let stretch = stretch.start..stretch.end.min(self.run());
+        if self.plan.is_none() {
+            let file = |at: u64| u32::try_from(at).unwrap_or(u32::MAX);
+            return Course::of_epoch(
+                self.ramp(),
+                INDEX_EPOCH,
+                file(stretch.start)..file(stretch.end),
+            );
+        }
+        let caching = self.caching.as_ref().map(|caching| &caching.view);
+        Course::of_run(self.ramp(), stretch, |epoch| {
+            caching.is_none_or(|caching| caching.delivered_shelf(epoch).is_none())
+        })
+    }
+
     pub fn view(&self, job: &JobName) -> JobView {
         use gristmill_protocol::JobState as Wire;
         let state = match &self.state {
@@ -176,6 +242,7 @@ mod tests {
             ItemName::Job(&job),
             ItemName::Scale(&job),
             ItemName::Consumer(&job),
+            ItemName::Frontier(&job),
             ItemName::Swept(&job),
             ItemName::Deaths(&job),
             ItemName::Skips(&job),
@@ -185,8 +252,10 @@ mod tests {
             ItemName::Epoch(&job, 0),
             ItemName::Epoch(&job, INDEX_EPOCH),
         ];
-        names.extend((0..20).map(|b| ItemName::Bundle(&job, 0, b)));
-        names.extend((0..20).map(|b| ItemName::Bundle(&job, 1, b)));
+        let home = |registered_ms, b| Home { registered_ms, partition: b % 8 };
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 0, b)));
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(2, b), 0, b)));
+        names.extend((0..20).map(|b| ItemName::Bundle(&job, home(1, b), 1, b)));
         let keys: BTreeSet<_> = names.iter().map(|name| name.key(&ns)).collect();
         assert_eq!(keys.len(), names.len());
         assert!(keys.iter().all(|key| key.pk.starts_with("T#team#")));

@@ -4,7 +4,7 @@ use crate::{
     Coordinator,
     caching::{Caching, Wanted},
     items::{ItemName, JobItem, Listed},
-    progress::Seen,
+    kicks::Seen,
     scan::Scan,
     store::{busy, invalid},
 };
@@ -110,11 +110,9 @@ impl Coordinator {
         let listing = listing.map_err(|error| object_fault(&error))?;
         let listing: Dataset = serde_json::from_slice(&listing)
             .map_err(|error| invalid(format!("{path} is not a listing: {error}")))?;
-        let records: Vec<u32> = scan
-            .bundles
-            .iter()
-            .filter_map(|bundle| bundle.item.as_ref()?.entry(0).map(|entry| entry.rows))
-            .collect();
+        let bundles = scan.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
+        let entries = bundles.flat_map(|item| item.entries.iter().flatten());
+        let records: Vec<u32> = entries.map(|entry| entry.rows).collect();
         if records.len() != listing.files.len() {
             return Err(busy("the index is not complete yet"));
         }
@@ -208,11 +206,6 @@ impl Coordinator {
             window_splits: workers.saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r),
             window_bytes: self.settings.window_bytes,
         })
-    }
-
-    /// What of the dataset's index is done: one bundle for each file.
-    pub(crate) fn index_ramp(item: &JobItem) -> Ramp {
-        Ramp::new(item.n_files, 1)
     }
 }
 

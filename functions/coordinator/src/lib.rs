@@ -4,10 +4,13 @@
 //! `gristmill-splits`, and commits with one conditional write; on a conflict it decides again on
 //! the item that is there. It alone touches the table (the scaler its own item).
 
+mod bundles;
 mod caching;
+mod claims;
 mod collect;
 mod controls;
 mod coordinator;
+mod departures;
 mod epochs;
 mod forget;
 mod handler;
@@ -16,11 +19,15 @@ mod items;
 mod jobs;
 mod kicks;
 mod leases;
+mod look;
 mod meter;
-mod progress;
+mod numerics;
+mod polls;
+mod ready;
 mod scan;
 mod settings;
 mod skips;
+mod snapshot;
 mod store;
 mod trouble;
 mod upkeep;
@@ -28,4 +35,5 @@ mod upkeep;
 pub use coordinator::Coordinator;
 pub use handler::{handle, serve};
 pub use settings::{Patience, Settings, split_batches};
+pub use snapshot::Memory;
 pub use upkeep::Upkeep;

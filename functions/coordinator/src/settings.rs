@@ -33,6 +33,10 @@ pub struct Settings {
     pub limits: Limits,
     /// When a job whose workers come to nothing is given up.
     pub patience: Patience,
+    /// From so many workers at work on, claims go by what their process read of the job up to so many
+    /// milliseconds ago: the items of a job, read by all, would be asked for more often than their partition
+    /// answers. Most workers first.
+    pub shared_reads: Vec<(u32, u64)>,
 }
 
 /// How much in vain is enough: both must be passed.
@@ -83,7 +87,13 @@ impl Settings {
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
             patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
+            shared_reads: vec![(1_500, 1_000), (64, 250)],
         }
+    }
+
+    /// How long a claim of a job with so many workers at work may go by what another one read.
+    pub(crate) fn shared_ms(&self, active: u32) -> u64 {
+        self.shared_reads.iter().find(|(least, _)| active >= *least).map_or(0, |(_, ms)| *ms)
     }
 
     /// With another retention, in days; the same if there is none.

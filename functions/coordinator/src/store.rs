@@ -4,7 +4,7 @@ use crate::items::ItemName;
 use bytes::Bytes;
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use gristmill_protocol::{Refusal, RefusalKind, ScaleState};
-use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem};
+use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier};
 use gristmill_types::Namespace;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
@@ -49,6 +49,7 @@ stored_as_json!(
     Consumer,
     DeathLog,
     EpochItem,
+    Frontier,
     ScaleState
 );
 
@@ -169,6 +170,24 @@ impl Store {
         Err(busy(format!("too many writers of {name:?} at one time")))
     }
 
+    /// Leaves a hint where others read it. Whether it could be is no matter: the next one says it again.
+    pub async fn update_hint<T: Stored + Clone>(
+        &self,
+        name: &ItemName<'_>,
+        read: Versioned<T>,
+        mut decide: impl FnMut(Option<&T>) -> T,
+    ) -> T {
+        let hint = decide(read.item.as_ref());
+        let write = |before: Option<&T>| Ok::<_, Refusal>(Outcome::Write(decide(before)));
+        match self.update_from(name, read, write).await {
+            Ok(Ok(written)) => written,
+            Ok(Err(error)) | Err(error) => {
+                tracing::warn!(%error, "a hint is not written");
+                hint
+            }
+        }
+    }
+
     /// Has the item under `name`, if there is one, expire `life` from now.
     pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), Refusal> {
         let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
@@ -199,6 +218,21 @@ impl Store {
     /// All items of the partition `pk`, by sort key.
     pub async fn query(&self, pk: &str) -> Result<Vec<(String, Item)>, Refusal> {
         self.table.query(pk, "").await.map_err(table_fault)
+    }
+
+    /// The items of the partition `pk` from sort key `from` to `to`.
+    pub async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, Refusal> {
+        self.table.range(pk, from, to).await.map_err(table_fault)
+    }
+
+    /// The `limit` items of the partition `pk` with the highest sort keys, highest first.
+    pub async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, Refusal> {
+        self.table.last(pk, limit).await.map_err(table_fault)
     }
 
     fn expiry_s(&self, life: Duration) -> u64 {

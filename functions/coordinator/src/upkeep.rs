@@ -6,6 +6,7 @@ use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
     jobs::object_fault,
+    snapshot::Snapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
 use gristmill_protocol::{Refusal, RefusalKind, keys};
@@ -78,8 +79,8 @@ impl Coordinator {
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, consumer, scale) = match self.load(job).await {
-            Ok((item, consumer, scale)) => (Some(item), consumer, scale),
+        let (item, consumer, scale) = match self.snapshot(job).await {
+            Ok((Snapshot { item, consumer, .. }, scale)) => (Some(item), consumer, scale),
             // Its registration ended between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
@@ -94,9 +95,7 @@ impl Coordinator {
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // A trainer's polls do this too, so it matters only if they cannot.
-                let scan = self
-                    .scan(job, &item, &consumer, (consumer.delivered, consumer.delivered))
-                    .await?;
+                let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
                 self.kick_if_needed(job, &item, &scale, &scan, (batches, consumer.delivered.epoch))
                     .await;

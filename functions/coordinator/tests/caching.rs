@@ -10,8 +10,8 @@ use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
-    Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table, TableError,
-    WriteOutcome,
+    Clock as _, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
+    TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
@@ -20,7 +20,7 @@ use gristmill_protocol::{
     TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost, keys,
 };
 use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
-use quiet::{ManualClock, NoWorkers};
+use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     ops::Range,
     sync::{
@@ -100,6 +100,7 @@ impl World {
     async fn caching(&self, job: &str) -> CachingView {
         let metrics = TrainerMetrics::default();
         let poll = Poll { job: name(job), from: (0, 0), ack: None, metrics, report: None };
+        self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(Call::Poll(poll)).await {
             Reply::Polled(polled) => polled.job.caching.unwrap(),
             other => panic!("{other:?}"),
@@ -120,6 +121,7 @@ impl World {
             remaining_ms: 900_000,
             split_ms: 0,
             local: false,
+            resent: false,
         }))
         .await
     }
@@ -143,6 +145,7 @@ impl World {
             let splits = commits.len() as u32;
             let flush = Flush {
                 job: name(job),
+                home: lease.home,
                 epoch: lease.epoch,
                 bundle: lease.bundle,
                 attempt: lease.attempt,

@@ -21,7 +21,7 @@ use gristmill_protocol::{
     TrainerMetrics, VERSION, Work, WorkerCost,
 };
 use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
-use quiet::{ManualClock, NoWorkers};
+use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -150,6 +150,7 @@ impl World {
             remaining_ms: 900_000,
             split_ms: 0,
             local: false,
+            resent: false,
         };
         self.call(Call::Claim(claim)).await
     }
@@ -175,13 +176,13 @@ impl World {
 
     /// Marks and commits everything in a lease, one split a call.
     async fn work(&self, lease: &Lease, nonce: Nonce) -> Reply {
-        let Lease { epoch, bundle, attempt, .. } = *lease;
+        let Lease { home, epoch, bundle, attempt, .. } = *lease;
         let mut reply = Reply::Applied;
         for position in &lease.todo {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
                 let job = self.job.clone();
-                let mark = Mark { job, epoch, bundle, attempt, nonce, index };
+                let mark = Mark { job, home, epoch, bundle, attempt, nonce, index };
                 self.call(Call::Mark(mark)).await;
             }
             let (rows, batches) = match lease.work {
@@ -200,6 +201,7 @@ impl World {
             };
             let flush = Flush {
                 job: self.job.clone(),
+                home,
                 epoch,
                 bundle,
                 attempt,
@@ -236,6 +238,7 @@ impl World {
         let metrics = TrainerMetrics::default();
         let job = self.job.clone();
         let poll = Poll { job, from: (0, position), ack, metrics, report: None };
+        self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(Call::Poll(poll)).await {
             Reply::Polled(polled) => polled,
             other => panic!("{other:?}"),
@@ -403,6 +406,8 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
     let late = leased(world.claim(1).await);
     assert!(matches!(world.claim(2).await, Reply::Idle(_)), "nobody else's while it lasts");
     world.clock.sleep(Duration::from_secs(3600)).await;
+    // A trainer's poll looks, and names what came back.
+    world.poll().await;
     let lease = leased(world.claim(2).await);
     assert_eq!((lease.bundle, lease.attempt), (late.bundle, 2));
     let refused = world.work(&late, Nonce([1; 8])).await;

@@ -21,7 +21,7 @@ use gristmill_protocol::{
 use gristmill_types::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
 };
-use quiet::ManualClock;
+use quiet::{BETWEEN_POLLS, ManualClock};
 use std::{
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
@@ -107,6 +107,7 @@ impl World {
             remaining_ms: 900_000,
             split_ms: 0,
             local: false,
+            resent: false,
         };
         self.call(Call::Claim(claim)).await
     }
@@ -139,6 +140,7 @@ impl World {
         });
         let flush = Flush {
             job: self.job.clone(),
+            home: lease.home,
             epoch: lease.epoch,
             bundle: lease.bundle,
             attempt: lease.attempt,
@@ -181,6 +183,7 @@ impl World {
         let metrics = TrainerMetrics::default();
         let ack = (delivered > 0).then_some(ack);
         let poll = Poll { job: self.job.clone(), from: place, ack, metrics, report: None };
+        self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(Call::Poll(poll)).await {
             Reply::Polled(polled) => polled,
             other => panic!("{other:?}"),
@@ -253,9 +256,17 @@ async fn a_worker_too_many_leaves() {
     for worker in 0..3 {
         world.leased(worker).await;
     }
-    let reply = world.claim(3, 0).await;
-    assert!(matches!(reply, Reply::Idle(Idle { reason: IdleReason::Surplus })), "{reply:?}");
-    assert!(matches!(world.claim(2, 0).await, Reply::Leased(_)), "not one of those wanted");
+    assert!(matches!(world.claim(3, 0).await, Reply::Leased(_)), "nobody has looked yet");
+    world.poll(0, None).await;
+    let mut surplus = 0;
+    for worker in 0..4 {
+        match world.claim(worker, 0).await {
+            Reply::Idle(Idle { reason: IdleReason::Surplus }) => surplus += 1,
+            Reply::Leased(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(surplus, 1, "four hold leases, and three are wanted");
 }
 
 #[tokio::test]
@@ -314,12 +325,14 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
         let metrics = TrainerMetrics::default();
         Call::Poll(Poll { job: world.job.clone(), from, ack, metrics, report: None })
     };
-    let Reply::Polled(polled) = world.call(poll((0, 1), Some(ack))).await else { panic!() };
-    let last = (0, splits - 1);
-    assert!(polled.ready.iter().all(|entry| entry.position < last.1), "the window is too large");
-    let Reply::Polled(polled) = world.call(poll(last, None)).await else { panic!() };
-    let ready: Vec<_> = polled.ready.iter().map(|entry| (entry.epoch, entry.position)).collect();
-    assert_eq!(ready, [last]);
+    let ready = async |call: Call| match world.call(call).await {
+        Reply::Polled(polled) => {
+            polled.ready.iter().map(|entry| entry.position).collect::<Vec<_>>()
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(ready(poll((0, 1), Some(ack))).await, (1..splits).collect::<Vec<_>>());
+    assert_eq!(ready(poll((0, splits - 1), None)).await, [splits - 1]);
 }
 
 #[tokio::test]

@@ -98,7 +98,7 @@ impl Coordinator for Tallied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{Commit, Refusal, WorkerCost};
+    use gristmill_protocol::{Commit, Home, Refusal, WorkerCost};
     use gristmill_types::Nonce;
 
     fn flush(commits: usize) -> Call {
@@ -114,6 +114,7 @@ mod tests {
         };
         Call::Flush(Flush {
             job: "j".parse().unwrap(),
+            home: Home { registered_ms: 0, partition: 0 },
             epoch: 0,
             bundle: 0,
             attempt: 1,

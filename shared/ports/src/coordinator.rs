@@ -3,7 +3,7 @@
 use crate::Clock;
 use async_trait::async_trait;
 use gristmill_protocol::{Call, Refusal, RefusalKind, Reply};
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 /// Errors by what the caller does next.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -51,9 +51,11 @@ pub async fn call_with_retry(
     let give_up_ms =
         clock.now_ms().saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
     let mut wait = Duration::from_millis(20);
+    let mut call = Cow::Borrowed(call);
     loop {
-        match coordinator.call(call).await {
+        match coordinator.call(&call).await {
             Err(error) if error.is_passing() && clock.now_ms() < give_up_ms => {
+                call.to_mut().note_resent();
                 clock.sleep(wait).await;
                 wait = (wait * 2).min(Duration::from_secs(1));
             }

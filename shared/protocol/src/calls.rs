@@ -69,6 +69,13 @@ impl Call {
         })
     }
 
+    /// Says, where it matters, that an earlier sending was not answered.
+    pub fn note_resent(&mut self) {
+        if let Self::Claim(claim) = self {
+            claim.resent = true;
+        }
+    }
+
     /// The name of the call, for logs and counters.
     pub fn name(&self) -> &'static str {
         match self {
@@ -194,11 +201,23 @@ pub struct Claim {
     pub split_ms: u64,
     /// Runs inside a trainer's host and commits without objects.
     pub local: bool,
+    /// An earlier sending of this very claim was not answered: it may have got a lease.
+    #[serde(default)]
+    pub resent: bool,
+}
+
+/// Where the coordinator keeps a bundle. Whoever holds its lease gives it back with every call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Home {
+    /// When the job was registered: no other job of the name shares its bundles.
+    pub registered_ms: u64,
+    pub partition: u32,
 }
 
 /// A bundle leased to one worker until `until_ms`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
+    pub home: Home,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -256,6 +275,7 @@ pub enum IdleReason {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
     pub job: JobName,
+    pub home: Home,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -283,6 +303,7 @@ pub struct Commit {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Flush {
     pub job: JobName,
+    pub home: Home,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,
@@ -311,6 +332,7 @@ pub struct WorkerCost {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Fail {
     pub job: JobName,
+    pub home: Home,
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub attempt: Attempt,

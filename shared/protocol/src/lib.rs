@@ -17,9 +17,10 @@ pub use caching::{
     EpochMode, OpWork, PointOrder, PointView, WorkProfile,
 };
 pub use calls::{
-    Ack, CacheExplain, CacheRemove, Call, Claim, Commit, Fail, Flush, Idle, IdleReason, JobStatus,
-    Lease, Leave, Mark, PointFound, Poll, Polled, ReadyEntry, ReadyKind, Refusal, RefusalKind,
-    Release, Reply, Request, TrainerMetrics, TrainingReport, Work, WorkerCost, WorkerSeconds,
+    Ack, CacheExplain, CacheRemove, Call, Claim, Commit, Fail, Flush, Home, Idle, IdleReason,
+    JobStatus, Lease, Leave, Mark, PointFound, Poll, Polled, ReadyEntry, ReadyKind, Refusal,
+    RefusalKind, Release, Reply, Request, TrainerMetrics, TrainingReport, Work, WorkerCost,
+    WorkerSeconds,
 };
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{

@@ -169,6 +169,7 @@ impl Pending {
         let splits = self.commits.len();
         let call = Call::Flush(Flush {
             job: run.context.view.job.clone(),
+            home: run.lease.home,
             epoch: run.lease.epoch,
             bundle: run.lease.bundle,
             attempt: run.lease.attempt,

@@ -257,7 +257,8 @@ impl LeaseRun<'_> {
     async fn mark(&self, position: Position) -> Result<(), RunError> {
         let SplitName { epoch, bundle, index, attempt, nonce, .. } = self.name(position);
         let job = self.context.view.job.clone();
-        let call = Call::Mark(Mark { job, epoch, bundle, attempt, nonce, index });
+        let home = self.lease.home;
+        let call = Call::Mark(Mark { job, home, epoch, bundle, attempt, nonce, index });
         let runner = self.runner;
         match call_with_retry(&*runner.coordinator, &*runner.clock, &call, MARK_PATIENCE).await? {
             Reply::Applied => Ok(()),

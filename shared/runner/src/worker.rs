@@ -82,6 +82,8 @@ pub struct JobContext {
     /// How early sources have to be read.
     pub(crate) read_ahead: Arc<ReadAhead>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
+    /// The dataset's files, once one is to be indexed.
+    listing: Arc<OnceCell<Dataset>>,
 }
 
 impl JobContext {
@@ -108,6 +110,7 @@ impl JobContext {
             most_buffers: runner.compute.at_once() + SPARE_BUFFERS,
             read_ahead: Arc::default(),
             dataset: Arc::default(),
+            listing: Arc::default(),
         })
     }
 
@@ -143,11 +146,14 @@ impl JobContext {
     }
 
     /// The dataset's files as listed at registration.
-    pub(crate) async fn listing(&self, runner: &Runner) -> Result<Dataset, RunError> {
-        let RunnerConfig { ns, bucket, .. } = &runner.config;
-        let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
-        serde_json::from_slice(&runner.objects.get(&path).await?)
-            .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
+    pub(crate) async fn listing(&self, runner: &Runner) -> Result<&Dataset, RunError> {
+        let read = || async {
+            let RunnerConfig { ns, bucket, .. } = &runner.config;
+            let path = ObjectPath::new(bucket, keys::listing(ns, self.view.dataset_version));
+            serde_json::from_slice(&runner.objects.get(&path).await?)
+                .map_err(|error| RunError::fatal(format!("{path} is not a listing: {error}")))
+        };
+        self.listing.get_or_try_init(read).await
     }
 
     /// Reads the source of the split at `position` of an epoch, made up as in epoch `drawn`: all of it,
@@ -307,6 +313,7 @@ impl Runner {
             remaining_ms: self.remaining_ms(deadline_ms),
             split_ms: split_ms.load(Ordering::Relaxed),
             local: self.config.local,
+            resent: false,
         });
         call_with_retry(&*self.coordinator, &*self.clock, &call, CLAIM_PATIENCE).await
     }
@@ -319,6 +326,7 @@ impl Runner {
         };
         let call = Call::Fail(Fail {
             job: context.view.job.clone(),
+            home: lease.home,
             epoch: lease.epoch,
             bundle: lease.bundle,
             attempt: lease.attempt,

@@ -189,6 +189,11 @@ impl Bundle {
         self.state == BundleState::Leased && self.attempt == attempt && self.owner == nonce
     }
 
+    /// Whether `nonce` holds the lease, in whichever attempt.
+    pub fn is_held_by(&self, nonce: Nonce) -> bool {
+        self.state == BundleState::Leased && self.owner == nonce
+    }
+
     /// The earliest time a claim can succeed, in ms; none when it never will.
     pub fn claimable_at_ms(&self) -> Option<u64> {
         match self.state {

@@ -40,6 +40,13 @@ impl Place {
     pub fn linear(self, n_splits: u32) -> u64 {
         u64::from(self.epoch) * u64::from(n_splits) + u64::from(self.position)
     }
+
+    /// The inverse of [`Place::linear`].
+    pub fn of(linear: u64, n_splits: u32) -> Self {
+        let n = u64::from(n_splits.max(1));
+        let epoch = Epoch::try_from(linear / n).unwrap_or(Epoch::MAX);
+        Self { epoch, position: (linear % n) as Position }
+    }
 }
 
 /// One consumer as the table holds it.

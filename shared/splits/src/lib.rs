@@ -17,14 +17,17 @@ mod bundle;
 mod claim;
 pub mod collect;
 mod consumer;
+pub mod course;
 mod deaths;
 pub mod epoch;
+pub mod frontier;
 pub mod invariants;
 pub mod job;
 mod lease;
 pub mod order;
 mod plan;
 mod refusal;
+pub mod search;
 mod view;
 pub mod window;
 

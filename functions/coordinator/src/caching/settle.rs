@@ -23,7 +23,7 @@ use gristmill_splits::{
     Entry, EntryKind, Outcome,
     epoch::Totals,
     job::JobState,
-    order::{Ramp, visit_number, visit_of},
+    order::{visit_number, visit_of},
 };
 use gristmill_types::{BundleIndex, Epoch, JobName, Position};
 
@@ -210,9 +210,9 @@ impl Coordinator {
         point: u32,
         epoch: Epoch,
     ) -> Result<Option<Stored>, Refusal> {
-        let ramp = Ramp::new(plan.n_splits, plan.r);
-        let names: Vec<_> = (0..ramp.bundles()).map(|index| (epoch, index)).collect();
-        let scanned = self.read_bundles(job, &ramp, &names).await?;
+        let first = u64::from(epoch) * u64::from(plan.n_splits);
+        let course = item.course(first..first + u64::from(plan.n_splits));
+        let scanned = self.read_bundles(job, item, &course).await?;
         let pipeline = pipeline_of(&item.spec)?;
         let in_order = pipeline.is_in_order();
         let copies = plan.copies.max(1);

@@ -9,6 +9,9 @@ use std::{
     time::Duration,
 };
 
+/// Long enough that a poll looks at the window again.
+pub const BETWEEN_POLLS: Duration = Duration::from_millis(200);
+
 /// Time, in milliseconds since the Unix epoch.
 pub struct ManualClock(pub AtomicU64);
 

@@ -151,6 +151,7 @@ async fn messages_are_capped_both_ways() {
     let server = Server::start(|_, _| Answer::Drop).await;
     let fail = gristmill_protocol::Fail {
         job: "a-job".parse().unwrap(),
+        home: gristmill_protocol::Home { registered_ms: 0, partition: 0 },
         epoch: 0,
         bundle: 0,
         attempt: 1,

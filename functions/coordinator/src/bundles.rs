@@ -1,0 +1,167 @@
+//! Bundles as they are read: a stretch of a run, by key or by a query of each partition.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem, bundle_partition, bundle_sk, parse_bundle_sk},
+    store::{Versioned, decode},
+};
+use futures::future::try_join_all;
+use gristmill_protocol::Refusal;
+use gristmill_splits::{
+    Bundle, EntryKind, Place, TRIAL_ATTEMPTS,
+    course::{Course, Leg},
+    order::Ramp,
+};
+use gristmill_types::{BundleIndex, Epoch, JobName, Position};
+use std::ops::Range;
+
+/// Bundles up to which one batch read is cheaper than a query of each partition, where there are fewer
+/// partitions than that: a bundle costs a read unit, a query at least one.
+const FEW: usize = 24;
+
+/// One bundle as read.
+#[derive(Debug, Clone)]
+pub(crate) struct ScannedBundle {
+    pub epoch: Epoch,
+    pub index: BundleIndex,
+    pub positions: Range<Position>,
+    /// The first position, counted through all epochs.
+    pub linear: u64,
+    pub version: u64,
+    pub item: Option<Bundle>,
+}
+
+impl ScannedBundle {
+    /// One that nobody has claimed.
+    /// `base` is the epoch's first position, counted through all epochs.
+    pub fn unseen(ramp: &Ramp, (epoch, base): (Epoch, u64), index: BundleIndex) -> Self {
+        let positions = ramp.positions(index);
+        let linear = base + u64::from(positions.start);
+        Self { epoch, index, positions, linear, version: 0, item: None }
+    }
+
+    /// Its positions, counted through all epochs.
+    pub fn stretch(&self) -> Range<u64> {
+        self.linear..self.linear + u64::from(self.positions.end - self.positions.start)
+    }
+
+    /// Whether a claim at `now_ms` can succeed.
+    pub fn is_claimable(&self, now_ms: u64) -> bool {
+        match &self.item {
+            None => true,
+            Some(bundle) => bundle.claimable_at_ms().is_some_and(|at_ms| at_ms <= now_ms),
+        }
+    }
+
+    /// Whether a split of it keeps losing its workers: guilty or not, that is to be found out.
+    pub fn is_on_trial(&self) -> bool {
+        let Some(bundle) = self.item.as_ref().filter(|b| b.attempt >= TRIAL_ATTEMPTS) else {
+            return false;
+        };
+        // A split of which that is known has an entry.
+        bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.at).is_none())
+    }
+
+    /// Its committed split of the most rows, if it has one.
+    pub fn longest_committed(&self) -> Option<(u32, Place)> {
+        let entries = self.positions.clone().zip(&self.item.as_ref()?.entries);
+        let committed = entries.filter_map(|(position, entry)| {
+            let entry = entry.filter(|entry| entry.kind != EntryKind::Poison)?;
+            Some((entry.rows, Place { epoch: self.epoch, position }))
+        });
+        committed.max_by_key(|(rows, _)| *rows)
+    }
+
+    /// Whether workers died of a split of it that is not committed.
+    pub fn has_suspect(&self) -> bool {
+        let open = |bundle: &Bundle| {
+            let at = bundle.suspect.map(|suspect| suspect.at).or(bundle.cur);
+            at.is_some_and(|at| bundle.entry(at).is_none())
+        };
+        self.item.as_ref().is_some_and(open)
+    }
+
+    /// Positions not committed.
+    pub fn open(&self) -> u32 {
+        match &self.item {
+            None => self.positions.end - self.positions.start,
+            Some(bundle) => bundle.todo().len() as u32,
+        }
+    }
+
+    pub fn versioned(&self) -> Versioned<Bundle> {
+        Versioned { version: self.version, item: self.item.clone() }
+    }
+}
+
+impl Coordinator {
+    /// The bundles of `course`, in its order.
+    pub(crate) async fn read_bundles(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        course: &Course,
+    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        let ramp = &course.ramp;
+        let of = |leg: &Leg| {
+            let epoch = (leg.epoch, leg.base);
+            move |index| ScannedBundle::unseen(ramp, epoch, index)
+        };
+        let mut bundles: Vec<_> =
+            course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect();
+        if bundles.len() <= FEW.max(item.partitions() as usize) {
+            self.read_by_key(job, item, &mut bundles).await?;
+            return Ok(bundles);
+        }
+        let mut of_leg = bundles.as_mut_slice();
+        for leg in &course.legs {
+            let (bundles, rest) = of_leg.split_at_mut(leg.bundles.len());
+            self.read_by_partition(job, item, leg, bundles).await?;
+            of_leg = rest;
+        }
+        Ok(bundles)
+    }
+
+    /// Reads these, each at its key.
+    pub(crate) async fn read_by_key(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        bundles: &mut [ScannedBundle],
+    ) -> Result<(), Refusal> {
+        let name = |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
+        let names: Vec<_> = bundles.iter().map(name).collect();
+        let items = self.store.read_raw(&names).await?;
+        for ((bundle, name), item) in bundles.iter_mut().zip(&names).zip(items) {
+            let read = decode::<Bundle>(name, item.as_ref())?;
+            (bundle.version, bundle.item) = (read.version, read.item);
+        }
+        Ok(())
+    }
+
+    /// Reads the bundles of one leg by a query of each partition, all at a time.
+    async fn read_by_partition(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        leg: &Leg,
+        bundles: &mut [ScannedBundle],
+    ) -> Result<(), Refusal> {
+        let (first, last) = (leg.bundles.start, leg.bundles.end.saturating_sub(1));
+        let (from, to) = (&bundle_sk(first), &bundle_sk(last));
+        let queries = (0..item.partitions()).map(|partition| async move {
+            let home = item.homes(partition);
+            let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
+            self.store.range(&pk, from, to).await
+        });
+        for (sk, stored) in try_join_all(queries).await?.into_iter().flatten() {
+            let bundle = parse_bundle_sk(&sk).and_then(|index| index.checked_sub(first));
+            let Some(bundle) = bundle.and_then(|at| bundles.get_mut(at as usize)) else { continue };
+            let home = item.home(bundle.index);
+            let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
+            let read = decode::<Bundle>(&name, Some(&stored))?;
+            (bundle.version, bundle.item) = (read.version, read.item);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,365 @@
+//! Claims: a bundle that came back, or the next one behind a partition's end.
+
+use crate::{
+    Coordinator,
+    bundles::ScannedBundle,
+    items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
+    scan::Reach,
+    snapshot::Snapshot,
+    store::{busy, decode, invalid},
+};
+use futures::future::try_join_all;
+use gristmill_protocol::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
+use gristmill_splits::{
+    self as splits, Bundle, BundleState, Death, DeathLog, DeathRecord, Place,
+    Refusal as SplitRefusal, Term,
+    course::{BundleAt, Course, FEWEST_PARTITIONS},
+    job::JobEvent,
+    search::{End, Scope, Search, Step},
+    window::Ahead,
+};
+use gristmill_types::{BundleIndex, Epoch, JobName};
+
+/// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
+/// takes is how long a new worker takes to begin.
+const PROFILED: BundleAt = (0, 1);
+/// Workers at work below which a claim looks at all partitions of a small job.
+const FEW_ACTIVE: u32 = 8;
+/// Of the bundles that came back, a claim tries one of the first so many.
+const FIRST_RETURNED: usize = 4;
+/// The latest bundles of a partition, which one read unit holds: an earlier sending of the claim may have
+/// got one of them.
+const LATEST: usize = 4;
+
+/// One claim as it is being answered.
+struct Claiming<'a> {
+    claim: &'a Claim,
+    snapshot: &'a Snapshot,
+    reach: Reach,
+    ahead: Ahead,
+    now_ms: u64,
+}
+
+impl<'a> Claiming<'a> {
+    fn new(claim: &'a Claim, snapshot: &'a Snapshot, now_ms: u64) -> Self {
+        let reach = Reach::of(&snapshot.item, &snapshot.consumer);
+        let ready_bytes = snapshot.frontier.item.as_ref().map_or(0, |seen| seen.ready_bytes);
+        let ahead = Ahead { delivered: reach.delivered, ready: 0, ready_bytes };
+        Self { claim, snapshot, reach, ahead, now_ms }
+    }
+
+    fn course(&self) -> Course {
+        self.snapshot.item.course(self.reach.delivered..self.reach.end)
+    }
+
+    fn admits(&self, bundle: &ScannedBundle) -> bool {
+        let range = bundle.stretch();
+        range.start < self.reach.end
+            && self.reach.window.is_none_or(|window| window.admits(self.ahead, &range))
+    }
+
+    fn idle(&self) -> Reply {
+        idle(match self.reach.goes_on {
+            true => IdleReason::WindowFull,
+            false => IdleReason::AllClaimed,
+        })
+    }
+}
+
+impl Coordinator {
+    /// Leases a bundle that may be claimed.
+    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Reply, Refusal> {
+        let mut snapshot = self.snapshot_for(claim).await?;
+        let item = &snapshot.item;
+        let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
+        if item.state.is_ended() || another {
+            return Ok(idle(IdleReason::JobEnded));
+        }
+        if item.plan.is_some() && item.spec.numerics != claim.numerics {
+            match self.settle_numerics(claim, item).await? {
+                Ok(settled) => snapshot.item = settled,
+                Err(error) if claim.local => return Err(invalid(error)),
+                Err(error) => {
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(idle(IdleReason::JobEnded));
+                }
+            }
+        }
+        let claiming = Claiming::new(claim, &snapshot, self.clock.now_ms());
+        if claim.resent
+            && let Some(reply) = self.lease_taken_before(&claiming).await?
+        {
+            return Ok(reply);
+        }
+        let seen = snapshot.frontier.item.as_ref();
+        if !claim.local && seen.is_some_and(|seen| seen.is_surplus(&claim.invocation)) {
+            return Ok(idle(IdleReason::Surplus));
+        }
+        if seen.is_some_and(|seen| seen.shows_nothing(claiming.reach.delivered, claiming.now_ms)) {
+            return Ok(claiming.idle());
+        }
+        self.find(&claiming).await
+    }
+
+    /// One of those that came back, the next one of a partition, or any that came back: in this order.
+    async fn find(&self, claiming: &Claiming<'_>) -> Result<Reply, Refusal> {
+        let mut returned = returned(claiming);
+        let chance = u64::from_be_bytes(claiming.claim.nonce.0);
+        // What the trainer needs first, but not all who claim at one time the same.
+        let first = returned.len().min(FIRST_RETURNED) as u64;
+        let one = (first > 0).then(|| returned.remove((chance % first) as usize));
+        let mut put_off = Vec::new();
+        if let Some(reply) = self.take_returned(claiming, one, &mut put_off).await? {
+            return Ok(reply);
+        }
+        if let Some(reply) = self.take_next(claiming).await? {
+            return Ok(reply);
+        }
+        if let Some(reply) = self.take_returned(claiming, returned, &mut put_off).await? {
+            return Ok(reply);
+        }
+        for bundle in put_off {
+            if let Some(reply) = self.take(claiming, &bundle, None).await? {
+                return Ok(reply);
+            }
+        }
+        Ok(claiming.idle())
+    }
+
+    /// The lease that an earlier sending of the claim got, if it got one.
+    async fn lease_taken_before(&self, claiming: &Claiming<'_>) -> Result<Option<Reply>, Refusal> {
+        let Claiming { claim, snapshot: Snapshot { item, consumer, .. }, .. } = claiming;
+        let scan = self.scan(&claim.job, item, consumer, consumer.delivered).await?;
+        let bundle = scan.owned_by(claim.nonce);
+        Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
+    }
+
+    /// Takes the first of `bundles` that may be taken. Those that workers died of, and that have no control
+    /// yet, are put off: what is committed meanwhile is theirs.
+    async fn take_returned(
+        &self,
+        claiming: &Claiming<'_>,
+        bundles: impl IntoIterator<Item = ScannedBundle>,
+        put_off: &mut Vec<ScannedBundle>,
+    ) -> Result<Option<Reply>, Refusal> {
+        let mut bundles: Vec<_> = bundles.into_iter().collect();
+        if bundles.is_empty() {
+            return Ok(None);
+        }
+        let Claiming { claim, snapshot: Snapshot { item, consumer, .. }, now_ms, .. } = claiming;
+        self.read_by_key(&claim.job, item, &mut bundles).await?;
+        for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
+            let control = match bundle.has_suspect() {
+                true => self.control(&claim.job, item, consumer).await?,
+                false => None,
+            };
+            if bundle.has_suspect() && control.is_none() {
+                put_off.push(bundle);
+                continue;
+            }
+            if let Some(reply) = self.take(claiming, &bundle, control).await? {
+                return Ok(Some(reply));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes the first bundle behind the end of one of the partitions.
+    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<Reply>, Refusal> {
+        let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
+        let item = &snapshot.item;
+        let course = claiming.course();
+        let (window, partitions) = (reach.window, item.partitions());
+        let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
+        let scope = Scope { partitions, window, ahead: *ahead, few };
+        let mut search = Search::new(&course, scope, claim.nonce);
+        loop {
+            match search.step() {
+                Step::Look(ends) => {
+                    let look = |end: &End| self.latest(&claim.job, item, &course, *end);
+                    let latest = try_join_all(ends.iter().map(look)).await?;
+                    let own = latest.iter().flatten().find(|bundle| {
+                        bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
+                    });
+                    if let Some((bundle, held)) = own.and_then(|b| Some((b, b.item.as_ref()?))) {
+                        return Ok(Some(leased(item, bundle, held)));
+                    }
+                    for (end, latest) in ends.into_iter().zip(latest) {
+                        search.saw(end, latest.iter().map(|bundle| bundle.index).max());
+                    }
+                }
+                Step::Claim(found) => {
+                    let leg = &course.legs[found.end.leg];
+                    let unseen =
+                        ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), found.bundle);
+                    if let Some(reply) = self.take(claiming, &unseen, None).await? {
+                        return Ok(Some(reply));
+                    }
+                    search.taken(found);
+                }
+                Step::Nothing => return Ok(None),
+                Step::Crowded => return Err(busy("too many claims at one time: send again")),
+            }
+        }
+    }
+
+    /// The latest bundles of a partition.
+    async fn latest(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        course: &Course,
+        end: End,
+    ) -> Result<Vec<ScannedBundle>, Refusal> {
+        let Some(leg) = course.legs.get(end.leg) else { return Ok(Vec::new()) };
+        let home = item.homes(end.partition);
+        let pk = bundle_partition(&self.settings.ns, job, home, leg.epoch);
+        let mut latest = Vec::new();
+        for (sk, stored) in self.store.last(&pk, LATEST).await? {
+            let Some(index) = parse_bundle_sk(&sk) else { continue };
+            let name = ItemName::Bundle(job, home, leg.epoch, index);
+            let read = decode::<Bundle>(&name, Some(&stored))?;
+            let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);
+            (bundle.version, bundle.item) = (read.version, read.item);
+            latest.push(bundle);
+        }
+        Ok(latest)
+    }
+
+    /// Claims a bundle; none if somebody else has it.
+    async fn take(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<Place>,
+    ) -> Result<Option<Reply>, Refusal> {
+        let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
+        let Some(after) = self.claim_one(claiming, candidate, control).await? else {
+            return Ok(None);
+        };
+        match after.state {
+            BundleState::Leased if after.owner == claim.nonce => {
+                Ok(Some(leased(item, candidate, &after)))
+            }
+            BundleState::Dead => {
+                let error = after.error.unwrap_or_default();
+                self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                Ok(Some(idle(IdleReason::JobEnded)))
+            }
+            // Another worker was faster.
+            _ => Ok(None),
+        }
+    }
+
+    async fn claim_one(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<Place>,
+    ) -> Result<Option<Bundle>, Refusal> {
+        let Claiming { claim, snapshot: Snapshot { item, .. }, now_ms, .. } = claiming;
+        let home = item.home(candidate.index);
+        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
+        let records = records_of(item, candidate);
+        let limits = self.settings.limits_of(item.spec.on_error);
+        let mut death = None;
+        // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
+        for _ in 0..3 {
+            let decide = |before: Option<&Bundle>| {
+                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
+                let command = splits::Claim {
+                    nonce: claim.nonce,
+                    invocation: &claim.invocation,
+                    term: Term {
+                        now_ms: *now_ms,
+                        remaining_ms: claim.remaining_ms,
+                        predicted_ms: claim.split_ms.saturating_mul(open),
+                    },
+                    first: candidate.positions.start,
+                    records: &records,
+                    death,
+                    control,
+                };
+                splits::claim(before, &command, &limits)
+            };
+            match self.store.update_from(&name, candidate.versioned(), decide).await? {
+                Ok(after) => return Ok(Some(after)),
+                Err(SplitRefusal::DeathUnrecorded { attempt, .. }) => {
+                    let (epoch, bundle) = (candidate.epoch, candidate.index);
+                    let record = DeathRecord { epoch, bundle, attempt };
+                    death = self.record_death(&claim.job, record).await?;
+                }
+                Err(SplitRefusal::Dead { error }) => {
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(None);
+                }
+                Err(SplitRefusal::Invalid { what }) => return Err(invalid(what)),
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn record_death(
+        &self,
+        job: &JobName,
+        record: DeathRecord,
+    ) -> Result<Option<Death>, Refusal> {
+        tracing::info!(%job, ?record, "a worker died");
+        let decide = |before: Option<&DeathLog>| Ok::<_, Refusal>(DeathLog::record(before, record));
+        let log = self.store.update(&ItemName::Deaths(job), decide).await??;
+        Ok(log.death(record))
+    }
+}
+
+/// What is said to have come back, as far as it is the job's and lies where work may be done, in order.
+fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
+    let Snapshot { item, frontier, .. } = claiming.snapshot;
+    let ramp = item.ramp();
+    let named = frontier.item.iter().flat_map(|seen| &seen.returned);
+    let of_job = |(epoch, index): &&BundleAt| {
+        (*epoch == INDEX_EPOCH) == item.plan.is_none() && *index < ramp.bundles()
+    };
+    let base = |epoch: Epoch| match epoch {
+        INDEX_EPOCH => 0,
+        epoch => u64::from(epoch) * u64::from(ramp.n_splits()),
+    };
+    let unseen = |&(epoch, index): &(Epoch, BundleIndex)| {
+        ScannedBundle::unseen(&ramp, (epoch, base(epoch)), index)
+    };
+    let mut returned: Vec<_> =
+        named.filter(of_job).map(unseen).filter(|bundle| claiming.admits(bundle)).collect();
+    returned.sort_by_key(|bundle| bundle.linear);
+    returned
+}
+
+fn idle(reason: IdleReason) -> Reply {
+    Reply::Idle(Idle { reason })
+}
+
+fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
+    let first = candidate.positions.start;
+    let planned = item.plan.is_some();
+    let caching = item.caching.as_ref().filter(|_| planned);
+    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
+    // Of every job a few splits, so that it can be told what its workers' time goes into.
+    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
+    Reply::Leased(Lease {
+        home: item.home(candidate.index),
+        control: bundle.control.map(|place| (place.epoch, place.position)),
+        epoch: candidate.epoch,
+        bundle: candidate.index,
+        attempt: bundle.attempt,
+        work: if planned { Work::Splits } else { Work::Index },
+        first,
+        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+        cache,
+    })
+}
+
+/// Source records of each position: what a poisoned split counts as skipped. The last split of a
+/// file may hold fewer, which only the worker that reads it knows.
+fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
+    let records = item.plan.map_or(0, |plan| plan.split_records);
+    candidate.positions.clone().map(|_| records).collect()
+}

@@ -1,0 +1,153 @@
+//! Workers that end: what they held is free, and the scaler's books and the next look know of it.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem},
+    scan::Scan,
+    snapshot::Snapshot,
+};
+use gristmill_protocol::{Leave, Refusal, Release, Reply, ScaleState};
+use gristmill_splits::{
+    self as splits, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
+};
+use gristmill_types::{InvocationId, JobName};
+
+/// Dead invocations the books remember: more than may have a claim on its way at one time.
+const MAX_DEAD: usize = 8;
+
+/// What was freed.
+#[derive(Debug, Default)]
+struct Freed {
+    owners: Vec<InvocationId>,
+    /// Those that may be claimed at once: a bundle on trial waits for the next look, which lets one of them
+    /// be tried at a time.
+    bundles: Vec<BundleAt>,
+}
+
+impl Coordinator {
+    /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
+    pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
+        let Release { job, invocation, worker, blameless, error } = release;
+        let (Snapshot { item, consumer, .. }, _) = self.snapshot(job).await?;
+        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let dead = std::slice::from_ref(invocation);
+        let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
+        if !freed.owners.is_empty() {
+            self.note_freed(job, &freed.bundles).await?;
+        }
+        let freed = freed.owners.len();
+        tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
+        if let Some(worker) = worker {
+            let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
+            self.strike_off(job, *worker, Some(invocation), ended).await?;
+        }
+        Ok(Reply::Applied)
+    }
+
+    /// Takes a worker that leaves off the books.
+    pub(crate) async fn leave(&self, leave: &Leave) -> Result<Reply, Refusal> {
+        let Leave { job, worker, error } = leave;
+        let progress = match error {
+            Some(_) => self.snapshot(job).await?.0.hints().progress,
+            None => 0,
+        };
+        let ended = error.as_deref().map(|error| (progress, error));
+        self.strike_off(job, *worker, None, ended).await?;
+        Ok(Reply::Applied)
+    }
+
+    /// Frees what `dead` invocations hold in `scan`.
+    async fn release_held(
+        &self,
+        (job, item): (&JobName, &JobItem),
+        scan: &Scan,
+        dead: &[InvocationId],
+        blameless: bool,
+    ) -> Result<Freed, Refusal> {
+        let mut freed = Freed::default();
+        for bundle in &scan.bundles {
+            let held = |b: &&Bundle| b.state == BundleState::Leased && dead.contains(&b.invocation);
+            let Some(lease) = bundle.item.as_ref().filter(held) else { continue };
+            let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
+            let command = splits::Release { invocation, attempt, blameless };
+            let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::release(before, &command);
+            // A refusal says that the bundle has moved on: nothing is left to free.
+            if self.store.update_from(&name, bundle.versioned(), decide).await?.is_ok() {
+                freed.owners.push(invocation.clone());
+                if !bundle.is_on_trial() {
+                    freed.bundles.push((bundle.epoch, bundle.index));
+                }
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Frees leases whose claim arrived after its worker was reported dead; whether there were any.
+    /// A worker has one claim under way at most, so that is done once for each: should the platform
+    /// run a doubled event under the same name, it loses one lease and no more.
+    pub(crate) async fn release_late_claims(
+        &self,
+        (job, item): (&JobName, &JobItem),
+        scan: &Scan,
+        dead: &[InvocationId],
+    ) -> Result<bool, Refusal> {
+        let released = self.release_held((job, item), scan, dead, false).await?.owners;
+        if released.is_empty() {
+            return Ok(false);
+        }
+        self.update_books(job, |books| books.dead.retain(|dead| !released.contains(dead))).await?;
+        Ok(true)
+    }
+
+    /// Names what was freed to whoever claims next, and has the next poll look again.
+    async fn note_freed(&self, job: &JobName, bundles: &[BundleAt]) -> Result<(), Refusal> {
+        let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
+        self.store.update(&ItemName::Frontier(job), decide).await??;
+        Ok(())
+    }
+
+    /// Removes a worker that ended from the scaler's books; one that died stays known for a while. `ended`
+    /// is what had been committed by then, and the error it ended for.
+    async fn strike_off(
+        &self,
+        job: &JobName,
+        worker: u32,
+        dead: Option<&InvocationId>,
+        ended: Option<(u64, &str)>,
+    ) -> Result<(), Refusal> {
+        let now_ms = self.clock.now_ms();
+        self.update_books(job, |books| {
+            let known = dead.is_none_or(|dead| !books.dead.contains(dead));
+            if let Some((progress, error)) = ended.filter(|_| known) {
+                books.barren.note(1, progress, now_ms, error);
+            }
+            books.outstanding.retain(|(number, _)| *number != worker);
+            if let Some(dead) = dead.filter(|dead| !books.dead.contains(dead)) {
+                books.dead.push(dead.clone());
+                let excess = books.dead.len().saturating_sub(MAX_DEAD);
+                books.dead.drain(..excess);
+            }
+        })
+        .await
+    }
+
+    /// Changes the scaler's books; nothing is written if they stay the same.
+    async fn update_books(
+        &self,
+        job: &JobName,
+        change: impl Fn(&mut ScaleState),
+    ) -> Result<(), Refusal> {
+        let decide = |before: Option<&ScaleState>| {
+            let books = before.cloned().unwrap_or_default();
+            let mut after = books.clone();
+            change(&mut after);
+            Ok::<_, Refusal>(match after == books {
+                true => Outcome::AlreadyApplied(after),
+                false => Outcome::Write(after),
+            })
+        };
+        self.store.update(&ItemName::Scale(job), decide).await??;
+        Ok(())
+    }
+}

@@ -1,0 +1,152 @@
+//! A look at the whole window of a job: what follows from it is done, and what was seen is left behind for
+//! those who do not look.
+
+use crate::{
+    Coordinator,
+    items::{ItemName, JobItem},
+    kicks::{Seen, silent_workers, wanted},
+    scan::Scan,
+    snapshot::Snapshot,
+    trouble,
+};
+use gristmill_protocol::{Poll, Refusal, ScaleState};
+use gristmill_splits::{
+    Consumer, Place,
+    course::BundleAt,
+    frontier::{Frontier, MOST_RETURNED},
+    job::{JobEvent, JobState},
+};
+use gristmill_types::JobName;
+use std::collections::BTreeMap;
+
+impl Coordinator {
+    /// Looks at the window, moves the job on, and writes what was seen.
+    pub(crate) async fn look(
+        &self,
+        poll: &Poll,
+        snapshot: &mut Snapshot,
+        books: &ScaleState,
+    ) -> Result<Frontier, Refusal> {
+        let job = &poll.job;
+        let Snapshot { item, consumer, frontier } = snapshot;
+        let mut scan = self.scan_moving_on(job, item, consumer).await?;
+        if self.release_late_claims((job, item), &scan, &books.dead).await? {
+            scan = self.scan(job, item, consumer, consumer.delivered).await?;
+        }
+        let not_kicked = self.kick_after(poll, (item, consumer), books, &scan).await;
+        let progress = scan.progress(item);
+        if let Some(error) = trouble::given_up(&self.settings.patience, &books.barren, progress)
+            && !item.state.is_ended()
+        {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
+            *item = self.job(job).await?;
+        }
+        let seen = Frontier {
+            trouble: self.trouble(item, books, &scan).or(not_kicked),
+            ..seen(item, books, &scan, self.clock.now_ms())
+        };
+        let read = frontier.item.clone();
+        let decide = |before: Option<&Frontier>| seen.clone().looked(read.as_ref(), before);
+        let name = ItemName::Frontier(job);
+        Ok(self.store.update_hint(&name, frontier.clone(), decide).await)
+    }
+
+    /// Reads the window, and what it shows of the job's state is done: an index is complete, a bundle given
+    /// up, a point of the cache settled, too much skipped.
+    async fn scan_moving_on(
+        &self,
+        job: &JobName,
+        item: &mut JobItem,
+        consumer: &Consumer,
+    ) -> Result<Scan, Refusal> {
+        let skips = self.skips(job, item).await?;
+        let counted =
+            skips.as_ref().map(|read| read.item.as_ref().map_or(Place::default(), |s| s.before));
+        let from = counted.map_or(consumer.delivered, |counted| consumer.delivered.min(counted));
+        let mut scan = self.scan(job, item, consumer, from).await?;
+        if item.state == JobState::Indexing && scan.done() == item.n_files {
+            *item = self.finish_indexing(job, item, &scan).await?;
+            scan = self.scan(job, item, consumer, from).await?;
+        }
+        // Whoever gave the bundle up may have died before it could end the job.
+        if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
+        }
+        if item.caching.as_ref().is_some_and(|caching| caching.view.unsettled.is_some()) {
+            let settled = self.settle_caching(job, item.clone(), &scan).await?;
+            if settled != *item {
+                scan = self.scan(job, &settled, consumer, from).await?;
+            }
+            *item = settled;
+        }
+        if let Some(read) = skips.filter(|_| item.state == JobState::Running)
+            && let Some(error) = self.count_skipped(job, item, (&scan, consumer), read).await?
+        {
+            self.end_job(job, &JobEvent::Failed { error }).await?;
+            *item = self.job(job).await?;
+        }
+        Ok(scan)
+    }
+
+    /// Kicks the scaler if the trainer reports, or if workers are wanted. Says why it cannot.
+    async fn kick_after(
+        &self,
+        poll: &Poll,
+        (item, consumer): (&JobItem, &Consumer),
+        books: &ScaleState,
+        scan: &Scan,
+    ) -> Option<String> {
+        let now_ms = self.clock.now_ms();
+        let epoch = consumer.delivered.epoch;
+        let progress = scan.progress(item);
+        let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
+        let heeds = item.spec.autoscale
+            && !held
+            && !item.state.is_ended()
+            && !trouble::resting(&books.barren, progress, now_ms);
+        let Some(report) = poll.report.filter(|_| heeds) else {
+            let at = (poll.metrics.batches, epoch);
+            return self.kick_if_needed(&poll.job, item, books, scan, at).await;
+        };
+        let claimable = scan.claimable(now_ms);
+        let silent = match claimable {
+            0 => Vec::new(),
+            _ => silent_workers(books, scan, now_ms),
+        };
+        let seen = Seen { claimable, silent, batches: report.batches, epoch, progress };
+        self.kick(&poll.job, item, (books, seen), Some(report)).await
+    }
+}
+
+/// What `scan` shows to those who do not look.
+fn seen(item: &JobItem, books: &ScaleState, scan: &Scan, now_ms: u64) -> Frontier {
+    let claimable = scan.claimable(now_ms);
+    let mut seen = Frontier {
+        at_ms: now_ms,
+        delivered: scan.ahead.delivered,
+        returned: returned(scan, item.partitions(), now_ms),
+        claimable,
+        ready_bytes: scan.ahead.ready_bytes,
+        ahead: scan.positions_ahead(),
+        window_full: scan.window_full(now_ms, claimable),
+        active: scan.active_workers(now_ms),
+        progress: scan.progress(item),
+        indexed: if item.plan.is_none() { scan.done() } else { 0 },
+        ..Frontier::default()
+    };
+    seen.note_workers(scan.remote_workers(now_ms), wanted(item, books));
+    seen
+}
+
+/// What may be claimed and no claim meets behind the end of a partition.
+fn returned(scan: &Scan, partitions: u32, now_ms: u64) -> Vec<BundleAt> {
+    let mut ends = BTreeMap::new();
+    for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {
+        ends.insert((bundle.epoch, bundle.index % partitions), bundle.index);
+    }
+    let candidates = scan.candidates(now_ms).map(|bundle| (bundle.epoch, bundle.index));
+    let is_behind = |&(epoch, index): &BundleAt| {
+        ends.get(&(epoch, index % partitions)).is_some_and(|end| index <= *end)
+    };
+    candidates.filter(is_behind).take(MOST_RETURNED).collect()
+}

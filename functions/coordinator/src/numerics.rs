@@ -1,0 +1,53 @@
+//! A job's numerics class: that of its first worker, if its trainer did not choose one.
+
+use crate::{
+    Coordinator,
+    coordinator::no_job,
+    items::{ItemName, JobItem},
+};
+use gristmill_protocol::{Claim, Refusal};
+use gristmill_splits::Outcome;
+
+impl Coordinator {
+    /// The first worker decides the job's numerics class, if its trainer did not; the error says why
+    /// one of another class may not work for it.
+    pub(crate) async fn settle_numerics(
+        &self,
+        claim: &Claim,
+        item: &JobItem,
+    ) -> Result<Result<JobItem, String>, Refusal> {
+        let caching = match item.spec.numerics.as_str() {
+            "" => self.settle_points(item, &claim.numerics).await?,
+            _ => item.caching.clone(),
+        };
+        let decide = |before: Option<&JobItem>| {
+            let before = before.ok_or_else(|| Err(no_job(&claim.job)))?;
+            let mut after = before.clone();
+            match before.spec.numerics.as_str() {
+                "" => {
+                    after.spec.numerics.clone_from(&claim.numerics);
+                    after.caching.clone_from(&caching);
+                }
+                settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
+                settled => {
+                    return Err(Ok(format!(
+                        "the job runs numerics class {settled}, a worker came with {}: results would \
+                         differ; deploy workers of the trainer's architecture, or use no local workers",
+                        claim.numerics
+                    )));
+                }
+            }
+            Ok(Outcome::Write(after))
+        };
+        match self.store.update(&ItemName::Job(&claim.job), decide).await? {
+            Ok(settled) => {
+                if settled.caching.is_some() {
+                    self.remember_numerics(&claim.numerics).await?;
+                }
+                Ok(Ok(settled))
+            }
+            Err(Ok(mixed)) => Ok(Err(mixed)),
+            Err(Err(refusal)) => Err(refusal),
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! The trainer's report: acknowledged, and answered with what is ready.
+
+use crate::{
+    Coordinator,
+    coordinator::refuse,
+    items::{ItemName, JobItem},
+    snapshot::Snapshot,
+    store::invalid,
+};
+use gristmill_protocol::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_splits::{
+    self as splits, Consumer, Cursor, Place, frontier::Frontier, job::JobState,
+};
+use gristmill_types::{JobName, Visitation};
+
+/// Longest time between two looks of a trainer that polls.
+const LOOK_EVERY_MS: u64 = 1_000;
+/// The same where something has changed, so that workers are wanted or free.
+const LOOK_SOON_MS: u64 = 100;
+
+/// Whether a poll looks at the whole window: rarely where that is large.
+fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u64) -> bool {
+    let Some(seen) = &snapshot.frontier.item else { return true };
+    let item = &snapshot.item;
+    let bundles = item.plan.map_or(item.n_files / 8, |plan| plan.window_splits / plan.r.max(1));
+    let every_ms = u64::from(bundles).min(LOOK_EVERY_MS);
+    let age_ms = now_ms.abs_diff(seen.at_ms);
+    let has_changed = seen.is_due || seen.window_full && has_moved;
+    let is_asked = poll.report.is_some() && item.spec.autoscale;
+    age_ms >= every_ms || has_changed && age_ms >= LOOK_SOON_MS || is_asked
+}
+
+impl Coordinator {
+    /// Answers a trainer's poll.
+    pub(crate) async fn poll(&self, poll: &Poll) -> Result<Reply, Refusal> {
+        let job = &poll.job;
+        let (mut snapshot, books) = self.snapshot(job).await?;
+        let before = snapshot.consumer.delivered;
+        if let Some(ack) = &poll.ack {
+            self.check_beginning(job, &snapshot.item, &snapshot.consumer, ack).await?;
+            let visitation = snapshot.item.spec.visitation;
+            snapshot.consumer = self.acknowledge(job, visitation, ack).await?;
+        }
+        let has_moved = snapshot.consumer.delivered != before;
+        let seen = match is_look_due(&snapshot, (poll, has_moved), self.clock.now_ms()) {
+            true => self.look(poll, &mut snapshot, &books).await?,
+            false => snapshot.hints(),
+        };
+        if snapshot.item.state == JobState::Running {
+            if snapshot.consumer.durable.epoch >= snapshot.item.spec.epochs {
+                // A trainer that has gone back meanwhile keeps the job open; from now on none can.
+                snapshot.consumer = self.move_horizon(job).await?;
+            }
+            let Snapshot { item, consumer, .. } = &snapshot;
+            snapshot.item = self.close_epochs(job, item.clone(), consumer).await?;
+            self.collect(job, &snapshot.item, snapshot.consumer).await?;
+        }
+        let Snapshot { item, consumer, .. } = snapshot;
+        let from = Place { epoch: poll.from.0, position: poll.from.1 };
+        let ready = self.ready(job, &item, from).await?;
+        let now_ms = self.clock.now_ms();
+        let head_waits = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
+        let Frontier { active, claimable, window_full, ahead, indexed, trouble, .. } = seen;
+        Ok(Reply::Polled(Polled {
+            job: item.view(job),
+            generation: consumer.generation,
+            ready: ready.entries,
+            active_workers: active,
+            claimable,
+            window_full,
+            ahead,
+            head_waits: item.plan.is_none() || head_waits,
+            indexed_files: if item.plan.is_none() { indexed } else { item.n_files },
+            scale: books,
+            trouble,
+        }))
+    }
+
+    /// Where a job stands, read and nothing else.
+    pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
+        let (Snapshot { item, consumer, .. }, scale) = self.snapshot(job).await?;
+        let delivered = (consumer.delivered.epoch, consumer.delivered.position);
+        let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let now_ms = self.clock.now_ms();
+        let planned = item.plan.is_some();
+        Ok(Reply::Status(JobStatus {
+            job: item.view(job),
+            delivered,
+            durable: (consumer.durable.epoch, consumer.durable.g),
+            heartbeat_ms: consumer.heartbeat_ms,
+            ready: if planned { scan.ahead.ready as u32 } else { 0 },
+            claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
+            active_workers: scan.active_workers(now_ms),
+            indexed_files: if planned { item.n_files } else { scan.done() },
+            trouble: self.trouble(&item, &scale, &scan),
+            scale,
+            profile: self.profile(job).await?,
+        }))
+    }
+
+    /// Refuses a run of the trainer that says it had more than was ever made: its checkpoint is of another
+    /// run, and batches that it never saw would be missing without a word.
+    async fn check_beginning(
+        &self,
+        job: &JobName,
+        item: &JobItem,
+        consumer: &Consumer,
+        ack: &Ack,
+    ) -> Result<(), Refusal> {
+        let (Some(plan), true) = (item.plan, ack.generation > consumer.generation) else {
+            return Ok(());
+        };
+        if item.state == JobState::Done && ack.durable.0 < item.spec.epochs {
+            return Err(Refusal {
+                kind: RefusalKind::Collected,
+                message: format!(
+                    "job {job} is done: all its batches were delivered and acknowledged; train again under \
+                     another job name"
+                ),
+            });
+        }
+        let beyond = |made: Place| {
+            invalid(format!(
+                "a trainer that goes on at batch {} of epoch {} has had batches that were never made: job \
+                 {job} has made splits up to {} of epoch {}; its checkpoint is of another run: begin without it",
+                ack.durable.1, ack.durable.0, made.position, made.epoch
+            ))
+        };
+        let n = plan.n_splits.max(1);
+        let end = Place { epoch: ack.delivered.0, position: ack.delivered.1 };
+        let to = end.linear(n);
+        let run = u64::from(item.spec.epochs) * u64::from(n);
+        if to > run || ack.durable.0 > item.spec.epochs {
+            return Err(beyond(consumer.delivered));
+        }
+        let delivered = consumer.delivered;
+        let Some(more) = to.checked_sub(delivered.linear(n)).filter(|more| *more > 0) else {
+            return Ok(());
+        };
+        // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
+        let most = usize::try_from(more).unwrap_or(usize::MAX);
+        match self.committed(job, item, delivered, most).await?.gap {
+            Some((gap, _)) if gap < to => Err(beyond(Place::of(gap, n))),
+            _ => Ok(()),
+        }
+    }
+
+    async fn acknowledge(
+        &self,
+        job: &JobName,
+        visitation: Visitation,
+        ack: &Ack,
+    ) -> Result<Consumer, Refusal> {
+        let place = |(epoch, position)| Place { epoch, position };
+        let command = splits::Ack {
+            generation: ack.generation,
+            over: ack.over,
+            delivered: place(ack.delivered),
+            durable: Cursor { epoch: ack.durable.0, g: ack.durable.1 },
+            durable_place: place(ack.durable_position),
+            now_ms: self.clock.now_ms(),
+        };
+        let decide = |before: Option<&Consumer>| match visitation {
+            Visitation::AtMostOnce => splits::ack_at_most_once(before, &command),
+            Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => splits::ack(before, &command),
+        };
+        let acked = self.store.update(&ItemName::Consumer(job), decide).await?;
+        acked.map_err(|refusal| refuse(&refusal))
+    }
+}

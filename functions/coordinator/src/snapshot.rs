@@ -1,0 +1,110 @@
+//! What a call decides by: a job's items as one read finds them.
+
+use crate::{
+    Coordinator, Settings,
+    coordinator::no_job,
+    items::{ItemName, JobItem},
+    store::{Stored as _, Versioned, decode, invalid},
+};
+use gristmill_protocol::{Claim, Refusal, ScaleState};
+use gristmill_splits::{Consumer, frontier::Frontier};
+use gristmill_types::JobName;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
+#[derive(Debug, Clone)]
+pub(crate) struct Snapshot {
+    pub item: JobItem,
+    pub consumer: Consumer,
+    pub frontier: Versioned<Frontier>,
+}
+
+impl Snapshot {
+    /// Workers at work when the last look was.
+    pub fn active(&self) -> u32 {
+        self.frontier.item.as_ref().map_or(0, |seen| seen.active)
+    }
+
+    /// What the last look saw; nothing if there was none.
+    pub fn hints(&self) -> Frontier {
+        self.frontier.item.clone().unwrap_or_default()
+    }
+}
+
+/// What a coordinator's process read last for a claim.
+#[derive(Debug, Clone, Default)]
+pub struct Memory(Arc<Mutex<Option<(u64, JobName, Snapshot)>>>);
+
+impl Memory {
+    /// What was read lately of the job, if that will do for `claim`.
+    fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<Snapshot> {
+        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at_ms, job, snapshot) = shared.as_ref()?;
+        let Snapshot { item, .. } = snapshot;
+        let fits = *job == claim.job
+            && item.registered_ms == claim.registered_ms
+            && !claim.resent
+            && item.plan.is_some()
+            && item.caching.is_none()
+            && item.spec.numerics == claim.numerics
+            && now_ms.abs_diff(*at_ms) < settings.shared_ms(snapshot.active());
+        fits.then(|| snapshot.clone())
+    }
+
+    fn keep(&self, job: &JobName, now_ms: u64, snapshot: &Snapshot) {
+        let kept = Some((now_ms, job.clone(), snapshot.clone()));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+    }
+}
+
+impl Coordinator {
+    /// What a claim decides by; hints of it may be a second old.
+    pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<Snapshot, Refusal> {
+        let now_ms = self.clock.now_ms();
+        if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {
+            return Ok(snapshot);
+        }
+        let (snapshot, _) = self.read_snapshot(&claim.job, false).await?;
+        if self.settings.shared_ms(snapshot.active()) > 0 {
+            self.memory.keep(&claim.job, now_ms, &snapshot);
+        }
+        Ok(snapshot)
+    }
+
+    /// The job, its trainer, what the last look saw, and the scaler's books.
+    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<(Snapshot, ScaleState), Refusal> {
+        self.read_snapshot(job, true).await
+    }
+
+    async fn read_snapshot(
+        &self,
+        job: &JobName,
+        with_books: bool,
+    ) -> Result<(Snapshot, ScaleState), Refusal> {
+        let names = [
+            ItemName::Job(job),
+            ItemName::Consumer(job),
+            ItemName::Frontier(job),
+            ItemName::Scale(job),
+        ];
+        let names = if with_books { &names[..] } else { &names[..3] };
+        let items = self.store.read_raw(names).await?;
+        if items.len() != names.len() {
+            return Err(invalid("the table answered another number of items than asked for"));
+        }
+        let item = decode::<JobItem>(&names[0], items[0].as_ref())?.item;
+        let item = item.ok_or_else(|| no_job(job))?;
+        let consumer = decode::<Consumer>(&names[1], items[1].as_ref())?.item.unwrap_or_default();
+        // A hint that cannot be read is none.
+        let stored = items[2].as_ref();
+        let frontier = Versioned {
+            version: stored.map_or(0, |stored| stored.version),
+            item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
+        };
+        let books = match names.get(3) {
+            Some(name) => decode::<ScaleState>(name, items[3].as_ref())?.item.unwrap_or_default(),
+            None => ScaleState::default(),
+        };
+        Ok((Snapshot { item, consumer, frontier }, books))
+    }
+}

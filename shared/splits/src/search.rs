@@ -1,0 +1,257 @@
+//! The search for a bundle to claim: a partition's own end is the high-water mark.
+//!
+//! A bundle that is absent was never claimed, and those of a partition are claimed in order. So whoever
+//! knows the last one that is there knows the next one to claim, and no item counts them. A search looks at
+//! two partitions and takes the lower one; if somebody was faster, the next of that partition. Before
+//! it finds nothing it has looked at all.
+
+use crate::{
+    course::Course,
+    window::{Ahead, Window},
+};
+use gristmill_types::{BundleIndex, Nonce};
+use std::collections::VecDeque;
+
+/// Partitions that a search looks at first.
+const AT_FIRST: usize = 2;
+/// The same where few are at work: what the trainer waits for is not to be left to chance.
+const AT_FIRST_OF_FEW: usize = 8;
+/// Bundles that others took before a search gives up: more at one time are a fault of something else.
+const MOST_TAKEN: u32 = 60;
+
+/// What may be found.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope {
+    pub partitions: u32,
+    /// None where there is none: an index.
+    pub window: Option<Window>,
+    pub ahead: Ahead,
+    /// Few are at work.
+    pub few: bool,
+}
+
+/// The end of a partition, as far as one leg of the course goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// Index in the course's legs.
+    pub leg: usize,
+    pub partition: u32,
+}
+
+/// A bundle that nobody had claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub end: End,
+    pub bundle: BundleIndex,
+    /// Its first position, counted through all epochs.
+    pub linear: u64,
+}
+
+/// What a search needs next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The highest bundle that is there, of each: [`Search::saw`].
+    Look(Vec<End>),
+    /// To claim this one; if somebody was faster, [`Search::taken`].
+    Claim(Found),
+    /// Nothing can be claimed.
+    Nothing,
+    /// Too many claim at this time.
+    Crowded,
+}
+
+/// A search under way.
+#[derive(Debug, Clone)]
+pub struct Search<'a> {
+    course: &'a Course,
+    scope: Scope,
+    /// Partitions not looked at yet.
+    ahead: VecDeque<u32>,
+    at_first: usize,
+    to_look: Vec<End>,
+    found: Vec<Found>,
+    taken: u32,
+}
+
+impl<'a> Search<'a> {
+    /// `nonce` decides where it begins.
+    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce) -> Self {
+        let partitions = scope.partitions;
+        let chance = u64::from_be_bytes(nonce.0);
+        let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
+        let first = if scope.few { head } else { (chance % u64::from(partitions)) as u32 };
+        let mut ahead: VecDeque<u32> = (0..partitions).map(|i| (first + i) % partitions).collect();
+        if !scope.few && partitions > AT_FIRST as u32 {
+            let second = 1 + ((chance >> 32) % u64::from(partitions - 1)) as usize;
+            ahead.swap(1, second);
+        }
+        let at_first = if scope.few { AT_FIRST_OF_FEW } else { AT_FIRST };
+        Self { course, scope, ahead, at_first, to_look: Vec::new(), found: Vec::new(), taken: 0 }
+    }
+
+    /// What to do next. Each step is to be carried out before the next one is asked for.
+    pub fn step(&mut self) -> Step {
+        loop {
+            if self.taken > MOST_TAKEN {
+                return Step::Crowded;
+            }
+            if !self.to_look.is_empty() {
+                return Step::Look(std::mem::take(&mut self.to_look));
+            }
+            if let Some(found) = self.found.pop() {
+                return Step::Claim(found);
+            }
+            if self.ahead.is_empty() || self.course.legs.is_empty() {
+                return Step::Nothing;
+            }
+            // First some, then all that are left.
+            let some = std::mem::replace(&mut self.at_first, usize::MAX).min(self.ahead.len());
+            self.to_look
+                .extend(self.ahead.drain(..some).map(|partition| End { leg: 0, partition }));
+        }
+    }
+
+    /// The highest bundle of a partition, in that leg's epoch.
+    pub fn saw(&mut self, end: End, highest: Option<BundleIndex>) {
+        let Some(leg) = self.course.legs.get(end.leg) else { return };
+        let Some(bundle) = leg.first_in((end.partition, self.scope.partitions), highest) else {
+            let leg = end.leg + 1;
+            if leg < self.course.legs.len() {
+                self.to_look.push(End { leg, ..end });
+            }
+            return;
+        };
+        let positions = leg.positions(&self.course.ramp, bundle);
+        let Scope { window, ahead, .. } = self.scope;
+        if window.is_none_or(|window| window.admits(ahead, &positions)) {
+            self.found.push(Found { end, bundle, linear: positions.start });
+            self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
+        }
+    }
+
+    /// Somebody was faster.
+    pub fn taken(&mut self, found: Found) {
+        self.taken += 1;
+        self.saw(found.end, Some(found.bundle));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::order::Ramp;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// What of a run is claimed, and by how many.
+    struct Table {
+        claimed: BTreeSet<(u32, BundleIndex)>,
+        partitions: u32,
+    }
+
+    impl Table {
+        fn highest(&self, course: &Course, end: End) -> Option<BundleIndex> {
+            let epoch = course.legs[end.leg].epoch;
+            let of = |at: &&(u32, u32)| at.0 == epoch && at.1 % self.partitions == end.partition;
+            self.claimed.iter().filter(of).map(|at| at.1).max()
+        }
+    }
+
+    fn scope(partitions: u32, window: u32, delivered: u64, few: bool) -> Scope {
+        let ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
+        Scope { partitions, window: Some(Window::new(window, u64::MAX, 4)), ahead, few }
+    }
+
+    /// Searches; `faster` says of each bundle found whether somebody else takes it first.
+    fn search(
+        table: &mut Table,
+        course: &Course,
+        scope: Scope,
+        chance: u64,
+        mut faster: impl FnMut() -> bool,
+    ) -> (Step, usize) {
+        let mut search = Search::new(course, scope, Nonce(chance.to_be_bytes()));
+        let mut looks = 0;
+        loop {
+            match search.step() {
+                Step::Look(ends) => {
+                    for end in ends {
+                        looks += 1;
+                        search.saw(end, table.highest(course, end));
+                    }
+                }
+                Step::Claim(found) => {
+                    let at = (course.legs[found.end.leg].epoch, found.bundle);
+                    assert!(table.claimed.insert(at), "found what was claimed");
+                    if !faster() {
+                        return (Step::Claim(found), looks);
+                    }
+                    search.taken(found);
+                }
+                step => return (step, looks),
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_may_be_claimed_is_found_and_nothing_else(
+            n in 1u32..120, log in 0u32..5, window in 1u32..200, delivered in 0u64..200,
+            epochs in 1u64..4, few: bool, chance: u64, faster in proptest::collection::vec(0u8..5, 1..40),
+        ) {
+            let ramp = Ramp::new(n, 4);
+            let run = u64::from(n) * epochs;
+            let delivered = delivered.min(run);
+            let scope = scope(1 << log, window, delivered, few);
+            let end = scope.window.unwrap().end(delivered).min(run);
+            let course = Course::of_run(ramp, delivered..end, |_| true);
+            let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
+            let mut races = faster.iter().cycle();
+            for i in 0.. {
+                let chance = chance.wrapping_mul(i + 1);
+                let step = search(&mut table, &course, scope, chance, || *races.next().unwrap() == 0).0;
+                if step == Step::Nothing {
+                    break;
+                }
+                prop_assert!(matches!(step, Step::Claim(_)), "{step:?}");
+            }
+            let admitted = course.legs.iter().flat_map(|leg| {
+                leg.bundles.clone().filter_map(|bundle| {
+                    let positions = leg.positions(&ramp, bundle);
+                    scope.window.unwrap().admits(scope.ahead, &positions).then_some((leg.epoch, bundle))
+                })
+            });
+            prop_assert_eq!(table.claimed, admitted.collect::<BTreeSet<_>>());
+        }
+    }
+
+    #[test]
+    fn two_looks_are_enough_where_there_is_plenty() {
+        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let scope = scope(32, 9_000, 0, false);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 32 };
+        for i in 0..1_000_u64 {
+            let chance = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let (step, looks) = search(&mut table, &course, scope, chance, || false);
+            assert!(matches!(step, Step::Claim(_)) && looks == 2);
+        }
+        let highest = table.claimed.iter().map(|at| at.1).max().unwrap();
+        assert!(highest < 1_000 + 32 * 6, "partitions fill alike: {highest}");
+    }
+
+    #[test]
+    fn of_few_the_head_comes_first() {
+        let course = Course::of_run(Ramp::new(1_000, 4), 100..900, |_| true);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let (step, _) = search(&mut table, &course, scope(8, 800, 100, true), 7, || false);
+        assert!(matches!(step, Step::Claim(found) if found.linear == 100), "{step:?}");
+    }
+
+    #[test]
+    fn a_crowd_is_told_to_come_again() {
+        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let (step, _) = search(&mut table, &course, scope(8, 9_000, 0, false), 7, || true);
+        assert_eq!(step, Step::Crowded);
+    }
+}
