@@ -344,6 +344,7 @@ pub(crate) fn dtype(field: &FieldSchema) -> DType {
         Field::F16 => DType::F16,
         Field::BF16 => DType::BF16,
         Field::F32 => DType::F32,
+        Field::F64 => DType::F64,
         Field::U16 => DType::U16,
         Field::I32 => DType::I32,
         Field::U32 => DType::U32,
