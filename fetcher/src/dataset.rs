@@ -1,6 +1,7 @@
 //! Datasets as people name them, and as jobs read them: files pinned by size and etag.
 
 use crate::{
+    Folders,
     images::pack_images,
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
 };
@@ -269,14 +270,11 @@ impl Source {
         }
     }
 
-    /// `message` with the paths its reader knows: files of this machine go by a bucket's name inside.
-    pub fn in_words(&self, message: &str) -> String {
+    /// The folder of this machine that it is in, if it is.
+    pub fn folders(&self) -> Folders {
         match self {
-            Self::S3 { .. } | Self::Web { .. } => message.to_owned(),
-            Self::Local { root, .. } => {
-                let inside = format!("s3://{}", mount_name(root));
-                message.replace(&inside, root.to_string_lossy().trim_end_matches('/'))
-            }
+            Self::S3 { .. } | Self::Web { .. } => Folders::default(),
+            Self::Local { root, .. } => Folders::new([(mount_name(root), root.clone())]),
         }
     }
 }
@@ -449,8 +447,9 @@ mod tests {
     fn messages_name_files_of_this_machine_by_their_path() {
         let source = Source::Local { root: "/data/set".into(), patterns: Vec::new() };
         let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
-        assert_eq!(source.in_words(&inside), "/data/set/train-0 record 2");
-        assert_eq!(source.in_words("s3://other/train-0"), "s3://other/train-0");
+        let folders = source.folders();
+        assert_eq!(folders.in_words(&inside), "/data/set/train-0 record 2");
+        assert_eq!(folders.in_words("s3://other/train-0"), "s3://other/train-0");
     }
 
     const TFRECORD: &str = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
