@@ -236,6 +236,14 @@ impl Source {
             let (origin, pattern) = address.map_err(io::Error::other)?;
             return Ok(Self::Web { origin, patterns: vec![pattern] });
         }
+        if let Some((scheme, _)) = text.split_once("://")
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+            && !base.join(text).exists()
+        {
+            return Err(io::Error::other(format!(
+                "{text}: {scheme}:// is not read: give a path, s3://bucket/prefix or https://host/file"
+            )));
+        }
         let missing = |path: &Path, error: io::Error| {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             let from = match text.starts_with('/') {
@@ -536,6 +544,10 @@ mod tests {
         assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), s3);
         let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
+        for other in ["gs://b/k", "file:///a", "S3://b/k"] {
+            let why = Source::parse(other, &root).unwrap_err().to_string();
+            assert!(why.contains(":// is not read: give a path, s3://"), "{why}");
+        }
         assert!(Source::parse("s3:///x", &root).is_err() && Source::parse("", &root).is_err());
     }
 

@@ -94,3 +94,24 @@ def web_folders(world):
         ran = world.run(command[0], pipeline, "--data", "http://127.0.0.1:1/a.csv", *command[1:])
         ran.failed_in_one_line(1, "web server: http://127.0.0.1:1/a.csv", "refused")
         expect("object store" not in ran.err, f"{command[0]}: {ran.err}")
+
+
+@case("C.schemes", "places that are not read, and wrong defaults and lists of a pipeline, are refused with what to give")
+def schemes(world):
+    pipeline = world.write("p.yaml", TABLE)
+    for place in ("gs://b/k", "file:///a.csv", "S3://b/k", "hdfs://h/k"):
+        for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
+            ran = world.run(command[0], pipeline, "--data", place, *command[1:])
+            ran.failed_in_one_line(2, place, "is not read", "s3://bucket/prefix")
+    for place, why in (("https://:80/x", "no address"), ("http://127.0.0.1:1/*.csv", "braces")):
+        world.run("run", pipeline, "--data", place).failed_in_one_line(2, why)
+    world.write("a.csv", "value\n1\n")
+    for text, parts in (
+        (TABLE.replace("csv: a.csv", "csv: a.csv, defaults: { value: abc }"), ("line 1", "default of `value`", "i64", "abc")),
+        (TABLE.replace("[{ batch", "[{ drop: { fields: [value, value] } }, { batch"), ("line 2", "`value` twice")),
+    ):
+        path = world.write("w.yaml", text)
+        for command in (["run"], ["explain"], ["plan", "--step-time", "1ms"]):
+            world.run(command[0], path, *command[1:]).failed_in_one_line(2, "w.yaml", *parts)
+    world.write("file", "x")
+    world.run("run", pipeline, "--state-dir", "file", "--epochs", "1").failed_in_one_line(1, "file", "no directory")
