@@ -237,6 +237,36 @@ impl Program {
         crate::resume::resume(self, scratch, input, cancelled)
     }
 
+    /// As [`resume_split`](Self::resume_split), of a split that was put aside in parts: runs the one of
+    /// `input` after those of `before`. [`end_resumed`](Self::end_resumed) gives what all of them became.
+    ///
+    /// # Errors
+    /// As [`resume_split`](Self::resume_split).
+    pub fn resume_part(
+        &self,
+        scratch: &mut Scratch,
+        before: Option<Unfinished>,
+        input: &ResumeInput,
+        is_last: bool,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Unfinished, ExecError> {
+        crate::resume::resume_part(self, (scratch, before), input, is_last, cancelled)
+    }
+
+    /// Ends a split of which all parts were run from what was put aside at `point`, with the scratch that
+    /// they were run with.
+    ///
+    /// # Errors
+    /// [`ExecError::Output`] if the object gets too large.
+    pub fn end_resumed(
+        &self,
+        scratch: &mut Scratch,
+        point: u32,
+        unfinished: Unfinished,
+    ) -> Result<SplitOutput, ExecError> {
+        crate::resume::end_resumed(self, scratch, point, unfinished)
+    }
+
     /// The tensors of every frame this program writes; where it pads sequences, those of the remainder
     /// frame, which has them as they are.
     pub fn schema(&self) -> &Schema {

@@ -223,7 +223,9 @@ impl<'a> Run<'a> {
                 self.count_batches(u64::from(batches) + u64::from(rows > 0), 0);
             }
         }
-        let cached = self.capture.take().map(|capture| self.end_capture(capture)).transpose()?;
+        let mut capture = self.capture.take();
+        let cached = capture.as_mut().map(|capture| self.end_capture(capture)).transpose()?;
+        let cached_before = capture.map_or(Vec::new(), |mut capture| capture.take_parts());
         let Run { program, scratch, skipped, quarantined, metrics, batches, .. } = self;
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
@@ -236,6 +238,7 @@ impl<'a> Run<'a> {
             skipped,
             quarantined,
             metrics,
+            cached_before,
             cached,
         })
     }
@@ -316,7 +319,11 @@ impl<'a> Run<'a> {
             run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
         });
         match &mut self.capture {
-            Some(capture) => capture.end_record(key, outcome),
+            Some(capture) => {
+                let outcome = capture.end_record(key, outcome);
+                self.end_part()?;
+                outcome
+            }
             None => outcome,
         }
     }

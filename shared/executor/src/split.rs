@@ -22,6 +22,8 @@ pub struct SplitInput<'a> {
     /// The place to cache at which elements are put aside: its index among those of the pipeline, one
     /// before the batch. What comes before it then draws as in epoch 0.
     pub put: Option<u32>,
+    /// What is put aside is cut into parts behind the record with which one has this many bytes.
+    pub put_bytes: usize,
 }
 
 /// Neighbours in a file.
@@ -68,6 +70,7 @@ impl<'a> SplitInput<'a> {
             picks: None,
             zipped: Vec::new(),
             put: None,
+            put_bytes: CACHED_PART_BYTES,
         }
     }
 
@@ -169,6 +172,10 @@ impl Part<'_> {
     }
 }
 
+/// About what a part of a cached split has, in bytes, unless one record alone makes more: little beside the
+/// memory of a worker, much beside what a request costs.
+pub const CACHED_PART_BYTES: usize = 64 << 20;
+
 /// What a split became.
 #[derive(Clone, Debug)]
 pub struct SplitOutput {
@@ -188,6 +195,11 @@ pub struct SplitOutput {
     /// The source, then every operator in the order of the pipeline.
     pub metrics: Vec<OpMetrics>,
     /// The cache object of the place that [`SplitInput::put`] names: every element that reached it, and
-    /// the records refused before.
+    /// the records refused before; of a large split, those of its last records.
     pub cached: Option<Vec<u8>>,
+    /// Cache objects of the records before those, in order, that [`Unfinished::take_cached`] has not
+    /// given away.
+    ///
+    /// [`Unfinished::take_cached`]: crate::Unfinished::take_cached
+    pub cached_before: Vec<Vec<u8>>,
 }

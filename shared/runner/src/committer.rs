@@ -67,7 +67,7 @@ pub(crate) async fn commit_all(
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, objects) = (&run.context.view.job, &run.runner.objects);
-    if let Some((key, content)) = &split.cached {
+    for (key, content) in &split.cached {
         // Whoever stores this split of this shelf stores the same.
         objects.put_if_absent(&ObjectPath::new(bucket, key), content.clone(), "cached").await?;
     }

@@ -1,9 +1,11 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
-use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored};
+use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored, parts};
 use bytes::Bytes;
 use futures::future::Either;
-use gristmill_executor::{ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished};
+use gristmill_executor::{
+    CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
+};
 use gristmill_ports::{Clock, ObjectError, ObjectPath};
 use gristmill_protocol::{
     CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost, keys,
@@ -11,6 +13,8 @@ use gristmill_protocol::{
 use gristmill_splits::Visit;
 use gristmill_types::{Epoch, Position, RecordKey, SkippedRecord};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+mod resuming;
 
 /// A split that has been run and awaits its commit.
 #[derive(Debug)]
@@ -29,8 +33,8 @@ pub struct FinishedSplit {
     pub indexed: bool,
     /// Prefix of the object's key, if it is not put among the job's own.
     pub shelf: Option<String>,
-    /// What came out at an `autocache` point, and the key it is stored under.
-    pub cached: Option<(String, Bytes)>,
+    /// What came out at an `autocache` point: objects and their keys, in the order in which they are put.
+    pub cached: Vec<(String, Bytes)>,
     /// What its operators took and made, where the lease asks for it.
     pub profile: Option<WorkProfile>,
 }
@@ -49,7 +53,7 @@ impl FinishedSplit {
             cost: WorkerCost { source_ms, ..WorkerCost::default() },
             indexed: true,
             shelf: None,
-            cached: None,
+            cached: Vec::new(),
             profile: None,
         }
     }
@@ -80,8 +84,8 @@ pub struct SplitRead {
 enum Content {
     /// The first portion, and those to be read after it.
     Source { first: SplitSource, rest: VecDeque<Visit> },
-    /// What a point of the pipeline yielded.
-    Cached { point: u32, object: Bytes },
+    /// What a point of the pipeline yielded: the first part, and where the others are.
+    Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
 
 /// What is wanted of a split beside its chunk.
@@ -92,6 +96,8 @@ struct Extras {
     /// Where what comes out at a point is to be stored.
     put: Option<(u32, String)>,
     profile: bool,
+    /// Sizes of the parts that are stored there already.
+    stored: Vec<u64>,
     /// Of reads: bytes and microseconds.
     took: (u64, u64),
 }
@@ -143,15 +149,27 @@ impl JobContext {
         };
         let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
         let (shelf, profile) = (orders.chunks.clone(), orders.profile);
-        Ok(SplitRead { content, extras: Extras { shelf, put, profile, took } })
+        let extras = Extras { shelf, put, profile, stored: Vec::new(), took };
+        Ok(SplitRead { content, extras })
     }
 }
 
 /// What is stored under `key`; none if it is gone.
 async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
-    match runner.objects.get(&path).await {
-        Ok(object) => Ok(Some(Content::Cached { point, object })),
+    let read = async {
+        let object = runner.objects.get(&path).await?;
+        let Some(parts) = parts::of_index(key, &object) else {
+            return Ok((object, VecDeque::new()));
+        };
+        let mut parts = VecDeque::from(parts);
+        match parts.pop_front() {
+            Some(first) => Ok((resuming::part(runner, &first).await?, parts)),
+            None => Ok((object, parts)),
+        }
+    };
+    match read.await {
+        Ok((object, rest)) => Ok(Some(Content::Cached { point, object, rest })),
         Err(ObjectError::NotFound(path)) => {
             tracing::warn!(%path, "what was cached is gone: computed, and stored again");
             Ok(None)
@@ -196,7 +214,11 @@ impl JobContext {
         match content {
             Content::Source { first, rest } if !rest.is_empty() => {
                 let portions = task.in_portions(runner.clone(), first, rest, extras);
-                Either::Left(join(tokio::spawn(portions)))
+                Either::Left(Either::Left(join(tokio::spawn(portions))))
+            }
+            Content::Cached { point, object, rest } if !rest.is_empty() => {
+                let parts = task.in_parts(runner.clone(), point, object, rest, extras);
+                Either::Left(Either::Right(join(tokio::spawn(parts))))
             }
             content => {
                 let clock = Arc::clone(&runner.clock);
@@ -207,7 +229,10 @@ impl JobContext {
                             let all = task.portion(&extras, &first, None, 0)?;
                             task.finish(&extras, all)?
                         }
-                        Content::Cached { point, object } => task.resume(&extras, point, object)?,
+                        Content::Cached { point, object, .. } => {
+                            let all = task.resume(point, object, None, true)?;
+                            task.finish_resumed(&extras, point, all)?
+                        }
                     };
                     Ok((split, clock.monotonic().saturating_sub(began)))
                 }))
@@ -245,8 +270,16 @@ impl Task {
                 extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
                 Ok(Some(read))
             };
-            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            let ((mut after, computed), next) = tokio::try_join!(running, reading)?;
             took += computed;
+            if let Some((_, key)) = &extras.put {
+                for made in after.unfinished.take_cached() {
+                    // Not kept until the split counts as done: all of them may be too much.
+                    let (key, content) = parts::object(key, &mut extras.stored, made);
+                    let path = ObjectPath::new(&runner.config.bucket, key);
+                    runner.objects.put_if_absent(&path, content, "cached").await?;
+                }
+            }
             match next {
                 Some(next) => (source, begun) = (next, Some(after)),
                 None => break after,
@@ -276,6 +309,7 @@ impl Task {
             picks: source.picks(),
             zipped: source.zipped(&opened),
             put: extras.put.as_ref().map(|(point, _)| *point),
+            put_bytes: CACHED_PART_BYTES,
         };
         let (mut scratch, before, mut skipped) = match before {
             Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
@@ -301,28 +335,6 @@ impl Task {
         Ok(self.finished(extras, output, skipped))
     }
 
-    /// Runs what comes after a point of the pipeline.
-    fn resume(
-        &self,
-        extras: &Extras,
-        point: u32,
-        object: Bytes,
-    ) -> Result<FinishedSplit, RunError> {
-        let spec = &self.context.view.spec;
-        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.on_error);
-        let input = ResumeInput { point, object, epoch, seed, on_error };
-        let mut scratch = self.context.take_scratch();
-        let resumed = self.context.program.resume_split(&mut scratch, &input, &*self.cancelled);
-        self.context.return_scratch(scratch);
-        let output = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        let located = |record: &SkippedRecord| SkippedAt {
-            source: record.key.to_string(),
-            record: record.clone(),
-        };
-        let skipped = output.skipped.iter().map(located).collect();
-        Ok(self.finished(extras, output, skipped))
-    }
-
     fn finished(
         &self,
         extras: &Extras,
@@ -334,7 +346,12 @@ impl Task {
         let stored =
             Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
         self.context.packing.learn(stored, || self.clock.monotonic());
-        let put = extras.put.as_ref().map(|(_, key)| key.clone());
+        let cached = match (&extras.put, output.cached) {
+            (Some((_, key)), Some(last)) => {
+                parts::objects(key, extras.stored.clone(), output.cached_before, last)
+            }
+            _ => Vec::new(),
+        };
         FinishedSplit {
             position: self.position,
             object,
@@ -346,7 +363,7 @@ impl Task {
             cost: WorkerCost::default(),
             indexed: false,
             shelf: extras.shelf.clone(),
-            cached: put.zip(output.cached.map(Bytes::from)),
+            cached,
             profile,
         }
     }

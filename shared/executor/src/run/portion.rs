@@ -22,13 +22,14 @@ pub(crate) fn run_portion(
     input.parts.iter().chain(zipped).try_for_each(Part::check)?;
     let left = input.n_records().saturating_add(more);
     let mut run = match before {
-        Some(before) => Run::again(program, scratch, Unfinished { left, ..before }, cancelled)?,
+        Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
         None => {
             let SplitInput { epoch, seed, on_error, .. } = *input;
             let terms = Terms { epoch, seed, on_error };
             let point = input.put.map(|point| program.point(point)).transpose()?;
             let mut run = Run::new(program, scratch, terms, left, cancelled)?;
-            run.capture = point.map(|point| Capture::new(program, point, left));
+            let capture = |point| Capture::new(program, point, left, input.put_bytes);
+            run.capture = point.map(capture);
             run.reserve(program.width);
             run
         }
@@ -73,11 +74,22 @@ impl Unfinished {
     pub fn skipped(&self) -> &[SkippedRecord] {
         &self.skipped
     }
+
+    /// Gives away the parts of what is put aside that are complete, in order: those that are not taken are
+    /// in [`SplitOutput::cached_before`].
+    pub fn take_cached(&mut self) -> Vec<Vec<u8>> {
+        self.capture.as_mut().map_or(Vec::new(), Capture::take_parts)
+    }
+
+    /// With so many records, or elements of a cache, to come.
+    pub(crate) fn with_left(self, left: u32) -> Self {
+        Unfinished { left, ..self }
+    }
 }
 
 impl<'a> Run<'a> {
     /// Goes on with a split.
-    fn again(
+    pub(crate) fn again(
         program: &'a Program,
         scratch: &'a mut Scratch,
         unfinished: Unfinished,
@@ -107,7 +119,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn suspend(self) -> Unfinished {
+    pub(crate) fn suspend(self) -> Unfinished {
         let Run { terms, metrics, skipped, quarantined, capture, left, open, row, batches, .. } =
             self;
         Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches }
