@@ -62,6 +62,10 @@ impl Capture {
         Capture { point, expected, record: 0, frame, failed, refused, parts, bytes: 0, part_bytes }
     }
 
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Gives away the parts that are complete.
     pub(crate) fn take_parts(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.parts)

@@ -193,7 +193,7 @@ impl Program {
 
     /// As [`run_split`](Self::run_split), of a split whose records are read in several portions: runs
     /// those of `input` after those of `before`, with `more` to come after them. Portions differ in their
-    /// records alone. [`end_split`](Self::end_split) gives what all of them became.
+    /// records alone. [`Unfinished::ran`] tells how far it came with one that is run in turns. [`end_split`](Self::end_split) gives what all of them became.
     ///
     /// # Errors
     /// As [`run_split`](Self::run_split).

@@ -24,6 +24,13 @@ pub struct SplitInput<'a> {
     pub put: Option<u32>,
     /// What is put aside is cut into parts behind the record with which one has this many bytes.
     pub put_bytes: usize,
+    /// Records that have been run already.
+    pub begin: u32,
+    /// [`Program::run_portion`] comes back behind the record with which such a part is complete, so that
+    /// it can be taken before there are more.
+    ///
+    /// [`Program::run_portion`]: crate::Program::run_portion
+    pub in_turns: bool,
 }
 
 /// Neighbours in a file.
@@ -71,11 +78,13 @@ impl<'a> SplitInput<'a> {
             zipped: Vec::new(),
             put: None,
             put_bytes: CACHED_PART_BYTES,
+            begin: 0,
+            in_turns: false,
         }
     }
 
-    /// How many records are run.
-    pub(crate) fn n_records(&self) -> u32 {
+    /// How many records it has.
+    pub fn n_records(&self) -> u32 {
         count(&self.parts, self.picks.as_deref())
     }
 }

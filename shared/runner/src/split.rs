@@ -16,6 +16,9 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 mod resuming;
 
+/// A split of so few stored bytes is run at once: what is cached of it is hardly more than a part.
+const FEW_BYTES: u64 = 64 << 10;
+
 /// A split that has been run and awaits its commit.
 #[derive(Debug)]
 pub struct FinishedSplit {
@@ -212,7 +215,9 @@ impl JobContext {
         let task = Task { context: self.clone(), epoch, position, cancelled, clock };
         let SplitRead { content, extras } = read;
         match content {
-            Content::Source { first, rest } if !rest.is_empty() => {
+            Content::Source { first, rest }
+                if !rest.is_empty() || (extras.put.is_some() && first.bytes() > FEW_BYTES) =>
+            {
                 let portions = task.in_portions(runner.clone(), first, rest, extras);
                 Either::Left(Either::Left(join(tokio::spawn(portions))))
             }
@@ -226,7 +231,7 @@ impl JobContext {
                     let began = clock.monotonic();
                     let split = match content {
                         Content::Source { first, .. } => {
-                            let all = task.portion(&extras, &first, None, 0)?;
+                            let (all, _) = task.portion(&extras, &first, None, (None, 0))?;
                             task.finish(&extras, all)?
                         }
                         Content::Cached { point, object, .. } => {
@@ -242,7 +247,7 @@ impl JobContext {
 }
 
 impl Task {
-    /// Reads each portion while the one before is run.
+    /// Reads each portion while the one before is run, and puts what is cached of it as it is made.
     async fn in_portions(
         self,
         runner: Runner,
@@ -250,38 +255,26 @@ impl Task {
         mut rest: VecDeque<Visit>,
         mut extras: Extras,
     ) -> Result<Computed, RunError> {
-        let (mut source, mut begun, mut took) = (first, None, Duration::ZERO);
+        let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
-            let running = runner.compute.run({
-                let (task, extras) = (self.clone(), extras.clone());
-                let clock = Arc::clone(&runner.clock);
-                move || {
-                    let began = clock.monotonic();
-                    let after = task.portion(&extras, &source, begun, more)?;
-                    Ok((after, clock.monotonic().saturating_sub(began)))
-                }
-            });
+            let running = self.in_turns(&runner, (&source, more), begun, extras.clone());
             let reading = async {
                 let Some(portion) = rest.pop_front() else { return Ok(None) };
                 let began = runner.clock.monotonic();
                 let read = self.context.read_portion(&runner, &portion).await?;
-                extras.took.0 += read.bytes();
-                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
-                Ok(Some(read))
+                let reading = micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some((read, reading)))
             };
-            let ((mut after, computed), next) = tokio::try_join!(running, reading)?;
+            let ((after, stored, computed), next) = tokio::try_join!(running, reading)?;
             took += computed;
-            if let Some((_, key)) = &extras.put {
-                for made in after.unfinished.take_cached() {
-                    // Not kept until the split counts as done: all of them may be too much.
-                    let (key, content) = parts::object(key, &mut extras.stored, made);
-                    let path = ObjectPath::new(&runner.config.bucket, key);
-                    runner.objects.put_if_absent(&path, content, "cached").await?;
-                }
-            }
+            extras.stored = stored;
             match next {
-                Some(next) => (source, begun) = (next, Some(after)),
+                Some((next, reading)) => {
+                    extras.took.0 += next.bytes();
+                    extras.took.1 += reading;
+                    (source, begun) = (Arc::new(next), Some(after));
+                }
                 None => break after,
             }
         };
@@ -290,14 +283,51 @@ impl Task {
         Ok((split, took))
     }
 
-    /// Runs the records of `source`, after those of `before` and with `more` to come.
+    /// Runs the records of a portion. Parts of what is cached are not kept until the split counts as done: all
+    /// of them may be too much. Returns their sizes, with those before, and the time it took to compute.
+    async fn in_turns(
+        &self,
+        runner: &Runner,
+        (source, more): (&Arc<SplitSource>, u32),
+        mut begun: Option<Begun>,
+        mut extras: Extras,
+    ) -> Result<(Begun, Vec<u64>, Duration), RunError> {
+        let (mut begin, mut took) = (0, Duration::ZERO);
+        loop {
+            let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
+            let clock = Arc::clone(&runner.clock);
+            let before = begun.take();
+            let running = runner.compute.run(move || {
+                let began = clock.monotonic();
+                let after = task.portion(&extras_of, &source, before, (Some(begin), more))?;
+                Ok((after, clock.monotonic().saturating_sub(began)))
+            });
+            let ((mut after, is_last), computed) = running.await?;
+            took += computed;
+            if let Some((_, key)) = &extras.put {
+                for made in after.unfinished.take_cached() {
+                    let (key, content) = parts::object(key, &mut extras.stored, made);
+                    let path = ObjectPath::new(&runner.config.bucket, key);
+                    runner.objects.put_if_absent(&path, content, "cached").await?;
+                }
+            }
+            if is_last {
+                return Ok((after, extras.stored, took));
+            }
+            begin = after.unfinished.ran();
+            begun = Some(after);
+        }
+    }
+
+    /// Runs the records of `source`, after those of `before` and with `more` to come: all of them, or those from
+    /// `begin` on until a part of what is cached is complete; and whether it came to the end.
     fn portion(
         &self,
         extras: &Extras,
         source: &SplitSource,
         before: Option<Begun>,
-        more: u32,
-    ) -> Result<Begun, RunError> {
+        (begin, more): (Option<u32>, u32),
+    ) -> Result<(Begun, bool), RunError> {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
         let input = SplitInput {
@@ -310,7 +340,10 @@ impl Task {
             zipped: source.zipped(&opened),
             put: extras.put.as_ref().map(|(point, _)| *point),
             put_bytes: CACHED_PART_BYTES,
+            begin: begin.unwrap_or(0),
+            in_turns: begin.is_some(),
         };
+        let all = input.n_records();
         let (mut scratch, before, mut skipped) = match before {
             Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
             None => (self.context.take_scratch(), None, Vec::new()),
@@ -323,7 +356,8 @@ impl Task {
             source: source.describe(record.key),
             record: record.clone(),
         }));
-        Ok(Begun { scratch, unfinished, skipped })
+        let is_last = unfinished.ran() >= all;
+        Ok((Begun { scratch, unfinished, skipped }, is_last))
     }
 
     /// Ends a split of which all portions have been run.

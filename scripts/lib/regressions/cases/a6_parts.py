@@ -1,10 +1,12 @@
 """A6: large records in Parquet files, and large splits in a cache: in bounded memory."""
 
 import shutil
+import struct
 import time
+import zlib
 
 from regressions import parquet
-from regressions.cases.a3_a6_data import LARGE, largest_descendant
+from regressions.cases.a3_a6_data import LARGE, largest_descendant, member
 from regressions.run import case
 from regressions.world import expect
 
@@ -72,3 +74,30 @@ def cached_parts(world):
     modes = [epoch["mode"] for epoch in ran.json["epochs"]]
     expect("get" in modes, f"nothing was read from the cache: {modes}")
     (world.folder / "a.jsonl").unlink()
+
+
+def png(side, value):
+    """A grey square of one value: few bytes, many pixels."""
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    rows = zlib.compress((b"\0" + bytes([value]) * side) * side, 1)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@case("A6.cached-pixels", "64 decoded images of 27 MB each in one split are cached and read back in bounded memory")
+def cached_pixels(world):
+    with open(world.folder / "a.tar", "wb") as file:
+        for number in range(64):
+            file.write(member(f"{number:04}.png", png(3000, number)) + member(f"{number:04}.cls", b"%d" % number))
+        file.write(bytes(1024))
+    pipeline = world.write("p.yaml", (
+        "source: { webdataset: a.tar, features: { image: { key: png, dtype: bytes }, id: { key: cls, dtype: i64 } } }\n"
+        "ops: [in_order, decode, { sleep: { ms: 150 } }, autocache, { resize: { size: 4 } }, { batch: { size: 64 } }]\n"))
+    ran = train(world, pipeline, 3)
+    for epoch in range(3):
+        ids = [number for (e, _), batch in world.sunk("sink", "id").items() if e == epoch for number in batch]
+        expect(ids == list(range(64)), f"epoch {epoch}: {ids}")
+        pixels = [x for (e, _), batch in world.sunk("sink", "image").items() if e == epoch for x in batch]
+        expect(pixels == [number for number in range(64) for _ in range(48)], f"epoch {epoch}: other pixels")
+    modes = [epoch["mode"] for epoch in ran.json["epochs"]]
+    expect("put" in modes, f"nothing was stored: {modes}")

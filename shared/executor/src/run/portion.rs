@@ -20,7 +20,7 @@ pub(crate) fn run_portion(
 ) -> Result<Unfinished, ExecError> {
     let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
     input.parts.iter().chain(zipped).try_for_each(Part::check)?;
-    let left = input.n_records().saturating_add(more);
+    let left = input.n_records().saturating_sub(input.begin).saturating_add(more);
     let mut run = match before {
         Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
         None => {
@@ -55,6 +55,7 @@ pub struct Unfinished {
     quarantined: Vec<(RecordKey, Bytes)>,
     capture: Option<Capture>,
     left: u32,
+    ran: u32,
     open: bool,
     row: usize,
     batches: u32,
@@ -81,6 +82,11 @@ impl Unfinished {
         self.capture.as_mut().map_or(Vec::new(), Capture::take_parts)
     }
 
+    /// Records of the last input that have been run: all, unless it is run in turns.
+    pub fn ran(&self) -> u32 {
+        self.ran
+    }
+
     /// With so many records, or elements of a cache, to come.
     pub(crate) fn with_left(self, left: u32) -> Self {
         Unfinished { left, ..self }
@@ -98,8 +104,18 @@ impl<'a> Run<'a> {
         if scratch.cells.len() != program.cells {
             return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
         }
-        let Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches } =
-            unfinished;
+        let Unfinished {
+            terms,
+            metrics,
+            skipped,
+            quarantined,
+            capture,
+            left,
+            ran,
+            open,
+            row,
+            batches,
+        } = unfinished;
         let (copy, lap) = (0, Instant::now());
         Ok(Run {
             program,
@@ -111,6 +127,7 @@ impl<'a> Run<'a> {
             quarantined,
             capture,
             left,
+            ran,
             copy,
             open,
             row,
@@ -120,8 +137,8 @@ impl<'a> Run<'a> {
     }
 
     pub(crate) fn suspend(self) -> Unfinished {
-        let Run { terms, metrics, skipped, quarantined, capture, left, open, row, batches, .. } =
-            self;
-        Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches }
+        let Run { terms, metrics, skipped, quarantined, capture, .. } = self;
+        let Run { left, ran, open, row, batches, .. } = self;
+        Unfinished { terms, metrics, skipped, quarantined, capture, left, ran, open, row, batches }
     }
 }

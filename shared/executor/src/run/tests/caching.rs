@@ -128,6 +128,7 @@ impl Cached {
         for bytes in [1, 1000] {
             let parts = self.in_parts(2, point, bytes, twice);
             same(whole, &parts);
+            self.check_turns(point, bytes, twice, &parts);
             let Bench { program, on_error, .. } = &self.bench;
             let objects = parts.cached_before.iter().chain(&parts.cached);
             let objects: Vec<&Vec<u8>> = objects.collect();
@@ -143,6 +144,32 @@ impl Cached {
             let resumed = program.end_resumed(&mut scratch, point, so_far.unwrap()).unwrap();
             same(&parts, &resumed);
         }
+    }
+
+    /// In turns parts are the same, one after the other.
+    fn check_turns(&self, point: u32, put_bytes: usize, twice: bool, whole: &SplitOutput) {
+        let Bench { program, index, .. } = &self.bench;
+        let (mut scratch, mut so_far, mut parts) = (program.scratch(), None, Vec::new());
+        let mut begin = 0;
+        loop {
+            let input = self.input(2, Some(point), twice, index.len());
+            let input = SplitInput { put_bytes, begin, in_turns: true, ..input };
+            let all = input.picks.as_ref().map_or(index.len(), |picks| picks.len() as u32);
+            let ran = program.run_portion(&mut scratch, so_far, &input, 0, &|| false);
+            let mut ran = ran.unwrap();
+            begin = ran.ran();
+            let taken = ran.take_cached();
+            assert!(taken.len() == 1 || begin == all, "more than one part at a time");
+            parts.extend(taken);
+            so_far = Some(ran);
+            if begin == all {
+                break;
+            }
+        }
+        let output = program.end_split(&mut scratch, so_far.unwrap()).unwrap();
+        same(whole, &output);
+        assert!(output.cached_before.is_empty());
+        assert_eq!((&parts, &output.cached), (&whole.cached_before, &whole.cached));
     }
 
     /// As `run`, put aside in parts that end behind the record with which they have `put_bytes`.
