@@ -6,7 +6,7 @@ use crate::{
     operators, up,
 };
 use gristmill_aws::{Aws, LocalService, Settings};
-use gristmill_fetcher::{AttachError, FetcherPorts, ServiceFile, aws_of, waiting::Link};
+use gristmill_fetcher::{AttachError, FetcherPorts, Folders, ServiceFile, aws_of, waiting::Link};
 use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
 use gristmill_protocol::{CacheEntry, keys};
 use gristmill_types::Namespace;
@@ -91,6 +91,14 @@ impl Stack {
                 let file = file.map_err(Failure::usage)?;
                 Self::of_file(&file, None)
             }
+        }
+    }
+
+    /// Folders of this machine that the service offers as buckets.
+    pub async fn folders(&self) -> Folders {
+        match &self.local {
+            Some(local) => Folders::new(local.admin.mounts().await.unwrap_or_default()),
+            None => Folders::default(),
         }
     }
 

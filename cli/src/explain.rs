@@ -14,6 +14,7 @@ use std::{fmt::Write, path::Path};
 pub async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
     let mut left_out = LeftOut::default();
+    let mut idle_buckets = None;
     let (measured, sampled) = match (args.data.as_deref(), args.sample) {
         (None, None) => (Measured::new(), 0),
         (data, most) => {
@@ -21,7 +22,9 @@ pub async fn run(args: &ExplainArgs) -> Result<(), Failure> {
             let data = sample::data(&pipeline, data, dir).await?;
             left_out.clone_from(&data.left_out);
             let most = most.unwrap_or(sample::ELEMENTS);
-            sample::measure((&pipeline, &assets), &data, most).await?
+            let looked = sample::measure((&pipeline, &assets), &data, most).await?;
+            idle_buckets = looked.division.idle_buckets(&pipeline);
+            (looked.measured, looked.elements)
         }
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
@@ -35,6 +38,7 @@ pub async fn run(args: &ExplainArgs) -> Result<(), Failure> {
             "pipeline": pipeline.name(),
             "sampled_elements": sampled,
             "files_left_out": left_out.as_json(),
+            "idle_buckets": idle_buckets,
             "before": edges(&pipeline, &measured),
             "after": edges(&after, &measured),
             "passes": passes(&notes, &steps),
@@ -52,6 +56,9 @@ pub async fn run(args: &ExplainArgs) -> Result<(), Failure> {
     }
     for note in &notes {
         say!("{}", sentence(note));
+    }
+    if let Some(why) = idle_buckets {
+        say!("{why}");
     }
     for fused in steps.iter().filter(|step| step.contains('+')) {
         say!("fusion: {} run as one step", fused.replace('+', " and "));

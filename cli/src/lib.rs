@@ -15,6 +15,7 @@
 mod args;
 mod attach;
 mod bench;
+mod buckets;
 mod cache;
 mod dataset;
 mod doctor;

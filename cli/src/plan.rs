@@ -2,8 +2,7 @@
 //! is run but a few hundred records.
 
 use crate::output::say;
-use crate::{args::PlanArgs, failure::Failure, job::read_pipeline, sample};
-use gristmill_coordinator::split_batches;
+use crate::{args::PlanArgs, buckets::Division, failure::Failure, job::read_pipeline, sample};
 use gristmill_fetcher::{Authored, read_user_text};
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_policy::{
@@ -24,13 +23,16 @@ pub async fn run(args: &PlanArgs) -> Result<(), Failure> {
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let dir = args.pipeline.parent().unwrap_or(Path::new("."));
     let data = sample::data(&pipeline, args.data.as_deref(), dir).await?;
-    let (mut measured, found) = sample::profile((&pipeline, &assets), &data, args.sample).await?;
+    let (mut measured, division) =
+        sample::profile((&pipeline, &assets), &data, args.sample).await?;
     measured.function_slowdown = args.function_slowdown;
-    let records = args.records.unwrap_or(found);
     let stored_bytes = measured.source_bytes_per_record() as u64;
-    let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
-    let split_batches = split_batches(records, record_bytes, pipeline.batching());
-    let split_records = split_batches.saturating_mul(u64::from(pipeline.batch_size()));
+    let division = match args.records {
+        Some(records) => Division::chosen(&pipeline, records, division.files, stored_bytes),
+        None => division,
+    };
+    let Division { records, split_records, .. } = division;
+    let idle_buckets = division.idle_buckets(&pipeline);
     let job = Job {
         records,
         batch_size: pipeline.batch_size(),
@@ -56,6 +58,7 @@ pub async fn run(args: &PlanArgs) -> Result<(), Failure> {
                 "local": here,
                 "profile": measured,
                 "files_left_out": data.left_out.as_json(),
+                "idle_buckets": idle_buckets,
             })
         );
         return Ok(());
@@ -67,6 +70,9 @@ pub async fn run(args: &PlanArgs) -> Result<(), Failure> {
         here.seconds,
         here.first_seconds
     );
+    if let Some(why) = idle_buckets {
+        say!("{why}");
+    }
     say!("profiled {:.0} of {records} records of {data}", measured.records);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Running a few elements of a dataset here, to see what operators cost and make of them.
 
-use crate::{bench::thread_cpu, failure::Failure, job::unlisted, operators};
+use crate::{bench::thread_cpu, buckets::Division, failure::Failure, job::unlisted, operators};
 use gristmill_aws::Aws;
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
@@ -152,17 +152,28 @@ fn run(
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
-/// What operators did to the first `most` elements of the dataset, and how many those were.
+/// What was found out about a dataset.
+pub struct Looked {
+    /// What operators did to the first elements.
+    pub measured: Measured,
+    /// How many those were.
+    pub elements: u32,
+    pub division: Division,
+}
+
+/// What operators did to the first `most` elements of the dataset, and how it is divided.
 pub async fn measure(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,
     most: u32,
-) -> Result<(Measured, u32), Failure> {
+) -> Result<Looked, Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;
-    let Sample { output, n_records, .. } = run(&program, pipeline, &first, most)?;
+    let sample = run(&program, pipeline, &first, most)?;
+    let (records, division) = (sample.n_records, division(pipeline, data, &sample));
+    let output = sample.output;
     let mut measured = Measured::new();
     for metric in &output.metrics {
         let Some(stage) = metric.stage.and_then(|stage| pipeline.stages().get(stage as usize))
@@ -178,16 +189,32 @@ pub async fn measure(
             measured.entry(stage.ordinal).or_insert(of_bytes);
         }
     }
-    Ok((measured, n_records))
+    Ok(Looked { measured, elements: records, division })
 }
 
-/// What the first `most` records cost, operator by operator as they run, and the records of all files,
-/// as far as their bytes tell.
+/// How jobs divide the dataset, as far as the bytes of its files tell.
+fn division(pipeline: &Pipeline, data: &Data, sample: &Sample) -> Division {
+    let files = data.members.first().map_or(0, |member| member.files.len() as u64);
+    let stored_bytes = sample.stored_bytes / f64::from(sample.n_records.max(1));
+    Division::chosen(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
+}
+
+/// About how many records the dataset has: a zip as many as the shortest of its datasets.
+fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
+    let of_one = |((source, member), per_record): ((&Source, &Member), &f64)| {
+        let sizes = member.files.iter().map(|file| file.size);
+        sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
+    };
+    let datasets = pipeline.source().members().zip(&data.members).zip(&sample.bytes_per_record);
+    datasets.map(of_one).fold(f64::INFINITY, f64::min).round() as u64
+}
+
+/// What the first `most` records cost, operator by operator as they run, and how the dataset is divided.
 pub async fn profile(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,
     most: u32,
-) -> Result<(plan::Measured, u64), Failure> {
+) -> Result<(plan::Measured, Division), Failure> {
     let operators = operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
@@ -226,14 +253,7 @@ pub async fn profile(
         ops,
         ..plan::Measured::default()
     };
-    // A zip is as long as the shortest of its datasets.
-    let of_one = |((source, member), per_record): ((&Source, &Member), &f64)| {
-        let sizes = member.files.iter().map(|file| file.size);
-        sizes.sum::<u64>() as f64 / per_record.max(1.0) * f64::from(source.repeat)
-    };
-    let datasets = pipeline.source().members().zip(&data.members).zip(&sample.bytes_per_record);
-    let records = datasets.map(of_one).fold(f64::INFINITY, f64::min);
-    Ok((measured, records.round() as u64))
+    Ok((measured, division(pipeline, data, &sample)))
 }
 
 /// The first records of each dataset: of its first file that has any.

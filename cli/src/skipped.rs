@@ -2,7 +2,7 @@
 
 use crate::{attach::Stack, failure::Failure};
 use futures::{StreamExt, TryStreamExt, stream};
-use gristmill_fetcher::Source;
+use gristmill_fetcher::Folders;
 use gristmill_ports::ObjectPath;
 use gristmill_protocol::{SkippedAt, keys};
 use gristmill_types::{Epoch, JobName, RecordKey};
@@ -59,12 +59,12 @@ impl Report {
         Ok(Self { records, quarantined, place: format!("s3://{}/{prefix}", stack.bucket) })
     }
 
-    /// With the paths that whoever named `source` knows.
-    pub fn in_words_of(mut self, source: &Source) -> Self {
+    /// With the paths of `folders` in place of their buckets.
+    pub fn in_words_of(mut self, folders: &Folders) -> Self {
         for left in self.records.values_mut() {
-            left.at.source = source.in_words(&left.at.source);
+            left.at.source = folders.in_words(&left.at.source);
             // Of what is zipped, it names the other record.
-            left.at.record.reason = source.in_words(&left.at.record.reason);
+            left.at.record.reason = folders.in_words(&left.at.record.reason);
         }
         self
     }

@@ -7,6 +7,7 @@ use crate::{
     failure::Failure,
     skipped,
 };
+use gristmill_fetcher::Folders;
 use gristmill_ports::{CallError, call_with_retry};
 use gristmill_protocol::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
 use serde_json::json;
@@ -23,6 +24,7 @@ pub async fn status(StatusArgs { job: args, skipped }: StatusArgs) -> Result<(),
     };
     if skipped {
         let report = skipped::Report::read(&stack, &args.job).await?;
+        let report = report.in_words_of(&stack.folders().await);
         match args.json {
             true => say!(
                 "{}",
@@ -40,11 +42,21 @@ pub async fn status(StatusArgs { job: args, skipped }: StatusArgs) -> Result<(),
         return Ok(());
     }
     let now_ms = stack.ports.clock.now_ms();
+    let status = in_words(status, &stack.folders().await);
     match args.json {
         true => say!("{}", as_json(&status)),
         false => say_all!("{}", as_text(&status, now_ms)),
     }
     Ok(())
+}
+
+/// With the paths of `folders` in place of their buckets.
+fn in_words(mut status: JobStatus, folders: &Folders) -> JobStatus {
+    status.trouble = status.trouble.map(|trouble| folders.in_words(&trouble));
+    if let JobState::Failed { error } = &mut status.job.state {
+        *error = folders.in_words(error);
+    }
+    status
 }
 
 pub async fn stop(StopArgs { job: args }: StopArgs) -> Result<(), Failure> {

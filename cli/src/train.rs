@@ -15,6 +15,7 @@ pub use report::Report;
 use crate::{
     args::{DemoArgs, RunArgs, TrainArgs, Workers},
     attach::Stack,
+    buckets::Division,
     dataset::DatasetSpec,
     failure::Failure,
     job, skipped,
@@ -26,7 +27,7 @@ use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
 };
-use gristmill_protocol::{Call, Reply};
+use gristmill_protocol::{Call, JobStatus, JobView, Plan, Reply};
 use gristmill_types::Sharding;
 use measure::Usage;
 use progress::Progress;
@@ -120,13 +121,13 @@ pub async fn measured(
     let sink = args.sink.as_deref().map(sink::Sink::open).transpose()?;
     args.report.as_deref().map(check_report).transpose()?;
     let stack = Stack::open(args).await?;
-    let known_as = source.clone();
+    let folders = source.folders();
     let trouble = stack.local.as_ref().map(|local| async || local.admin.trouble().await.ok());
     let outcome = tokio::select! {
         outcome = train_on(&stack, args, prefix, authored, source, sink, started) => {
             outcome.map_err(|Failure { code, message }| Failure {
                 code,
-                message: known_as.in_words(&message),
+                message: folders.in_words(&message),
             })
         }
         why = gristmill_fetcher::give_up(trouble, &stack.link, args.patience) => Err(Failure::failed(why)),
@@ -167,6 +168,7 @@ async fn train_on(
             local_workers: args.local_workers,
             prefetch_bytes: args.prefetch_mib << 20,
             patience: args.patience,
+            folders: source.folders(),
             ..FetcherConfig::new(stack.ns.clone(), stack.bucket.clone(), view.job.clone())
         };
         let fetcher = Fetcher::start(stack.ports.clone(), config).await.map_err(Failure::failed)?;
@@ -192,14 +194,19 @@ async fn train_on(
     };
     let usage = Usage::now(stack).await.since(&before);
     let left_out = match trained.epochs.iter().any(|epoch| epoch.skipped > 0) {
-        true => skipped::Report::read(stack, &view.job).await?.in_words_of(&source),
+        true => skipped::Report::read(stack, &view.job).await?.in_words_of(&source.folders()),
         false => skipped::Report::default(),
     };
     let call = Call::Status { job: view.job.clone() };
-    let profile = match crate::status::call(stack, &call).await? {
-        Reply::Status(status) => status.profile,
+    let JobStatus { profile, job: known, .. } = match crate::status::call(stack, &call).await? {
+        Reply::Status(status) => status,
         other => return Err(crate::status::unexpected(&other)),
     };
+    if let Some(why) =
+        known.plan.and_then(|plan| division(args, &known, plan).idle_buckets(pipeline))
+    {
+        eprintln!("{why}");
+    }
     let stalls = trained.epochs.iter().map(|epoch| timeline::stalls(args, epoch, &profile));
     let stalls = stalls.collect();
     if let Some(path) = &args.report {
@@ -212,6 +219,16 @@ async fn train_on(
     }
     let report = Report::new(args, &view.job, trained, usage, chaos.kills(), left_out, stalls);
     Ok(report.of_files(files))
+}
+
+/// How the dataset of `job` was divided.
+fn division(args: &TrainArgs, job: &JobView, plan: Plan) -> Division {
+    Division {
+        records: plan.records / u64::from(plan.copies.max(1)),
+        files: u64::from(job.n_files),
+        split_records: u64::from(plan.split_records),
+        is_told: args.split_batches.is_some(),
+    }
 }
 
 /// Stops a job that nobody will finish, so that workers do not go on for it.

@@ -1,6 +1,7 @@
 //! Datasets as people name them, and as jobs read them: files pinned by size and etag.
 
 use crate::{
+    Folders,
     images::pack_images,
     selection::{BRACE, LeftOut, Selector, There, WILD, enters, select, shared_prefix},
 };
@@ -235,6 +236,14 @@ impl Source {
             let (origin, pattern) = address.map_err(io::Error::other)?;
             return Ok(Self::Web { origin, patterns: vec![pattern] });
         }
+        if let Some((scheme, _)) = text.split_once("://")
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+            && !base.join(text).exists()
+        {
+            return Err(io::Error::other(format!(
+                "{text}: {scheme}:// is not read: give a path, s3://bucket/prefix or https://host/file"
+            )));
+        }
         let missing = |path: &Path, error: io::Error| {
             let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
             let from = match text.starts_with('/') {
@@ -269,14 +278,11 @@ impl Source {
         }
     }
 
-    /// `message` with the paths its reader knows: files of this machine go by a bucket's name inside.
-    pub fn in_words(&self, message: &str) -> String {
+    /// The folder of this machine that it is in, if it is.
+    pub fn folders(&self) -> Folders {
         match self {
-            Self::S3 { .. } | Self::Web { .. } => message.to_owned(),
-            Self::Local { root, .. } => {
-                let inside = format!("s3://{}", mount_name(root));
-                message.replace(&inside, root.to_string_lossy().trim_end_matches('/'))
-            }
+            Self::S3 { .. } | Self::Web { .. } => Folders::default(),
+            Self::Local { root, .. } => Folders::new([(mount_name(root), root.clone())]),
         }
     }
 }
@@ -449,8 +455,9 @@ mod tests {
     fn messages_name_files_of_this_machine_by_their_path() {
         let source = Source::Local { root: "/data/set".into(), patterns: Vec::new() };
         let inside = format!("s3://{}/train-0 record 2", mount_name(Path::new("/data/set")));
-        assert_eq!(source.in_words(&inside), "/data/set/train-0 record 2");
-        assert_eq!(source.in_words("s3://other/train-0"), "s3://other/train-0");
+        let folders = source.folders();
+        assert_eq!(folders.in_words(&inside), "/data/set/train-0 record 2");
+        assert_eq!(folders.in_words("s3://other/train-0"), "s3://other/train-0");
     }
 
     const TFRECORD: &str = "source: { tfrecord: x, features: { v: { dtype: i64 } } }\n\
@@ -537,6 +544,10 @@ mod tests {
         assert_eq!(parse(&["s3://b/x", "s3://b/y/*"]).unwrap(), s3);
         let missing = Source::parse("nothing/here", &root).unwrap_err().to_string();
         assert!(missing.contains("nothing/here"), "{missing}");
+        for other in ["gs://b/k", "file:///a", "S3://b/k"] {
+            let why = Source::parse(other, &root).unwrap_err().to_string();
+            assert!(why.contains(":// is not read: give a path, s3://"), "{why}");
+        }
         assert!(Source::parse("s3:///x", &root).is_err() && Source::parse("", &root).is_err());
     }
 

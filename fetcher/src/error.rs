@@ -1,6 +1,6 @@
 //! What can go wrong for a trainer, by what it does next.
 
-use crate::Source;
+use crate::Folders;
 use gristmill_ports::CallError;
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -35,8 +35,8 @@ pub enum FetchError {
 
 impl FetchError {
     /// With the names that the user gave to files of this machine.
-    pub fn in_words(self, source: &Source) -> Self {
-        let words = |text: String| source.in_words(&text);
+    pub fn in_words(self, folders: &Folders) -> Self {
+        let words = |text: String| folders.in_words(&text);
         match self {
             Self::JobFailed(text) => Self::JobFailed(words(text)),
             Self::Unreachable { waited_s, error } => {

@@ -1,7 +1,7 @@
 //! The trainer's handle on its stream of batches.
 
 use crate::{
-    Batch, FetchError, Source,
+    Batch, FetchError, Folders,
     assembler::Assembled,
     cached::Shelves,
     downloader::Downloader,
@@ -38,8 +38,8 @@ pub struct FetcherConfig {
     pub resume: (Epoch, u64),
     /// How long the service may be silent before the run fails.
     pub patience: Duration,
-    /// Where the dataset is, as errors are to name it.
-    pub source: Option<Source>,
+    /// Folders that errors are to name by their paths.
+    pub folders: Folders,
 }
 
 impl FetcherConfig {
@@ -53,7 +53,7 @@ impl FetcherConfig {
             prefetch_bytes: 32 << 20,
             resume: (0, 0),
             patience: Duration::from_secs(120),
-            source: None,
+            folders: Folders::default(),
         }
     }
 }
@@ -228,7 +228,7 @@ impl Fetcher {
         // Batches are counted from the start of the epoch to resume in: entries of all its splits
         // are asked for again, objects only of those still needed.
         let start: Place = (resume.0, 0);
-        let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.source.clone()));
+        let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
         let progress = Arc::new(Progress::new(resume));
         if visitation == Visitation::AtMostOnce {
             progress.acknowledge_always();

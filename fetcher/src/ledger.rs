@@ -1,7 +1,7 @@
 //! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
-use crate::{FetchError, Source, waiting::Facts, waits::Stage};
+use crate::{FetchError, Folders, waiting::Facts, waits::Stage};
 use gristmill_protocol::{
     CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
 };
@@ -48,7 +48,7 @@ struct Inner {
     /// What epochs are delivered from that nobody works on.
     cached: Option<CacheManifest>,
     /// Where the dataset is, as errors are to name it.
-    source: Option<Source>,
+    folders: Folders,
 }
 
 impl Inner {
@@ -98,9 +98,9 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// Starts knowing nothing, wanting entries from `start` on.
-    pub fn new(view: JobView, start: Place, source: Option<Source>) -> Self {
+    pub fn new(view: JobView, start: Place, folders: Folders) -> Self {
         let ended = ending(&view.state);
-        let mut inner = Inner { known_until: start, view: Some(view), source, ..Inner::default() };
+        let mut inner = Inner { known_until: start, view: Some(view), folders, ..Inner::default() };
         if let Some(error) = ended {
             end(&mut inner, error);
         }
@@ -187,11 +187,7 @@ impl Ledger {
     /// Notes what went wrong last with a call that is tried again; nothing once it is answered.
     pub fn set_trouble(&self, of: Of, trouble: Option<String>) {
         let mut inner = self.lock();
-        let in_words = |trouble: String| match &inner.source {
-            Some(source) => source.in_words(&trouble),
-            None => trouble,
-        };
-        match trouble.map(in_words) {
+        match trouble.map(|trouble| inner.folders.in_words(&trouble)) {
             Some(trouble) => drop(inner.troubles.insert(of, trouble)),
             None => drop(inner.troubles.remove(&of)),
         }
@@ -332,10 +328,7 @@ fn ending(state: &JobState) -> Option<FetchError> {
 }
 
 fn end(inner: &mut Inner, error: FetchError) {
-    let error = match &inner.source {
-        Some(source) => error.in_words(source),
-        None => error,
-    };
+    let error = error.in_words(&inner.folders);
     inner.ended.get_or_insert(error);
 }
 

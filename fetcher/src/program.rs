@@ -2,7 +2,7 @@
 //! on a running service and serves its batches over a unix socket or standard output.
 
 use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, Listing, ServiceFile, Source,
+    Authored, Fetcher, FetcherConfig, FetcherPorts, Folders, Listing, ServiceFile, Source,
     cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
     server::{Activity, ServeError, Server},
     signals::interruption,
@@ -287,15 +287,23 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
     if !is_stdout {
         Socket::check(&args.socket).map_err(unusable)?;
     }
-    let (view, source) = match &args.pipeline {
+    let (view, folders) = match &args.pipeline {
         Some(path) => {
             let (register, source) = registration(args, place, ports, path).await?;
+            let folders = source.folders();
             let registered = Fetcher::register(ports, register, args.patience).await;
-            (registered.map_err(|error| error.in_words(&source))?, Some(source))
+            (registered.map_err(|error| error.in_words(&folders))?, folders)
         }
         None => {
             let known = Fetcher::describe(ports, &args.job, args.patience).await;
-            (known.context("give --pipeline to start it")?, None)
+            let folders = match &place.local {
+                Some(file) => {
+                    let service = place.aws.local_service(&file.endpoint);
+                    Folders::new(service.mounts().await.unwrap_or_default())
+                }
+                None => Folders::default(),
+            };
+            (known.context("give --pipeline to start it")?, folders)
         }
     };
     let cursor = Server::position(&mut cursors, &Identity::of(&view)).map_err(usage_of_state)?;
@@ -304,7 +312,7 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         prefetch_bytes: args.prefetch_mib << 20,
         resume: (cursor.epoch, cursor.g),
         patience: args.patience,
-        source,
+        folders,
         ..FetcherConfig::new(place.ns.clone(), place.bucket.clone(), args.job.clone())
     };
     let socket = match is_stdout {

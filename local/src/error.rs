@@ -50,11 +50,18 @@ pub enum LocalError {
 
 impl LocalError {
     pub(crate) fn state(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
-        let mut reason = reason.to_string();
+        let reason = reason.to_string();
+        let says = |words: &[&str]| words.iter().any(|words| reason.contains(words));
         // Of the system, or of SQLite.
-        if reason.contains("(os error 28)") || reason.contains("disk is full") {
-            reason = "the disk is full: free some space".to_owned();
-        }
-        Self::State { path: path.into(), reason }
+        let reason = if says(&["(os error 28)", "disk is full"]) {
+            "the disk is full: free some space"
+        } else if says(&["(os error 13)", "(os error 1)", "(os error 30)"]) {
+            "you may not use it: choose another directory, or change its permissions"
+        } else if says(&["(os error 17)", "(os error 20)"]) {
+            "it is no directory: choose another"
+        } else {
+            &reason
+        };
+        Self::State { path: path.into(), reason: reason.to_owned() }
     }
 }

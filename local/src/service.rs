@@ -317,10 +317,12 @@ fn hooks(
     let table_stats = table.map(TableServer::stats_reader);
     let table_stats = move || table_stats.as_ref().map(|read| read()).unwrap_or_default();
     let (counted, mounted, kept) = (objects.clone(), objects.clone(), Arc::clone(kept));
+    let known = Arc::clone(&kept);
     AdminHooks {
         service: Some(Arc::new(move || discovery.clone())),
         stats: Some(Arc::new(move || json!({"table": table_stats(), "objects": counted.stats()}))),
         trouble: Some(Arc::new(move || room.trouble())),
+        mounts: Some(Arc::new(move || json!({ "mounts": lock(&known).saved.mounts }))),
         mount: Some(Arc::new(move |name, path| {
             mount(&mounted, &kept, name, path).map_err(|error| error.to_string())
         })),

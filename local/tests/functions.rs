@@ -418,6 +418,7 @@ async fn admin_routes_count_kill_mount_and_discover() {
             trouble: None,
             service: Some(std::sync::Arc::new(|| json!({"service": "test"}))),
             stats: Some(std::sync::Arc::new(|| json!({"table": {"writes": 3}}))),
+            mounts: Some(std::sync::Arc::new(|| json!({"mounts": [{"name": "a", "path": "/b"}]}))),
             mount: Some(std::sync::Arc::new(|name, path| match path.is_dir() {
                 true => Ok(()),
                 false => Err(format!("{name}: {} is no directory", path.display())),
@@ -429,6 +430,7 @@ async fn admin_routes_count_kill_mount_and_discover() {
     let url = |route: &str| format!("{}/gristmill/{route}", host.endpoint());
     assert_eq!(request("GET", &url("service"), &[], b"").await.json(), json!({"service": "test"}));
     assert_eq!(request("GET", &url("stats"), &[], b"").await.status, 403);
+    assert_eq!(request("GET", &url("mounts"), &[], b"").await.status, 403);
 
     let keys = keys();
     let kill = async || {

@@ -6,6 +6,7 @@
 //! | `GET /gristmill/stats` | yes | every counter |
 //! | `GET /gristmill/trouble` | yes | `{"trouble"}`: what keeps jobs from going on here, or null |
 //! | `POST /gristmill/kill` | yes | `{"function", "pid"?}`: kills that or one random busy environment |
+//! | `GET /gristmill/mounts` | yes | `{"mounts"}`: a list of `{"name", "path"}` of directories that are offered as buckets |
 //! | `POST /gristmill/mounts` | yes | `{"name", "path"}`: offers a directory as a read-only bucket |
 
 use std::fmt;
@@ -41,6 +42,8 @@ pub struct AdminHooks {
     pub stats: Option<JsonSource>,
     /// The answer to `GET /gristmill/trouble`, and to calls that failed meanwhile.
     pub trouble: Option<TroubleSource>,
+    /// The answer to `GET /gristmill/mounts`.
+    pub mounts: Option<JsonSource>,
     /// Does `POST /gristmill/mounts`.
     pub mount: Option<Mounter>,
 }
@@ -57,6 +60,7 @@ impl fmt::Debug for AdminHooks {
             .field("service", &self.service.is_some())
             .field("stats", &self.stats.is_some())
             .field("trouble", &self.trouble.is_some())
+            .field("mounts", &self.mounts.is_some())
             .field("mount", &self.mount.is_some())
             .finish()
     }
@@ -89,6 +93,10 @@ pub(crate) fn signed_route(host: &Arc<Host>, parts: &Parts, body: &[u8]) -> Opti
         (&Method::GET, "/gristmill/stats") => Some(stats(host)),
         (&Method::GET, "/gristmill/trouble") => {
             let answer = json!({ "trouble": host.admin.trouble() });
+            Some(http_server::json(StatusCode::OK, answer.to_string()))
+        }
+        (&Method::GET, "/gristmill/mounts") => {
+            let answer = host.admin.mounts.as_ref().map_or_else(|| json!({}), |source| source());
             Some(http_server::json(StatusCode::OK, answer.to_string()))
         }
         (&Method::POST, "/gristmill/kill") => {

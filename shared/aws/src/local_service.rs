@@ -11,7 +11,7 @@ use gristmill_ports::CallError;
 use http::{Method, Uri};
 use serde_json::{Value, json};
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -53,6 +53,15 @@ impl LocalService {
                 outcome => return outcome.map(|_| ()),
             }
         }
+    }
+
+    /// Every directory that is offered as a bucket: the bucket's name, and the directory.
+    pub async fn mounts(&self) -> Result<Vec<(String, PathBuf)>, CallError> {
+        let answer = self.send(Method::GET, "/gristmill/mounts", None).await?;
+        let mounts = answer.get("mounts").and_then(Value::as_array).into_iter().flatten();
+        let text = |mount: &Value, key| mount.get(key).and_then(Value::as_str).map(str::to_owned);
+        let mount = |mount| Some((text(mount, "name")?, text(mount, "path")?.into()));
+        Ok(mounts.filter_map(mount).collect())
     }
 
     /// Every counter of the service.

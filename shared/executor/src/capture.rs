@@ -31,6 +31,10 @@ pub(crate) struct Capture {
     failed: Option<Fault>,
     /// Records refused before the place, with their place in the split.
     refused: Vec<(u32, SkippedRecord)>,
+    /// Parts that are complete, and what elements of the one at hand take.
+    parts: Vec<Vec<u8>>,
+    bytes: usize,
+    part_bytes: usize,
 }
 
 /// The frame being filled; of 0 planned rows if there is none.
@@ -42,15 +46,29 @@ struct OpenFrame {
 }
 
 impl Capture {
-    /// Of `records` records that run through `program` and past `point`.
-    pub(crate) fn new(program: &Program, point: &Arc<Point>, records: u32) -> Self {
+    /// Of `records` records that run through `program` and past `point`, in parts of about `part_bytes`.
+    pub(crate) fn new(
+        program: &Program,
+        point: &Arc<Point>,
+        records: u32,
+        part_bytes: usize,
+    ) -> Self {
         let before = program.steps[..point.step].iter();
         let width = before.fold(1_u32, |n, step| n.saturating_mul(step.action.width()));
         // Lists of 65,536 items can be, but few have more than this many.
         let expected = (records as usize).saturating_mul(width.min(64) as usize);
         let (frame, failed, refused) = (OpenFrame::default(), None, Vec::new());
-        let point = Arc::clone(point);
-        Capture { point, expected, record: 0, frame, failed, refused }
+        let (point, parts) = (Arc::clone(point), Vec::new());
+        Capture { point, expected, record: 0, frame, failed, refused, parts, bytes: 0, part_bytes }
+    }
+
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// Gives away the parts that are complete.
+    pub(crate) fn take_parts(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.parts)
     }
 
     /// Ends a record: `outcome` is what became of it before the place. Returns what became of it in all.
@@ -147,15 +165,27 @@ impl Run<'_> {
         let bytes = point.element_bytes(cells);
         capture.frame.rows += 1;
         capture.frame.bytes += bytes;
+        capture.bytes += bytes;
         if capture.frame.rows == capture.frame.planned || capture.frame.bytes >= FRAME_BYTES {
             end(capture, cache).map_err(|error| capture.fault(error))?;
         }
         Ok(bytes)
     }
 
-    /// Ends what is put aside: the cache object.
-    pub(crate) fn end_capture(&mut self, mut capture: Capture) -> Result<Vec<u8>, ExecError> {
-        let object = end_object(&mut capture, &mut self.scratch.cache);
+    /// Ends the part at hand behind a record if it is large enough.
+    pub(crate) fn end_part(&mut self) -> Result<(), Fault> {
+        let Some(capture) = &mut self.capture else { return Ok(()) };
+        if capture.bytes >= capture.part_bytes {
+            let part = end_object(capture, &mut self.scratch.cache);
+            capture.parts.push(part.map_err(|error| capture.fault(error))?);
+            capture.bytes = 0;
+        }
+        Ok(())
+    }
+
+    /// Ends what is put aside: its last part.
+    pub(crate) fn end_capture(&mut self, capture: &mut Capture) -> Result<Vec<u8>, ExecError> {
+        let object = end_object(capture, &mut self.scratch.cache);
         let object = object.map_err(|error| capture.point.error(error))?;
         let active_ns = self.lap();
         self.metrics[capture.point.step + 1].add(active_ns, 0, 0, 0);
@@ -214,6 +244,7 @@ fn end_object(capture: &mut Capture, cache: &mut ChunkWriter) -> Result<Vec<u8>,
             cache.push_ragged(tensors.reason, reason.as_bytes())?;
         }
         cache.end_frame(FrameKind::Remainder, capture.refused.len())?;
+        capture.refused.clear();
     }
     cache.finish()
 }

@@ -38,7 +38,7 @@ pub use metrics::OpMetrics;
 pub use program::Program;
 pub use resume::ResumeInput;
 pub use run::{Scratch, Unfinished};
-pub use split::{Part, Pick, SplitInput, SplitOutput, Zipped};
+pub use split::{CACHED_PART_BYTES, Part, Pick, SplitInput, SplitOutput, Zipped};
 
 /// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and
 /// tokenises. Our own kernels are covered by those versions.

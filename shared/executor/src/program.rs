@@ -193,7 +193,7 @@ impl Program {
 
     /// As [`run_split`](Self::run_split), of a split whose records are read in several portions: runs
     /// those of `input` after those of `before`, with `more` to come after them. Portions differ in their
-    /// records alone. [`end_split`](Self::end_split) gives what all of them became.
+    /// records alone. [`Unfinished::ran`] tells how far it came with one that is run in turns. [`end_split`](Self::end_split) gives what all of them became.
     ///
     /// # Errors
     /// As [`run_split`](Self::run_split).
@@ -235,6 +235,36 @@ impl Program {
         cancelled: &dyn Fn() -> bool,
     ) -> Result<SplitOutput, ExecError> {
         crate::resume::resume(self, scratch, input, cancelled)
+    }
+
+    /// As [`resume_split`](Self::resume_split), of a split that was put aside in parts: runs the one of
+    /// `input` after those of `before`. [`end_resumed`](Self::end_resumed) gives what all of them became.
+    ///
+    /// # Errors
+    /// As [`resume_split`](Self::resume_split).
+    pub fn resume_part(
+        &self,
+        scratch: &mut Scratch,
+        before: Option<Unfinished>,
+        input: &ResumeInput,
+        is_last: bool,
+        cancelled: &dyn Fn() -> bool,
+    ) -> Result<Unfinished, ExecError> {
+        crate::resume::resume_part(self, (scratch, before), input, is_last, cancelled)
+    }
+
+    /// Ends a split of which all parts were run from what was put aside at `point`, with the scratch that
+    /// they were run with.
+    ///
+    /// # Errors
+    /// [`ExecError::Output`] if the object gets too large.
+    pub fn end_resumed(
+        &self,
+        scratch: &mut Scratch,
+        point: u32,
+        unfinished: Unfinished,
+    ) -> Result<SplitOutput, ExecError> {
+        crate::resume::end_resumed(self, scratch, point, unfinished)
     }
 
     /// The tensors of every frame this program writes; where it pads sequences, those of the remainder
@@ -344,6 +374,7 @@ pub(crate) fn dtype(field: &FieldSchema) -> DType {
         Field::F16 => DType::F16,
         Field::BF16 => DType::BF16,
         Field::F32 => DType::F32,
+        Field::F64 => DType::F64,
         Field::U16 => DType::U16,
         Field::I32 => DType::I32,
         Field::U32 => DType::U32,

@@ -5,7 +5,7 @@ use crate::{
     cache_point::{Origin, Point, PointField, Refused},
     cell::Place,
     element::Element,
-    run::{Fault, Run, Terms},
+    run::{Fault, Run, Terms, Unfinished},
 };
 use bytes::Bytes;
 use gristmill_format::{Chunk, Frame, Limits, Schema, TensorView};
@@ -15,12 +15,12 @@ use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 /// What metrics call reading elements from a cache.
 const CACHE: &str = "cache";
 
-/// One split to run from what was cached of it.
+/// One split, or a part of it, to run from what was cached of it.
 #[derive(Clone, Debug)]
 pub struct ResumeInput {
     /// The place where it was put aside: its index among those of the pipeline.
     pub point: u32,
-    /// [`SplitOutput::cached`] of the run that put it aside.
+    /// [`SplitOutput::cached`] of the run that put it aside, or one of [`SplitOutput::cached_before`].
     pub object: Bytes,
     pub epoch: Epoch,
     pub seed: u64,
@@ -39,6 +39,31 @@ pub(crate) fn resume(
     input: &ResumeInput,
     cancelled: &dyn Fn() -> bool,
 ) -> Result<SplitOutput, ExecError> {
+    let all = resume_part(program, (scratch, None), input, true, cancelled)?;
+    end_resumed(program, scratch, input.point, all)
+}
+
+/// Ends a split of which all parts have been run.
+pub(crate) fn end_resumed(
+    program: &Program,
+    scratch: &mut Scratch,
+    point: u32,
+    unfinished: Unfinished,
+) -> Result<SplitOutput, ExecError> {
+    let step = program.point(point)?.step;
+    let mut run = Run::again(program, scratch, unfinished, &|| false)?;
+    run.metrics.drain(1..=step + 1);
+    run.finish()
+}
+
+/// Runs one part of a split after those of `before`.
+pub(crate) fn resume_part(
+    program: &Program,
+    (scratch, before): (&mut Scratch, Option<Unfinished>),
+    input: &ResumeInput,
+    is_last: bool,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<Unfinished, ExecError> {
     let point = program.point(input.point)?;
     let chunk = Chunk::open(input.object.clone(), &Limits::default());
     let chunk = chunk.map_err(|error| point.error(error))?;
@@ -46,20 +71,27 @@ pub(crate) fn resume(
     // Elements are counted as records are, which are fewer than this.
     let rows: u64 = chunk.frames()[frames.clone()].iter().map(|frame| u64::from(frame.rows)).sum();
     let left = u32::try_from(rows).map_err(|_| point.error(format!("it has {rows} elements")))?;
+    // How many are in other parts is not known: a batch of them may be.
+    let left = left.saturating_add(if is_last { 0 } else { program.batching.size });
     let refused = refused(&chunk, point)?;
-    let ResumeInput { epoch, seed, on_error, .. } = *input;
-    let mut run = Run::new(program, scratch, Terms { epoch, seed, on_error }, left, cancelled)?;
-    run.metrics[0] = OpMetrics::new(CACHE, None);
-    let after = program.steps[point.step..].iter();
-    run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
+    let run = match before {
+        Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
+        None => {
+            let ResumeInput { epoch, seed, on_error, .. } = *input;
+            let terms = Terms { epoch, seed, on_error };
+            let mut run = Run::new(program, scratch, terms, left, cancelled)?;
+            run.metrics[0] = OpMetrics::new(CACHE, None);
+            let after = program.steps[point.step..].iter();
+            run.reserve(after.fold(1, |width, step| width.saturating_mul(step.action.width())));
+            run
+        }
+    };
     let mut resumed = Resumed { run, point, refused, reached: 0, left_out: None };
     for frame in frames {
         resumed.frame(&chunk.tensors(frame).map_err(|error| point.error(error))?)?;
     }
     resumed.refuse_before(None)?;
-    let mut run = resumed.run;
-    run.metrics.drain(1..=point.step + 1);
-    run.finish()
+    Ok(resumed.run.suspend())
 }
 
 /// A resumed split and how far it is.

@@ -120,6 +120,8 @@ pub(crate) struct Run<'a> {
     pub(crate) capture: Option<Capture>,
     /// Records, or elements of a cache, not yet begun.
     pub(crate) left: u32,
+    /// Records of the input that have been run.
+    ran: u32,
     /// Which time the epoch has the record at hand.
     pub(crate) copy: u32,
     /// Whether a frame is open, and its rows so far. Not of staged batches.
@@ -161,6 +163,7 @@ impl<'a> Run<'a> {
             quarantined: Vec::new(),
             capture: None,
             left,
+            ran: 0,
             copy: 0,
             open: false,
             row: 0,
@@ -178,10 +181,19 @@ impl<'a> Run<'a> {
 
     fn records(&mut self, input: &SplitInput<'_>) -> Result<(), ExecError> {
         let mut zipped = zip::besides(self.program, input)?;
-        for record in records(&input.parts, input.picks.as_deref(), input.copy) {
+        let records = records(&input.parts, input.picks.as_deref(), input.copy);
+        self.ran = input.n_records();
+        for (ran, record) in (1..).zip(records) {
             let others =
                 zipped.iter_mut().map(zip::Besides::next).collect::<Result<Vec<_>, _>>()?;
+            if ran <= input.begin {
+                continue;
+            }
             self.one(&record?, &others)?;
+            if input.in_turns && self.capture.as_ref().is_some_and(Capture::has_parts) {
+                self.ran = ran;
+                break;
+            }
         }
         Ok(())
     }
@@ -223,7 +235,9 @@ impl<'a> Run<'a> {
                 self.count_batches(u64::from(batches) + u64::from(rows > 0), 0);
             }
         }
-        let cached = self.capture.take().map(|capture| self.end_capture(capture)).transpose()?;
+        let mut capture = self.capture.take();
+        let cached = capture.as_mut().map(|capture| self.end_capture(capture)).transpose()?;
+        let cached_before = capture.map_or(Vec::new(), |mut capture| capture.take_parts());
         let Run { program, scratch, skipped, quarantined, metrics, batches, .. } = self;
         let object = scratch.writer.finish()?;
         let batched = batches.saturating_mul(program.batching.size);
@@ -236,6 +250,7 @@ impl<'a> Run<'a> {
             skipped,
             quarantined,
             metrics,
+            cached_before,
             cached,
         })
     }
@@ -316,7 +331,11 @@ impl<'a> Run<'a> {
             run.steps(0, Element { key, record, copy: 0, level: 0 }, at)
         });
         match &mut self.capture {
-            Some(capture) => capture.end_record(key, outcome),
+            Some(capture) => {
+                let outcome = capture.end_record(key, outcome);
+                self.end_part()?;
+                outcome
+            }
             None => outcome,
         }
     }

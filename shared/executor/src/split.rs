@@ -22,6 +22,15 @@ pub struct SplitInput<'a> {
     /// The place to cache at which elements are put aside: its index among those of the pipeline, one
     /// before the batch. What comes before it then draws as in epoch 0.
     pub put: Option<u32>,
+    /// What is put aside is cut into parts behind the record with which one has this many bytes.
+    pub put_bytes: usize,
+    /// Records that have been run already.
+    pub begin: u32,
+    /// [`Program::run_portion`] comes back behind the record with which such a part is complete, so that
+    /// it can be taken before there are more.
+    ///
+    /// [`Program::run_portion`]: crate::Program::run_portion
+    pub in_turns: bool,
 }
 
 /// Neighbours in a file.
@@ -68,11 +77,14 @@ impl<'a> SplitInput<'a> {
             picks: None,
             zipped: Vec::new(),
             put: None,
+            put_bytes: CACHED_PART_BYTES,
+            begin: 0,
+            in_turns: false,
         }
     }
 
-    /// How many records are run.
-    pub(crate) fn n_records(&self) -> u32 {
+    /// How many records it has.
+    pub fn n_records(&self) -> u32 {
         count(&self.parts, self.picks.as_deref())
     }
 }
@@ -169,6 +181,10 @@ impl Part<'_> {
     }
 }
 
+/// About what a part of a cached split has, in bytes, unless one record alone makes more: little beside the
+/// memory of a worker, much beside what a request costs.
+pub const CACHED_PART_BYTES: usize = 64 << 20;
+
 /// What a split became.
 #[derive(Clone, Debug)]
 pub struct SplitOutput {
@@ -188,6 +204,11 @@ pub struct SplitOutput {
     /// The source, then every operator in the order of the pipeline.
     pub metrics: Vec<OpMetrics>,
     /// The cache object of the place that [`SplitInput::put`] names: every element that reached it, and
-    /// the records refused before.
+    /// the records refused before; of a large split, those of its last records.
     pub cached: Option<Vec<u8>>,
+    /// Cache objects of the records before those, in order, that [`Unfinished::take_cached`] has not
+    /// given away.
+    ///
+    /// [`Unfinished::take_cached`]: crate::Unfinished::take_cached
+    pub cached_before: Vec<Vec<u8>>,
 }

@@ -51,7 +51,9 @@ impl Number {
             DType::U64 => (0, u64::MAX.into()),
             DType::I32 => (i32::MIN.into(), i32::MAX.into()),
             DType::I64 => (i64::MIN.into(), i64::MAX.into()),
-            DType::Bytes | DType::F16 | DType::BF16 | DType::F32 => return Err("no number".into()),
+            DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => {
+                return Err("no number".into());
+            }
         };
         match self {
             Number::Whole(number) if (low..=high).contains(&number) => Ok(number),
@@ -68,6 +70,7 @@ impl Number {
             DType::F16 => MAX_F16,
             DType::BF16 => MAX_BF16,
             DType::F32 => f32::MAX.into(),
+            DType::F64 => f64::MAX,
             _ => return self.whole(dtype).map(drop),
         };
         match self.real().abs() <= most {

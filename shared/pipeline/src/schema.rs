@@ -20,6 +20,7 @@ pub enum DType {
     /// The upper half of an f32.
     BF16,
     F32,
+    F64,
     U16,
     I32,
     U32,
@@ -35,13 +36,13 @@ impl DType {
             DType::U8 => Some(1),
             DType::F16 | DType::BF16 | DType::U16 => Some(2),
             DType::F32 | DType::I32 | DType::U32 => Some(4),
-            DType::I64 | DType::U64 => Some(8),
+            DType::F64 | DType::I64 | DType::U64 => Some(8),
         }
     }
 
     /// Whether its values are whole numbers.
     pub const fn is_integer(self) -> bool {
-        !matches!(self, DType::Bytes | DType::F16 | DType::BF16 | DType::F32)
+        !matches!(self, DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
     /// The name used in pipeline files.
@@ -52,6 +53,7 @@ impl DType {
             DType::F16 => "f16",
             DType::BF16 => "bf16",
             DType::F32 => "f32",
+            DType::F64 => "f64",
             DType::U16 => "u16",
             DType::I32 => "i32",
             DType::U32 => "u32",

@@ -92,7 +92,9 @@ pub enum FeatureDType {
     /// One byte string.
     Bytes,
     I64,
+    U64,
     F32,
+    F64,
 }
 
 impl FeatureDType {
@@ -101,7 +103,9 @@ impl FeatureDType {
         match self {
             FeatureDType::Bytes => DType::Bytes,
             FeatureDType::I64 => DType::I64,
+            FeatureDType::U64 => DType::U64,
             FeatureDType::F32 => DType::F32,
+            FeatureDType::F64 => DType::F64,
         }
     }
 }
@@ -366,6 +370,9 @@ fn image_features() -> BTreeMap<String, Feature> {
 fn check_key(format: Format, feature: &Feature) -> Result<(), String> {
     let Feature { key, dtype, shape } = feature;
     match (format, key.as_str(), dtype) {
+        (Format::TfRecord, _, FeatureDType::U64 | FeatureDType::F64) => {
+            Err(format!("a tf.Example has i64 and f32, not {}: read one of them", dtype.dtype()))
+        }
         (Format::TfRecord | Format::Jsonl | Format::Csv(_) | Format::Parquet, ..) => Ok(()),
         (Format::WebDataset, ..) => {
             let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
@@ -425,7 +432,8 @@ fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
         Some(node) => table.text("key", node)?,
         None => name.to_owned(),
     };
-    let all = [FeatureDType::Bytes, FeatureDType::I64, FeatureDType::F32];
+    use FeatureDType::{Bytes, F32, F64, I64, U64};
+    let all = [Bytes, I64, U64, F32, F64];
     let choices = all.map(|dtype| (dtype.dtype().name(), dtype));
     let dtype = table.require("dtype")?;
     let dtype = table.choice("dtype", dtype, &choices)?;

@@ -80,7 +80,7 @@ pub enum PutOutcome {
     Exists,
 }
 
-/// Errors by what the caller does next.
+/// Errors by what the caller does next. Their texts say which store or server is meant.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectError {
     #[error("{0} does not exist")]
@@ -89,13 +89,13 @@ pub enum ObjectError {
     #[error("{0} has changed since it was listed")]
     Changed(ObjectPath),
     /// Retries are used up; the store or the way to it is failing.
-    #[error("object store: {0}")]
+    #[error("{0}")]
     Unavailable(String),
     /// Not permitted. Policies change while jobs run, and take a while to be in force: worth another try.
-    #[error("object store: {0}")]
+    #[error("{0}")]
     Denied(String),
     /// Trying again cannot help: no bucket, too large.
-    #[error("object store: {0}")]
+    #[error("{0}")]
     Rejected(String),
 }
 

@@ -66,6 +66,11 @@ pub fn cached_split(shelf: &str, visit: u64) -> String {
     format!("{shelf}{visit:010}.gmc")
 }
 
+/// A part of [`cached_split`], where that has several and is an index of them.
+pub fn cached_part(cached_split: &str, part: usize) -> String {
+    format!("{cached_split}.{part:04}")
+}
+
 /// One attempt at one split. The nonce keeps two attempts, or two runs of one attempt, apart.
 pub fn chunk(bundle_prefix: &str, position: Position, attempt: Attempt, nonce: Nonce) -> String {
     format!("{bundle_prefix}{position:08}.{attempt}.{nonce}.gmc")

@@ -95,7 +95,7 @@ async fn store(
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
-    if let Some((key, content)) = &split.cached {
+    for (key, content) in &split.cached {
         // Whoever stores this split of this shelf stores the same.
         put(runner, &ObjectPath::new(bucket, key), content, "cached").await?;
     }

@@ -11,6 +11,7 @@ mod images;
 mod indexing;
 mod lease;
 mod packing;
+mod parts;
 mod portions;
 mod read_ahead;
 mod sink;

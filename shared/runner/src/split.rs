@@ -1,9 +1,11 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
-use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored};
+use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored, parts};
 use bytes::Bytes;
 use futures::future::Either;
-use gristmill_executor::{ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished};
+use gristmill_executor::{
+    CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
+};
 use gristmill_ports::{Clock, ObjectError, ObjectPath};
 use gristmill_protocol::{
     CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost, keys,
@@ -11,6 +13,11 @@ use gristmill_protocol::{
 use gristmill_splits::Visit;
 use gristmill_types::{Epoch, Position, RecordKey, SkippedRecord};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+mod resuming;
+
+/// A split of so few stored bytes is run at once: what is cached of it is hardly more than a part.
+const FEW_BYTES: u64 = 64 << 10;
 
 /// A split that has been run and awaits its commit.
 #[derive(Debug)]
@@ -29,8 +36,8 @@ pub struct FinishedSplit {
     pub indexed: bool,
     /// Prefix of the object's key, if it is not put among the job's own.
     pub shelf: Option<String>,
-    /// What came out at an `autocache` point, and the key it is stored under.
-    pub cached: Option<(String, Bytes)>,
+    /// What came out at an `autocache` point: objects and their keys, in the order in which they are put.
+    pub cached: Vec<(String, Bytes)>,
     /// What its operators took and made, where the lease asks for it.
     pub profile: Option<WorkProfile>,
 }
@@ -49,7 +56,7 @@ impl FinishedSplit {
             cost: WorkerCost { source_ms, ..WorkerCost::default() },
             indexed: true,
             shelf: None,
-            cached: None,
+            cached: Vec::new(),
             profile: None,
         }
     }
@@ -80,8 +87,8 @@ pub struct SplitRead {
 enum Content {
     /// The first portion, and those to be read after it.
     Source { first: SplitSource, rest: VecDeque<Visit> },
-    /// What a point of the pipeline yielded.
-    Cached { point: u32, object: Bytes },
+    /// What a point of the pipeline yielded: the first part, and where the others are.
+    Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
 
 /// What is wanted of a split beside its chunk.
@@ -92,6 +99,8 @@ struct Extras {
     /// Where what comes out at a point is to be stored.
     put: Option<(u32, String)>,
     profile: bool,
+    /// Sizes of the parts that are stored there already.
+    stored: Vec<u64>,
     /// Of reads: bytes and microseconds.
     took: (u64, u64),
 }
@@ -143,15 +152,27 @@ impl JobContext {
         };
         let took = (bytes, micros(runner.clock.monotonic().saturating_sub(began)));
         let (shelf, profile) = (orders.chunks.clone(), orders.profile);
-        Ok(SplitRead { content, extras: Extras { shelf, put, profile, took } })
+        let extras = Extras { shelf, put, profile, stored: Vec::new(), took };
+        Ok(SplitRead { content, extras })
     }
 }
 
 /// What is stored under `key`; none if it is gone.
 async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
-    match runner.objects.get(&path).await {
-        Ok(object) => Ok(Some(Content::Cached { point, object })),
+    let read = async {
+        let object = runner.objects.get(&path).await?;
+        let Some(parts) = parts::of_index(key, &object) else {
+            return Ok((object, VecDeque::new()));
+        };
+        let mut parts = VecDeque::from(parts);
+        match parts.pop_front() {
+            Some(first) => Ok((resuming::part(runner, &first).await?, parts)),
+            None => Ok((object, parts)),
+        }
+    };
+    match read.await {
+        Ok((object, rest)) => Ok(Some(Content::Cached { point, object, rest })),
         Err(ObjectError::NotFound(path)) => {
             tracing::warn!(%path, "what was cached is gone: computed, and stored again");
             Ok(None)
@@ -194,9 +215,15 @@ impl JobContext {
         let task = Task { context: self.clone(), epoch, position, cancelled, clock };
         let SplitRead { content, extras } = read;
         match content {
-            Content::Source { first, rest } if !rest.is_empty() => {
+            Content::Source { first, rest }
+                if !rest.is_empty() || (extras.put.is_some() && first.bytes() > FEW_BYTES) =>
+            {
                 let portions = task.in_portions(runner.clone(), first, rest, extras);
-                Either::Left(join(tokio::spawn(portions)))
+                Either::Left(Either::Left(join(tokio::spawn(portions))))
+            }
+            Content::Cached { point, object, rest } if !rest.is_empty() => {
+                let parts = task.in_parts(runner.clone(), point, object, rest, extras);
+                Either::Left(Either::Right(join(tokio::spawn(parts))))
             }
             content => {
                 let clock = Arc::clone(&runner.clock);
@@ -204,10 +231,13 @@ impl JobContext {
                     let began = clock.monotonic();
                     let split = match content {
                         Content::Source { first, .. } => {
-                            let all = task.portion(&extras, &first, None, 0)?;
+                            let (all, _) = task.portion(&extras, &first, None, (None, 0))?;
                             task.finish(&extras, all)?
                         }
-                        Content::Cached { point, object } => task.resume(&extras, point, object)?,
+                        Content::Cached { point, object, .. } => {
+                            let all = task.resume(point, object, None, true)?;
+                            task.finish_resumed(&extras, point, all)?
+                        }
                     };
                     Ok((split, clock.monotonic().saturating_sub(began)))
                 }))
@@ -217,7 +247,7 @@ impl JobContext {
 }
 
 impl Task {
-    /// Reads each portion while the one before is run.
+    /// Reads each portion while the one before is run, and puts what is cached of it as it is made.
     async fn in_portions(
         self,
         runner: Runner,
@@ -225,30 +255,26 @@ impl Task {
         mut rest: VecDeque<Visit>,
         mut extras: Extras,
     ) -> Result<Computed, RunError> {
-        let (mut source, mut begun, mut took) = (first, None, Duration::ZERO);
+        let (mut source, mut begun, mut took) = (Arc::new(first), None, Duration::ZERO);
         let begun = loop {
             let more = rest.iter().flat_map(|portion| &portion.runs).map(|run| run.records).sum();
-            let running = runner.compute.run({
-                let (task, extras) = (self.clone(), extras.clone());
-                let clock = Arc::clone(&runner.clock);
-                move || {
-                    let began = clock.monotonic();
-                    let after = task.portion(&extras, &source, begun, more)?;
-                    Ok((after, clock.monotonic().saturating_sub(began)))
-                }
-            });
+            let running = self.in_turns(&runner, (&source, more), begun, extras.clone());
             let reading = async {
                 let Some(portion) = rest.pop_front() else { return Ok(None) };
                 let began = runner.clock.monotonic();
                 let read = self.context.read_portion(&runner, &portion).await?;
-                extras.took.0 += read.bytes();
-                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
-                Ok(Some(read))
+                let reading = micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some((read, reading)))
             };
-            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            let ((after, stored, computed), next) = tokio::try_join!(running, reading)?;
             took += computed;
+            extras.stored = stored;
             match next {
-                Some(next) => (source, begun) = (next, Some(after)),
+                Some((next, reading)) => {
+                    extras.took.0 += next.bytes();
+                    extras.took.1 += reading;
+                    (source, begun) = (Arc::new(next), Some(after));
+                }
                 None => break after,
             }
         };
@@ -257,14 +283,51 @@ impl Task {
         Ok((split, took))
     }
 
-    /// Runs the records of `source`, after those of `before` and with `more` to come.
+    /// Runs the records of a portion. Parts of what is cached are not kept until the split counts as done: all
+    /// of them may be too much. Returns their sizes, with those before, and the time it took to compute.
+    async fn in_turns(
+        &self,
+        runner: &Runner,
+        (source, more): (&Arc<SplitSource>, u32),
+        mut begun: Option<Begun>,
+        mut extras: Extras,
+    ) -> Result<(Begun, Vec<u64>, Duration), RunError> {
+        let (mut begin, mut took) = (0, Duration::ZERO);
+        loop {
+            let (task, source, extras_of) = (self.clone(), Arc::clone(source), extras.clone());
+            let clock = Arc::clone(&runner.clock);
+            let before = begun.take();
+            let running = runner.compute.run(move || {
+                let began = clock.monotonic();
+                let after = task.portion(&extras_of, &source, before, (Some(begin), more))?;
+                Ok((after, clock.monotonic().saturating_sub(began)))
+            });
+            let ((mut after, is_last), computed) = running.await?;
+            took += computed;
+            if let Some((_, key)) = &extras.put {
+                for made in after.unfinished.take_cached() {
+                    let (key, content) = parts::object(key, &mut extras.stored, made);
+                    let path = ObjectPath::new(&runner.config.bucket, key);
+                    runner.objects.put_if_absent(&path, content, "cached").await?;
+                }
+            }
+            if is_last {
+                return Ok((after, extras.stored, took));
+            }
+            begin = after.unfinished.ran();
+            begun = Some(after);
+        }
+    }
+
+    /// Runs the records of `source`, after those of `before` and with `more` to come: all of them, or those from
+    /// `begin` on until a part of what is cached is complete; and whether it came to the end.
     fn portion(
         &self,
         extras: &Extras,
         source: &SplitSource,
         before: Option<Begun>,
-        more: u32,
-    ) -> Result<Begun, RunError> {
+        (begin, more): (Option<u32>, u32),
+    ) -> Result<(Begun, bool), RunError> {
         let spec = &self.context.view.spec;
         let opened = source.open()?;
         let input = SplitInput {
@@ -276,7 +339,11 @@ impl Task {
             picks: source.picks(),
             zipped: source.zipped(&opened),
             put: extras.put.as_ref().map(|(point, _)| *point),
+            put_bytes: CACHED_PART_BYTES,
+            begin: begin.unwrap_or(0),
+            in_turns: begin.is_some(),
         };
+        let all = input.n_records();
         let (mut scratch, before, mut skipped) = match before {
             Some(Begun { scratch, unfinished, skipped }) => (scratch, Some(unfinished), skipped),
             None => (self.context.take_scratch(), None, Vec::new()),
@@ -289,7 +356,8 @@ impl Task {
             source: source.describe(record.key),
             record: record.clone(),
         }));
-        Ok(Begun { scratch, unfinished, skipped })
+        let is_last = unfinished.ran() >= all;
+        Ok((Begun { scratch, unfinished, skipped }, is_last))
     }
 
     /// Ends a split of which all portions have been run.
@@ -298,28 +366,6 @@ impl Task {
         let output = self.context.program.end_split(&mut scratch, unfinished);
         let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
         self.context.return_scratch(scratch);
-        Ok(self.finished(extras, output, skipped))
-    }
-
-    /// Runs what comes after a point of the pipeline.
-    fn resume(
-        &self,
-        extras: &Extras,
-        point: u32,
-        object: Bytes,
-    ) -> Result<FinishedSplit, RunError> {
-        let spec = &self.context.view.spec;
-        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.on_error);
-        let input = ResumeInput { point, object, epoch, seed, on_error };
-        let mut scratch = self.context.take_scratch();
-        let resumed = self.context.program.resume_split(&mut scratch, &input, &*self.cancelled);
-        self.context.return_scratch(scratch);
-        let output = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
-        let located = |record: &SkippedRecord| SkippedAt {
-            source: record.key.to_string(),
-            record: record.clone(),
-        };
-        let skipped = output.skipped.iter().map(located).collect();
         Ok(self.finished(extras, output, skipped))
     }
 
@@ -334,7 +380,12 @@ impl Task {
         let stored =
             Stored { object: &object, read_bytes: extras.took.0, metrics: &output.metrics };
         self.context.packing.learn(stored, || self.clock.monotonic());
-        let put = extras.put.as_ref().map(|(_, key)| key.clone());
+        let cached = match (&extras.put, output.cached) {
+            (Some((_, key)), Some(last)) => {
+                parts::objects(key, extras.stored.clone(), output.cached_before, last)
+            }
+            _ => Vec::new(),
+        };
         FinishedSplit {
             position: self.position,
             object,
@@ -346,7 +397,7 @@ impl Task {
             cost: WorkerCost::default(),
             indexed: false,
             shelf: extras.shelf.clone(),
-            cached: put.zip(output.cached.map(Bytes::from)),
+            cached,
             profile,
         }
     }

@@ -25,8 +25,21 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     } else if authority.contains('@') {
         Err("leave user and password out of the address, which is kept with the job: set GRISTMILL_WEB_AUTHORIZATION"
             .to_owned())
+    } else if let Err(why) = Url::parse(&text[..start + end]) {
+        Err(format!("{} is no address: {why}", &text[..start + end]))
+    } else if key.split('?').next().unwrap_or_default().contains('*') {
+        Err(format!(
+            "{text} has a wildcard, and listings of web servers are not read: name its files by braces, such as \
+             shard-{{000..146}}.tar"
+        ))
     } else if key.contains('#') {
         Err("an address of a file has no part after `#`".to_owned())
+    } else if key.is_empty() || key.ends_with('/') && !key.contains('?') {
+        Err(format!(
+            "{text} is a folder, and listings of web servers are not read: name its files, such as \
+             {}/shard-{{000..146}}.tar",
+            text.trim_end_matches('/')
+        ))
     } else {
         let key = key.strip_prefix('/').unwrap_or(key);
         Ok((text[..start + end].to_owned(), key.to_owned()))
@@ -51,7 +64,14 @@ mod tests {
             cut("https://h:8443/a/b%20c.tar?x=1"),
             both("https://h:8443", "a/b%20c.tar?x=1")
         );
-        assert_eq!(cut("http://h"), both("http://h", ""));
+        for folder in ["http://h", "http://h/", "https://h/a/", "https://h/{a,b}/"] {
+            let why = origin_and_key(folder).unwrap().unwrap_err();
+            assert!(why.contains("listings of web servers are not read"), "{folder}: {why}");
+        }
+        for wrong in ["https://:80/x", "http://[::1/x", "https://h/*.tar"] {
+            assert_eq!(cut(wrong), Some(None), "{wrong}");
+        }
+        assert_eq!(cut("https://h/?file=a"), both("https://h", "?file=a"));
         assert_eq!(cut("https://u:p@h/a"), Some(None));
         assert_eq!(cut("https:///a"), Some(None));
         assert_eq!(cut("https://h/a#b"), Some(None));

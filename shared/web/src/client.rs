@@ -121,6 +121,17 @@ impl WithWeb {
     }
 }
 
+/// Says that it was a web server that failed.
+fn of_server(error: ObjectError) -> ObjectError {
+    let named = |why| format!("web server: {why}");
+    match error {
+        ObjectError::Unavailable(why) => ObjectError::Unavailable(named(why)),
+        ObjectError::Denied(why) => ObjectError::Denied(named(why)),
+        ObjectError::Rejected(why) => ObjectError::Rejected(named(why)),
+        of_object @ (ObjectError::NotFound(_) | ObjectError::Changed(_)) => of_object,
+    }
+}
+
 #[async_trait]
 impl Objects for WithWeb {
     async fn put_if_absent(
@@ -136,10 +147,10 @@ impl Objects for WithWeb {
         if !is_web(&path.bucket) {
             return self.rest.get(path).await;
         }
-        let Some(found) = self.web.look(path).await? else {
+        let Some(found) = self.web.look(path).await.map_err(of_server)? else {
             return Err(ObjectError::NotFound(path.clone()));
         };
-        self.web.read(path, 0..found.size, Some(&found.etag)).await
+        self.web.read(path, 0..found.size, Some(&found.etag)).await.map_err(of_server)
     }
 
     async fn get_range(
@@ -149,7 +160,7 @@ impl Objects for WithWeb {
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
         match is_web(&path.bucket) {
-            true => self.web.read(path, range, etag).await,
+            true => self.web.read(path, range, etag).await.map_err(of_server),
             false => self.rest.get_range(path, range, etag).await,
         }
     }
@@ -158,7 +169,8 @@ impl Objects for WithWeb {
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         match is_web(bucket) {
             true => {
-                Ok(self.web.look(&ObjectPath::new(bucket, prefix)).await?.into_iter().collect())
+                let found = self.web.look(&ObjectPath::new(bucket, prefix)).await;
+                Ok(found.map_err(of_server)?.into_iter().collect())
             }
             false => self.rest.list(bucket, prefix).await,
         }

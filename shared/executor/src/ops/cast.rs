@@ -63,7 +63,15 @@ impl Transform for Convert {
                 let read = |x: &[u8; 8]| i64::from_le_bytes(*x);
                 write_wide(bytes.as_chunks().0.iter().map(read), self.to, out);
             }
-            other => return Err(format!("cannot cast {other}")),
+            DType::U64 => {
+                let read = |x: &[u8; 8]| u64::from_le_bytes(*x);
+                write_unsigned(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::F64 => {
+                let read = |x: &[u8; 8]| f64::from_le_bytes(*x);
+                write_double(bytes.as_chunks().0.iter().map(read), self.to, out);
+            }
+            DType::Bytes => return Err("cannot cast bytes".to_owned()),
         }
         Ok(Made { bytes: made, size })
     }
@@ -76,9 +84,41 @@ fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
         CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
         CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
         CastDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
+        CastDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
         CastDType::F16 => put(values.map(|x| f16::from_f32(x).to_le_bytes()), out),
         CastDType::BF16 => put(values.map(|x| bf16::from_f32(x).to_le_bytes()), out),
         CastDType::F32 => put(values.map(f32::to_le_bytes), out),
+        CastDType::F64 => put(values.map(|x| f64::from(x).to_le_bytes()), out),
+    }
+}
+
+/// As [`write`]: what goes to half precision is rounded once, not to f32 and again.
+fn write_double(values: impl Iterator<Item = f64>, to: CastDType, out: &mut [u8]) {
+    match to {
+        CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
+        CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
+        CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
+        CastDType::I64 => put(values.map(|x| (x.round_ties_even() as i64).to_le_bytes()), out),
+        CastDType::U64 => put(values.map(|x| (x.round_ties_even() as u64).to_le_bytes()), out),
+        CastDType::F16 => put(values.map(|x| f16::from_f32(to_odd(x)).to_le_bytes()), out),
+        CastDType::BF16 => put(values.map(|x| bf16::from_f32(to_odd(x)).to_le_bytes()), out),
+        CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+        CastDType::F64 => put(values.map(f64::to_le_bytes), out),
+    }
+}
+
+/// As [`write_wide`].
+fn write_unsigned(values: impl Iterator<Item = u64>, to: CastDType, out: &mut [u8]) {
+    match to {
+        CastDType::U8 => put(values.map(|x| [x.min(255) as u8]), out),
+        CastDType::U16 => put(values.map(|x| (x.min(65_535) as u16).to_le_bytes()), out),
+        CastDType::I32 => put(values.map(|x| (x.min(i32::MAX as u64) as i32).to_le_bytes()), out),
+        CastDType::I64 => put(values.map(|x| (x.min(i64::MAX as u64) as i64).to_le_bytes()), out),
+        CastDType::U64 => put(values.map(u64::to_le_bytes), out),
+        CastDType::F16 => put(values.map(|x| f16::from_f32(magnitude(x)).to_le_bytes()), out),
+        CastDType::BF16 => put(values.map(|x| bf16::from_f32(magnitude(x)).to_le_bytes()), out),
+        CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+        CastDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
     }
 }
 
@@ -92,21 +132,38 @@ fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) 
             out,
         ),
         CastDType::I64 => put(values.map(i64::to_le_bytes), out),
+        CastDType::U64 => put(values.map(|x| (x.max(0) as u64).to_le_bytes()), out),
         CastDType::F16 => put(values.map(|x| f16::from_f32(round_to_odd(x)).to_le_bytes()), out),
         CastDType::BF16 => put(values.map(|x| bf16::from_f32(round_to_odd(x)).to_le_bytes()), out),
         CastDType::F32 => put(values.map(|x| (x as f32).to_le_bytes()), out),
+        CastDType::F64 => put(values.map(|x| (x as f64).to_le_bytes()), out),
     }
 }
 
 /// `x` cut to the 24 bits of an f32, the last of which is set if anything was cut off: rounding
 /// that to fewer bits gives what rounding `x` at once would.
 fn round_to_odd(x: i64) -> f32 {
-    let magnitude = x.unsigned_abs();
-    let cut = (64 - magnitude.leading_zeros()).saturating_sub(24);
-    let kept = magnitude >> cut << cut;
-    let odd = if kept == magnitude { 0 } else { 1_u64 << cut };
-    let value = (kept | odd) as f32;
+    let value = magnitude(x.unsigned_abs());
     if x < 0 { -value } else { value }
+}
+
+/// As [`round_to_odd`].
+fn magnitude(x: u64) -> f32 {
+    let cut = (64 - x.leading_zeros()).saturating_sub(24);
+    let kept = x >> cut << cut;
+    let odd = if kept == x { 0 } else { 1_u64 << cut };
+    (kept | odd) as f32
+}
+
+/// As [`round_to_odd`].
+fn to_odd(x: f64) -> f32 {
+    let near = x as f32;
+    if f64::from(near) == x || x.is_nan() {
+        return near;
+    }
+    // The bits of a float grow with its magnitude: one less is the next towards zero.
+    let beyond = u32::from(f64::from(near).abs() > x.abs());
+    f32::from_bits((near.to_bits() - beyond) | 1)
 }
 
 fn put<const N: usize>(values: impl Iterator<Item = [u8; N]>, out: &mut [u8]) {
@@ -185,6 +242,8 @@ mod tests {
             f64::NAN,
         ];
         let froms = [
+            DType::U64,
+            DType::F64,
             DType::U8,
             DType::U16,
             DType::I32,
@@ -195,6 +254,8 @@ mod tests {
             DType::F32,
         ];
         let tos = [
+            CastDType::U64,
+            CastDType::F64,
             CastDType::U8,
             CastDType::U16,
             CastDType::I32,
@@ -232,7 +293,9 @@ mod tests {
                 CastDType::I32 => {
                     (whole.clamp(i32::MIN.into(), i32::MAX.into()) as i32).to_le_bytes().to_vec()
                 }
-                CastDType::I64 => (whole as i64).to_le_bytes().to_vec(),
+                CastDType::I64 => (whole.min(i64::MAX.into()) as i64).to_le_bytes().to_vec(),
+                CastDType::U64 => (whole.max(0) as u64).to_le_bytes().to_vec(),
+                CastDType::F64 => (whole as f64).to_le_bytes().to_vec(),
                 // These integers, but for the largest, are whole in f32 or far from a tie.
                 CastDType::F16 => f16::from_f32(whole as f32).to_le_bytes().to_vec(),
                 CastDType::BF16 => bf16::from_f32(whole as f32).to_le_bytes().to_vec(),
@@ -242,6 +305,7 @@ mod tests {
         let real = match from {
             DType::F16 => f64::from(f16::from_le_bytes(bytes.try_into().unwrap())),
             DType::BF16 => f64::from(bf16::from_le_bytes(bytes.try_into().unwrap())),
+            DType::F64 => f64::from_le_bytes(bytes.try_into().unwrap()),
             _ => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
         };
         let bounded = |low: f64, high: f64| match real.is_nan() {
@@ -258,10 +322,59 @@ mod tests {
                 let wide = bounded(-1e30, 1e30).clamp(i64::MIN.into(), i64::MAX.into());
                 (wide as i64).to_le_bytes().to_vec()
             }
+            CastDType::U64 => {
+                let wide = bounded(0.0, 1e30).clamp(0, u64::MAX.into());
+                (wide as u64).to_le_bytes().to_vec()
+            }
+            CastDType::F64 => real.to_le_bytes().to_vec(),
             CastDType::F16 => f16::from_f32(real as f32).to_le_bytes().to_vec(),
             CastDType::BF16 => bf16::from_f32(real as f32).to_le_bytes().to_vec(),
             CastDType::F32 => (real as f32).to_le_bytes().to_vec(),
         }
+    }
+
+    #[test]
+    fn doubles_are_rounded_once() {
+        let double = |x: f64, to: CastDType| {
+            let mut out = vec![0; crate::ops::dtype_bytes(to.dtype())];
+            write_double([x].into_iter(), to, &mut out);
+            out
+        };
+        // Just above a tie of f16, by less than f32 can tell; just below one.
+        let tie = 1.0 + 2_f64.powi(-11);
+        let up = f16::from_f32(1.0 + 2_f32.powi(-10));
+        for sign in [1.0, -1.0] {
+            let signed = |x: f16| if sign > 0.0 { x } else { -x }.to_le_bytes();
+            let made = |x: f64| double(sign * x, CastDType::F16);
+            assert_eq!(made(tie + 2_f64.powi(-40)), signed(up));
+            assert_eq!(made(tie), signed(f16::ONE), "a tie goes to even");
+            assert_eq!(made(tie - 2_f64.powi(-40)), signed(f16::ONE));
+            assert_eq!(made(1e-60), signed(f16::ZERO));
+            assert_eq!(made(1e300), signed(f16::INFINITY));
+            assert_eq!(made(65_520.0 - 1e-9), signed(f16::MAX));
+        }
+        assert_eq!(double(0.1, CastDType::F64), 0.1_f64.to_le_bytes());
+        assert_eq!(double(1e39, CastDType::F32), f32::INFINITY.to_le_bytes());
+        assert_eq!(
+            double(9_007_199_254_740_993.5, CastDType::I64),
+            9_007_199_254_740_994_i64.to_le_bytes()
+        );
+        assert!(f16::from_le_bytes(double(f64::NAN, CastDType::F16).try_into().unwrap()).is_nan());
+    }
+
+    #[test]
+    fn unsigned_numbers_are_exact() {
+        let unsigned = |x: u64, to: CastDType| {
+            let mut out = vec![0; crate::ops::dtype_bytes(to.dtype())];
+            write_unsigned([x].into_iter(), to, &mut out);
+            out
+        };
+        assert_eq!(unsigned(u64::MAX, CastDType::U64), u64::MAX.to_le_bytes());
+        assert_eq!(unsigned(u64::MAX, CastDType::I64), i64::MAX.to_le_bytes());
+        assert_eq!(unsigned(u64::MAX, CastDType::F32), 2_f32.powi(64).to_le_bytes());
+        let above = (1_u64 << 63) + (1 << 55) + 1;
+        let up = bf16::from_f64((1_u64 << 63) as f64 * (1.0 + 1.0 / 128.0));
+        assert_eq!(unsigned(above, CastDType::BF16), up.to_le_bytes());
     }
 
     #[test]

@@ -55,6 +55,8 @@ impl InPlace for Bounds {
             DType::U16 => clip!(u16),
             DType::I32 => clip!(i32),
             DType::I64 => clip!(i64),
+            DType::U64 => clip!(u64),
+            DType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
             DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
             other => return Err(format!("cannot clip {other}")),
         }

@@ -20,6 +20,7 @@ pub(crate) struct Test {
 enum Bounds {
     Whole(Within<i128>),
     Real(Within<f32>),
+    Double(Within<f64>),
 }
 
 #[derive(Debug)]
@@ -56,10 +57,11 @@ impl Test {
     pub(crate) fn new(op: &Filter, field: &FieldSchema) -> Self {
         let sequence = field.is_sequence();
         let item_bytes = field.item_bytes().filter(|_| sequence).map(|bytes| bytes as usize);
-        let bounds = match field.dtype == DType::F32 && !sequence {
-            true => Bounds::Real(Within::new(op, Number::single)),
+        let bounds = match field.dtype {
+            DType::F32 if !sequence => Bounds::Real(Within::new(op, Number::single)),
+            DType::F64 if !sequence => Bounds::Double(Within::new(op, Number::real)),
             // The pipeline checked that each is whole.
-            false => Bounds::Whole(Within::new(op, |number| match number {
+            _ => Bounds::Whole(Within::new(op, |number| match number {
                 Number::Whole(number) => number,
                 Number::Real(number) => number as i128,
             })),
@@ -75,6 +77,10 @@ impl Predicate for Test {
             (Bounds::Real(within), _) => {
                 let bytes = input.bytes.try_into().map_err(|_| none)?;
                 Ok(within.keeps(f32::from_le_bytes(bytes)))
+            }
+            (Bounds::Double(within), _) => {
+                let bytes = input.bytes.try_into().map_err(|_| none)?;
+                Ok(within.keeps(f64::from_le_bytes(bytes)))
             }
             (Bounds::Whole(within), Some(item_bytes)) => {
                 Ok(within.keeps((input.bytes.len() / item_bytes) as i128))
@@ -130,6 +136,16 @@ mod tests {
             [0, i64::MAX as u64 + 1, u64::MAX - 1, u64::MAX].map(|x| x.to_le_bytes().to_vec());
         assert_eq!(kept("min 18446744073709551615", DType::U64, &u64s), [3]);
         assert_eq!(kept("in 9223372036854775808", DType::U64, &u64s), [1]);
+    }
+
+    #[test]
+    fn f64_is_compared_as_f64() {
+        let f64s = [0.1, f64::from(0.1_f32), 0.3, 0.1 + 0.2, f64::NAN, 9_007_199_254_740_992.0];
+        let f64s = f64s.map(|x: f64| x.to_le_bytes().to_vec());
+        let kept_of = |tests: &str| kept(tests, DType::F64, &f64s);
+        assert_eq!(kept_of("in 0.1 0.30000000000000004"), [0, 3]);
+        assert_eq!(kept_of("max 0.3"), [0, 1, 2]);
+        assert_eq!(kept_of("min 0.30000000000000004"), [3, 5]);
     }
 
     #[test]

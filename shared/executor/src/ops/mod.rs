@@ -272,6 +272,7 @@ fn value_bytes(dtype: DType, value: f64) -> Vec<u8> {
         DType::I32 => (value as i32).to_le_bytes().to_vec(),
         DType::U32 => (value as u32).to_le_bytes().to_vec(),
         DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::F64 => value.to_le_bytes().to_vec(),
         DType::I64 => (value as i64).to_le_bytes().to_vec(),
         DType::U64 => (value as u64).to_le_bytes().to_vec(),
     }
@@ -295,6 +296,6 @@ fn integer(dtype: DType, bytes: &[u8]) -> Option<i128> {
         DType::U32 => u32::from_le_bytes(bytes.try_into().ok()?).into(),
         DType::I64 => i64::from_le_bytes(bytes.try_into().ok()?).into(),
         DType::U64 => u64::from_le_bytes(bytes.try_into().ok()?).into(),
-        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 => return None,
+        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return None,
     })
 }

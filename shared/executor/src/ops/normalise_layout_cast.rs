@@ -108,7 +108,12 @@ impl Float {
             CastDType::F32 => Some(Float::F32),
             CastDType::F16 => Some(Float::F16),
             CastDType::BF16 => Some(Float::BF16),
-            CastDType::U8 | CastDType::U16 | CastDType::I32 | CastDType::I64 => None,
+            CastDType::U8
+            | CastDType::U16
+            | CastDType::I32
+            | CastDType::I64
+            | CastDType::U64
+            | CastDType::F64 => None,
         }
     }
 

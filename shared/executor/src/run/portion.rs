@@ -20,15 +20,16 @@ pub(crate) fn run_portion(
 ) -> Result<Unfinished, ExecError> {
     let zipped = input.zipped.iter().flat_map(|zipped| &zipped.parts);
     input.parts.iter().chain(zipped).try_for_each(Part::check)?;
-    let left = input.n_records().saturating_add(more);
+    let left = input.n_records().saturating_sub(input.begin).saturating_add(more);
     let mut run = match before {
-        Some(before) => Run::again(program, scratch, Unfinished { left, ..before }, cancelled)?,
+        Some(before) => Run::again(program, scratch, before.with_left(left), cancelled)?,
         None => {
             let SplitInput { epoch, seed, on_error, .. } = *input;
             let terms = Terms { epoch, seed, on_error };
             let point = input.put.map(|point| program.point(point)).transpose()?;
             let mut run = Run::new(program, scratch, terms, left, cancelled)?;
-            run.capture = point.map(|point| Capture::new(program, point, left));
+            let capture = |point| Capture::new(program, point, left, input.put_bytes);
+            run.capture = point.map(capture);
             run.reserve(program.width);
             run
         }
@@ -54,6 +55,7 @@ pub struct Unfinished {
     quarantined: Vec<(RecordKey, Bytes)>,
     capture: Option<Capture>,
     left: u32,
+    ran: u32,
     open: bool,
     row: usize,
     batches: u32,
@@ -73,11 +75,27 @@ impl Unfinished {
     pub fn skipped(&self) -> &[SkippedRecord] {
         &self.skipped
     }
+
+    /// Gives away the parts of what is put aside that are complete, in order: those that are not taken are
+    /// in [`SplitOutput::cached_before`].
+    pub fn take_cached(&mut self) -> Vec<Vec<u8>> {
+        self.capture.as_mut().map_or(Vec::new(), Capture::take_parts)
+    }
+
+    /// Records of the last input that have been run: all, unless it is run in turns.
+    pub fn ran(&self) -> u32 {
+        self.ran
+    }
+
+    /// With so many records, or elements of a cache, to come.
+    pub(crate) fn with_left(self, left: u32) -> Self {
+        Unfinished { left, ..self }
+    }
 }
 
 impl<'a> Run<'a> {
     /// Goes on with a split.
-    fn again(
+    pub(crate) fn again(
         program: &'a Program,
         scratch: &'a mut Scratch,
         unfinished: Unfinished,
@@ -86,8 +104,18 @@ impl<'a> Run<'a> {
         if scratch.cells.len() != program.cells {
             return Err(ExecError::Pipeline("the scratch belongs to another program".into()));
         }
-        let Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches } =
-            unfinished;
+        let Unfinished {
+            terms,
+            metrics,
+            skipped,
+            quarantined,
+            capture,
+            left,
+            ran,
+            open,
+            row,
+            batches,
+        } = unfinished;
         let (copy, lap) = (0, Instant::now());
         Ok(Run {
             program,
@@ -99,6 +127,7 @@ impl<'a> Run<'a> {
             quarantined,
             capture,
             left,
+            ran,
             copy,
             open,
             row,
@@ -107,9 +136,9 @@ impl<'a> Run<'a> {
         })
     }
 
-    fn suspend(self) -> Unfinished {
-        let Run { terms, metrics, skipped, quarantined, capture, left, open, row, batches, .. } =
-            self;
-        Unfinished { terms, metrics, skipped, quarantined, capture, left, open, row, batches }
+    pub(crate) fn suspend(self) -> Unfinished {
+        let Run { terms, metrics, skipped, quarantined, capture, .. } = self;
+        let Run { left, ran, open, row, batches, .. } = self;
+        Unfinished { terms, metrics, skipped, quarantined, capture, left, ran, open, row, batches }
     }
 }

@@ -170,8 +170,8 @@ fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut Cell) -> Result<usi
     }
     let asked = match wanted.dtype {
         FeatureDType::Bytes => 1,
-        FeatureDType::F32 => 2,
-        FeatureDType::I64 => 3,
+        FeatureDType::F32 | FeatureDType::F64 => 2,
+        FeatureDType::I64 | FeatureDType::U64 => 3,
     };
     let key = &wanted.key;
     let (kind, list) = match list {
@@ -188,6 +188,8 @@ fn read(wanted: &Feature, mut feature: Slice<'_>, cell: &mut Cell) -> Result<usi
         FeatureDType::Bytes => read_bytes(wanted, list, cell),
         FeatureDType::F32 => read_numbers(wanted, list, cell, float_list),
         FeatureDType::I64 => read_numbers(wanted, list, cell, int_list),
+        // The pipeline has none of these in examples.
+        other => Err(format!("feature `{key}` cannot be read as {}", other.dtype())),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
 
-use super::{FileIndex, Limits, csv, gzip, jsonl, parquet, tfrecord, webdataset};
+use super::{FileIndex, Limits, csv, encoding, gzip, jsonl, parquet, tfrecord, webdataset};
 use crate::ExecError;
 use bytes::Bytes;
 use gristmill_pipeline::Format;
@@ -42,7 +42,14 @@ enum State {
 
 /// Finds records in the bytes of an unpacked file.
 #[derive(Debug)]
-enum Builder {
+struct Builder {
+    /// The first bytes of a text, until its encoding is known.
+    head: Option<Vec<u8>>,
+    of: Of,
+}
+
+#[derive(Debug)]
+enum Of {
     TfRecord(tfrecord::IndexBuilder),
     WebDataset(webdataset::IndexBuilder),
     Jsonl(jsonl::IndexBuilder),
@@ -50,6 +57,37 @@ enum Builder {
 }
 
 impl Builder {
+    fn new(format: Format, limits: Limits) -> Result<Self, ExecError> {
+        let is_text = matches!(format, Format::Jsonl | Format::Csv(_));
+        Ok(Self { head: is_text.then(Vec::new), of: Of::new(format, limits)? })
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), ExecError> {
+        if let Some(head) = &mut self.head {
+            let room = encoding::HEAD_BYTES - head.len();
+            head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            encoding::check(head).map_err(ExecError::Source)?;
+            if head.len() == encoding::HEAD_BYTES {
+                self.head = None;
+            }
+        }
+        self.of.push(bytes)
+    }
+
+    fn records(&self) -> u32 {
+        self.of.records()
+    }
+
+    fn stop(self) -> FileIndex {
+        self.of.stop()
+    }
+
+    fn finish(self) -> Result<FileIndex, ExecError> {
+        self.of.finish()
+    }
+}
+
+impl Of {
     fn new(format: Format, limits: Limits) -> Result<Self, ExecError> {
         match format {
             Format::TfRecord => Ok(Self::TfRecord(tfrecord::IndexBuilder::new(limits))),

@@ -1,6 +1,7 @@
 //! How records are stored, one file per format.
 
 mod csv;
+mod encoding;
 pub(crate) mod example;
 mod file_index;
 mod gzip;

@@ -30,17 +30,23 @@ pub(crate) fn numbers(feature: &Feature, text: &[u8], cell: &mut Cell) -> Result
     Ok(held(cell))
 }
 
+/// `number`, unless it is infinite for digits that are beyond its type: `inf` may be meant.
+fn meant<T>(number: T, is_infinite: bool, word: &str) -> Option<T> {
+    (!is_infinite || !word.bytes().any(|byte| byte.is_ascii_digit())).then_some(number)
+}
+
 /// Appends the number that `word` is.
 fn add(dtype: FeatureDType, word: &str, out: &mut Vec<u8>) -> Option<()> {
     match dtype {
         FeatureDType::I64 => out.extend(word.parse::<i64>().ok()?.to_le_bytes()),
+        FeatureDType::U64 => out.extend(word.parse::<u64>().ok()?.to_le_bytes()),
         FeatureDType::F32 => {
             let number = word.parse::<f32>().ok()?;
-            // `inf` may be meant; digits that are beyond f32 are not.
-            if number.is_infinite() && word.bytes().any(|byte| byte.is_ascii_digit()) {
-                return None;
-            }
-            out.extend(number.to_le_bytes());
+            out.extend(meant(number, number.is_infinite(), word)?.to_le_bytes());
+        }
+        FeatureDType::F64 => {
+            let number = word.parse::<f64>().ok()?;
+            out.extend(meant(number, number.is_infinite(), word)?.to_le_bytes());
         }
         FeatureDType::Bytes => return None,
     }

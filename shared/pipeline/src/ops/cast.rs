@@ -15,20 +15,24 @@ pub enum CastDType {
     U16,
     I32,
     I64,
+    U64,
     F16,
     BF16,
     F32,
+    F64,
 }
 
 impl CastDType {
-    const ALL: [CastDType; 7] = [
+    const ALL: [CastDType; 9] = [
         CastDType::U8,
         CastDType::U16,
         CastDType::I32,
         CastDType::I64,
+        CastDType::U64,
         CastDType::F16,
         CastDType::BF16,
         CastDType::F32,
+        CastDType::F64,
     ];
 
     /// What an integer type holds.
@@ -37,7 +41,10 @@ impl CastDType {
             CastDType::U8 => Some([0.0, 255.0]),
             CastDType::U16 => Some([0.0, 65_535.0]),
             CastDType::I32 => Some([f64::from(i32::MIN), f64::from(i32::MAX)]),
-            CastDType::I64 | CastDType::F16 | CastDType::BF16 | CastDType::F32 => None,
+            CastDType::U64 => Some([0.0, f64::MAX]),
+            CastDType::I64 | CastDType::F16 | CastDType::BF16 | CastDType::F32 | CastDType::F64 => {
+                None
+            }
         }
     }
 
@@ -48,14 +55,16 @@ impl CastDType {
             CastDType::U16 => DType::U16,
             CastDType::I32 => DType::I32,
             CastDType::I64 => DType::I64,
+            CastDType::U64 => DType::U64,
             CastDType::F16 => DType::F16,
             CastDType::BF16 => DType::BF16,
             CastDType::F32 => DType::F32,
+            CastDType::F64 => DType::F64,
         }
     }
 }
 
-/// Numbers of any shape but u64 -> the same shape of `dtype`: u8, u16, i32, i64, f16, bf16 or f32. Rounds to
+/// Numbers of any shape -> the same shape of `dtype`: u8, u16, i32, i64, u64, f16, bf16, f32 or f64. Rounds to
 /// nearest, ties to even (`tf.cast` and torch cut towards zero); what an integer type cannot hold
 /// becomes its nearest bound, infinities too, and not-a-number becomes 0. To floats exactly as TensorFlow and
 /// torch: what is beyond f16 becomes infinite.
@@ -78,7 +87,7 @@ impl Operator for Cast {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let input = flow.field("cast", &self.field)?;
         let field = &self.field;
-        if matches!(input.dtype, DType::Bytes | DType::U64) {
+        if input.dtype == DType::Bytes {
             let origin = flow.origin(field);
             return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
         }

@@ -40,10 +40,10 @@ impl Operator for Clip {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let input = flow.field("clip", &self.field)?;
         let (field, origin) = (&self.field, flow.origin(&self.field));
-        use DType::{F32, I32, I64, U8, U16};
-        if !matches!(input.dtype, U8 | U16 | I32 | I64 | F32) {
+        use DType::{F32, F64, I32, I64, U8, U16, U64};
+        if !matches!(input.dtype, U8 | U16 | I32 | I64 | U64 | F32 | F64) {
             return Err(format!(
-                "`clip` needs u8, u16, i32, i64 or f32, but `{field}` is {input}{origin}"
+                "`clip` needs u8, u16, i32, i64, u64, f32 or f64, but `{field}` is {input}{origin}"
             ));
         }
         for (key, bound) in [("min", self.min), ("max", self.max)] {

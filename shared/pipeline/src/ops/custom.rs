@@ -15,12 +15,13 @@ use std::collections::BTreeMap;
 const NOT_PARAMETERS: [&str; 4] = ["field", "into", "keep_position", "assume_commutes"];
 /// Most dimensions of what it makes, as of a feature.
 const MAX_DIMS: usize = 8;
-const DTYPES: [DType; 10] = [
+const DTYPES: [DType; 11] = [
     DType::Bytes,
     DType::U8,
     DType::F16,
     DType::BF16,
     DType::F32,
+    DType::F64,
     DType::U16,
     DType::I32,
     DType::U32,

@@ -4,7 +4,7 @@ use super::element_wise;
 use crate::{
     Declaration, PipelineError,
     flow::Flow,
-    node::{Node, Value},
+    node::{Node, Value, shown},
     op::Operator,
     table::Table,
 };
@@ -21,12 +21,17 @@ impl Operator for DropFields {
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let node: &Node = params.require("fields")?;
-        let fields = match &node.value {
+        let fields: Vec<String> = match &node.value {
             Value::Seq(items) if !items.is_empty() => {
                 items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
             }
             _ => return Err(node.error("`drop` `fields` must be a list of field names")),
         };
+        if let Some((_, twice)) =
+            fields.iter().enumerate().find(|(i, field)| fields[..*i].contains(field))
+        {
+            return Err(node.error(format!("`drop` `fields` names {} twice", shown(twice))));
+        }
         Ok(DropFields { fields })
     }
 

@@ -15,7 +15,7 @@ const MAX_VALUES: usize = 65_536;
 
 /// Keeps the elements whose `field` passes every test given. Of a number the tests look at its
 /// value, of a sequence or byte string at its length. They compare in the field's own type: integers
-/// exactly, f32 with the number rounded to f32. A number that the type cannot hold is refused. Elements
+/// exactly, floats with the number rounded to that type. A number that the type cannot hold is refused. Elements
 /// left out are no errors and are not listed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filter {

@@ -251,7 +251,7 @@ fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(), String> {
         DType::U16 => (0.0, 65_535.0),
         DType::U32 | DType::U64 => (0.0, 1e9),
         DType::I32 | DType::I64 => (-1e9, 1e9),
-        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 => return Ok(()),
+        DType::Bytes | DType::F16 | DType::BF16 | DType::F32 | DType::F64 => return Ok(()),
     };
     match fill.fract() == 0.0 && (low..=high).contains(&fill) {
         true => Ok(()),

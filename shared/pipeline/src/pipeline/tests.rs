@@ -205,8 +205,8 @@ fn values_out_of_range_are_refused() {
     bad("sleep: { ms: 60001 }", "`sleep` `ms` must be a number from 0 to 60000, not 60001");
     bad("sleep: { ms: 1, per: batch }", "`sleep` `per` must be element, not `batch`");
     bad(
-        "cast: { dtype: f64 }",
-        "`cast` `dtype` must be u8, u16, i32, i64, f16, bf16 or f32, not `f64`",
+        "cast: { dtype: f128 }",
+        "`cast` `dtype` must be u8, u16, i32, i64, u64, f16, bf16, f32 or f64, not `f128`",
     );
     bad(
         "random_resized_crop: { size: 8, scale: [0.5, 0.1] }",
@@ -302,7 +302,7 @@ fn features_are_checked() {
     let bad = |from: &str, to: &str| error(&RESNET.replace(from, to));
     assert!(
         bad("dtype: i64", "dtype: int64")
-            .contains("feature `label` `dtype` must be bytes, i64 or f32, not `int64`")
+            .contains("feature `label` `dtype` must be bytes, i64, u64, f32 or f64, not `int64`")
     );
     assert!(bad("label:", "__key__:").contains("field `__key__` is reserved"));
     assert!(bad("label:", "my label:").contains("field `my label` is not a name"));

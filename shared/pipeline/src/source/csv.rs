@@ -1,6 +1,6 @@
 //! Tables of text: how a file is written, and what stands in for values that are missing.
 
-use super::{Feature, Format};
+use super::{Feature, FeatureDType, Format};
 use crate::{
     PipelineError,
     node::{Node, Value, shown},
@@ -102,14 +102,33 @@ pub(super) fn parse(
     let mut defaults = BTreeMap::new();
     if let Some(node) = table.get("defaults") {
         for (name, key, value) in Table::new("`defaults`", node)?.entries()? {
-            if !features.contains_key(&name) {
+            let Some(feature) = features.get(&name) else {
                 return Err(key.error(format!("{} is none of `features`", shown(&name))));
+            };
+            let text = default(value)?;
+            if let Some(word) = unreadable(feature.dtype, &text) {
+                let (dtype, name) = (feature.dtype.dtype(), shown(&name));
+                return Err(value.error(format!(
+                    "the default of {name} must be {dtype}, as the feature is, not `{word}`"
+                )));
             }
-            defaults.insert(name, default(value)?);
+            defaults.insert(name, text);
         }
     }
     let format = Format::Csv(CsvLayout { delimiter, header, quotes });
     Ok((format, CsvValues { columns, missing, defaults }))
+}
+
+/// The first word of a default that is no number of `dtype`; words stand apart as those of values do.
+fn unreadable(dtype: FeatureDType, text: &str) -> Option<&str> {
+    let is_number = |word: &&str| match dtype {
+        FeatureDType::I64 => word.parse::<i64>().is_ok(),
+        FeatureDType::U64 => word.parse::<u64>().is_ok(),
+        FeatureDType::F32 | FeatureDType::F64 => word.parse::<f64>().is_ok(),
+        FeatureDType::Bytes => true,
+    };
+    let mut words = text.split(|c: char| c.is_whitespace() || c == ',');
+    words.find(|word| !word.is_empty() && !is_number(word))
 }
 
 fn default(node: &Node) -> Result<String, PipelineError> {

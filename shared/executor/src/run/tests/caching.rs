@@ -60,14 +60,17 @@ impl Cached {
 
     /// All records; if `twice`, each again after it as the epoch's second time, and from the last on.
     fn run(&self, epoch: Epoch, put: Option<u32>, twice: bool) -> SplitOutput {
-        let n_records = self.bench.index.len();
+        let input = self.input(epoch, put, twice, self.bench.index.len());
+        let mut scratch = self.bench.program.scratch();
+        self.bench.program.run_split(&mut scratch, &input, &|| false).unwrap()
+    }
+
+    fn input(&self, epoch: Epoch, put: Option<u32>, twice: bool, n_records: u32) -> SplitInput<'_> {
         let picks = (0..n_records)
             .rev()
             .flat_map(|record| [0, 1].map(|copy| Pick { part: 0, record, copy }));
         let picks = twice.then(|| picks.collect());
-        let input = SplitInput { epoch, put, picks, ..self.bench.input(0, n_records) };
-        let mut scratch = self.bench.program.scratch();
-        self.bench.program.run_split(&mut scratch, &input, &|| false).unwrap()
+        SplitInput { epoch, put, picks, ..self.bench.input(0, n_records) }
     }
 
     /// The same in portions of `size` records.
@@ -108,6 +111,7 @@ impl Cached {
             if !point.random {
                 same(&self.run(2, None, twice), &put);
             }
+            self.check_parts(at, twice, &put);
             let object = put.cached.as_ref().unwrap();
             for epoch in [2, 3] {
                 let computed = self.run(epoch, Some(at), twice);
@@ -117,6 +121,64 @@ impl Cached {
                 self.check_metrics(point, &put, &resumed);
             }
         }
+    }
+
+    /// Put aside in parts of any size it is the same, and goes on the same.
+    fn check_parts(&self, point: u32, twice: bool, whole: &SplitOutput) {
+        for bytes in [1, 1000] {
+            let parts = self.in_parts(2, point, bytes, twice);
+            same(whole, &parts);
+            self.check_turns(point, bytes, twice, &parts);
+            let Bench { program, on_error, .. } = &self.bench;
+            let objects = parts.cached_before.iter().chain(&parts.cached);
+            let objects: Vec<&Vec<u8>> = objects.collect();
+            let (mut scratch, mut so_far) = (program.scratch(), None);
+            for (i, object) in objects.iter().enumerate() {
+                let object = Bytes::copy_from_slice(object);
+                let on_error = *on_error;
+                let input = ResumeInput { point, object, epoch: 2, seed: 42, on_error };
+                let is_last = i + 1 == objects.len();
+                let ran = program.resume_part(&mut scratch, so_far, &input, is_last, &|| false);
+                so_far = Some(ran.unwrap());
+            }
+            let resumed = program.end_resumed(&mut scratch, point, so_far.unwrap()).unwrap();
+            same(&parts, &resumed);
+        }
+    }
+
+    /// In turns parts are the same, one after the other.
+    fn check_turns(&self, point: u32, put_bytes: usize, twice: bool, whole: &SplitOutput) {
+        let Bench { program, index, .. } = &self.bench;
+        let (mut scratch, mut so_far, mut parts) = (program.scratch(), None, Vec::new());
+        let mut begin = 0;
+        loop {
+            let input = self.input(2, Some(point), twice, index.len());
+            let input = SplitInput { put_bytes, begin, in_turns: true, ..input };
+            let all = input.picks.as_ref().map_or(index.len(), |picks| picks.len() as u32);
+            let ran = program.run_portion(&mut scratch, so_far, &input, 0, &|| false);
+            let mut ran = ran.unwrap();
+            begin = ran.ran();
+            let taken = ran.take_cached();
+            assert!(taken.len() == 1 || begin == all, "more than one part at a time");
+            parts.extend(taken);
+            so_far = Some(ran);
+            if begin == all {
+                break;
+            }
+        }
+        let output = program.end_split(&mut scratch, so_far.unwrap()).unwrap();
+        same(whole, &output);
+        assert!(output.cached_before.is_empty());
+        assert_eq!((&parts, &output.cached), (&whole.cached_before, &whole.cached));
+    }
+
+    /// As `run`, put aside in parts that end behind the record with which they have `put_bytes`.
+    fn in_parts(&self, epoch: Epoch, point: u32, put_bytes: usize, twice: bool) -> SplitOutput {
+        let n_records = self.bench.index.len();
+        let put = Some(point);
+        let input = SplitInput { put_bytes, ..self.input(epoch, put, twice, n_records) };
+        let mut scratch = self.bench.program.scratch();
+        self.bench.program.run_split(&mut scratch, &input, &|| false).unwrap()
     }
 
     fn check_metrics(&self, point: &CachePoint, put: &SplitOutput, resumed: &SplitOutput) {

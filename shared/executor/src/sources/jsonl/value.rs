@@ -1,8 +1,8 @@
 //! The value of one feature of a JSON object: a string, a number, or lists of numbers.
 //!
-//! Whole numbers are i64, and f32 where that is asked; true and false are 1 and 0 where i64 is. Other
-//! numbers are f32, rounded from f64. Values of more than one dimension are lists in lists, or one
-//! list of all of them.
+//! Whole numbers are i64 or u64, exactly; true and false are 1 and 0 there. Any number may be read as f32 or
+//! f64, rounded to the nearest (to f32 from f64). Values of more than one dimension are lists in lists, or
+//! one list of all of them.
 
 use super::extract::State;
 use crate::cell::Place;
@@ -208,8 +208,11 @@ impl<'de> Visitor<'de> for &mut Numbers<'_> {
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        match self.wanted.dtype {
-            FeatureDType::F32 => self.add((value as f32).to_le_bytes()),
+        match (self.wanted.dtype, u64::try_from(value)) {
+            (FeatureDType::F32, _) => self.add((value as f32).to_le_bytes()),
+            (FeatureDType::F64, _) => self.add((value as f64).to_le_bytes()),
+            (FeatureDType::U64, Ok(value)) => self.add(value.to_le_bytes()),
+            (FeatureDType::U64, Err(_)) => Err(self.no_number(value)),
             _ => self.add(value.to_le_bytes()),
         }
     }
@@ -217,6 +220,8 @@ impl<'de> Visitor<'de> for &mut Numbers<'_> {
     fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
         match (self.wanted.dtype, i64::try_from(value)) {
             (FeatureDType::F32, _) => self.add((value as f32).to_le_bytes()),
+            (FeatureDType::F64, _) => self.add((value as f64).to_le_bytes()),
+            (FeatureDType::U64, _) => self.add(value.to_le_bytes()),
             (_, Ok(value)) => self.add(value.to_le_bytes()),
             (_, Err(_)) => Err(self.no_number(value)),
         }
@@ -226,17 +231,19 @@ impl<'de> Visitor<'de> for &mut Numbers<'_> {
         let narrow = value as f32;
         match self.wanted.dtype {
             FeatureDType::F32 if narrow.is_finite() => self.add(narrow.to_le_bytes()),
+            FeatureDType::F64 => self.add(value.to_le_bytes()),
             // How JSON's `-0` is read.
-            FeatureDType::I64 if value == 0.0 && value.is_sign_negative() => {
+            FeatureDType::I64 | FeatureDType::U64 if value == 0.0 && value.is_sign_negative() => {
                 self.add(0_i64.to_le_bytes())
             }
-            _ => Err(self.no_number(value)),
+            // `1.0` is not written as 1, which would be a number.
+            _ => Err(self.no_number(format_args!("{value:?}"))),
         }
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
         match self.wanted.dtype {
-            FeatureDType::I64 => self.add(i64::from(value).to_le_bytes()),
+            FeatureDType::I64 | FeatureDType::U64 => self.add(i64::from(value).to_le_bytes()),
             _ => Err(self.no_number(value)),
         }
     }

@@ -72,10 +72,10 @@ impl<'a> Column<'a> {
             FeatureDType::Bytes => {
                 matches!(physical, Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY)
             }
-            FeatureDType::I64 => {
+            FeatureDType::I64 | FeatureDType::U64 => {
                 matches!(physical, Physical::BOOLEAN | Physical::INT32 | Physical::INT64)
             }
-            FeatureDType::F32 => {
+            FeatureDType::F32 | FeatureDType::F64 => {
                 self.is_half()
                     || matches!(
                         physical,

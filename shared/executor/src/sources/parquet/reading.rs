@@ -159,58 +159,65 @@ impl Column<'_> {
         let pages = SerializedPageReader::new(Arc::clone(pieces), column, all_rows, pages);
         let pages = pages.map_err(|error| one_line(&error))?;
         let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(pages));
-        let integers = |value: i64| self.integer(value);
         match reader {
             ColumnReader::BoolColumnReader(reader) => {
-                self.numbers(reader, rows, |value, out| self.put(i64::from(*value), out))
+                self.numbers(reader, rows, |value, out| self.put(i128::from(*value), out))
             }
             ColumnReader::Int32ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
                 let value = match self.is_unsigned() {
-                    true => i64::from(*value as u32),
-                    false => i64::from(*value),
+                    true => i128::from(*value as u32),
+                    false => i128::from(*value),
                 };
                 self.put(value, out)
             }),
-            ColumnReader::Int64ColumnReader(reader) => {
-                self.numbers(reader, rows, |value, out| self.put(integers(*value)?, out))
+            ColumnReader::Int64ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
+                let value = match self.is_unsigned() {
+                    true => i128::from(*value as u64),
+                    false => i128::from(*value),
+                };
+                self.put(value, out)
+            }),
+            ColumnReader::FloatColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put_real(f64::from(*value), out))
             }
-            ColumnReader::FloatColumnReader(reader) => self.numbers(reader, rows, |value, out| {
-                out.extend_from_slice(&value.to_le_bytes());
-                Ok(())
-            }),
-            ColumnReader::DoubleColumnReader(reader) => self.numbers(reader, rows, |value, out| {
-                let narrow = *value as f32;
-                if narrow.is_infinite() && value.is_finite() {
-                    return Err(format!("holds {value}, which is no f32"));
-                }
-                out.extend_from_slice(&narrow.to_le_bytes());
-                Ok(())
-            }),
+            ColumnReader::DoubleColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put_real(*value, out))
+            }
             ColumnReader::ByteArrayColumnReader(reader) => self.bytes(reader, rows, |value| value),
             ColumnReader::FixedLenByteArrayColumnReader(reader) => match self.feature.dtype {
                 FeatureDType::Bytes => self.bytes(reader, rows, ByteArray::from),
-                _ => self.numbers(reader, rows, half),
+                _ => self.numbers(reader, rows, |value, out| self.put_real(half(value)?, out)),
             },
             ColumnReader::Int96ColumnReader(_) => Err("96-bit times cannot be read".into()),
         }
     }
 
-    /// A stored 64-bit integer as the i64 it means.
-    fn integer(&self, value: i64) -> Result<i64, String> {
-        match self.is_unsigned() && value < 0 && self.feature.dtype == FeatureDType::I64 {
-            true => Err(format!("holds {}, which is no i64", value as u64)),
-            false => Ok(value),
+    /// Appends a whole number of at most 64 bits as what the feature is.
+    fn put(&self, value: i128, out: &mut Vec<u8>) -> Result<(), String> {
+        let dtype = self.feature.dtype;
+        let beyond = |_| format!("holds {value}, which is no {}", dtype.dtype());
+        match dtype {
+            FeatureDType::F32 => out.extend_from_slice(&(value as f32).to_le_bytes()),
+            FeatureDType::F64 => out.extend_from_slice(&(value as f64).to_le_bytes()),
+            FeatureDType::U64 => {
+                out.extend_from_slice(&u64::try_from(value).map_err(beyond)?.to_le_bytes());
+            }
+            FeatureDType::I64 | FeatureDType::Bytes => {
+                out.extend_from_slice(&i64::try_from(value).map_err(beyond)?.to_le_bytes());
+            }
         }
+        Ok(())
     }
 
-    /// Appends a whole number as what the feature is.
-    fn put(&self, value: i64, out: &mut Vec<u8>) -> Result<(), String> {
+    /// Appends a number as what the feature is.
+    fn put_real(&self, value: f64, out: &mut Vec<u8>) -> Result<(), String> {
+        let narrow = value as f32;
         match self.feature.dtype {
-            FeatureDType::F32 if self.is_unsigned() => {
-                out.extend_from_slice(&(value as u64 as f32).to_le_bytes());
+            FeatureDType::F64 => out.extend_from_slice(&value.to_le_bytes()),
+            _ if narrow.is_infinite() && value.is_finite() => {
+                return Err(format!("holds {value}, which is no f32"));
             }
-            FeatureDType::F32 => out.extend_from_slice(&(value as f32).to_le_bytes()),
-            _ => out.extend_from_slice(&value.to_le_bytes()),
+            _ => out.extend_from_slice(&narrow.to_le_bytes()),
         }
         Ok(())
     }
@@ -268,10 +275,9 @@ impl Column<'_> {
 }
 
 /// A half-precision number.
-fn half(value: &FixedLenByteArray, out: &mut Vec<u8>) -> Result<(), String> {
+fn half(value: &FixedLenByteArray) -> Result<f64, String> {
     let bytes = value.data().first_chunk::<2>().ok_or("holds a half that has not two bytes")?;
-    out.extend_from_slice(&half::f16::from_le_bytes(*bytes).to_f32().to_le_bytes());
-    Ok(())
+    Ok(half::f16::from_le_bytes(*bytes).to_f64())
 }
 
 /// What the decoder makes of rows.

@@ -289,6 +289,37 @@ fn columns_that_cannot_be_read_are_named() {
     assert_eq!(rows[..3], [counts(0), counts(1), Ok(vec![two])]);
 }
 
+#[test]
+fn wide_numbers_are_exact_or_refused() {
+    let schema = "message rows { required int64 u (INTEGER(64,false)); required double d; }";
+    let schema = parse_message_type(schema).unwrap().into();
+    let properties = WriterProperties::builder().build().into();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, properties).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let (whole, real) = ([7, u64::MAX, i64::MAX as u64 + 1], [0.1, f64::MAX, -2.5e-300]);
+    let mut column = group.next_column().unwrap().unwrap();
+    let stored = whole.map(|value| value as i64);
+    column.typed::<Int64Type>().write_batch(&stored, None, None).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    column.typed::<DoubleType>().write_batch(&real, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    let file = Bytes::from(writer.into_inner().unwrap());
+    let (index, _) = index(&file);
+    use FeatureDType::{F32, F64, I64, U64};
+    let of = |key, dtype| rows(&index, &file, 0, 3, &features(&[(key, dtype, &[])]));
+    assert_eq!(of("u", U64), whole.map(|value| Ok(vec![value.to_le_bytes().to_vec()])));
+    assert_eq!(of("d", F64), real.map(|value| Ok(vec![value.to_le_bytes().to_vec()])));
+    let widened = whole.map(|value| Ok(vec![(value as f64).to_le_bytes().to_vec()]));
+    assert_eq!(of("u", F64), widened);
+    let error = of("u", I64)[1].clone().unwrap_err();
+    assert_eq!(error, "column `u` holds 18446744073709551615, which is no i64");
+    assert!(of("d", F32)[1].clone().unwrap_err().contains("which is no f32"));
+    let error = index.stored_ranges(0, 1, &features(&[("d", U64, &[])])).unwrap_err().to_string();
+    assert!(error.contains("column `d` is DOUBLE, which cannot be read as u64"), "{error}");
+}
+
 /// Two rows, as pyarrow 26 writes them.
 const BROTLI: &[u8] = b"\
     PAR1\x15\x00\x15\x1c\x15\x1e,\x15\x04\x15\x00\x15\x06\x15\x06\x1c\x00\x00\x00\x1b\

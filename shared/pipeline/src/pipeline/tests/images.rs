@@ -130,7 +130,7 @@ fn what_cannot_be_is_refused_with_advice() {
         ("layout: { to: xyz }", "nchw"),
         ("layout: { to: nhwc }", "[c, h, w]"),
         ("scale: { field: label }", "cast"),
-        ("cast: { dtype: f64 }", "u8, u16, i32, i64, f16, bf16 or f32"),
+        ("cast: { dtype: f128 }", "u8, u16, i32, i64, u64, f16, bf16, f32 or f64"),
         (
             "grayscale: { channels: 1 }\n  - normalise: { mean: [1, 1, 1], std: [1, 1, 1] }",
             "[h, w, 3]",

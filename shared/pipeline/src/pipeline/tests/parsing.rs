@@ -60,7 +60,7 @@ fn what_cannot_be_parsed_is_refused() {
             "`parse_json` makes `line`",
         ),
         (json("line, features: { __a: { dtype: i64 } }"), "reserved"),
-        (json("line, features: { a: { dtype: u8 } }"), "bytes, i64 or f32"),
+        (json("line, features: { a: { dtype: u8 } }"), "bytes, i64, u64, f32 or f64"),
         (csv(one), "needs `columns`"),
         (csv(&format!("columns: [], {one}")), "a list of 1 to 4096 names"),
         (csv(&format!("columns: [b], {one}")), "key `a` of `features` is none of `columns`"),

@@ -50,6 +50,32 @@ fn numbers_are_read_as_the_pipeline_asks() {
 }
 
 #[test]
+fn wide_numbers_are_exact_or_refused() {
+    let of = |dtype, value: &str| read(format!("{{\"v\": {value}}}"), feature("v", dtype, &[]));
+    use FeatureDType::{F64, I64, U64};
+    for value in [0, 1, i64::MAX as u64 + 1, u64::MAX] {
+        assert_eq!(of(U64, &value.to_string()).unwrap(), value.to_le_bytes());
+    }
+    for value in [0.1, -2.5e-300, 9_007_199_254_740_992.0, f64::MAX] {
+        assert_eq!(of(F64, &format!("{value:?}")).unwrap(), value.to_le_bytes());
+    }
+    assert_eq!(of(F64, "-7").unwrap(), (-7.0_f64).to_le_bytes());
+    assert_eq!(of(U64, "true").unwrap(), 1_u64.to_le_bytes());
+    for (dtype, value, words) in [
+        (I64, "9223372036854775808", "holds 9223372036854775808, which is no i64"),
+        (U64, "-1", "holds -1, which is no u64"),
+        (U64, "18446744073709551616", "which is no u64"),
+        (I64, "1.0", "holds 1.0, which is no i64"),
+        (U64, "1e3", "holds 1000.0, which is no u64"),
+        (F64, "\"1\"", "holds a string, which is no f64"),
+        (F64, "1e400", "number out of range"),
+    ] {
+        let error = of(dtype, value).unwrap_err();
+        assert!(error.contains(words), "{value}: {error}");
+    }
+}
+
+#[test]
 fn lists_are_as_deep_as_the_shape_or_flat() {
     let shape = [None, Some(2)];
     assert_eq!(ints(r#"{"v": [[1, 2], [3, 4]]}"#, &shape).unwrap(), [1, 2, 3, 4]);

@@ -1,0 +1,23 @@
+//! Folders of this machine: a service offers them as buckets, users know them by their paths.
+
+use std::path::PathBuf;
+
+/// The buckets that are folders of this machine, and their paths.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Folders(Vec<(String, PathBuf)>);
+
+impl Folders {
+    /// Of `(bucket, path)` each.
+    pub fn new(folders: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
+        Self(folders.into_iter().collect())
+    }
+
+    /// `message` with the paths its reader knows in place of the buckets' names.
+    pub fn in_words(&self, message: &str) -> String {
+        let named = |message: String, (bucket, path): &(String, PathBuf)| {
+            let path = path.to_string_lossy();
+            message.replace(&format!("s3://{bucket}"), path.trim_end_matches('/'))
+        };
+        self.0.iter().fold(message.to_owned(), named)
+    }
+}

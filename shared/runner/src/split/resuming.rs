@@ -1,0 +1,104 @@
+//! A split that goes on from what is cached of it.
+
+use super::{Begun, Computed, Extras, FinishedSplit, Task, micros, run_error};
+use crate::{RunError, Runner};
+use bytes::Bytes;
+use gristmill_executor::ResumeInput;
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
+use gristmill_protocol::SkippedAt;
+use gristmill_types::SkippedRecord;
+use std::{collections::VecDeque, sync::Arc, time::Duration};
+
+/// A part of what is stored.
+pub(super) async fn part(
+    runner: &Runner,
+    (key, bytes): &(String, u64),
+) -> Result<Bytes, ObjectError> {
+    let path = ObjectPath::new(&runner.config.bucket, key);
+    get_long_range(&*runner.objects, &path, 0..*bytes, None).await
+}
+
+impl Task {
+    /// Runs what comes after a point of the pipeline over parts, each read while the one before is run.
+    pub(super) async fn in_parts(
+        self,
+        runner: Runner,
+        point: u32,
+        first: Bytes,
+        mut rest: VecDeque<(String, u64)>,
+        mut extras: Extras,
+    ) -> Result<Computed, RunError> {
+        let (mut object, mut begun, mut took) = (first, None, Duration::ZERO);
+        let begun = loop {
+            let is_last = rest.is_empty();
+            let running = runner.compute.run({
+                let (task, clock) = (self.clone(), Arc::clone(&runner.clock));
+                move || {
+                    let began = clock.monotonic();
+                    let after = task.resume(point, object, begun, is_last)?;
+                    Ok((after, clock.monotonic().saturating_sub(began)))
+                }
+            });
+            let reading = async {
+                let Some(next) = rest.pop_front() else { return Ok(None) };
+                let began = runner.clock.monotonic();
+                let read = part(&runner, &next).await.map_err(|error| match error {
+                    ObjectError::NotFound(_) => RunError::BadCache(error.to_string()),
+                    error => error.into(),
+                })?;
+                extras.took.0 += read.len() as u64;
+                extras.took.1 += micros(runner.clock.monotonic().saturating_sub(began));
+                Ok(Some(read))
+            };
+            let ((after, computed), next) = tokio::try_join!(running, reading)?;
+            took += computed;
+            match next {
+                Some(next) => (object, begun) = (next, Some(after)),
+                None => break after,
+            }
+        };
+        let task = self.clone();
+        let finishing = move || task.finish_resumed(&extras, point, begun);
+        Ok((runner.compute.run(finishing).await?, took))
+    }
+
+    /// Runs what comes after a point of the pipeline over one part of a split, after those of `before`.
+    pub(super) fn resume(
+        &self,
+        point: u32,
+        object: Bytes,
+        before: Option<Begun>,
+        is_last: bool,
+    ) -> Result<Begun, RunError> {
+        let spec = &self.context.view.spec;
+        let (epoch, seed, on_error) = (self.epoch, spec.seed, spec.on_error);
+        let input = ResumeInput { point, object, epoch, seed, on_error };
+        let (mut scratch, before) = match before {
+            Some(Begun { scratch, unfinished, .. }) => (scratch, Some(unfinished)),
+            None => (self.context.take_scratch(), None),
+        };
+        let (program, cancelled) = (&self.context.program, &*self.cancelled);
+        let resumed = program.resume_part(&mut scratch, before, &input, is_last, cancelled);
+        let unfinished = resumed.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        Ok(Begun { scratch, unfinished, skipped: Vec::new() })
+    }
+
+    /// Ends a split of which all parts have been run.
+    pub(super) fn finish_resumed(
+        &self,
+        extras: &Extras,
+        point: u32,
+        begun: Begun,
+    ) -> Result<FinishedSplit, RunError> {
+        let Begun { mut scratch, unfinished, .. } = begun;
+        let output = self.context.program.end_resumed(&mut scratch, point, unfinished);
+        self.context.return_scratch(scratch);
+        let output = output.map_err(|error| run_error(error, &|key| key.to_string()))?;
+        let located = |record: &SkippedRecord| SkippedAt {
+            source: record.key.to_string(),
+            record: record.clone(),
+        };
+        let skipped = output.skipped.iter().map(located).collect();
+        Ok(self.finished(extras, output, skipped))
+    }
+}
