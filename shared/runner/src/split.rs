@@ -1,6 +1,8 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
-use crate::{JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored, parts};
+use crate::{
+    JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored, parts, storing::put,
+};
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
@@ -308,7 +310,7 @@ impl Task {
                 for made in after.unfinished.take_cached() {
                     let (key, content) = parts::object(key, &mut extras.stored, made);
                     let path = ObjectPath::new(&runner.config.bucket, key);
-                    runner.objects.put_if_absent(&path, content, "cached").await?;
+                    put(runner, &path, &content, "cached").await?;
                 }
             }
             if is_last {
