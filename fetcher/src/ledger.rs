@@ -218,7 +218,7 @@ impl Ledger {
             stage: stage.0,
             unclaimed: stage.1,
             workers: inner.active_workers,
-            started: u32::try_from(inner.scale.outstanding.len()).unwrap_or(u32::MAX),
+            started: inner.scale.outstanding.len(),
         }
     }
 

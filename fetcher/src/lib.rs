@@ -18,6 +18,7 @@ mod images;
 mod ledger;
 mod local;
 mod memory;
+mod pace;
 mod poller;
 mod program;
 mod progress;

@@ -4,6 +4,7 @@ use crate::{
     FetchError,
     cached::Shelves,
     ledger::{Ledger, Of, Place},
+    pace::Pace,
     progress::Progress,
     waits::StageClock,
 };
@@ -12,9 +13,6 @@ use gristmill_protocol::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_types::JobName;
 use std::{sync::Arc, time::Duration};
 
-/// The poll interval while nothing is ready, and at most.
-const FASTEST: Duration = Duration::from_millis(50);
-const SLOWEST: Duration = Duration::from_secs(2);
 /// Progress is written at most this often unless the window waits for it.
 const ACK_INTERVAL_MS: u64 = 1_000;
 
@@ -33,7 +31,7 @@ pub(crate) struct Poller {
 
 impl Poller {
     pub async fn run(self) {
-        let mut wait = FASTEST;
+        let mut pace = Pace::new();
         let mut last_answer_ms = self.clock.now_ms();
         let mut last_ack_ms = 0;
         // A refusal that may have been caused by this process itself.
@@ -62,7 +60,11 @@ impl Poller {
                     self.ledger.set_trouble(Of::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
                     self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
-                    wait = self.next_wait(wait, &polled);
+                    let starves = self.progress.metrics().queue_batches == 0;
+                    let Polled { claimable, active_workers, indexed_files, .. } = polled;
+                    let seen = (claimable, active_workers, indexed_files);
+                    let now = self.clock.monotonic();
+                    pace.answered(seen, now, !polled.ready.is_empty(), starves);
                     self.ledger.merge(polled, from);
                     self.learn_cached().await;
                 }
@@ -80,14 +82,14 @@ impl Poller {
                         };
                         self.ledger.fail(FetchError::Unreachable { waited_s, error });
                     }
-                    wait = (wait * 2).min(Duration::from_millis(500));
+                    pace.failed();
                 }
             }
             let urgent = self.progress.urgent.notified();
             tokio::select! {
                 biased;
-                () = self.clock.sleep(wait) => {}
-                () = urgent => wait = FASTEST,
+                () = self.clock.sleep(pace.wait()) => {}
+                () = urgent => pace.hurry(),
             }
         }
     }
@@ -152,15 +154,5 @@ impl Poller {
             let unreported = self.progress.unreported_splits(plan.n_splits);
             unreported >= u64::from(plan.window_splits / 4).max(1)
         })
-    }
-
-    /// News keeps the interval short; silence lengthens it while the trainer has batches to work on.
-    fn next_wait(&self, wait: Duration, polled: &Polled) -> Duration {
-        let starving = self.progress.metrics().queue_batches == 0;
-        match (starving, polled.ready.is_empty()) {
-            (true, _) => FASTEST,
-            (false, false) => FASTEST,
-            (false, true) => (wait * 2).min(SLOWEST),
-        }
     }
 }

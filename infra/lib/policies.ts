@@ -95,8 +95,9 @@ export function scalerPolicy(parameters: Parameters, arns: Arns, logs: string): 
   const job = `T#${parameters.namespace.valueAsString}#J#*`;
   return document(
     log(logs),
-    // Its item lies in the job's partition; those of the bundles (..#E#..) are out of reach.
-    allow("ItsItem", ["dynamodb:GetItem", "dynamodb:PutItem"], arns.table, {
+    // Its item lies in the job's partition, and who has left in those beside it (..#L#..), read a hundred at a
+    // time; those of the bundles (..#E#..) are out of reach.
+    allow("ItsItem", ["dynamodb:GetItem", "dynamodb:BatchGetItem", "dynamodb:PutItem"], arns.table, {
       "ForAllValues:StringLike": { "dynamodb:LeadingKeys": job },
       "ForAllValues:StringNotLike": { "dynamodb:LeadingKeys": `${job}#E#*` },
       Null: { "dynamodb:LeadingKeys": "false" },

@@ -58,7 +58,7 @@ impl Recorder {
             step_s: batch_time_s.zip(stall_s).map(|(all_s, stall_s)| all_s - stall_s),
             workers: Some(f64::from(*active_workers)),
             target: (scale.target > 0).then_some(scale.target),
-            outstanding: u32::try_from(scale.outstanding.len()).ok(),
+            outstanding: Some(scale.outstanding.len()),
             queue_batches: Some(f64::from(metrics.queue_batches)),
             cost_usd: None,
         });

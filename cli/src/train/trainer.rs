@@ -253,7 +253,7 @@ impl Trainer {
 
     fn redraw(&mut self, fetcher: &Fetcher) {
         let snapshot = fetcher.snapshot();
-        let started = u32::try_from(snapshot.scale.outstanding.len()).unwrap_or(u32::MAX);
+        let started = snapshot.scale.outstanding.len();
         let workers = snapshot.active_workers.max(started);
         self.epoch.workers_max = self.epoch.workers_max.max(workers);
         if self.redrawn.elapsed() < REDRAW {

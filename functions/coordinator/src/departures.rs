@@ -5,12 +5,14 @@ use crate::{
     items::{ItemName, JobItem},
     scan::Scan,
     snapshot::Snapshot,
+    store::decode,
 };
-use gristmill_protocol::{Leave, Refusal, Release, Reply, ScaleState};
+use gristmill_protocol::{LEFT_SHARD, Leave, Left, Refusal, Release, Reply, ScaleState};
 use gristmill_splits::{
     self as splits, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
 };
 use gristmill_types::{InvocationId, JobName};
+use std::collections::BTreeMap;
 
 /// Dead invocations the books remember: more than may have a claim on its way at one time.
 const MAX_DEAD: usize = 8;
@@ -47,12 +49,12 @@ impl Coordinator {
     /// Takes a worker that leaves off the books.
     pub(crate) async fn leave(&self, leave: &Leave) -> Result<Reply, Refusal> {
         let Leave { job, worker, error } = leave;
-        let progress = match error {
-            Some(_) => self.snapshot(job).await?.0.hints().progress,
-            None => 0,
+        let Some(error) = error else {
+            self.note_left(job, *worker).await?;
+            return Ok(Reply::Applied);
         };
-        let ended = error.as_deref().map(|error| (progress, error));
-        self.strike_off(job, *worker, None, ended).await?;
+        let progress = self.snapshot(job).await?.0.hints().progress;
+        self.strike_off(job, *worker, None, Some((progress, error))).await?;
         Ok(Reply::Applied)
     }
 
@@ -100,6 +102,39 @@ impl Coordinator {
         Ok(true)
     }
 
+    /// Notes that a worker has left, beside the books: thousands may leave in one second.
+    async fn note_left(&self, job: &JobName, worker: u32) -> Result<(), Refusal> {
+        let decide = |before: Option<&Left>| {
+            let before = before.copied().unwrap_or_default();
+            let after = before.with(worker);
+            Ok::<_, Refusal>(match after == before {
+                true => Outcome::AlreadyApplied(after),
+                false => Outcome::Write(after),
+            })
+        };
+        self.store.update(&ItemName::Left(job, worker / LEFT_SHARD), decide).await??;
+        Ok(())
+    }
+
+    /// The books, without those that have left since they were written. Whoever holds a lease in `scan` has not.
+    pub(crate) async fn settled(
+        &self,
+        job: &JobName,
+        mut books: ScaleState,
+        scan: &Scan,
+    ) -> Result<ScaleState, Refusal> {
+        let at_work = scan.workers_at_work(self.clock.now_ms());
+        let shards = books.outstanding.shards(|number| !at_work.contains(&number));
+        let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
+        let items = self.store.read_raw(&names).await?;
+        let mut left = BTreeMap::new();
+        for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
+            left.extend(decode::<Left>(name, item.as_ref())?.item.map(|bits| (shard, bits)));
+        }
+        books.outstanding.settle(&left);
+        Ok(books)
+    }
+
     /// Names what was freed to whoever claims next, and has the next poll look again.
     async fn note_freed(&self, job: &JobName, bundles: &[BundleAt]) -> Result<(), Refusal> {
         let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
@@ -122,7 +157,7 @@ impl Coordinator {
             if let Some((progress, error)) = ended.filter(|_| known) {
                 books.barren.note(1, progress, now_ms, error);
             }
-            books.outstanding.retain(|(number, _)| *number != worker);
+            books.outstanding.retain(|number, _| number != worker);
             if let Some(dead) = dead.filter(|dead| !books.dead.contains(dead)) {
                 books.dead.push(dead.clone());
                 let excess = books.dead.len().saturating_sub(MAX_DEAD);

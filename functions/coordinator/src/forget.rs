@@ -37,6 +37,9 @@ impl Coordinator {
                 return Ok(Reply::Forgotten { items, objects, all: false });
             }
         }
+        for pk in keys::left_partitions(&self.settings.ns, job) {
+            items += self.forget_partition(&pk, |_| true).await?;
+        }
         let own = keys::job_partition(&self.settings.ns, job);
         let listed = ItemName::Listed(job).key(&self.settings.ns);
         let last = ItemName::Job(job).key(&self.settings.ns);

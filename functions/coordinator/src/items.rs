@@ -31,6 +31,8 @@ pub(crate) enum ItemName<'a> {
     Scale(&'a JobName),
     /// What the last look at the job's window saw.
     Frontier(&'a JobName),
+    /// Which workers of one shard have left.
+    Left(&'a JobName, u32),
     /// The trainer. One, for now.
     Consumer(&'a JobName),
     /// How far collected objects have been deleted.
@@ -59,6 +61,10 @@ impl ItemName<'_> {
             Self::Listed(job) => ItemKey { pk: keys::jobs_partition(ns), sk: job.to_string() },
             Self::Job(job) => job_item(job, "JOB"),
             Self::Scale(job) => job_item(job, keys::SCALE),
+            Self::Left(job, shard) => {
+                let (pk, sk) = keys::left(ns, job, *shard);
+                ItemKey { pk, sk }
+            }
             Self::Frontier(job) => job_item(job, "FRONTIER"),
             Self::Consumer(job) => job_item(job, "C#0000"),
             Self::Swept(job) => job_item(job, "SWEPT"),
@@ -84,6 +90,7 @@ impl ItemName<'_> {
             Self::Deaths(_)
                 | Self::Skips(_)
                 | Self::Frontier(_)
+                | Self::Left(..)
                 | Self::Profile(_)
                 | Self::Epoch(..)
                 | Self::Bundle(..)
@@ -243,6 +250,8 @@ mod tests {
             ItemName::Scale(&job),
             ItemName::Consumer(&job),
             ItemName::Frontier(&job),
+            ItemName::Left(&job, 0),
+            ItemName::Left(&job, 8),
             ItemName::Swept(&job),
             ItemName::Deaths(&job),
             ItemName::Skips(&job),

@@ -22,7 +22,7 @@ use gristmill_splits::{
 use gristmill_types::{Fingerprint, JobName, Sharding};
 
 /// Bundles in flight that workers may hold of one job: what the window must have room for.
-const WINDOW_BUNDLES_PER_WORKER: u32 = 2;
+const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 
 impl Coordinator {
     /// Registers a job, or joins the one of that name.

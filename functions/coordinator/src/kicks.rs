@@ -76,10 +76,10 @@ pub(crate) struct Seen {
 /// Workers on the books that nothing has been heard of for too long.
 pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
     let heard = scan.workers_heard(now_ms);
-    let silent = |&&(worker, sent_ms): &&(u32, u64)| {
+    let silent = |&(worker, sent_ms): &(u32, u64)| {
         now_ms.saturating_sub(sent_ms) > SILENT_MS && !heard.contains(&worker)
     };
-    scale.outstanding.iter().filter(silent).map(|(worker, _)| *worker).collect()
+    scale.outstanding.iter().filter(silent).map(|(worker, _)| worker).collect()
 }
 
 /// How many workers a job is to have while there is work.
@@ -103,7 +103,7 @@ fn needs_workers(
     if trouble::resting(&scale.barren, scan.progress(item), now_ms) {
         return false;
     }
-    let living = scale.outstanding.len().saturating_sub(silent.len()) as u32;
+    let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
     scan.claimable(now_ms) > 0
         && living < wanted(item, scale)
         && (scan.head_waits(now_ms) || scan.wants_workers(living > 0))

@@ -33,6 +33,7 @@ impl Coordinator {
         if self.release_late_claims((job, item), &scan, &books.dead).await? {
             scan = self.scan(job, item, consumer, consumer.delivered).await?;
         }
+        let books = &self.settled(job, books.clone(), &scan).await?;
         let not_kicked = self.kick_after(poll, (item, consumer), books, &scan).await;
         let progress = scan.progress(item);
         if let Some(error) = trouble::given_up(&self.settings.patience, &books.barren, progress)

@@ -7,6 +7,7 @@ use crate::{
     snapshot::Snapshot,
     store::invalid,
 };
+use futures::future::try_join;
 use gristmill_protocol::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_splits::{
     self as splits, Consumer, Cursor, Place, frontier::Frontier, job::JobState,
@@ -46,18 +47,25 @@ impl Coordinator {
             true => self.look(poll, &mut snapshot, &books).await?,
             false => snapshot.hints(),
         };
-        if snapshot.item.state == JobState::Running {
+        let is_running = snapshot.item.state == JobState::Running;
+        if is_running {
             if snapshot.consumer.durable.epoch >= snapshot.item.spec.epochs {
                 // A trainer that has gone back meanwhile keeps the job open; from now on none can.
                 snapshot.consumer = self.move_horizon(job).await?;
             }
             let Snapshot { item, consumer, .. } = &snapshot;
             snapshot.item = self.close_epochs(job, item.clone(), consumer).await?;
-            self.collect(job, &snapshot.item, snapshot.consumer).await?;
         }
         let Snapshot { item, consumer, .. } = snapshot;
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
-        let ready = self.ready(job, &item, from).await?;
+        // What the trainer has passed is no part of what it asks for.
+        let collected = async {
+            match is_running {
+                true => self.collect(job, &item, consumer).await,
+                false => Ok(()),
+            }
+        };
+        let ((), ready) = try_join(collected, self.ready(job, &item, from)).await?;
         let now_ms = self.clock.now_ms();
         let head_waits = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
         let Frontier { active, claimable, window_full, ahead, indexed, trouble, .. } = seen;
@@ -81,6 +89,7 @@ impl Coordinator {
         let (Snapshot { item, consumer, .. }, scale) = self.snapshot(job).await?;
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+        let scale = self.settled(job, scale, &scan).await?;
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();
         Ok(Reply::Status(JobStatus {

@@ -6,7 +6,7 @@ use gristmill_splits::{self as splits, Bundle, Entry, EntryKind, Place};
 use gristmill_types::{JobName, Position};
 
 /// Entries of one answer: less than a megabyte of JSON.
-const MOST_READY: usize = 3_000;
+const MOST_READY: usize = 4_000;
 /// Bundles read at first, and from then on: most polls find few that are ready.
 const PAGES: [usize; 3] = [12, 88, 400];
 

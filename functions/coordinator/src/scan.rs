@@ -53,6 +53,11 @@ impl Scan {
         self.invocations(now_ms).into_iter().filter(|invocation| invocation.worker().is_some())
     }
 
+    /// Workers of the scaler's books that hold a lease.
+    pub fn workers_at_work(&self, now_ms: u64) -> BTreeSet<u32> {
+        self.invocations(now_ms).into_iter().filter_map(InvocationId::worker).collect()
+    }
+
     /// Workers of the scaler's books that hold a lease, or whose last one would not have run out yet: a
     /// worker between two leases counts.
     pub fn workers_heard(&self, now_ms: u64) -> BTreeSet<u32> {

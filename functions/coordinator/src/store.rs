@@ -50,6 +50,7 @@ stored_as_json!(
     DeathLog,
     EpochItem,
     Frontier,
+    gristmill_protocol::Left,
     ScaleState
 );
 

@@ -96,6 +96,7 @@ impl Coordinator {
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
                 // A trainer's polls do this too, so it matters only if they cannot.
                 let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
+                let scale = self.settled(job, scale, &scan).await?;
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
                 self.kick_if_needed(job, &item, &scale, &scan, (batches, consumer.delivered.epoch))
                     .await;

@@ -23,6 +23,7 @@ use gristmill_types::{
 };
 use quiet::{BETWEEN_POLLS, ManualClock};
 use std::{
+    ops::Range,
     sync::{Arc, Mutex, atomic::AtomicU64},
     time::Duration,
 };
@@ -201,9 +202,10 @@ impl World {
         })
     }
 
-    async fn book(&self, outstanding: Vec<(u32, u64)>) {
-        let (version, books) = self.books().await;
-        let body = serde_json::to_vec(&ScaleState { outstanding, ..books }).unwrap().into();
+    async fn book(&self, numbers: Range<u32>, sent_ms: u64) {
+        let (version, mut books) = self.books().await;
+        books.outstanding.add(numbers, sent_ms);
+        let body = serde_json::to_vec(&books).unwrap().into();
         self.table.write(&self.books_key(), version, body, None).await.unwrap();
     }
 
@@ -231,7 +233,7 @@ impl World {
 async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
     let world = World::running(ErrorPolicy::Fail).await;
     let now_ms = world.clock.now_ms();
-    world.book((10..13).map(|worker| (worker, now_ms)).collect()).await;
+    world.book(10..13, now_ms).await;
     world.leased(11).await;
     let before = world.kicked();
     world.poll(0, None).await;
@@ -248,6 +250,28 @@ async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
     world.pass(1).await;
     world.poll(0, None).await;
     assert_eq!(world.last_kick().silent, [12]);
+}
+
+#[tokio::test]
+async fn those_that_leave_are_missed_at_once_and_their_books_are_not_written() {
+    let world = World::running(ErrorPolicy::Fail).await;
+    world.book(60..63, world.clock.now_ms()).await;
+    world.leased(60).await;
+    let (before, kicked) = (world.books().await, world.kicked());
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), kicked, "all that are wanted are on their way");
+    for worker in [61, 61, 62] {
+        let leave = Leave { job: world.job.clone(), worker, error: None };
+        assert!(matches!(world.call(Call::Leave(leave)).await, Reply::Applied));
+    }
+    assert_eq!(world.books().await, before, "thousands may leave in one second");
+    match world.call(Call::Status { job: world.job.clone() }).await {
+        Reply::Status(status) => assert_eq!(status.scale.outstanding.len(), 1),
+        other => panic!("{other:?}"),
+    }
+    world.pass(1).await;
+    world.poll(0, None).await;
+    assert_eq!(world.kicked(), kicked + 1);
 }
 
 #[tokio::test]

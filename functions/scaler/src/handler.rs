@@ -1,5 +1,6 @@
 //! One look at one job: load its books, decide, write them, act on them.
 
+use futures::future::join_all;
 use gristmill_policy::scaling::{
     Observation, Reason, Report, Settings, State, WorkerTimes, decide, top_up,
 };
@@ -7,16 +8,24 @@ use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
 use gristmill_protocol::{
-    ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds,
-    keys,
+    Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent,
+    WorkerSeconds, keys,
 };
 use serde::Serialize;
-use std::{num::NonZeroU32, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::NonZeroU32,
+    sync::Arc,
+};
 
 /// Workers of a job of which nothing is known yet: two give a first batch and a first measurement soon.
 const START_WORKERS: u32 = 2;
 /// Decisions kept in the item, which costs a write unit per KB.
 const MAX_LOG: usize = 12;
+/// Invocations under way at a time.
+const SIDE_BY_SIDE: usize = 16;
+/// No invocation lasts longer: one sent before that has ended, whoever did not say so.
+const LIFE_MS: u64 = 16 * 60 * 1000;
 /// Tries at the compare-and-set before the event is left to the next kick.
 const MAX_TRIES: u32 = 8;
 
@@ -76,11 +85,13 @@ impl Scaler {
         let key =
             ItemKey { pk: keys::job_partition(&event.ns, &event.job), sk: keys::SCALE.into() };
         let mut item = self.table.read(std::slice::from_ref(&key)).await?.pop().flatten();
+        let left = self.left(event, &decode(item.as_ref())?.1).await?;
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
             let before = state.clone();
+            state.outstanding.settle(&left);
             let workers = plan(&mut state, event);
-            let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
+            let outstanding = state.outstanding.len();
             if workers.is_empty() && state.policy == before.policy && state.target == before.target
             {
                 return Ok(Scaled { outstanding, ..Scaled::default() });
@@ -92,16 +103,11 @@ impl Scaler {
             match self.table.write(&key, version, body, None).await? {
                 WriteOutcome::Written => {
                     let started = self.invoke(event, &function, &workers).await?;
-                    let invoked = started.invoked;
-                    let missing = workers.len() as u32 - invoked;
-                    let (throttled, refused) = match &started.refused {
-                        None => (missing, 0),
-                        Some(error) => {
-                            let not_started = &workers[invoked as usize..];
-                            self.note_refused(event, &key, not_started, error).await?;
-                            (0, missing)
-                        }
-                    };
+                    let Started { invoked, throttled, not_started, refused } = started;
+                    if let Some(error) = refused {
+                        self.note_refused(event, &key, &not_started, &error).await?;
+                    }
+                    let refused = not_started.len() as u32;
                     if throttled > 0 && event.autoscale {
                         self.note_throttled(&key, throttled).await?;
                     }
@@ -143,7 +149,7 @@ impl Scaler {
         let mut item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
         for _ in 0..MAX_TRIES {
             let (version, mut state) = decode(item.as_ref())?;
-            state.outstanding.retain(|(worker, _)| !workers.contains(worker));
+            state.outstanding.retain(|worker, _| !workers.contains(&worker));
             let count = workers.len() as u32;
             state.barren.note(count, event.progress, event.at_ms, &error.to_string());
             let kept = state.worker_function.as_deref();
@@ -166,37 +172,76 @@ impl Scaler {
         Ok(())
     }
 
-    /// Starts workers until the platform takes no more.
+    /// Which of those on the books have left since they were written.
+    async fn left(
+        &self,
+        event: &ScalerEvent,
+        state: &ScaleState,
+    ) -> Result<BTreeMap<u32, Left>, ScaleError> {
+        let shards = state.outstanding.shards(|_| true);
+        let key = |shard: &u32| {
+            let (pk, sk) = keys::left(&event.ns, &event.job, *shard);
+            ItemKey { pk, sk }
+        };
+        let items = self.table.read(&shards.iter().map(key).collect::<Vec<_>>()).await?;
+        let shards = shards.into_iter().zip(items);
+        // One that cannot be read is as if it were not there: silence tells as well.
+        let left = shards
+            .filter_map(|(shard, item)| Some((shard, serde_json::from_slice(&item?.body).ok()?)));
+        Ok(left.collect())
+    }
+
+    /// Starts workers, some side by side, until the platform takes no more.
     async fn invoke(
         &self,
         event: &ScalerEvent,
         function: &str,
         workers: &[u32],
     ) -> Result<Started, ScaleError> {
-        let mut started = Started { invoked: 0, refused: None };
-        for &worker in workers {
-            let (ns, job) = (event.ns.clone(), event.job.clone());
-            let payload = serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })?;
-            match self.invoker.invoke(function, payload.into()).await {
-                Ok(Invoked::Accepted) => started.invoked += 1,
-                // The platform is at its limit: those not accepted are struck off as silent in time.
-                Ok(Invoked::Throttled) => {
-                    tracing::warn!(job = %event.job, worker, "the platform throttles workers");
-                    break;
-                }
-                Err(error) => {
-                    started.refused = Some(error);
-                    break;
+        let mut started = Started::default();
+        for some in workers.chunks(SIDE_BY_SIDE) {
+            let payloads = some.iter().map(|&worker| {
+                let (ns, job) = (event.ns.clone(), event.job.clone());
+                serde_json::to_vec(&WorkerEvent { v: VERSION, ns, job, worker })
+            });
+            let payloads = payloads.collect::<Result<Vec<_>, _>>()?.into_iter();
+            let invoked = payloads.map(|payload| self.invoker.invoke(function, payload.into()));
+            for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
+                match invoked {
+                    Ok(Invoked::Accepted) => started.invoked += 1,
+                    // The platform is at its limit: those not accepted are struck off as silent in time.
+                    Ok(Invoked::Throttled) => started.throttled += 1,
+                    Err(error) => {
+                        started.not_started.push(*worker);
+                        started.refused = Some(error);
+                    }
                 }
             }
+            if started.throttled > 0 || started.refused.is_some() {
+                break;
+            }
+        }
+        let tried = started.invoked + started.throttled + started.not_started.len() as u32;
+        let untried = &workers[tried as usize..];
+        match started.refused {
+            Some(_) => started.not_started.extend(untried),
+            None => started.throttled += untried.len() as u32,
+        }
+        if started.throttled > 0 {
+            let throttled = started.throttled;
+            tracing::warn!(job = %event.job, throttled, "the platform throttles workers");
         }
         Ok(started)
     }
 }
 
 /// How far invoking got.
+#[derive(Default)]
 struct Started {
     invoked: u32,
+    throttled: u32,
+    /// Those that could not be invoked, and why.
+    not_started: Vec<u32>,
     refused: Option<InvokeError>,
 }
 
@@ -212,17 +257,21 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 /// Applies the policy to the books; returns the numbers of the workers to invoke.
 fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     // Numbers are never reused: a repeated event strikes off nobody else.
-    state.outstanding.retain(|(worker, _)| !event.silent.contains(worker));
+    let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
+    state.outstanding.retain(|worker, sent_ms| {
+        !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
+    });
     settle_target(state, event);
-    let outstanding = u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX);
+    let outstanding = state.outstanding.len();
     let observation = Observation { claimable: event.claimable, outstanding };
     let top_up = top_up(&observation, state.target);
     let workers: Vec<u32> = (0..top_up.invoke).map(|i| state.next_worker + i).collect();
     if workers.is_empty() {
         return workers;
     }
+    let first = state.next_worker;
     state.next_worker += top_up.invoke;
-    state.outstanding.extend(workers.iter().map(|&worker| (worker, event.at_ms)));
+    state.outstanding.add(first..state.next_worker, event.at_ms);
     // Where the policy decides, what it decided is the news.
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
@@ -280,7 +329,7 @@ fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -
         claimable: event.claimable,
         window_full: report.window_full,
         workers: report.workers,
-        outstanding: u32::try_from(state.outstanding.len()).unwrap_or(u32::MAX),
+        outstanding: state.outstanding.len(),
         throttled: state.throttled,
         worker,
         mode: event.mode,
@@ -373,6 +422,25 @@ mod tests {
         assert_eq!(scaler.handle(&event(10, &[1], 200_000)).await.unwrap(), scaled(0, 3), "again");
         let numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
         assert_eq!(numbers, [0, 1, 2, 3], "numbers are never reused");
+    }
+
+    #[tokio::test]
+    async fn those_that_have_left_or_outlived_every_invocation_are_replaced() {
+        let (scaler, recorder) = scaler();
+        let many = |at_ms| ScalerEvent { wanted: 100, ..event(1_000, &[], at_ms) };
+        assert_eq!(scaler.handle(&many(1_000)).await.unwrap(), scaled(100, 100));
+        let event = event(0, &[], 0);
+        for (shard, bits) in [(0, u32::MAX), (1, u32::MAX), (2, 0b101)] {
+            let (pk, sk) = keys::left(&event.ns, &event.job, shard);
+            let body = serde_json::to_vec(&Left { bits }).unwrap().into();
+            scaler.table.write(&ItemKey { pk, sk }, 0, body, None).await.unwrap();
+        }
+        assert_eq!(scaler.handle(&many(2_000)).await.unwrap(), scaled(66, 100));
+        assert_eq!(scaler.handle(&many(3_000)).await.unwrap(), scaled(0, 100), "seen once");
+        assert_eq!(scaler.handle(&many(1_000 + LIFE_MS)).await.unwrap(), scaled(34, 100));
+        let mut numbers: Vec<u32> = recorder.0.lock().unwrap().iter().map(|e| e.worker).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..200).collect::<Vec<_>>());
     }
 
     /// Takes one event and no more.

@@ -2,8 +2,8 @@
 
 use crate::tally::Tallied;
 use gristmill_ports::{CallError, Metrics, call_with_retry};
-use gristmill_protocol::{Call, Leave, RefusalKind, VERSION, WorkerEvent};
-use gristmill_runner::{JobContext, ObjectSink, RunError, Runner, describe};
+use gristmill_protocol::{Call, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
+use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
 use gristmill_types::{InvocationId, JobName};
 use serde::Serialize;
 use std::{
@@ -62,11 +62,14 @@ impl WorkerFunction {
         }
         let invocation = InvocationId::of(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;
-        let error = outcome.as_ref().err().map(RunError::to_string);
-        self.leave(event, error).await;
+        // Nobody counts the workers of a job that has ended.
+        if !matches!(outcome, Ok(Ended::Idle(IdleReason::JobEnded))) {
+            let error = outcome.as_ref().err().map(RunError::to_string);
+            self.leave(event, error).await;
+        }
         self.measure(event);
         match outcome {
-            Ok(ended) => Ok(Report { ended }),
+            Ok(ended) => Ok(Report { ended: format!("{ended:?}") }),
             // The job has been told (or its lease runs out): not a failure of the function.
             Err(error @ (RunError::Fatal { .. } | RunError::Passing(_))) => {
                 tracing::warn!(job = %event.job, worker = event.worker, %error, "worker ends");
@@ -89,11 +92,10 @@ impl WorkerFunction {
         job: &JobName,
         invocation: InvocationId,
         deadline_ms: u64,
-    ) -> Result<String, RunError> {
+    ) -> Result<Ended, RunError> {
         let context = self.context(job).await?;
         let sink = ObjectSink { runner: self.runner.clone(), job: job.clone() };
-        let ended = self.runner.work(&context, &invocation, deadline_ms, &sink).await?;
-        Ok(format!("{ended:?}"))
+        self.runner.work(&context, &invocation, deadline_ms, &sink).await
     }
 
     async fn context(&self, job: &JobName) -> Result<JobContext, RunError> {

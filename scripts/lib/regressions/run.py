@@ -31,7 +31,6 @@ REGISTERED: list[Case] = []
 # Known defects that are not mended: no case shows that they are gone.
 OPEN = {
     "B2": "to go on deep in an epoch of more than about 20,000 splits takes an answer that is too large",
-    "B6": "indexing thousands of files takes a time that grows with their square, though it says how far it is",
 }
 
 

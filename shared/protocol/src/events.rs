@@ -1,6 +1,6 @@
 //! Events that invoke the worker and the scaler function, and the scaler's books.
 
-use crate::TrainingReport;
+use crate::{Outstanding, TrainingReport};
 use gristmill_types::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Serialize};
 
@@ -67,8 +67,9 @@ pub struct ScaleState {
     pub worker_function: Option<String>,
     /// Number the next worker gets.
     pub next_worker: u32,
-    /// Invocations sent and not known to have ended (async events may still wait): (worker, sent_ms).
-    pub outstanding: Vec<(u32, u64)>,
+    /// Invocations sent and not known to have ended. Those that left since it was written are in the shards of
+    /// [`Left`](crate::Left).
+    pub outstanding: Outstanding,
     /// Invocations reported dead last, oldest first, bounded: a claim that one of them had sent may
     /// still arrive.
     #[serde(default)]

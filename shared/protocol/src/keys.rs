@@ -172,6 +172,19 @@ pub fn cache_partition(ns: &Namespace) -> String {
 /// Sort key of the scaler's item in a job's partition.
 pub const SCALE: &str = "SCALE";
 
+/// Shards of workers that left are spread over this many partitions.
+const LEFT_PARTITIONS: u32 = 8;
+
+/// The partition and the sort key of a shard of workers that left.
+pub fn left(ns: &Namespace, job: &JobName, shard: u32) -> (String, String) {
+    (format!("{}#L#{}", job_partition(ns, job), shard % LEFT_PARTITIONS), format!("L#{shard:08}"))
+}
+
+/// The partitions of all of them.
+pub fn left_partitions(ns: &Namespace, job: &JobName) -> impl Iterator<Item = String> {
+    (0..LEFT_PARTITIONS).map(|shard| left(ns, job, shard).0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

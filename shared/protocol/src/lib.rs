@@ -10,6 +10,7 @@ mod events;
 mod job;
 pub mod keys;
 mod members;
+mod outstanding;
 mod pack;
 
 pub use caching::{
@@ -28,6 +29,7 @@ pub use job::{
     SourceFile, SpecDifference,
 };
 pub use members::Members;
+pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 
 /// Version of every message; a peer of another version is refused by name.

@@ -151,12 +151,9 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     let setting = Setting { workers: outstanding, ..setting };
     let (told, figures, world) = in_world(setting, async |world| {
         let key = scale_key(world);
-        let books = ScaleState {
-            target: outstanding,
-            next_worker: outstanding,
-            outstanding: (0..outstanding).map(|i| (i, world.clock().now_ms())).collect(),
-            ..ScaleState::default()
-        };
+        let mut books =
+            ScaleState { target: outstanding, next_worker: outstanding, ..ScaleState::default() };
+        books.outstanding.add(0..outstanding, world.clock().now_ms());
         let table = crate::table::MeteredTable::new(world);
         let body = Bytes::from(serde_json::to_vec(&books)?);
         let version = world.store().version(&key);
@@ -181,11 +178,20 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     })?;
     let key = scale_key(&world);
     let (body, most) = world.store().body(&key).unwrap_or_default();
-    let left = serde_json::from_slice::<ScaleState>(&body)?.outstanding.len();
+    let mut books = serde_json::from_slice::<ScaleState>(&body)?.outstanding;
+    let shards = books.shards(|_| true).into_iter().filter_map(|shard| {
+        let (pk, sk) = keys::left(&world.ns, &world.job, shard);
+        let (body, _) = world.store().body(&ItemKey { pk, sk })?;
+        Some((shard, serde_json::from_slice(&body).ok()?))
+    });
+    let shards = shards.collect();
+    books.settle(&shards);
+    let left = books.len();
     let mut row = report::plain_row(&world, &figures);
     row.facts.push(("leaves not told", f64::from(outstanding - told)));
-    row.facts.push(("workers that stay outstanding", left as f64));
+    row.facts.push(("workers that stay outstanding", f64::from(left)));
     row.facts.push(("bytes of SCALE at most", most as f64));
+    row.bars.push(Bar::at_most("workers that stay outstanding", f64::from(left), 0.0));
     row.bars.push(Bar::at_most("leaves not told", f64::from(outstanding - told), 0.0));
     row.bars.push(Bar::at_most("bytes of SCALE", most as f64, 2_048.0));
     Ok(row)

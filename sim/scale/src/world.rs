@@ -143,6 +143,8 @@ impl Objects for WorldObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         self.world.pause(self.put).await;
+        // The buffer stays the worker's, as it does where stores are elsewhere: it is many times as large.
+        let body = Bytes::copy_from_slice(&body);
         self.world.objects.put_if_absent(path, body, put_id).await
     }
 

@@ -57,7 +57,7 @@ def lost(world):
     with Books(world, "a") as books:
         # As a scaler leaves them that dies between writing them and invoking.
         now_ms, first = int(time.time() * 1000), books.item["next_worker"]
-        books.item["outstanding"] = [[first + i, now_ms] for i in range(4)]
+        books.item["outstanding"] = [[now_ms, first, "0f"]]
         books.item["next_worker"] = first + 4
     # Two come, and work on: the other four are not there.
     kill_workers(up)

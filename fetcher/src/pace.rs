@@ -1,0 +1,108 @@
+//! How soon the coordinator is asked again.
+
+use std::time::Duration;
+
+/// The poll interval while nothing is ready, or there is news.
+pub(crate) const FASTEST: Duration = Duration::from_millis(50);
+/// At most, while the trainer has batches to work on.
+const SLOWEST: Duration = Duration::from_secs(2);
+/// At most, while it has none.
+const SLOWEST_STARVING: Duration = Duration::from_millis(500);
+/// A trainer that waits is impatient for so long after the latest news.
+const IMPATIENT: Duration = Duration::from_secs(2);
+
+/// The interval between polls: short after news, longer the longer there are none.
+#[derive(Debug)]
+pub(crate) struct Pace<T> {
+    wait: Duration,
+    /// What was answered last, and since when.
+    answer: Option<(T, Duration)>,
+}
+
+impl<T: PartialEq> Pace<T> {
+    pub fn new() -> Self {
+        Self { wait: FASTEST, answer: None }
+    }
+
+    /// The interval as it is.
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// Something happened here: the interval begins anew.
+    pub fn hurry(&mut self) {
+        (self.wait, self.answer) = (FASTEST, None);
+    }
+
+    /// The coordinator did not answer.
+    pub fn failed(&mut self) {
+        self.wait = (self.wait * 2).min(SLOWEST_STARVING);
+    }
+
+    /// Takes in an answer that came at `now`; `is_news` if there was something in it for the trainer, which
+    /// `starves` if it has nothing to work on.
+    pub fn answered(&mut self, answer: T, now: Duration, is_news: bool, starves: bool) {
+        let since = match &self.answer {
+            Some((last, since)) if *last == answer && !is_news => *since,
+            _ => now,
+        };
+        self.answer = Some((answer, since));
+        let is_quiet = now.saturating_sub(since) >= IMPATIENT;
+        self.wait = match (is_news, starves) {
+            (true, _) => FASTEST,
+            (false, true) if !is_quiet => FASTEST,
+            (false, true) => (self.wait * 2).min(SLOWEST_STARVING),
+            (false, false) => (self.wait * 2).min(SLOWEST),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The polls of `seconds` in which answers are as `answer` says.
+    fn polls(seconds: u64, starves: bool, answer: impl Fn(Duration) -> u32) -> Vec<Duration> {
+        let (mut pace, mut now, mut polls) = (Pace::new(), Duration::ZERO, Vec::new());
+        while now < Duration::from_secs(seconds) {
+            polls.push(now);
+            pace.answered(answer(now), now, false, starves);
+            now += pace.wait();
+        }
+        polls
+    }
+
+    #[test]
+    fn two_polls_a_second_while_nothing_changes() {
+        let polls = polls(60, true, |_| 7);
+        let late = polls.iter().filter(|at| **at >= Duration::from_secs(10)).count();
+        assert!(late <= 100, "{late} polls in 50 s");
+        let early = polls.iter().filter(|at| **at < Duration::from_secs(2)).count();
+        assert!(early >= 39, "{early} polls in the first 2 s");
+    }
+
+    #[test]
+    fn whatever_changes_makes_a_trainer_that_waits_impatient() {
+        let polls = polls(60, true, |now| u32::from(now >= Duration::from_secs(30)));
+        let soon = polls.iter().filter(|at| (31..32).contains(&at.as_secs())).count();
+        assert!(soon >= 19, "{soon} polls in the second after a change");
+    }
+
+    #[test]
+    fn a_trainer_with_batches_asks_rarely() {
+        assert!(polls(60, false, |_| 7).len() < 40);
+    }
+
+    #[test]
+    fn news_keep_the_interval_short() {
+        let mut pace = Pace::new();
+        for i in 0..100 {
+            pace.answered(7, Duration::from_secs(i), true, false);
+            assert_eq!(pace.wait(), FASTEST);
+        }
+        pace.failed();
+        assert_eq!(pace.wait(), FASTEST * 2);
+        pace.hurry();
+        assert_eq!(pace.wait(), FASTEST);
+    }
+}

@@ -1,0 +1,196 @@
+//! Invocations under way, as a set of numbers with a bit each: the scaler's item stays small with
+//! thousands of them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use std::{collections::BTreeMap, ops::Range};
+
+/// Workers that one shard of those who left holds, a bit each.
+pub const LEFT_SHARD: u32 = 32;
+
+/// Which workers of one shard have left: bit `i` is the shard's `i`-th number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Left {
+    pub bits: u32,
+}
+
+impl Left {
+    /// The same, with `worker` of this shard.
+    #[must_use]
+    pub fn with(self, worker: u32) -> Self {
+        Self { bits: self.bits | 1 << (worker % LEFT_SHARD) }
+    }
+
+    pub fn has(self, worker: u32) -> bool {
+        self.bits >> (worker % LEFT_SHARD) & 1 == 1
+    }
+}
+
+/// Most numbers that one run spans.
+const MOST_SPANNED: u32 = 1 << 16;
+
+/// Invocations sent and not known to have ended (events may still wait).
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Outstanding {
+    runs: Vec<Run>,
+}
+
+/// Those sent at one time: consecutive numbers, of which some have ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Run {
+    sent_ms: u64,
+    first: u32,
+    /// The number `first + 8 i + j` is bit `j` of byte `i`.
+    bits: Vec<u8>,
+}
+
+impl Run {
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let bits = self.bits.iter().zip(0_u32..).flat_map(|(byte, i)| {
+            (0..8).filter(move |j| byte >> j & 1 == 1).map(move |j| i * 8 + j)
+        });
+        bits.map(|bit| self.first.saturating_add(bit))
+    }
+}
+
+impl Outstanding {
+    /// Adds the invocations numbered `numbers`, none of which was there.
+    pub fn add(&mut self, numbers: Range<u32>, sent_ms: u64) {
+        let mut first = numbers.start;
+        while first < numbers.end {
+            let end = numbers.end.min(first.saturating_add(MOST_SPANNED));
+            let n = end - first;
+            let bits = (0..n.div_ceil(8)).map(|i| match n - i * 8 {
+                part @ 1..8 => (1 << part) - 1,
+                _ => u8::MAX,
+            });
+            self.runs.push(Run { sent_ms, first, bits: bits.collect() });
+            first = end;
+        }
+    }
+
+    /// Keeps those of which `keep`, given a number and when it was sent, says so.
+    pub fn retain(&mut self, mut keep: impl FnMut(u32, u64) -> bool) {
+        for run in &mut self.runs {
+            let (first, sent_ms) = (run.first, run.sent_ms);
+            for (byte, i) in run.bits.iter_mut().zip(0_u32..) {
+                for j in 0..8 {
+                    if *byte >> j & 1 == 1 && !keep(first.saturating_add(i * 8 + j), sent_ms) {
+                        *byte &= !(1 << j);
+                    }
+                }
+            }
+            while run.bits.last() == Some(&0) {
+                run.bits.pop();
+            }
+            let ended = run.bits.iter().take_while(|byte| **byte == 0).count();
+            run.bits.drain(..ended);
+            run.first += ended as u32 * 8;
+        }
+        self.runs.retain(|run| !run.bits.is_empty());
+    }
+
+    /// Takes those off that have left, as their shards say.
+    pub fn settle(&mut self, left: &BTreeMap<u32, Left>) {
+        let has_left =
+            |number: u32| left.get(&(number / LEFT_SHARD)).is_some_and(|l| l.has(number));
+        self.retain(|number, _| !has_left(number));
+    }
+
+    /// Each number, and when it was sent.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.runs.iter().flat_map(|run| run.numbers().map(|number| (number, run.sent_ms)))
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u32 {
+        let ones = self.runs.iter().flat_map(|run| &run.bits).map(|byte| byte.count_ones());
+        ones.sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The shards in which those of which `may_have` says so would note that they leave, in order.
+    pub fn shards(&self, may_have: impl Fn(u32) -> bool) -> Vec<u32> {
+        let absent = self.iter().filter(|(number, _)| may_have(*number));
+        let mut shards: Vec<u32> = absent.map(|(number, _)| number / LEFT_SHARD).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        shards
+    }
+}
+
+impl Serialize for Run {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let digits: String = self.bits.iter().map(|byte| format!("{byte:02x}")).collect();
+        (self.sent_ms, self.first, digits).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Run {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let (sent_ms, first, digits) = <(u64, u32, String)>::deserialize(from)?;
+        let byte = |pair: &[u8]| {
+            let text = std::str::from_utf8(pair).ok()?;
+            u8::from_str_radix(text, 16).ok()
+        };
+        let bits: Option<Vec<u8>> = digits.as_bytes().chunks(2).map(byte).collect();
+        let bits = bits.filter(|bits| bits.len() as u32 <= MOST_SPANNED / 8);
+        Ok(Self {
+            sent_ms,
+            first,
+            bits: bits.ok_or_else(|| D::Error::custom("not a run of bits"))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_a_set_of_numbers() {
+        let (mut set, mut model) = (Outstanding::default(), BTreeMap::new());
+        let mut next = 0_u32;
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for at_ms in 0..200 {
+            let more = random(90) as u32;
+            set.add(next..next + more, at_ms);
+            model.extend((next..next + more).map(|number| (number, at_ms)));
+            next += more;
+            let (divisor, rest) = (2 + random(5) as u32, random(2) as u32);
+            set.retain(|number, _| number % divisor != rest);
+            model.retain(|number, _| number % divisor != rest);
+            assert_eq!(set.iter().collect::<BTreeMap<_, _>>(), model);
+            assert_eq!(set.len() as usize, model.len());
+            let json = serde_json::to_string(&set).unwrap();
+            assert_eq!(serde_json::from_str::<Outstanding>(&json).unwrap(), set);
+        }
+        set.retain(|_, _| false);
+        assert!(set.is_empty());
+    }
+
+    #[test]
+    fn thousands_are_small() {
+        let mut set = Outstanding::default();
+        set.add(0..5_000, 1_700_000_000_000);
+        assert!(serde_json::to_vec(&set).unwrap().len() < 1_400);
+        assert_eq!(set.shards(|_| true).len(), 157);
+        assert_eq!(set.shards(|number| number >= 4_990), [155, 156]);
+        set.add(70_000..140_000, 1);
+        assert_eq!(set.len(), 75_000);
+    }
+
+    #[test]
+    fn damaged_runs_are_refused() {
+        for damaged in ["[[1,2,\"0g\"]]", "[[1,2,\"\u{e9}\"]]", "[[1,2]]"] {
+            assert!(serde_json::from_str::<Outstanding>(damaged).is_err(), "{damaged}");
+        }
+    }
+}
