@@ -50,6 +50,7 @@ const IMPORTED_BY_NONE: &[&str] = &["cli", "fuzz", "tests", "user-operator"];
 /// Everything that may lie at the top; what a directory holds is its own affair.
 const TOP_LEVEL: &[&str] = &[
     ".ci",
+    ".github",
     ".gitignore",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
