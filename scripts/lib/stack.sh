@@ -285,7 +285,7 @@ nothing_is_left() {
     )
     # shellcheck disable=SC2086 # a name a line
     left=$(printf '%s\n' $left | grep -vx -e "$DATASET_BUCKET" -e peers-trainer -e 'aws-sam-cli-managed-.*' \
-        -e gristmill -e None -e '') || true
+        -e gristmill -e gristmill.local -e None -e '') || true
     echo "left: ${left:-nothing}"
     [[ -z $left ]]
 }
