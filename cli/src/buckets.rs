@@ -15,7 +15,7 @@ pub struct Division {
 }
 
 impl Division {
-    /// Of a dataset that is divided as jobs divide it. `stored_bytes` are those of a record.
+    /// Describes a dataset that is divided as jobs divide it. `stored_bytes` are those of a record.
     pub fn chosen(pipeline: &Pipeline, records: u64, files: u64, stored_bytes: u64) -> Self {
         let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
         let batches = split_batches(records, record_bytes, pipeline.batching());

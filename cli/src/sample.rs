@@ -152,16 +152,16 @@ fn run(
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
-/// What was found out about a dataset.
+/// Facts found out about a dataset.
 pub struct Looked {
-    /// What operators did to the first elements.
+    /// The work of operators on the first elements.
     pub measured: Measured,
     /// How many those were.
     pub elements: u32,
     pub division: Division,
 }
 
-/// What operators did to the first `most` elements of the dataset, and how it is divided.
+/// Runs the operators over the first `most` elements of the dataset; also tells how it is divided.
 pub async fn measure(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,
@@ -209,7 +209,7 @@ fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
     datasets.map(of_one).fold(f64::INFINITY, f64::min).round() as u64
 }
 
-/// What the first `most` records cost, operator by operator as they run, and how the dataset is divided.
+/// Measures the first `most` records, operator by operator as they run; also tells how the dataset is divided.
 pub async fn profile(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,

@@ -92,7 +92,7 @@ pub async fn run(args: UpArgs) -> Result<(), Failure> {
     known
 }
 
-/// Who keeps table and objects, where that is not this service.
+/// Services of others that keep table and objects.
 fn others(args: &UpArgs) -> Others {
     let both = &args.aws_endpoint_url;
     Others {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Folders(Vec<(String, PathBuf)>);
 
 impl Folders {
-    /// Of `(bucket, path)` each.
+    /// Makes them of `(bucket, path)` pairs.
     pub fn new(folders: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
         Self(folders.into_iter().collect())
     }

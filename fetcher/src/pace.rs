@@ -15,7 +15,7 @@ const IMPATIENT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct Pace<T> {
     wait: Duration,
-    /// What was answered last, and since when.
+    /// The last answer, and since when it is the same.
     answer: Option<(T, Duration)>,
 }
 

@@ -64,7 +64,7 @@ pub struct Cloud {
     /// Those that run now, of the coordinator and of the others.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
-    /// What environments of the coordinator remember.
+    /// The memory of the coordinator's environments.
     warm: [Memory; 3],
 }
 

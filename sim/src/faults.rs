@@ -84,7 +84,7 @@ pub enum Fault {
     WrongClient,
     /// A second trainer connects to the same fetcher.
     SecondClient,
-    /// What a look left behind arrives as it was some time ago, as of two times at once, or not at all.
+    /// The hint that a look left behind arrives as it was some time ago, as of two times at once, or not at all.
     HintStale,
     HintTorn,
     HintLost,

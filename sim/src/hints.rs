@@ -1,4 +1,4 @@
-//! What is only a hint may be of another time, of two times at once, or gone.
+//! Items that are only hints may be of another time, of two times at once, or gone.
 
 use crate::{Fault, Mutant, World};
 use bytes::Bytes;

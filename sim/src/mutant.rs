@@ -43,9 +43,9 @@ pub enum Mutant {
     TakesAnyState,
     /// The state file is one write behind what was said of it.
     SavesUnsynced,
-    /// What the first look saw is believed for good.
+    /// The findings of the first look are believed for good.
     LooksOnce,
-    /// What another claim read of the job is believed for good.
+    /// The items that another claim read are believed for good.
     SharedForGood,
     /// A bundle that looked unclaimed is taken without a condition.
     ClaimsUnseen,

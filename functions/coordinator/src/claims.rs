@@ -25,7 +25,7 @@ use gristmill_types::{BundleIndex, Epoch, JobName};
 const PROFILED: BundleAt = (0, 1);
 /// Workers at work below which a claim looks at all partitions of a small job.
 const FEW_ACTIVE: u32 = 8;
-/// Of the bundles that came back, a claim tries one of the first so many.
+/// A claim tries one of the first so many bundles that came back.
 const FIRST_RETURNED: usize = 4;
 /// The latest bundles of a partition, which one read unit holds: an earlier sending of the claim may have
 /// got one of them.
@@ -105,7 +105,7 @@ impl Coordinator {
     async fn find(&self, claiming: &Claiming<'_>) -> Result<Reply, Refusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);
-        // What the trainer needs first, but not all who claim at one time the same.
+        // The splits that the trainer needs first, but not all who claim at one time the same.
         let first = returned.len().min(FIRST_RETURNED) as u64;
         let one = (first > 0).then(|| returned.remove((chance % first) as usize));
         let mut put_off = Vec::new();
@@ -312,7 +312,7 @@ impl Coordinator {
     }
 }
 
-/// What is said to have come back, as far as it is the job's and lies where work may be done, in order.
+/// Bundles that are said to have come back, as far as they are the job's and lie where work may be done, in order.
 fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
     let Snapshot { item, frontier, .. } = claiming.snapshot;
     let ramp = item.ramp();
@@ -342,7 +342,7 @@ fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
     let planned = item.plan.is_some();
     let caching = item.caching.as_ref().filter(|_| planned);
     let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
-    // Of every job a few splits, so that it can be told what its workers' time goes into.
+    // A few splits of every job are measured, so that it can be told what its workers' time goes into.
     cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
     Reply::Leased(Lease {
         home: item.home(candidate.index),

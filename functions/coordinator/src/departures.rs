@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 /// Dead invocations the books remember: more than may have a claim on its way at one time.
 const MAX_DEAD: usize = 8;
 
-/// What was freed.
+/// Bundles that were freed.
 #[derive(Debug, Default)]
 struct Freed {
     owners: Vec<InvocationId>,

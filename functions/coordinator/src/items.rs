@@ -29,7 +29,7 @@ pub(crate) enum ItemName<'a> {
     Job(&'a JobName),
     /// The scaler's books.
     Scale(&'a JobName),
-    /// What the last look at the job's window saw.
+    /// The findings of the last look at the job's window.
     Frontier(&'a JobName),
     /// Which workers of one shard have left.
     Left(&'a JobName, u32),

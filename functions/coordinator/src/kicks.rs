@@ -58,7 +58,7 @@ impl Kicks {
 /// lost, or the word that it left. Above a cold start; one too many leaves as surplus.
 const SILENT_MS: u64 = 20_000;
 
-/// What the scaler is told of a job.
+/// The event that tells the scaler of a job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     /// Positions that may be claimed.

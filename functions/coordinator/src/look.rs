@@ -69,7 +69,7 @@ impl Coordinator {
             *item = self.finish_indexing(job, item, &scan).await?;
             scan = self.scan(job, item, consumer, from).await?;
         }
-        // Whoever gave the bundle up may have died before it could end the job.
+        // The worker that gave the bundle up may have died before it could end the job.
         if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
             self.end_job(job, &JobEvent::Failed { error }).await?;
         }
@@ -119,7 +119,7 @@ impl Coordinator {
     }
 }
 
-/// What `scan` shows to those who do not look.
+/// The part of a look that `scan` shows to those who do not look.
 fn seen(item: &JobItem, books: &ScaleState, scan: &Scan, now_ms: u64) -> Frontier {
     let claimable = scan.claimable(now_ms);
     let mut seen = Frontier {
@@ -139,7 +139,7 @@ fn seen(item: &JobItem, books: &ScaleState, scan: &Scan, now_ms: u64) -> Frontie
     seen
 }
 
-/// What may be claimed and no claim meets behind the end of a partition.
+/// Bundles that may be claimed, and that no claim meets behind the end of a partition.
 fn returned(scan: &Scan, partitions: u32, now_ms: u64) -> Vec<BundleAt> {
     let mut ends = BTreeMap::new();
     for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {

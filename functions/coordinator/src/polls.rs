@@ -58,7 +58,7 @@ impl Coordinator {
         }
         let Snapshot { item, consumer, .. } = snapshot;
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
-        // What the trainer has passed is no part of what it asks for.
+        // The splits that the trainer has passed are no part of what it asks for.
         let collected = async {
             match is_running {
                 true => self.collect(job, &item, consumer).await,

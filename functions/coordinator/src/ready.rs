@@ -10,7 +10,7 @@ const MOST_READY: usize = 4_000;
 /// Bundles read at first, and from then on: most polls find few that are ready.
 const PAGES: [usize; 3] = [12, 88, 400];
 
-/// What is committed from a place on, up to the first gap.
+/// Splits that are committed from a place on, up to the first gap.
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
     pub entries: Vec<ReadyEntry>,
@@ -69,7 +69,7 @@ fn entry_at(
     }
 }
 
-/// What one committed split of a bundle has cost, as far as that is told apart.
+/// The cost of one committed split of a bundle, as far as that is told apart.
 fn share(bundle: &Bundle) -> WorkerCost {
     let committed = bundle.entries.iter().flatten().count().max(1) as u32;
     let splits::Metrics { source_ms, compute_ms, put_ms } = bundle.metrics;

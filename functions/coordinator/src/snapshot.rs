@@ -1,4 +1,4 @@
-//! What a call decides by: a job's items as one read finds them.
+//! A job's items as one read finds them: a call decides by these.
 
 use crate::{
     Coordinator, Settings,
@@ -25,18 +25,18 @@ impl Snapshot {
         self.frontier.item.as_ref().map_or(0, |seen| seen.active)
     }
 
-    /// What the last look saw; nothing if there was none.
+    /// The findings of the last look; nothing if there was none.
     pub fn hints(&self) -> Frontier {
         self.frontier.item.clone().unwrap_or_default()
     }
 }
 
-/// What a coordinator's process read last for a claim.
+/// The items that a coordinator's process read last for a claim.
 #[derive(Debug, Clone, Default)]
 pub struct Memory(Arc<Mutex<Option<(u64, JobName, Snapshot)>>>);
 
 impl Memory {
-    /// What was read lately of the job, if that will do for `claim`.
+    /// The items that were read lately of the job, if that will do for `claim`.
     fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<Snapshot> {
         let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (at_ms, job, snapshot) = shared.as_ref()?;
@@ -58,7 +58,7 @@ impl Memory {
 }
 
 impl Coordinator {
-    /// What a claim decides by; hints of it may be a second old.
+    /// The items that a claim decides by; hints of it may be a second old.
     pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<Snapshot, Refusal> {
         let now_ms = self.clock.now_ms();
         if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {

@@ -46,7 +46,7 @@ struct OpenFrame {
 }
 
 impl Capture {
-    /// Of `records` records that run through `program` and past `point`, in parts of about `part_bytes`.
+    /// Captures `records` records that run through `program` and past `point`, in parts of about `part_bytes`.
     pub(crate) fn new(
         program: &Program,
         point: &Arc<Point>,

@@ -22,7 +22,7 @@ pub struct SplitInput<'a> {
     /// The place to cache at which elements are put aside: its index among those of the pipeline, one
     /// before the batch. What comes before it then draws as in epoch 0.
     pub put: Option<u32>,
-    /// What is put aside is cut into parts behind the record with which one has this many bytes.
+    /// Elements that are put aside are cut into parts behind the record with which one has this many bytes.
     pub put_bytes: usize,
     /// Records that have been run already.
     pub begin: u32,

@@ -1,11 +1,11 @@
-//! What is cached of a large split: parts, and in place of the one object an index of them, which is put
+//! The cached objects of a large split: parts, and in place of the one object an index of them, which is put
 //! last, so that where it is all parts are.
 
 use bytes::Bytes;
 use gristmill_ports::MAX_GET_BYTES;
 use gristmill_protocol::keys;
 
-/// What an index begins with; the bytes of each part follow, u64, little-endian. No chunk begins so.
+/// The first bytes of an index; the bytes of each part follow, u64, little-endian. No chunk begins so.
 const MAGIC: &[u8; 8] = b"GMPARTS1";
 
 /// The objects that are put for `last` and parts of these sizes before it: the parts that are not put yet, then

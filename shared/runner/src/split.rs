@@ -38,7 +38,7 @@ pub struct FinishedSplit {
     pub indexed: bool,
     /// Prefix of the object's key, if it is not put among the job's own.
     pub shelf: Option<String>,
-    /// What came out at an `autocache` point: objects and their keys, in the order in which they are put.
+    /// The output at an `autocache` point: objects and their keys, in the order in which they are put.
     pub cached: Vec<(String, Bytes)>,
     /// What its operators took and made, where the lease asks for it.
     pub profile: Option<WorkProfile>,
@@ -89,7 +89,7 @@ pub struct SplitRead {
 enum Content {
     /// The first portion, and those to be read after it.
     Source { first: SplitSource, rest: VecDeque<Visit> },
-    /// What a point of the pipeline yielded: the first part, and where the others are.
+    /// The output at a point of the pipeline: the first part, and where the others are.
     Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
 

@@ -12,7 +12,7 @@ pub const MOST_RETURNED: usize = 64;
 /// An older look says nothing of what may be claimed now.
 const TRUSTED_MS: u64 = 2_000;
 
-/// What a look saw.
+/// The findings of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frontier {
@@ -34,13 +34,13 @@ pub struct Frontier {
     pub window_full: bool,
     /// Workers with a lease.
     pub active: u32,
-    /// Of remote ones, those whose [`lot`] is below this are too many.
+    /// Remote workers whose [`lot`] is below this are too many.
     pub surplus_below: u64,
     /// Splits committed, as far as they were read.
     pub progress: u64,
     /// Files indexed, while the job is indexing.
     pub indexed: u32,
-    /// What keeps the job from going on.
+    /// The trouble that keeps the job from going on.
     pub trouble: Option<String>,
 }
 
@@ -91,7 +91,7 @@ impl Frontier {
         }
     }
 
-    /// What a look leaves behind that began when `read` was there, and ends where `before` is: what was freed
+    /// The hint that a look leaves behind which began when `read` was there, and ends where `before` is: what was freed
     /// meanwhile stays named.
     pub fn looked(mut self, read: Option<&Self>, before: Option<&Self>) -> Self {
         let Some(before) = before.filter(|before| Some(*before) != read) else { return self };

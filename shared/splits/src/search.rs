@@ -19,7 +19,7 @@ const AT_FIRST_OF_FEW: usize = 8;
 /// Bundles that others took before a search gives up: more at one time are a fault of something else.
 const MOST_TAKEN: u32 = 60;
 
-/// What may be found.
+/// Items that may be found.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     pub partitions: u32,
@@ -47,7 +47,7 @@ pub struct Found {
     pub linear: u64,
 }
 
-/// What a search needs next.
+/// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// The highest bundle that is there, of each: [`Search::saw`].
@@ -89,7 +89,7 @@ impl<'a> Search<'a> {
         Self { course, scope, ahead, at_first, to_look: Vec::new(), found: Vec::new(), taken: 0 }
     }
 
-    /// What to do next. Each step is to be carried out before the next one is asked for.
+    /// The next step. Each step is to be carried out before the next one is asked for.
     pub fn step(&mut self) -> Step {
         loop {
             if self.taken > MOST_TAKEN {
@@ -143,7 +143,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// What of a run is claimed, and by how many.
+    /// The claimed part of a run, and by how many it is claimed.
     struct Table {
         claimed: BTreeSet<(u32, BundleIndex)>,
         partitions: u32,

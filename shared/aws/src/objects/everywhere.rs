@@ -1,6 +1,6 @@
 //! The objects of a local service beside everybody else's buckets.
 //!
-//! What a job makes lies in the service's bucket, and it serves folders of this machine as others. Any other bucket is
+//! Objects that jobs make lie in the service's bucket, and it serves folders of this machine as others. Any other bucket is
 //! somebody's on S3: it is read with the credentials, the region and the endpoint that the environment of this process
 //! names.
 
