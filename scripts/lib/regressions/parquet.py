@@ -2,6 +2,8 @@
 
 import struct
 
+from .model import varint
+
 # By kind: the physical type, the converted type or None, and how a value is written.
 KINDS = {
     "i64": (2, None, lambda value: struct.pack("<q", value)),
@@ -11,15 +13,6 @@ KINDS = {
     "bytes": (6, None, lambda value: struct.pack("<I", len(value)) + value),
 }
 I32, I64, BINARY, LIST, STRUCT = 5, 6, 8, 9, 12
-
-
-def varint(number):
-    out = bytearray()
-    while True:
-        low, number = number & 0x7F, number >> 7
-        out.append(low | (0x80 if number else 0))
-        if not number:
-            return bytes(out)
 
 
 def thrift(kind, value):

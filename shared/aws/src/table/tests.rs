@@ -5,26 +5,13 @@ use crate::{
     Aws,
     testing::{self, Answer, Server},
 };
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
-};
 use gristmill_ports::conformance;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 async fn made() -> (Aws, DynamoTable) {
     let aws = testing::aws(&testing::dynamodb());
     let table = aws.table("gristmill");
-    let mut request = table.client.create_table().table_name("gristmill");
-    request = request.billing_mode(BillingMode::PayPerRequest);
-    for (name, kind) in [("pk", KeyType::Hash), ("sk", KeyType::Range)] {
-        let key = KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
-        let attribute = AttributeDefinition::builder()
-            .attribute_name(name)
-            .attribute_type(ScalarAttributeType::S)
-            .build();
-        request = request.key_schema(key.unwrap()).attribute_definitions(attribute.unwrap());
-    }
-    request.send().await.unwrap();
+    aws.make_table("gristmill").await.unwrap();
     (aws, table)
 }
 
