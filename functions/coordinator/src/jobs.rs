@@ -2,9 +2,10 @@
 
 use crate::{
     Coordinator,
-    caching::{Caching, Wanted},
+    caching::Wanted,
     items::{ItemName, JobItem, Listed},
     kicks::Seen,
+    plans::planned_state,
     scan::Scan,
     store::{busy, invalid},
 };
@@ -12,17 +13,10 @@ use bytes::Bytes;
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 use gristmill_protocol::{
-    Dataset, JobSpec, Manifest, ManifestFile, Plan, Refusal, Register, Reply, ScaleState, keys,
+    Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState, keys,
 };
-use gristmill_splits::{
-    Member, Outcome, SplitPlan,
-    job::JobState,
-    order::{Ramp, default_r},
-};
+use gristmill_splits::{Outcome, job::JobState};
 use gristmill_types::{Fingerprint, JobName, Sharding};
-
-/// Bundles in flight that workers may hold of one job: what the window must have room for.
-const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 
 impl Coordinator {
     /// Registers a job, or joins the one of that name.
@@ -155,58 +149,6 @@ impl Coordinator {
         let put = self.objects.put_if_absent(&path, Bytes::from(body), "content").await;
         put.map(|_| ()).map_err(|error| object_fault(&error))
     }
-
-    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan
-    /// out on a small dataset.
-    fn plan(
-        &self,
-        spec: &JobSpec,
-        pipeline: &Pipeline,
-        manifest: &Manifest,
-        caching: Option<&Caching>,
-    ) -> Result<Plan, Refusal> {
-        let batch_size = pipeline.batch_size();
-        let batch = u64::from(batch_size.max(1));
-        // Workers hold what they read and what they make of it.
-        let stored_bytes = stored_bytes_per_record(manifest);
-        let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
-        let records = manifest.records();
-        let members = members(pipeline.source(), manifest, &records)?;
-        let ops = pipeline.dataset_ops();
-        let view = |split_records| {
-            let plan = SplitPlan::of_zip(&members, split_records, &ops);
-            plan.map_err(|error| invalid(error.to_string()))
-        };
-        let records = view(u32::MAX)?.records();
-        let chosen = self.settings.split_batches(records, record_bytes, pipeline.batching());
-        let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
-        let chosen = u32::try_from(split_batches * batch)
-            .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        // What is cached is divided already.
-        let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
-        let splits = view(split_records)?;
-        let workers = spec.workers.saturating_add(spec.local_workers).max(1);
-        let copies = match spec.sharding {
-            Sharding::Dynamic => 1,
-            Sharding::Off => workers,
-        };
-        let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
-            invalid("the dataset has more splits, once for each worker, than can be counted")
-        })?;
-        let r = Ramp::new(n_splits, default_r(n_splits)).r();
-        Ok(Plan {
-            records: records.saturating_mul(u64::from(copies)),
-            copies,
-            batch_size,
-            drop_last: pipeline.drop_remainder(),
-            in_order: pipeline.is_in_order(),
-            split_records,
-            n_splits,
-            r,
-            window_splits: workers.saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r),
-            window_bytes: self.settings.window_bytes,
-        })
-    }
 }
 
 /// Refuses files that are not those of the pipeline's datasets.
@@ -223,58 +165,10 @@ fn check_members(source: &Source, dataset: &Dataset) -> Result<(), Refusal> {
     }
 }
 
-/// The datasets of a job as splits are made of them.
-fn members<'a>(
-    source: &Source,
-    manifest: &Manifest,
-    records: &'a [u32],
-) -> Result<Vec<Member<'a>>, Refusal> {
-    let divided = manifest.members.divide(records);
-    let divided = divided.ok_or_else(|| invalid("the index is that of other datasets"))?;
-    let member = |(source, records_per_file): (&Source, &'a [u32])| Member {
-        records_per_file,
-        times: source.repeat,
-    };
-    Ok(source.members().zip(divided).map(member).collect())
-}
-
-/// Bytes that a record has where it is stored, with what is zipped to it.
-fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
-    let of_one = |files: &[ManifestFile]| {
-        let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
-        files.iter().map(|file| file.file.size).sum::<u64>() / records.max(1)
-    };
-    let divided = manifest.members.divide(&manifest.files).unwrap_or_default();
-    divided.into_iter().map(of_one).sum()
-}
-
 /// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
     Pipeline::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
-}
-
-/// A job whose dataset is indexed runs, if there is anything to run on.
-fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
-    let of_files = |files: &[ManifestFile]| files.iter().map(|file| u64::from(file.records)).sum();
-    let records: Vec<u64> = match manifest.members.divide(&manifest.files) {
-        Some(divided) => divided.into_iter().map(of_files).collect(),
-        None => Vec::new(),
-    };
-    let error = match (plan.records, records.as_slice()) {
-        (1.., _) => return JobState::Running,
-        (0, []) | (0, [0]) => "the dataset has no records: its files hold none".to_owned(),
-        (0, [records]) => {
-            format!("the pipeline leaves none of the dataset's {records} records: see its `skip`")
-        }
-        (0, zipped) if zipped.contains(&0) => {
-            "one of the zipped datasets has no records: its files hold none".to_owned()
-        }
-        (0, _) => {
-            "the pipeline leaves no records of the zipped datasets: see its `skip`".to_owned()
-        }
-    };
-    JobState::Failed { error }
 }
 
 /// Joins the job as stored, unless it would deliver something else.
@@ -366,20 +260,5 @@ mod tests {
             let refusal = refused(pipeline, members).unwrap();
             assert!(refusal.message.contains(words), "{refusal:?}");
         }
-    }
-
-    #[test]
-    fn a_zip_is_planned_by_its_shortest_dataset_and_the_bytes_of_all() {
-        let Dataset { bucket, files, members: of } = dataset(&[1000, 3000, 200], &[2, 1]);
-        let records = [20, 30, 2];
-        let files = files.into_iter().zip(records);
-        let files = files.map(|(file, records)| ManifestFile { file, records }).collect();
-        let manifest = Manifest { bucket, files, members: of };
-        // 4,000 bytes of 50 records, and 200 of 2.
-        assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
-        let records = manifest.records();
-        let members = members(zip().source(), &manifest, &records).unwrap();
-        let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
-        assert_eq!((plan.records(), plan.n_splits()), (20, 5));
     }
 }

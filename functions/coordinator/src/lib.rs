@@ -22,6 +22,7 @@ mod leases;
 mod look;
 mod meter;
 mod numerics;
+mod plans;
 mod polls;
 mod ready;
 mod scan;

@@ -43,7 +43,7 @@ def nothing_left(world):
     judge(run(world, "run", skips, "--epochs", "1"), 1, "none of the dataset's 40 records", "skip")
     # Indexed before: it is told at once.
     judge(run(world, "run", skips, "--epochs", "1"), 1, "none of the dataset's 40 records", "skip")
-    judge(run(world, "run", plain, "--data", "empty", "--epochs", "1"), 1, "its files hold none")
+    judge(run(world, "run", plain, "--data", "empty", "--epochs", "1"), 1, "empty/a.jsonl (1 bytes) holds none", "check `--data`")
 
 
 @case("B10.odd-images", "images that are damaged, or of a format that is not read: one line with the file, no structures")

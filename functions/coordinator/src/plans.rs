@@ -1,0 +1,205 @@
+//! Plans: how an indexed dataset is divided into splits, and what a job without records is told.
+
+use crate::{Coordinator, caching::Caching, store::invalid};
+use gristmill_pipeline::{Pipeline, Source};
+use gristmill_ports::ObjectPath;
+use gristmill_protocol::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
+use gristmill_splits::{
+    Member, SplitPlan,
+    job::JobState,
+    order::{Ramp, default_r},
+};
+use gristmill_types::Sharding;
+
+/// Bundles in flight that workers may hold of one job: what the window must have room for.
+const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
+
+impl Coordinator {
+    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan
+    /// out on a small dataset.
+    pub(crate) fn plan(
+        &self,
+        spec: &JobSpec,
+        pipeline: &Pipeline,
+        manifest: &Manifest,
+        caching: Option<&Caching>,
+    ) -> Result<Plan, Refusal> {
+        let batch_size = pipeline.batch_size();
+        let batch = u64::from(batch_size.max(1));
+        // Workers hold what they read and what they make of it.
+        let stored_bytes = stored_bytes_per_record(manifest);
+        let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
+        let records = manifest.records();
+        let members = members(pipeline.source(), manifest, &records)?;
+        let ops = pipeline.dataset_ops();
+        let view = |split_records| {
+            let plan = SplitPlan::of_zip(&members, split_records, &ops);
+            plan.map_err(|error| invalid(error.to_string()))
+        };
+        let records = view(u32::MAX)?.records();
+        let chosen = self.settings.split_batches(records, record_bytes, pipeline.batching());
+        let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
+        let chosen = u32::try_from(split_batches * batch)
+            .map_err(|_| invalid("split-batches x batch size is too large"))?;
+        // What is cached is divided already.
+        let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
+        let splits = view(split_records)?;
+        let workers = spec.workers.saturating_add(spec.local_workers).max(1);
+        let copies = match spec.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => workers,
+        };
+        let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
+            invalid("the dataset has more splits, once for each worker, than can be counted")
+        })?;
+        let r = Ramp::new(n_splits, default_r(n_splits)).r();
+        Ok(Plan {
+            records: records.saturating_mul(u64::from(copies)),
+            copies,
+            batch_size,
+            drop_last: pipeline.drop_remainder(),
+            in_order: pipeline.is_in_order(),
+            split_records,
+            n_splits,
+            r,
+            window_splits: workers.saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r),
+            window_bytes: self.settings.window_bytes,
+        })
+    }
+}
+
+/// The datasets of a job as splits are made of them.
+fn members<'a>(
+    source: &Source,
+    manifest: &Manifest,
+    records: &'a [u32],
+) -> Result<Vec<Member<'a>>, Refusal> {
+    let divided = manifest.members.divide(records);
+    let divided = divided.ok_or_else(|| invalid("the index is that of other datasets"))?;
+    let member = |(source, records_per_file): (&Source, &'a [u32])| Member {
+        records_per_file,
+        times: source.repeat,
+    };
+    Ok(source.members().zip(divided).map(member).collect())
+}
+
+/// Bytes that a record has where it is stored, with what is zipped to it.
+fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
+    let of_one = |files: &[ManifestFile]| {
+        let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
+        files.iter().map(|file| file.file.size).sum::<u64>() / records.max(1)
+    };
+    let divided = manifest.members.divide(&manifest.files).unwrap_or_default();
+    divided.into_iter().map(of_one).sum()
+}
+
+/// A job whose dataset is indexed runs, if there is anything to run on.
+pub(crate) fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
+    if plan.records > 0 {
+        return JobState::Running;
+    }
+    let datasets = manifest.members.divide(&manifest.files).unwrap_or_default();
+    let records =
+        |files: &[ManifestFile]| files.iter().map(|file| u64::from(file.records)).sum::<u64>();
+    let empty = datasets.iter().find(|files| records(files) == 0);
+    let error = match (datasets.as_slice(), empty) {
+        ([] | [_], Some(files)) => {
+            format!("the dataset has no records: {}", hold_none(&manifest.bucket, files))
+        }
+        (_, Some(files)) => {
+            let why = hold_none(&manifest.bucket, files);
+            format!("one of the zipped datasets has no records: {why}")
+        }
+        ([files], None) => {
+            let records = records(files);
+            format!("the pipeline leaves none of the dataset's {records} records: see its `skip`")
+        }
+        (_, None) => {
+            "the pipeline leaves no records of the zipped datasets: see its `skip`".to_owned()
+        }
+    };
+    JobState::Failed { error }
+}
+
+/// `files` hold no record: which these are, and what to look at.
+fn hold_none(bucket: &str, files: &[ManifestFile]) -> String {
+    let bytes: u64 = files.iter().map(|file| file.file.size).sum();
+    let path = |file: &ManifestFile| ObjectPath::new(bucket, file.file.key.as_str());
+    let named = match files {
+        [] => "it has no files".to_owned(),
+        [one] => format!("{} ({bytes} bytes) holds none", path(one)),
+        [first, ..] => {
+            let (count, first) = (files.len(), path(first));
+            format!("none of its {count} files ({bytes} bytes; the first is {first}) holds one")
+        }
+    };
+    format!("{named}; check `--data` and the format that the pipeline's source names")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gristmill_protocol::{Members, SourceFile};
+
+    /// A manifest of files of `(bytes, records)`.
+    fn manifest(files: &[(u64, u32)], members: &[u32]) -> Manifest {
+        let file = |&(size, records): &(u64, u32)| {
+            let file = SourceFile { key: format!("f{size}"), size, etag: "e".into() };
+            ManifestFile { file, records }
+        };
+        let files = files.iter().map(file).collect();
+        Manifest { bucket: "b".into(), files, members: Members::of(members.to_vec()) }
+    }
+
+    #[test]
+    fn a_zip_is_planned_by_its_shortest_dataset_and_the_bytes_of_all() {
+        let manifest = manifest(&[(1000, 20), (3000, 30), (200, 2)], &[2, 1]);
+        let zip = "source: { zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
+             { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }\nops: [batch: { size: 4 }]\n";
+        let zip = Pipeline::parse(zip).unwrap();
+        // 4,000 bytes of 50 records, and 200 of 2.
+        assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
+        let records = manifest.records();
+        let members = members(zip.source(), &manifest, &records).unwrap();
+        let plan = SplitPlan::of_zip(&members, 4, &[]).unwrap();
+        assert_eq!((plan.records(), plan.n_splits()), (20, 5));
+    }
+
+    #[test]
+    fn a_job_without_records_is_told_which_files_hold_none_or_what_leaves_none() {
+        let plan = |records| Plan {
+            records,
+            copies: 1,
+            batch_size: 1,
+            drop_last: false,
+            in_order: false,
+            split_records: 1,
+            n_splits: 1,
+            r: 1,
+            window_splits: 1,
+            window_bytes: 1,
+        };
+        let told = |files: &[(u64, u32)], members: &[u32]| match planned_state(
+            &plan(0),
+            &manifest(files, members),
+        ) {
+            JobState::Failed { error } => error,
+            state => panic!("{state:?}"),
+        };
+        for (files, members, words) in [
+            (
+                &[(1, 0)][..],
+                &[][..],
+                "dataset has no records: s3://b/f1 (1 bytes) holds none; check",
+            ),
+            (&[(1, 0), (2, 0)], &[], "none of its 2 files (3 bytes; the first is s3://b/f1) holds"),
+            (&[(9, 4)], &[], "leaves none of the dataset's 4 records"),
+            (&[(9, 4), (2, 0)], &[1, 1], "one of the zipped datasets has no records: s3://b/f2 ("),
+            (&[(9, 4), (2, 1)], &[1, 1], "leaves no records of the zipped datasets"),
+        ] {
+            let error = told(files, members);
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(matches!(planned_state(&plan(1), &manifest(&[(1, 1)], &[])), JobState::Running));
+    }
+}
