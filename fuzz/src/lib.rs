@@ -10,6 +10,7 @@
 mod read_everything;
 
 mod cache;
+mod packed;
 mod records;
 
 use gristmill_executor::{
@@ -40,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("gzip", records::gzip),
     ("parquet", records::parquet),
     ("cache", cache::cache),
+    ("packed", packed::packed),
     ("message", message),
 ];
 

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
+use gristmill_format::{Chunk, Codec, Encoding, Limits, repack};
 use gristmill_fuzz::{TARGETS, Target};
 use std::{fs, path::Path};
 
@@ -56,6 +57,25 @@ fn holds(name: &str) {
     }
 }
 
+/// What a worker put aside, as it is and compressed.
+#[test]
+#[ignore = "writes inputs of the targets"]
+fn write_compressed_inputs() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    for name in ["images", "lines"] {
+        let object = fs::read(folder.join("cache").join(name)).unwrap().into();
+        let chunk = Chunk::open(object, &Limits::default()).unwrap();
+        let packed = repack(&chunk, Codec::Zstd { level: 1 }).unwrap();
+        fs::write(folder.join(format!("cache/{name}-zstd")), &packed).unwrap();
+        let packed = Chunk::open(packed.into(), &Limits::default()).unwrap();
+        for (i, frame) in packed.frames().iter().enumerate() {
+            assert_eq!(frame.encoding, Encoding::Zstd);
+            let frame = zstd::bulk::compress(&packed.frame(i).unwrap(), 1).unwrap();
+            fs::write(folder.join(format!("packed/{name}-{i}")), frame).unwrap();
+        }
+    }
+}
+
 macro_rules! tests {
     ($($name:ident),+) => {
         $(#[test]
@@ -74,5 +94,5 @@ macro_rules! tests {
 
 tests!(
     chunk, pipeline, canonical, index, tfrecord, webdataset, example, jpeg, png, webp, raster, csv,
-    jsonl, gzip, parquet, cache, message
+    jsonl, gzip, parquet, cache, packed, message
 );

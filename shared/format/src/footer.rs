@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 use zstd::bulk::Decompressor;
-use zstd::zstd_safe::get_frame_content_size;
+use zstd::zstd_safe::{find_frame_compressed_size, get_frame_content_size};
 
 use crate::{ALIGN_BYTES, FormatError, Limits, MAGIC, VERSION};
 
@@ -12,6 +12,8 @@ use crate::{ALIGN_BYTES, FormatError, Limits, MAGIC, VERSION};
 pub(crate) const HEAD_BYTES: usize = ALIGN_BYTES;
 /// Size of one index entry.
 const ENTRY_BYTES: usize = 40;
+/// Most bytes that a block of a zstd frame unpacks to, and fewest that it takes: its head, and one byte that is repeated.
+const BLOCK_BYTES: [u64; 2] = [128 << 10, 4];
 /// Size of the trailer: footer length u64, version u32, crc32c u32, magic.
 const TRAILER_BYTES: usize = 24;
 /// What to read of an object's end to have its footer at once: the index of over 1,600 frames.
@@ -131,6 +133,10 @@ impl FrameInfo {
 
     /// Bytes of the frame when decoded. The frame's own word is asked, so that a lying index costs no memory.
     fn check_content_size(&self, stored: &[u8]) -> Result<usize, FormatError> {
+        // zstd would read several frames as one, and skip what it is told to skip.
+        if find_frame_compressed_size(stored) != Ok(stored.len()) {
+            return Err(self.corrupt("is not one whole zstd frame"));
+        }
         match get_frame_content_size(stored) {
             Ok(Some(bytes)) if bytes == self.raw_bytes => {
                 usize::try_from(bytes).map_err(|_| self.corrupt("is too large"))
@@ -305,6 +311,9 @@ fn parse_entries(
         if frame.encoding == Encoding::Stored && frame.stored_bytes != frame.raw_bytes {
             return Err(bad("is stored with two sizes"));
         }
+        if frame.encoding == Encoding::Zstd && frame.raw_bytes > most_unpacked(frame.stored_bytes) {
+            return Err(bad("unpacks to more than its bytes can hold"));
+        }
         if frame.kind == FrameKind::Remainder && i + 1 < entries.len() {
             return Err(bad("is a remainder but not the last"));
         }
@@ -322,6 +331,12 @@ fn parse_entries(
         return Err(FormatError::corrupt("there are bytes between its frames and its index"));
     }
     Ok(frames)
+}
+
+/// Most bytes that `stored_bytes` of a zstd frame can unpack to.
+fn most_unpacked(stored_bytes: u64) -> u64 {
+    let [unpacked, packed] = BLOCK_BYTES;
+    (stored_bytes / packed).saturating_mul(unpacked)
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

@@ -48,6 +48,13 @@ fn largest_of<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (LARGEST.0.load(Ordering::Relaxed), result)
 }
 
+/// Most memory that this process ever had mapped, used or not; that of libraries in C too.
+fn most_mapped_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
+    line.trim_end_matches("kB").trim().parse().unwrap()
+}
+
 #[test]
 fn allocations_stay_within_limits() {
     const FRAME: usize = 8 << 20;
@@ -72,6 +79,27 @@ fn allocations_stay_within_limits() {
     let (largest, frame) = largest_of(|| chunk.frame(0));
     assert!(frame.is_err());
     assert!(largest < 64 << 10, "{largest} bytes to refuse a lying index");
+
+    // A few bytes that index and frame say are many: eleven, of which none is content.
+    let many =
+        [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &(512_u32 << 20).to_le_bytes(), &[1, 0]].concat();
+    let object = read_everything::packed_object(&many, 512 << 20, 1);
+    let (largest, frame) = largest_of(|| {
+        Chunk::open(Bytes::from(object), &Limits::default()).and_then(|chunk| chunk.frame(0))
+    });
+    assert!(frame.is_err());
+    assert!(largest < 64 << 10, "{largest} bytes for a frame of {}", many.len());
+
+    // A window of 2 GiB, of which zstd itself would make room: a block of 128 KiB of zeros.
+    let head = [0x28, 0xb5, 0x2f, 0xfd, 0x80, 21 << 3];
+    let block = (128_u32 << 10 << 3 | 0b11).to_le_bytes();
+    let wide = [&head[..], &(128_u32 << 10).to_le_bytes(), &block[..3], &[0]].concat();
+    let object = read_everything::packed_object(&wide, 128 << 10, 1);
+    let chunk = Chunk::open(Bytes::from(object), &Limits::default()).unwrap();
+    let before = most_mapped_kib();
+    assert_eq!(chunk.frame(0).unwrap(), vec![0; 128 << 10]);
+    let more = most_mapped_kib() - before;
+    assert!(more < 16 << 10, "{more} KiB for a window");
 
     // An honest one costs its size, once.
     let chunk = Chunk::open(Bytes::from(bomb), &Limits::default()).unwrap();

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 #[path = "support/read_everything.rs"]
+#[allow(dead_code)]
 mod read_everything;
 
 use read_everything::{limits, read_everything, reseal};

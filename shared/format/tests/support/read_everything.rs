@@ -100,3 +100,23 @@ pub fn reseal(bytes: &mut [u8]) -> Option<()> {
     bytes[trailer + 12..trailer + 16].copy_from_slice(&crc32c.to_le_bytes());
     Some(())
 }
+
+/// An object of one batch, `rows` rows, whose frame is `stored` and said to unpack to `raw_bytes`.
+pub fn packed_object(stored: &[u8], raw_bytes: u64, rows: u32) -> Vec<u8> {
+    const HEAD: usize = 64;
+    let mut object = b"\x89GRMILL\n\x01".to_vec();
+    object.resize(HEAD, 0);
+    object.extend_from_slice(stored);
+    object.resize(object.len().next_multiple_of(64), 0);
+    object.extend([0, 1, 0, 0]);
+    object.extend(rows.to_le_bytes());
+    object.extend([HEAD as u64, stored.len() as u64, raw_bytes].map(u64::to_le_bytes).concat());
+    // Checksum and zeros; the trailer.
+    object.extend([0; 8]);
+    object.extend(40_u64.to_le_bytes());
+    object.extend(1_u32.to_le_bytes());
+    object.extend([0; 4]);
+    object.extend(b"\x89GRMILL\n");
+    reseal(&mut object);
+    object
+}
