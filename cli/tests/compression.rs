@@ -2,10 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use anyhow::Result;
-use gristmill_tests::{TestDir, run_json};
+use anyhow::{Result, bail, ensure};
+use gristmill_tests::{Background, TestDir, run_json};
 use serde_json::Value;
-use std::fs;
+use std::{
+    collections::BTreeMap,
+    fs,
+    process::{Command, Stdio},
+};
 
 const PIPELINE: &str = "
 source:
@@ -48,5 +52,86 @@ fn batches_are_the_same_and_objects_smaller() -> Result<()> {
     assert_eq!(run("zstd.yaml", &["--compress", "none"])?, (raw, expected.clone()));
     // Work in the trainer's process is not stored.
     assert_eq!(run("zstd.yaml", &["--workers", "0", "--local-workers", "1"])?, (raw, expected));
+    Ok(())
+}
+
+/// What `gristmill-fetcher` writes for a job: batches by epoch and place.
+type Frames = BTreeMap<(u32, u64), Vec<u8>>;
+
+fn fetched(command: &mut Command) -> Result<Frames> {
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{}: {said}", output.status);
+    let mut frames = Frames::new();
+    let mut rest = &output.stdout[..];
+    while let Some((head, behind)) = rest.split_first_chunk::<24>() {
+        let number = |at: usize| u64::from_le_bytes(*head[at..].first_chunk().unwrap());
+        let (payload, next) = behind.split_at(number(16) as usize);
+        if head.starts_with(b"GMB1") {
+            let epoch = u32::from_le_bytes(*head[4..].first_chunk().unwrap());
+            frames.insert((epoch, number(8)), payload.to_vec());
+        }
+        rest = next;
+    }
+    ensure!(frames.len() == 2 * RECORDS.div_ceil(16), "{} batches: {said}", frames.len());
+    Ok(frames)
+}
+
+const RECORDS: usize = 210;
+
+/// What one job has put into the cache in its way, others with theirs deliver: batches, and elements within a pipeline.
+#[test]
+fn a_fetcher_delivers_the_same_from_a_cache_that_is_compressed_or_not() -> Result<()> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    let record = |i: usize| {
+        let tokens: Vec<String> = (0..1 + i % 90).map(|k| (k * i % 300).to_string()).collect();
+        format!("{{\"tokens\": [{}]}}\n", tokens.join(", "))
+    };
+    fs::write(dir.path("tokens.jsonl"), (0..RECORDS).map(record).collect::<String>())?;
+    let source = PIPELINE.split("ops:").next().unwrap();
+    let batched = "padded_batch: { size: 16 }";
+    let ops = [
+        ("computed", format!("sleep: {{ ms: 3 }}, {batched}")),
+        ("batches", format!("sleep: {{ ms: 3 }}, {batched}, autocache")),
+        ("elements", format!("sleep: {{ ms: 3 }}, autocache, {batched}")),
+    ];
+    for (name, ops) in ops {
+        fs::write(dir.path(&format!("{name}.yaml")), format!("{source}ops: [{ops}]\n"))?;
+    }
+    let state = dir.path("state").display().to_string();
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--state-dir", &state]))?;
+    up.line()?;
+    let cached = || -> Result<Vec<u64>> {
+        let found =
+            run_json(&mut dir.gristmill(&["cache", "ls", "--json", "--state-dir", &state]))?;
+        let entries = found["entries"].as_array().unwrap();
+        Ok(entries.iter().map(|entry| entry["bytes"].as_u64().unwrap()).collect())
+    };
+    let fetch = |pipeline: &str, compress: &str, job: &str| -> Result<Frames> {
+        let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--epochs", "2"]);
+        command.args(["--job", job, "--compress", compress, "--pipeline"]);
+        fetched(command.arg(dir.path(&format!("{pipeline}.yaml"))))
+    };
+    let expected = fetch("computed", "none", "computed")?;
+    let mut sizes = BTreeMap::new();
+    for pipeline in ["batches", "elements"] {
+        for by in ["none", "zstd", "auto"] {
+            ensure!(cached()?.is_empty());
+            ensure!(fetch(pipeline, by, &format!("{pipeline}-{by}"))? == expected, "put with {by}");
+            let [bytes] = cached()?[..] else { bail!("{:?}", cached()?) };
+            sizes.insert((pipeline, by), bytes);
+            let with = if by == "zstd" { "none" } else { "zstd" };
+            let job = format!("{pipeline}-{by}-{with}");
+            ensure!(fetch(pipeline, with, &job)? == expected, "put with {by}, read with {with}");
+            let status =
+                dir.gristmill(&["status", &job, "--json", "--state-dir", &state]).output()?;
+            let status: Value = serde_json::from_slice(&status.stdout)?;
+            ensure!(status["modes"][0]["mode"] == "get", "{status}");
+            let rm = dir.gristmill(&["cache", "rm", "--all", "--state-dir", &state]).status()?;
+            ensure!(rm.success());
+        }
+        let size = |by| sizes[&(pipeline, by)];
+        ensure!(size("zstd") < size("none") / 2 && size("auto") == size("none"), "{sizes:?}");
+    }
     Ok(())
 }

@@ -1,0 +1,240 @@
+//! Every pipeline of `examples/` over data made for it: the same batches whatever is done to the objects they come in.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use anyhow::{Context, Result};
+use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
+use gristmill_sim::tfrecord::{Example, RecordWriter};
+use gristmill_tests::{TestDir, run_json};
+use serde_json::{Value, json};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// More than the largest batch of an example has, which is 64 records.
+const RECORDS: usize = 80;
+const FILES: usize = 2;
+const SIDES: [u16; 2] = [48, 40];
+
+/// A feature of a record.
+enum Made {
+    Bytes(Vec<u8>),
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+}
+
+impl Made {
+    /// As a member of an archive, and as a value of a table.
+    fn text(self) -> Vec<u8> {
+        let joined = |values: Vec<String>| values.join(" ").into_bytes();
+        match self {
+            Made::Bytes(bytes) => bytes,
+            Made::Ints(values) => joined(values.iter().map(i64::to_string).collect()),
+            Made::Floats(values) => joined(values.iter().map(f32::to_string).collect()),
+        }
+    }
+
+    fn json(self) -> Value {
+        match self {
+            Made::Bytes(bytes) => json!(String::from_utf8(bytes).unwrap()),
+            Made::Ints(values) => json!(values),
+            Made::Floats(values) => json!(values),
+        }
+    }
+}
+
+fn pixels(i: usize, channels: usize) -> Vec<u8> {
+    let count = usize::from(SIDES[0]) * usize::from(SIDES[1]) * channels;
+    (0..count).map(|at| (at / 9 + i * 11) as u8).collect()
+}
+
+fn jpeg(i: usize) -> Vec<u8> {
+    let mut jpeg = Vec::new();
+    let encoder = jpeg_encoder::Encoder::new(&mut jpeg, 80);
+    encoder.encode(&pixels(i, 3), SIDES[0], SIDES[1], jpeg_encoder::ColorType::Rgb).unwrap();
+    jpeg
+}
+
+fn grey_png(i: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, SIDES[0].into(), SIDES[1].into());
+    encoder.set_color(png::ColorType::Grayscale);
+    encoder.write_header().unwrap().write_image_data(&pixels(i, 1)).unwrap();
+    bytes
+}
+
+/// The content of a byte string, by the words of its key.
+fn content(key: &str, i: usize) -> Vec<u8> {
+    let boxes = || {
+        let edge = |k: usize| json!([k, k, k + 20, k + 18]);
+        let n = i % 4;
+        json!({ "boxes": (0..n).map(edge).collect::<Vec<_>>(), "labels": (0..n).collect::<Vec<_>>() })
+    };
+    match key {
+        "image/encoded" | "jpg" | "jpeg" => jpeg(i),
+        "mask.png" | "png" => grey_png(i),
+        "json" => boxes().to_string().into_bytes(),
+        "caption" | "text" => format!("caption {i}").into_bytes(),
+        _ => panic!("say here what a record has under {key:?}"),
+    }
+}
+
+fn made(feature: &Feature, i: usize) -> Made {
+    let inner = feature.inner_values();
+    let values = feature.values().unwrap_or((1 + i * 37 % 600) * inner);
+    match feature.dtype {
+        FeatureDType::Bytes => Made::Bytes(content(first_key(feature), i)),
+        FeatureDType::I64 | FeatureDType::U64 => {
+            Made::Ints((0..values).map(|k| ((i * 7 + k * k) % 1000) as i64).collect())
+        }
+        FeatureDType::F32 | FeatureDType::F64 => {
+            Made::Floats((0..values).map(|k| ((i + k) % 8) as f32 / 8.0).collect())
+        }
+    }
+}
+
+fn first_key(feature: &Feature) -> &str {
+    feature.key.split(';').next().unwrap()
+}
+
+fn tfrecord(features: &[&Feature], ids: &[usize]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = RecordWriter::new(&mut bytes);
+    for i in ids {
+        let example = features.iter().fold(Example::default(), |example, feature| {
+            let key = first_key(feature);
+            match made(feature, *i) {
+                Made::Bytes(bytes) => example.with_bytes(key, bytes),
+                Made::Ints(values) if values.len() == 1 => example.with_int(key, values[0]),
+                _ => panic!("say here how {key:?} is written"),
+            }
+        });
+        writer.write(&example).unwrap();
+    }
+    writer.finish().unwrap();
+    bytes
+}
+
+fn archive(features: &[&Feature], ids: &[usize]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for i in ids {
+        for feature in features {
+            let content = made(feature, *i).text();
+            let mut header = tar::Header::new_gnu();
+            header.set_size(content.len() as u64);
+            let name = format!("{i:05}.{}", first_key(feature));
+            builder.append_data(&mut header, name, content.as_slice()).unwrap();
+        }
+    }
+    builder.into_inner().unwrap()
+}
+
+fn lines(features: &[&Feature], ids: &[usize]) -> Vec<u8> {
+    let line = |i: &usize| {
+        let value = |feature: &&Feature| {
+            let value = made(feature, *i).json();
+            let value = if feature.shape.is_empty() { value[0].clone() } else { value };
+            (first_key(feature).to_owned(), value)
+        };
+        let record: BTreeMap<_, _> = features.iter().map(value).collect();
+        format!("{}\n", json!(record))
+    };
+    ids.iter().map(line).collect::<String>().into_bytes()
+}
+
+fn table(features: &[&Feature], ids: &[usize]) -> Vec<u8> {
+    let names: Vec<_> = features.iter().map(|feature| first_key(feature)).collect();
+    let line = |i: &usize| {
+        let value = |feature: &&Feature| String::from_utf8(made(feature, *i).text()).unwrap();
+        format!("{}\n", features.iter().map(value).collect::<Vec<_>>().join(","))
+    };
+    let lines: String = ids.iter().map(line).collect();
+    format!("{}\n{lines}", names.join(",")).into_bytes()
+}
+
+/// A gzip file of one block that is stored as it is.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(bytes.len()).unwrap();
+    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255, 1];
+    out.extend([length.to_le_bytes(), (!length).to_le_bytes()].concat());
+    out.extend_from_slice(bytes);
+    out.extend(crc32fast::hash(bytes).to_le_bytes());
+    out.extend(u32::from(length).to_le_bytes());
+    out
+}
+
+/// Files where the source looks for them.
+fn make_data(dir: &TestDir, source: &Source) -> Result<()> {
+    let features: Vec<_> = source.features.values().collect();
+    for file in 0..FILES {
+        let ids: Vec<_> = (0..RECORDS).filter(|i| i % FILES == file).collect();
+        let bytes = match source.format {
+            Format::TfRecord => tfrecord(&features, &ids),
+            Format::WebDataset => archive(&features, &ids),
+            Format::Jsonl => lines(&features, &ids),
+            Format::Csv(_) => table(&features, &ids),
+            Format::Images | Format::Parquet => panic!("say here how such files are written"),
+        };
+        let [pattern] = &source.paths[..] else {
+            panic!("say here where files of several paths lie")
+        };
+        let path = dir.path(&pattern.replace('*', &file.to_string()));
+        fs::create_dir_all(path.parent().unwrap())?;
+        let packed = pattern.ends_with(".gz");
+        fs::write(path, if packed { gzip(&bytes) } else { bytes })?;
+    }
+    Ok(())
+}
+
+fn examples() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> =
+        paths.filter(|path| path.extension().is_some_and(|end| end == "yaml")).collect();
+    found.sort();
+    assert!(found.len() > 10, "{found:?}");
+    found
+}
+
+/// One hash of all batches, whatever `compress` is and whoever put into the cache what is read.
+fn one_hash(example: &Path) -> Result<()> {
+    let text = fs::read_to_string(example)?;
+    let pipeline = Pipeline::parse(&text)?;
+    let cached = text.contains("- autocache");
+    let mut hashes = BTreeMap::new();
+    for compress in ["none", "zstd", "auto"] {
+        let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+        pipeline.source().members().try_for_each(|source| make_data(&dir, source))?;
+        fs::write(dir.path("p.yaml"), &text)?;
+        fs::write(dir.path("own.yaml"), format!("compress: {compress}\n{text}"))?;
+        let mut run = |file: &str, more: &[&str]| -> Result<()> {
+            let mut command = dir.gristmill(&["run"]);
+            command.arg(dir.path(file)).args(["--epochs", "2", "--step-time", "0ms", "--json"]);
+            let report = run_json(command.args(["--split-batches", "1"]).args(more))?;
+            let name = format!("{compress}, {file}, {more:?}: {}", report["epochs"]);
+            hashes.insert(name, report["batches_blake3"].as_str().unwrap().to_owned());
+            Ok(())
+        };
+        run("p.yaml", &["--compress", compress])?;
+        run("own.yaml", &[])?;
+        if cached {
+            let other = if compress == "none" { "zstd" } else { "none" };
+            run("p.yaml", &["--compress", other])?;
+        }
+    }
+    let first = hashes.values().next().unwrap();
+    assert!(hashes.values().all(|hash| hash == first), "{}: {hashes:#?}", example.display());
+    Ok(())
+}
+
+#[test]
+fn examples_deliver_the_same_however_they_are_compressed() -> Result<()> {
+    for example in examples() {
+        let started = std::time::Instant::now();
+        one_hash(&example).with_context(|| example.display().to_string())?;
+        eprintln!("{}: {:.1?}", example.display(), started.elapsed());
+    }
+    Ok(())
+}
