@@ -172,11 +172,25 @@ impl Coordinator {
         let (window, partitions) = (reach.window, item.partitions());
         let few = snapshot.active() < FEW_ACTIVE && partitions == FEWEST_PARTITIONS;
         let scope = Scope { partitions, window, ahead: *ahead, few };
-        let mut search = Search::new(&course, scope, claim.nonce);
+        let ends = self.memory.ends(&claim.job, item);
+        let mut search = Search::new(&course, scope, claim.nonce, ends);
+        let taken = self.search(claiming, &course, &mut search).await;
+        let from = course.legs.first().map_or(0, |leg| leg.epoch);
+        self.memory.saw(&claim.job, item, search.into_ends(), from);
+        taken
+    }
+
+    async fn search(
+        &self,
+        claiming: &Claiming<'_>,
+        course: &Course,
+        search: &mut Search<'_>,
+    ) -> Result<Option<Reply>, Refusal> {
+        let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
                 Step::Look(ends) => {
-                    let look = |end: &End| self.latest(&claim.job, item, &course, *end);
+                    let look = |end: &End| self.latest(&claim.job, item, course, *end);
                     let latest = try_join_all(ends.iter().map(look)).await?;
                     let own = latest.iter().flatten().find(|bundle| {
                         bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
@@ -189,10 +203,11 @@ impl Coordinator {
                     }
                 }
                 Step::Claim(found) => {
-                    let leg = &course.legs[found.end.leg];
+                    let Some(leg) = course.legs.get(found.end.leg) else { return Ok(None) };
                     let unseen =
                         ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), found.bundle);
                     if let Some(reply) = self.take(claiming, &unseen, None).await? {
+                        search.claimed(found);
                         return Ok(Some(reply));
                     }
                     search.taken(found);

@@ -1,5 +1,6 @@
 //! What an operator tunes.
 
+use crate::snapshot::Snapshot;
 use gristmill_pipeline::Batching;
 use gristmill_splits::Limits;
 use gristmill_types::{ErrorPolicy, Namespace};
@@ -91,8 +92,10 @@ impl Settings {
         }
     }
 
-    /// How long a claim of a job with so many workers at work may go by what another one read.
-    pub(crate) fn shared_ms(&self, active: u32) -> u64 {
+    /// How long a claim of the job may go by what another one read. Of those that are not at work, but may all
+    /// ask at one time, a sixteenth counts.
+    pub(crate) fn shared_ms(&self, snapshot: &Snapshot) -> u64 {
+        let active = snapshot.active().max(snapshot.item.spec.workers / 16);
         self.shared_reads.iter().find(|(least, _)| active >= *least).map_or(0, |(_, ms)| *ms)
     }
 

@@ -7,9 +7,9 @@ use crate::{
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_protocol::{Claim, Refusal, ScaleState};
-use gristmill_splits::{Consumer, frontier::Frontier};
-use gristmill_types::JobName;
-use std::sync::{Arc, Mutex, PoisonError};
+use gristmill_splits::{Consumer, frontier::Frontier, search::Ends};
+use gristmill_types::{Epoch, JobName};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
 #[derive(Debug, Clone)]
@@ -31,15 +31,27 @@ impl Snapshot {
     }
 }
 
-/// The items that a coordinator's process read last for a claim.
+/// What a coordinator's process remembers of the job that it was called for last.
 #[derive(Debug, Clone, Default)]
-pub struct Memory(Arc<Mutex<Option<(u64, JobName, Snapshot)>>>);
+pub struct Memory(Arc<Mutex<Remembered>>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    /// The items that were read last for a claim, and when.
+    snapshot: Option<(u64, JobName, Snapshot)>,
+    /// Ends of partitions, of the job registered at that time.
+    ends: Option<(JobName, u64, Ends)>,
+}
 
 impl Memory {
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The items that were read lately of the job, if that will do for `claim`.
     fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<Snapshot> {
-        let shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at_ms, job, snapshot) = shared.as_ref()?;
+        let remembered = self.remembered();
+        let (at_ms, job, snapshot) = remembered.snapshot.as_ref()?;
         let Snapshot { item, .. } = snapshot;
         let fits = *job == claim.job
             && item.registered_ms == claim.registered_ms
@@ -47,13 +59,36 @@ impl Memory {
             && item.plan.is_some()
             && item.caching.is_none()
             && item.spec.numerics == claim.numerics
-            && now_ms.abs_diff(*at_ms) < settings.shared_ms(snapshot.active());
+            && now_ms.abs_diff(*at_ms) < settings.shared_ms(snapshot);
         fits.then(|| snapshot.clone())
     }
 
     fn keep(&self, job: &JobName, now_ms: u64, snapshot: &Snapshot) {
-        let kept = Some((now_ms, job.clone(), snapshot.clone()));
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        self.remembered().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
+    }
+
+    /// The ends of the job's partitions that claims saw.
+    pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> Ends {
+        match &self.remembered().ends {
+            Some((of, registered_ms, ends))
+                if (of, *registered_ms) == (job, item.registered_ms) =>
+            {
+                ends.clone()
+            }
+            _ => Ends::default(),
+        }
+    }
+
+    /// Keeps what a claim saw, of epochs from `from` on.
+    pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: Ends, from: Epoch) {
+        match &mut self.remembered().ends {
+            Some((of, registered_ms, ends))
+                if (&*of, *registered_ms) == (job, item.registered_ms) =>
+            {
+                ends.add(&seen, from);
+            }
+            other => *other = Some((job.clone(), item.registered_ms, seen)),
+        }
     }
 }
 
@@ -65,7 +100,7 @@ impl Coordinator {
             return Ok(snapshot);
         }
         let (snapshot, _) = self.read_snapshot(&claim.job, false).await?;
-        if self.settings.shared_ms(snapshot.active()) > 0 {
+        if self.settings.shared_ms(&snapshot) > 0 {
             self.memory.keep(&claim.job, now_ms, &snapshot);
         }
         Ok(snapshot)

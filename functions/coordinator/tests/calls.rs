@@ -141,7 +141,11 @@ impl World {
     }
 
     async fn claim_with(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Reply {
-        let claim = Claim {
+        self.call(Call::Claim(self.claim_of(nonce, invocation, numerics))).await
+    }
+
+    fn claim_of(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Claim {
+        Claim {
             registered_ms: 0,
             job: self.job.clone(),
             nonce,
@@ -151,8 +155,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
-        };
-        self.call(Call::Claim(claim)).await
+        }
     }
 
     /// A job whose one file is indexed.
@@ -422,7 +425,9 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
 async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
     let world = World::indexing(table, 2).await;
     let lease = leased(world.claim(1).await);
-    assert_eq!(leased(world.claim(1).await), lease);
+    let again = world.claim_of(Nonce([1; 8]), invocation(1), "one");
+    let again = Call::Claim(Claim { resent: true, ..again });
+    assert_eq!(leased(world.call(again).await), lease);
     for _ in 0..2 {
         assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Reply::Applied));
     }

@@ -9,8 +9,8 @@ use crate::{
     course::Course,
     window::{Ahead, Window},
 };
-use gristmill_types::{BundleIndex, Nonce};
-use std::collections::VecDeque;
+use gristmill_types::{BundleIndex, Epoch, Nonce};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Partitions that a search looks at first.
 const AT_FIRST: usize = 2;
@@ -60,11 +60,40 @@ pub enum Step {
     Crowded,
 }
 
+/// The highest bundle seen in each partition of one job. What is there stays there, so that each is at most the
+/// partition's end for ever: where that leaves nothing to claim, nobody has to look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ends(BTreeMap<(Epoch, u32), BundleIndex>);
+
+impl Ends {
+    fn saw(&mut self, at: (Epoch, u32), bundle: BundleIndex) {
+        let highest = self.0.entry(at).or_default();
+        *highest = bundle.max(*highest);
+    }
+
+    /// Adds what another search saw, and drops the epochs before `from`.
+    pub fn add(&mut self, other: &Self, from: Epoch) {
+        for (at, bundle) in &other.0 {
+            self.saw(*at, *bundle);
+        }
+        self.0.retain(|(epoch, _), _| *epoch >= from);
+    }
+}
+
+/// The next thing behind a partition's highest bundle.
+enum Behind {
+    Bundle(Found),
+    /// The partition's end in the next epoch.
+    Leg(End),
+    Nothing,
+}
+
 /// A search under way.
 #[derive(Debug, Clone)]
 pub struct Search<'a> {
     course: &'a Course,
     scope: Scope,
+    ends: Ends,
     /// Partitions not looked at yet.
     ahead: VecDeque<u32>,
     at_first: usize,
@@ -74,8 +103,8 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// `nonce` decides where it begins.
-    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce) -> Self {
+    /// `nonce` decides where it begins; `ends` is what earlier searches of this job saw.
+    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, ends: Ends) -> Self {
         let partitions = scope.partitions;
         let chance = u64::from_be_bytes(nonce.0);
         let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
@@ -86,7 +115,13 @@ impl<'a> Search<'a> {
             ahead.swap(1, second);
         }
         let at_first = if scope.few { AT_FIRST_OF_FEW } else { AT_FIRST };
-        Self { course, scope, ahead, at_first, to_look: Vec::new(), found: Vec::new(), taken: 0 }
+        let (to_look, found) = (Vec::new(), Vec::new());
+        Self { course, scope, ends, ahead, at_first, to_look, found, taken: 0 }
+    }
+
+    /// What this search and those before it saw.
+    pub fn into_ends(self) -> Ends {
+        self.ends
     }
 
     /// The next step. Each step is to be carried out before the next one is asked for.
@@ -95,8 +130,9 @@ impl<'a> Search<'a> {
             if self.taken > MOST_TAKEN {
                 return Step::Crowded;
             }
-            if !self.to_look.is_empty() {
-                return Step::Look(std::mem::take(&mut self.to_look));
+            let unknown = self.unknown();
+            if !unknown.is_empty() {
+                return Step::Look(unknown);
             }
             if let Some(found) = self.found.pop() {
                 return Step::Claim(found);
@@ -111,21 +147,59 @@ impl<'a> Search<'a> {
         }
     }
 
+    /// The ends to look at, without those that are known to have nothing to claim.
+    fn unknown(&mut self) -> Vec<End> {
+        let mut unknown = Vec::new();
+        while let Some(end) = self.to_look.pop() {
+            let known = self.at(end).and_then(|at| self.ends.0.get(&at)).copied();
+            match known.map(|highest| self.behind(end, Some(highest))) {
+                None | Some(Behind::Bundle(_)) => unknown.push(end),
+                Some(Behind::Leg(next)) => self.to_look.push(next),
+                Some(Behind::Nothing) => {}
+            }
+        }
+        unknown
+    }
+
     /// The highest bundle of a partition, in that leg's epoch.
     pub fn saw(&mut self, end: End, highest: Option<BundleIndex>) {
-        let Some(leg) = self.course.legs.get(end.leg) else { return };
-        let Some(bundle) = leg.first_in((end.partition, self.scope.partitions), highest) else {
-            let leg = end.leg + 1;
-            if leg < self.course.legs.len() {
-                self.to_look.push(End { leg, ..end });
+        if let (Some(at), Some(highest)) = (self.at(end), highest) {
+            self.ends.saw(at, highest);
+        }
+        match self.behind(end, highest) {
+            Behind::Bundle(found) => {
+                self.found.push(found);
+                self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
             }
-            return;
+            Behind::Leg(next) => self.to_look.push(next),
+            Behind::Nothing => {}
+        }
+    }
+
+    fn at(&self, end: End) -> Option<(Epoch, u32)> {
+        Some((self.course.legs.get(end.leg)?.epoch, end.partition))
+    }
+
+    /// The next thing in a partition behind its highest bundle.
+    fn behind(&self, end: End, highest: Option<BundleIndex>) -> Behind {
+        let Some(leg) = self.course.legs.get(end.leg) else { return Behind::Nothing };
+        let Scope { partitions, window, ahead, .. } = self.scope;
+        let Some(bundle) = leg.first_in((end.partition, partitions), highest) else {
+            let next = End { leg: end.leg + 1, ..end };
+            let is_there = next.leg < self.course.legs.len();
+            return if is_there { Behind::Leg(next) } else { Behind::Nothing };
         };
         let positions = leg.positions(&self.course.ramp, bundle);
-        let Scope { window, ahead, .. } = self.scope;
-        if window.is_none_or(|window| window.admits(ahead, &positions)) {
-            self.found.push(Found { end, bundle, linear: positions.start });
-            self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
+        match window.is_none_or(|window| window.admits(ahead, &positions)) {
+            true => Behind::Bundle(Found { end, bundle, linear: positions.start }),
+            false => Behind::Nothing,
+        }
+    }
+
+    /// Its caller has claimed it.
+    pub fn claimed(&mut self, found: Found) {
+        if let Some(at) = self.at(found.end) {
+            self.ends.saw(at, found.bundle);
         }
     }
 
@@ -167,10 +241,11 @@ mod tests {
         table: &mut Table,
         course: &Course,
         scope: Scope,
-        chance: u64,
+        (chance, ends): (u64, &mut Ends),
         mut faster: impl FnMut() -> bool,
     ) -> (Step, usize) {
-        let mut search = Search::new(course, scope, Nonce(chance.to_be_bytes()));
+        let nonce = Nonce(chance.to_be_bytes());
+        let mut search = Search::new(course, scope, nonce, ends.clone());
         let mut looks = 0;
         loop {
             match search.step() {
@@ -184,11 +259,16 @@ mod tests {
                     let at = (course.legs[found.end.leg].epoch, found.bundle);
                     assert!(table.claimed.insert(at), "found what was claimed");
                     if !faster() {
+                        search.claimed(found);
+                        ends.add(&search.into_ends(), 0);
                         return (Step::Claim(found), looks);
                     }
                     search.taken(found);
                 }
-                step => return (step, looks),
+                step => {
+                    ends.add(&search.into_ends(), 0);
+                    return (step, looks);
+                }
             }
         }
     }
@@ -197,7 +277,7 @@ mod tests {
         #[test]
         fn all_that_may_be_claimed_is_found_and_nothing_else(
             n in 1u32..120, log in 0u32..5, window in 1u32..200, delivered in 0u64..200,
-            epochs in 1u64..4, few: bool, chance: u64, faster in proptest::collection::vec(0u8..5, 1..40),
+            epochs in 1u64..4, few: bool, chance: u64, processes in 1usize..4, faster in proptest::collection::vec(0u8..5, 1..40),
         ) {
             let ramp = Ramp::new(n, 4);
             let run = u64::from(n) * epochs;
@@ -207,9 +287,12 @@ mod tests {
             let course = Course::of_run(ramp, delivered..end, |_| true);
             let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
             let mut races = faster.iter().cycle();
+            // Each remembers what it saw itself.
+            let mut ends = vec![Ends::default(); processes];
             for i in 0.. {
                 let chance = chance.wrapping_mul(i + 1);
-                let step = search(&mut table, &course, scope, chance, || *races.next().unwrap() == 0).0;
+                let known = &mut ends[chance as usize % processes];
+                let step = search(&mut table, &course, scope, (chance, known), || *races.next().unwrap() == 0).0;
                 if step == Step::Nothing {
                     break;
                 }
@@ -232,7 +315,8 @@ mod tests {
         let mut table = Table { claimed: BTreeSet::new(), partitions: 32 };
         for i in 0..1_000_u64 {
             let chance = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let (step, looks) = search(&mut table, &course, scope, chance, || false);
+            let (step, looks) =
+                search(&mut table, &course, scope, (chance, &mut Ends::default()), || false);
             assert!(matches!(step, Step::Claim(_)) && looks == 2);
         }
         let highest = table.claimed.iter().map(|at| at.1).max().unwrap();
@@ -243,7 +327,13 @@ mod tests {
     fn of_few_the_head_comes_first() {
         let course = Course::of_run(Ramp::new(1_000, 4), 100..900, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
-        let (step, _) = search(&mut table, &course, scope(8, 800, 100, true), 7, || false);
+        let (step, _) = search(
+            &mut table,
+            &course,
+            scope(8, 800, 100, true),
+            (7, &mut Ends::default()),
+            || false,
+        );
         assert!(matches!(step, Step::Claim(found) if found.linear == 100), "{step:?}");
     }
 
@@ -251,7 +341,41 @@ mod tests {
     fn a_crowd_is_told_to_come_again() {
         let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
-        let (step, _) = search(&mut table, &course, scope(8, 9_000, 0, false), 7, || true);
+        let (step, _) = search(
+            &mut table,
+            &course,
+            scope(8, 9_000, 0, false),
+            (7, &mut Ends::default()),
+            || true,
+        );
         assert_eq!(step, Step::Crowded);
+    }
+    #[test]
+    fn nobody_looks_twice_where_all_is_claimed() {
+        let course = Course::of_run(Ramp::new(300, 4), 0..600, |_| true);
+        let (scope, mut ends) = (scope(8, 900, 0, false), Ends::default());
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let mut looks = 0;
+        for chance in 0_u64.. {
+            let (step, some) = search(&mut table, &course, scope, (chance, &mut ends), || false);
+            looks = some;
+            if step == Step::Nothing {
+                break;
+            }
+        }
+        assert_eq!(looks, 0, "the one that found nothing looked");
+        // Another process looks at each partition once, in both epochs.
+        let mut others = Ends::default();
+        assert_eq!(
+            search(&mut table, &course, scope, (1, &mut others), || false),
+            (Step::Nothing, 16)
+        );
+        assert_eq!(
+            search(&mut table, &course, scope, (2, &mut others), || false),
+            (Step::Nothing, 0)
+        );
+        assert_eq!(ends, others);
+        others.add(&Ends::default(), 1);
+        assert_eq!(others.0.len(), 8, "the first epoch's are dropped");
     }
 }
