@@ -4,6 +4,8 @@ use std::time::Duration;
 
 /// The poll interval while nothing is ready, or there is news.
 pub(crate) const FASTEST: Duration = Duration::from_millis(50);
+/// An answer of so many splits was cut: the next one has more of them.
+const MANY: usize = 1_000;
 /// At most, while the trainer has batches to work on.
 const SLOWEST: Duration = Duration::from_secs(2);
 /// At most, while it has none.
@@ -36,23 +38,25 @@ impl<T: PartialEq> Pace<T> {
 
     /// The coordinator did not answer.
     pub fn failed(&mut self) {
-        self.wait = (self.wait * 2).min(SLOWEST_STARVING);
+        self.wait = (self.wait * 2).clamp(FASTEST, SLOWEST_STARVING);
     }
 
-    /// Takes in an answer that came at `now`; `is_news` if there was something in it for the trainer, which
-    /// `starves` if it has nothing to work on.
-    pub fn answered(&mut self, answer: T, now: Duration, is_news: bool, starves: bool) {
+    /// Takes in an answer that came at `now` with so many splits for the trainer, which `starves` if it has
+    /// nothing to work on.
+    pub fn answered(&mut self, answer: T, now: Duration, splits: usize, starves: bool) {
         let since = match &self.answer {
-            Some((last, since)) if *last == answer && !is_news => *since,
+            Some((last, since)) if *last == answer && splits == 0 => *since,
             _ => now,
         };
         self.answer = Some((answer, since));
         let is_quiet = now.saturating_sub(since) >= IMPATIENT;
-        self.wait = match (is_news, starves) {
-            (true, _) => FASTEST,
-            (false, true) if !is_quiet => FASTEST,
-            (false, true) => (self.wait * 2).min(SLOWEST_STARVING),
-            (false, false) => (self.wait * 2).min(SLOWEST),
+        let doubled = (self.wait * 2).max(FASTEST);
+        self.wait = match (splits, starves) {
+            (MANY.., true) => Duration::ZERO,
+            (1.., _) => FASTEST,
+            (0, true) if !is_quiet => FASTEST,
+            (0, true) => doubled.min(SLOWEST_STARVING),
+            (0, false) => doubled.min(SLOWEST),
         };
     }
 }
@@ -66,7 +70,7 @@ mod tests {
         let (mut pace, mut now, mut polls) = (Pace::new(), Duration::ZERO, Vec::new());
         while now < Duration::from_secs(seconds) {
             polls.push(now);
-            pace.answered(answer(now), now, false, starves);
+            pace.answered(answer(now), now, 0, starves);
             now += pace.wait();
         }
         polls
@@ -97,9 +101,12 @@ mod tests {
     fn news_keep_the_interval_short() {
         let mut pace = Pace::new();
         for i in 0..100 {
-            pace.answered(7, Duration::from_secs(i), true, false);
+            pace.answered(7, Duration::from_secs(i), 1, false);
             assert_eq!(pace.wait(), FASTEST);
         }
+        pace.answered(7, Duration::from_secs(100), MANY, true);
+        assert_eq!(pace.wait(), Duration::ZERO, "there are more of them");
+        pace.answered(7, Duration::from_secs(100), MANY, false);
         pace.failed();
         assert_eq!(pace.wait(), FASTEST * 2);
         pace.hurry();

@@ -64,7 +64,7 @@ impl Poller {
                     let Polled { claimable, active_workers, indexed_files, .. } = polled;
                     let seen = (claimable, active_workers, indexed_files);
                     let now = self.clock.monotonic();
-                    pace.answered(seen, now, !polled.ready.is_empty(), starves);
+                    pace.answered(seen, now, polled.ready.len(), starves);
                     self.ledger.merge(polled, from);
                     self.learn_cached().await;
                 }

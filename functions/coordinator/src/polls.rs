@@ -58,9 +58,10 @@ impl Coordinator {
         }
         let Snapshot { item, consumer, .. } = snapshot;
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
-        // The splits that the trainer has passed are no part of what it asks for.
+        // The splits that the trainer has passed are no part of what it asks for; one that asks for them is
+        // finding its place again, and is not to wait for thousands of objects to be deleted.
         let collected = async {
-            match is_running {
+            match is_running && from >= consumer.delivered {
                 true => self.collect(job, &item, consumer).await,
                 false => Ok(()),
             }
