@@ -41,7 +41,7 @@ fn settings() -> Result<Settings, gristmill_aws::SettingsError> {
 }
 
 async fn coordinator() -> Wired {
-    let (settings, aws) = (settings()?, Aws::from_env().await?);
+    let (settings, aws) = (settings()?, Aws::of_function()?);
     let coordinator = Coordinator::new(
         Arc::new(aws.table(settings.table()?)),
         Arc::new(aws.objects()),
@@ -106,7 +106,7 @@ async fn worker() -> Wired {
 }
 
 async fn scaler() -> Wired {
-    let (settings, aws) = (settings()?, Aws::from_env().await?);
+    let (settings, aws) = (settings()?, Aws::of_function()?);
     let scaler = Scaler {
         table: Arc::new(aws.table(settings.table()?)),
         invoker: Arc::new(aws.invoker()),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 async fn main() -> Result<(), lambda_http::Error> {
     lambda_http::tracing::init_default_subscriber();
     let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
-    let aws = Aws::from_env().await?;
+    let aws = Aws::of_function()?;
     let coordinator = Coordinator::new(
         Arc::new(aws.table(settings.table()?)),
         Arc::new(aws.objects()),

@@ -13,7 +13,7 @@ use std::sync::Arc;
 async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
     let settings = Settings::from_lookup(|name| std::env::var(name).ok())?;
-    let aws = Aws::from_env().await?;
+    let aws = Aws::of_function()?;
     let memory_mb = function_memory_mb(|name| std::env::var(name).ok());
     let shape = FunctionShape::default();
     let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };

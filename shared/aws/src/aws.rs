@@ -47,6 +47,20 @@ pub struct Endpoints {
     pub region: String,
 }
 
+/// Where single services listen; absent: where the SDK finds them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct At {
+    pub s3: Option<String>,
+    pub dynamodb: Option<String>,
+    pub lambda: Option<String>,
+}
+
+impl From<Endpoints> for At {
+    fn from(Endpoints { s3, dynamodb, lambda, .. }: Endpoints) -> Self {
+        Self { s3: Some(s3), dynamodb: Some(dynamodb), lambda: Some(lambda) }
+    }
+}
+
 /// A key pair. Its `Debug` form does not show the secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
@@ -71,8 +85,7 @@ struct Shared {
     region: Region,
     pool: HttpPool,
     counts: Counts,
-    /// Absent: what the environment says, service by service.
-    endpoints: Option<Endpoints>,
+    at: At,
     path_style: bool,
     dynamodb: OnceLock<aws_sdk_dynamodb::Client>,
     s3: OnceLock<aws_sdk_s3::Client>,
@@ -90,7 +103,7 @@ impl Aws {
         let pool = HttpPool::default();
         let sdk = load(&pool, None).await;
         let region = sdk.region().cloned().ok_or(SettingsError::Missing("AWS_REGION"))?;
-        Ok(Self::new(sdk, region, pool, None, has_own_endpoint()))
+        Ok(Self::new(sdk, region, pool, At::default(), has_own_endpoint()))
     }
 
     /// The same, for reading what others store: without a region it is that of buckets nobody chose one for.
@@ -99,13 +112,42 @@ impl Aws {
         let region = Region::from_static("us-east-1");
         let sdk = load(&pool, Some(region.clone())).await;
         let region = sdk.region().cloned().unwrap_or(region);
-        Self::new(sdk, region, pool, None, has_own_endpoint())
+        Self::new(sdk, region, pool, At::default(), has_own_endpoint())
+    }
+
+    /// As a function has it: the platform puts region and credentials into its environment, for as long as it
+    /// lives, and nothing else is asked. `AWS_ENDPOINT_URL[_SERVICE]` are heeded.
+    ///
+    /// # Errors
+    /// Region or keys are not set.
+    pub fn of_function() -> Result<Self, SettingsError> {
+        let get = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let needed = |name| get(name).ok_or(SettingsError::Missing(name));
+        let region = needed("AWS_REGION")?;
+        let credentials = Credentials {
+            access_key_id: needed("AWS_ACCESS_KEY_ID")?,
+            secret_access_key: needed("AWS_SECRET_ACCESS_KEY")?,
+            session_token: get("AWS_SESSION_TOKEN"),
+        };
+        let any = get("AWS_ENDPOINT_URL");
+        let own = |name: &str| get(name).or_else(|| any.clone());
+        let at = At {
+            s3: own("AWS_ENDPOINT_URL_S3"),
+            dynamodb: own("AWS_ENDPOINT_URL_DYNAMODB"),
+            lambda: own("AWS_ENDPOINT_URL_LAMBDA"),
+        };
+        let path_style = at.s3.is_some();
+        Ok(Self::known(region, credentials, at, path_style))
     }
 
     /// Services at known addresses, with known credentials; reads no environment.
     pub fn with(endpoints: Endpoints, credentials: Credentials) -> Self {
+        Self::known(endpoints.region.clone(), credentials, endpoints.into(), true)
+    }
+
+    fn known(region: String, credentials: Credentials, at: At, path_style: bool) -> Self {
         let pool = HttpPool::default();
-        let region = Region::new(endpoints.region.clone());
+        let region = Region::new(region);
         let Credentials { access_key_id, secret_access_key, session_token } = credentials;
         let credentials = aws_credential_types::Credentials::new(
             access_key_id,
@@ -124,22 +166,16 @@ impl Aws {
             .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build())
             .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
             .build();
-        Self::new(sdk, region, pool, Some(endpoints), true)
+        Self::new(sdk, region, pool, at, path_style)
     }
 
-    fn new(
-        sdk: SdkConfig,
-        region: Region,
-        pool: HttpPool,
-        endpoints: Option<Endpoints>,
-        path_style: bool,
-    ) -> Self {
+    fn new(sdk: SdkConfig, region: Region, pool: HttpPool, at: At, path_style: bool) -> Self {
         Self(Arc::new(Shared {
             sdk,
             region,
             pool,
             counts: Counts::default(),
-            endpoints,
+            at,
             path_style,
             dynamodb: OnceLock::new(),
             s3: OnceLock::new(),
@@ -156,8 +192,8 @@ impl Aws {
         self.0.dynamodb.get_or_init(|| {
             let mut config = aws_sdk_dynamodb::config::Builder::from(&self.0.sdk)
                 .interceptor(self.counting("dynamodb"));
-            if let Some(endpoints) = &self.0.endpoints {
-                config.set_endpoint_url(Some(endpoints.dynamodb.clone()));
+            if let Some(endpoint) = &self.0.at.dynamodb {
+                config.set_endpoint_url(Some(endpoint.clone()));
             }
             aws_sdk_dynamodb::Client::from_conf(config.build())
         })
@@ -169,8 +205,7 @@ impl Aws {
     }
 
     pub(crate) fn s3(&self) -> &aws_sdk_s3::Client {
-        let endpoint = self.0.endpoints.as_ref().map(|endpoints| endpoints.s3.as_str());
-        self.0.s3.get_or_init(|| self.s3_at(endpoint))
+        self.0.s3.get_or_init(|| self.s3_at(self.0.at.s3.as_deref()))
     }
 
     /// A client of S3 at `endpoint`, or where the environment says.
@@ -192,8 +227,8 @@ impl Aws {
     /// The objects of a local service, whose bucket is `own`, of the folders of this machine that it serves at
     /// the endpoint `folders`, and of everybody else.
     pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> Everywhere {
-        let folders = match &self.0.endpoints {
-            Some(endpoints) if endpoints.s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
+        let folders = match &self.0.at.s3 {
+            Some(s3) if s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
             _ => self.objects(),
         };
         Everywhere::new(self.objects(), own.into(), folders)
@@ -205,8 +240,8 @@ impl Aws {
             let mut config = aws_sdk_lambda::config::Builder::from(&self.0.sdk)
                 .interceptor(self.counting("lambda"))
                 .retry_classifier(ThrottlesAreAnswers);
-            if let Some(endpoints) = &self.0.endpoints {
-                config.set_endpoint_url(Some(endpoints.lambda.clone()));
+            if let Some(endpoint) = &self.0.at.lambda {
+                config.set_endpoint_url(Some(endpoint.clone()));
             }
             aws_sdk_lambda::Client::from_conf(config.build())
         });
@@ -231,8 +266,8 @@ impl Aws {
 
     /// Questions about the place itself, answered within seconds.
     pub fn probes(&self) -> Probes {
-        let Shared { sdk, endpoints, path_style, .. } = &*self.0;
-        Probes::new(sdk, endpoints.as_ref(), *path_style)
+        let Shared { sdk, at, path_style, .. } = &*self.0;
+        Probes::new(sdk, at, *path_style)
     }
 
     /// Requests sent so far, retries included, by `service.Operation`; calls of the coordinator are

@@ -4,6 +4,7 @@
 mod heard;
 
 use crate::{
+    aws::At,
     connect::CONNECT_TIMEOUT,
     fault::{Fault, reason},
 };
@@ -106,11 +107,7 @@ pub struct Probes {
 }
 
 impl Probes {
-    pub(crate) fn new(
-        sdk: &SdkConfig,
-        endpoints: Option<&crate::Endpoints>,
-        path_style: bool,
-    ) -> Self {
+    pub(crate) fn new(sdk: &SdkConfig, at: &At, path_style: bool) -> Self {
         let sdk = sdk
             .to_builder()
             .retry_config(RetryConfig::standard().with_max_attempts(2))
@@ -129,9 +126,11 @@ impl Probes {
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
         let mut lambda =
             aws_sdk_lambda::config::Builder::from(&sdk).interceptor(Listen::to("lambda", &heard));
-        if let Some(endpoints) = endpoints {
-            s3.set_endpoint_url(Some(endpoints.s3.clone()));
-            lambda.set_endpoint_url(Some(endpoints.lambda.clone()));
+        if let Some(endpoint) = &at.s3 {
+            s3.set_endpoint_url(Some(endpoint.clone()));
+        }
+        if let Some(endpoint) = &at.lambda {
+            lambda.set_endpoint_url(Some(endpoint.clone()));
         }
         let sts = aws_sdk_sts::config::Builder::from(&sdk).interceptor(Listen::to("sts", &heard));
         Self {

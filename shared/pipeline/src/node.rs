@@ -1,4 +1,4 @@
-//! YAML (and so JSON) as a tree whose every node knows its line.
+//! YAML or JSON as a tree whose every node knows its line.
 //!
 //! Reading into a tree first, and into types from there, is what lets an error name the line, the
 //! operator and the parameter, and suggest the key that was meant.
@@ -8,12 +8,14 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor}
 use serde_saphyr::{
     Location, MessageFormatter, NonFiniteFloatPolicy, Spanned, UserMessageFormatter,
 };
-use std::fmt;
+use std::{collections::BTreeSet, fmt, marker::PhantomData};
 
 /// Nesting deeper than any pipeline needs.
 const MAX_DEPTH: usize = 32;
 /// Values in all: a pipeline of a thousand operators has about ten thousand.
 const MAX_NODES: usize = 100_000;
+const TOO_MUCH: &str =
+    "the canonical pipeline has a key twice, too many values, or is nested too deep";
 /// Longest piece of the text repeated in a message.
 const MAX_SHOWN_CHARS: usize = 48;
 
@@ -60,6 +62,46 @@ impl Node {
             with_snippet: false,
         };
         serde_saphyr::from_str_with_options(text, options).map_err(|error| syntax(&error))
+    }
+
+    /// Reads JSON as it is stored: no line is known. The YAML reader is for what people write.
+    pub(crate) fn parse_json(text: &str) -> Result<Node, PipelineError> {
+        if text.len() > MAX_TEXT_BYTES {
+            let bytes = text.len();
+            return Err(PipelineError::general(format!(
+                "the canonical pipeline has {bytes} bytes; the limit is {MAX_TEXT_BYTES}"
+            )));
+        }
+        let parsed = serde_json::from_str::<Unplaced>(text).map_err(|error| {
+            // The error's own words may quote what a stranger wrote.
+            let column = error.column();
+            PipelineError::general(format!("this is not valid JSON at column {column}"))
+        });
+        let Unplaced(node) = parsed?;
+        let mut left = MAX_NODES;
+        match node.fits(2 * MAX_DEPTH, &mut left) {
+            true => Ok(node),
+            false => Err(PipelineError::general(TOO_MUCH)),
+        }
+    }
+
+    /// Whether it has at most `left` values, which are nested at most `depth` deep, and no key twice.
+    fn fits(&self, depth: usize, left: &mut usize) -> bool {
+        let (Some(depth), Some(fewer)) = (depth.checked_sub(1), left.checked_sub(1)) else {
+            return false;
+        };
+        *left = fewer;
+        match &self.value {
+            Value::Seq(items) => items.iter().all(|item| item.fits(depth, left)),
+            Value::Map(entries) => {
+                let mut keys = BTreeSet::new();
+                entries.iter().all(|(key, value)| {
+                    let is_new = matches!(&key.value, Value::Str(key) if keys.insert(key));
+                    is_new && value.fits(depth, left)
+                })
+            }
+            _ => true,
+        }
     }
 
     /// An error about this node.
@@ -119,13 +161,30 @@ impl<'de> Deserialize<'de> for Node {
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ValueVisitor)
+        deserializer.deserialize_any(ValueVisitor::<Node>(PhantomData))
     }
 }
 
-struct ValueVisitor;
+/// A node of a text whose lines are not counted.
+struct Unplaced(Node);
 
-impl<'de> Visitor<'de> for ValueVisitor {
+impl From<Unplaced> for Node {
+    fn from(Unplaced(node): Unplaced) -> Self {
+        node
+    }
+}
+
+impl<'de> Deserialize<'de> for Unplaced {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = deserializer.deserialize_any(ValueVisitor::<Unplaced>(PhantomData))?;
+        Ok(Unplaced(Node { value, line: None, column: None }))
+    }
+}
+
+/// Reads a value whose inner ones are read as `N`.
+struct ValueVisitor<N>(PhantomData<N>);
+
+impl<'de, N: Deserialize<'de> + Into<Node>> Visitor<'de> for ValueVisitor<N> {
     type Value = Value;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +200,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        Value::deserialize(deserializer)
+        deserializer.deserialize_any(self)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
@@ -178,16 +237,16 @@ impl<'de> Visitor<'de> for ValueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = seq.next_element()? {
-            items.push(item);
+        while let Some(item) = seq.next_element::<N>()? {
+            items.push(item.into());
         }
         Ok(Value::Seq(items))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut entries = Vec::new();
-        while let Some(entry) = map.next_entry()? {
-            entries.push(entry);
+        while let Some((key, value)) = map.next_entry::<N, N>()? {
+            entries.push((key.into(), value.into()));
         }
         Ok(Value::Map(entries))
     }

@@ -156,8 +156,7 @@ impl Pipeline {
     /// # Errors
     /// If it is not that, or needs operators or versions that this build does not have.
     pub fn from_canonical(json: &str) -> Result<Pipeline, PipelineError> {
-        // JSON is YAML; and this reader, unlike our JSON one, reads every float back exactly.
-        let parsed = Node::parse(json).and_then(|root| Self::read_canonical(&root));
+        let parsed = Node::parse_json(json).and_then(|root| Self::read_canonical(&root));
         // Lines of a text that no person wrote help nobody.
         parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
             let Pipeline { stages, deliver, .. } = &mut pipeline;

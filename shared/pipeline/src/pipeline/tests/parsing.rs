@@ -112,3 +112,23 @@ fn how_objects_are_kept_is_chosen_and_changes_no_result() {
     let expected = "line 1: the pipeline `compress` must be none, zstd or auto, not `gzip`";
     assert_eq!(error, expected);
 }
+
+/// What is stored is read by the JSON reader: nothing that only YAML knows, no key twice, nothing that costs the stack.
+#[test]
+fn a_canonical_form_is_json_and_nothing_else() {
+    let yaml =
+        "source: { tfrecord: x, features: { i: { dtype: i64 } } }\nops: [batch: { size: 2 }]";
+    let json = Pipeline::parse(yaml).unwrap().canonical_json();
+    let refused = |json: &str| Pipeline::from_canonical(json).unwrap_err().to_string();
+    assert!(Pipeline::from_canonical(&format!(" {json}\n")).is_ok());
+    assert!(refused(&json[1..json.len() - 1]).contains("not valid JSON"));
+    assert!(refused(&format!("# a comment\n{json}")).contains("not valid JSON"));
+    let twice = json.replacen("{\"", "{\"version\":1,\"", 1);
+    assert!(refused(&twice).contains("a key twice"), "{}", refused(&twice));
+    let deep = format!("{}{}", "[".repeat(90), "]".repeat(90));
+    assert!(refused(&deep).contains("nested too deep"));
+    let deeper = format!("{}{}", "[".repeat(500_000), "]".repeat(500_000));
+    assert!(!refused(&deeper).contains('\n'));
+    let wide = format!("[{}0]", "0,".repeat(200_000));
+    assert!(refused(&wide).contains("too many values"));
+}
