@@ -53,8 +53,7 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
     // Cores share caches and clock: a millisecond of CPU does less while the others work. Here they
     // do, for the fetcher and the stand-ins, so the executor is measured with every core at work.
     let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
-    let mut ratios = Vec::new();
-    let mut rows = Vec::new();
+    let (mut ratios, mut controls, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
         let idle = executor_alone(&pipeline, &dir, 1)?;
         let alone = executor_alone(&pipeline, &dir, cores)?;
@@ -62,24 +61,32 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
         let samples = report.elements().max(1) as f64;
         let worker = report.usage().worker_cpu_ms as f64 / samples;
         let fetcher = report.usage().fetcher_cpu_ms as f64 / samples;
+        let control = report.usage().control_cpu_ms as f64 / samples;
         let ratio = (worker + fetcher) / alone;
         eprintln!(
             "round {round}: executor alone {alone:.3} ms ({idle:.3} on one core of an idle machine), \
-             worker {worker:.3} + fetcher {fetcher:.3} ms a sample: {ratio:.3}x"
+             worker {worker:.3} + fetcher {fetcher:.3} ms a sample: {ratio:.3}x; control {control:.3} ms"
         );
         ratios.push(ratio);
-        rows.push(
-            json!({ "executor": alone, "executor_idle": idle, "worker": worker, "fetcher": fetcher, "ratio": ratio }),
-        );
+        controls.push(control);
+        rows.push(json!({
+            "executor": alone,
+            "executor_idle": idle,
+            "worker": worker,
+            "fetcher": fetcher,
+            "control": control,
+            "ratio": ratio,
+        }));
     }
-    ratios.sort_by(f64::total_cmp);
-    let median = ratios[ratios.len() / 2];
+    let (median, control) = (middle(ratios), middle(controls));
     let writes = writes_per_split(args.splits).await?;
     say!("worker + fetcher against the executor alone: {median:.3}x (median of {})", args.rounds);
+    say!("control (coordinator and scaler): {control:.3} ms of CPU a sample (median)");
     say!("table writes per committed split: {writes:.3} over {} splits", args.splits);
     if args.json {
         let result = json!({
             "cpu_ratio": median,
+            "control_ms": control,
             "rounds": rows,
             "splits": args.splits,
             "writes_per_split": writes,
@@ -87,6 +94,12 @@ async fn e2e(args: BenchE2eArgs) -> Result<(), Failure> {
         say!("{result}");
     }
     Ok(())
+}
+
+/// The median; of an even number, the upper one.
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 /// CPU milliseconds a sample of the executor on `threads` threads, reading from memory.
