@@ -29,7 +29,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         item: &JobItem,
-        consumer: Consumer,
+        (consumer, swept): (Consumer, Versioned<Swept>),
     ) -> Result<(), Refusal> {
         let Some(plan) = item.plan.filter(|plan| plan.n_splits > 0) else { return Ok(()) };
         let n = plan.n_splits;
@@ -41,7 +41,6 @@ impl Coordinator {
             true => self.move_horizon(job).await?.collected_place,
             false => consumer.collected_place,
         };
-        let swept = self.store.read::<Swept>(&ItemName::Swept(job)).await?;
         let behind = swept.item.unwrap_or_default().place < collected;
         match is_due || behind {
             true => self.sweep(job, item, plan, (swept, collected)).await,

@@ -4,8 +4,8 @@ use crate::{
     Coordinator,
     coordinator::refuse,
     items::{ItemName, JobItem},
-    snapshot::Snapshot,
-    store::invalid,
+    snapshot::{Beside, Snapshot},
+    store::{Versioned, invalid},
 };
 use futures::future::try_join;
 use gristmill_protocol::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
@@ -35,12 +35,12 @@ impl Coordinator {
     /// Answers a trainer's poll.
     pub(crate) async fn poll(&self, poll: &Poll) -> Result<Reply, Refusal> {
         let job = &poll.job;
-        let (mut snapshot, books) = self.snapshot(job).await?;
+        let (mut snapshot, Beside { books, consumer: read, swept }) = self.snapshot(job).await?;
         let before = snapshot.consumer.delivered;
         if let Some(ack) = &poll.ack {
             self.check_beginning(job, &snapshot.item, &snapshot.consumer, ack).await?;
             let visitation = snapshot.item.spec.visitation;
-            snapshot.consumer = self.acknowledge(job, visitation, ack).await?;
+            snapshot.consumer = self.acknowledge(job, visitation, (read, ack)).await?;
         }
         let has_moved = snapshot.consumer.delivered != before;
         let seen = match is_look_due(&snapshot, (poll, has_moved), self.clock.now_ms()) {
@@ -62,7 +62,7 @@ impl Coordinator {
         // finding its place again, and is not to wait for thousands of objects to be deleted.
         let collected = async {
             match is_running && from >= consumer.delivered {
-                true => self.collect(job, &item, consumer).await,
+                true => self.collect(job, &item, (consumer, swept)).await,
                 false => Ok(()),
             }
         };
@@ -87,7 +87,8 @@ impl Coordinator {
 
     /// Where a job stands, read and nothing else.
     pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
-        let (Snapshot { item, consumer, .. }, scale) = self.snapshot(job).await?;
+        let (Snapshot { item, consumer, .. }, Beside { books: scale, .. }) =
+            self.snapshot(job).await?;
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let scale = self.settled(job, scale, &scan).await?;
@@ -159,7 +160,7 @@ impl Coordinator {
         &self,
         job: &JobName,
         visitation: Visitation,
-        ack: &Ack,
+        (read, ack): (Versioned<Consumer>, &Ack),
     ) -> Result<Consumer, Refusal> {
         let place = |(epoch, position)| Place { epoch, position };
         let command = splits::Ack {
@@ -174,7 +175,7 @@ impl Coordinator {
             Visitation::AtMostOnce => splits::ack_at_most_once(before, &command),
             Visitation::ExactlyOnce | Visitation::ZeroOnceOrMore => splits::ack(before, &command),
         };
-        let acked = self.store.update(&ItemName::Consumer(job), decide).await?;
+        let acked = self.store.update_from(&ItemName::Consumer(job), read, decide).await?;
         acked.map_err(|refusal| refuse(&refusal))
     }
 }

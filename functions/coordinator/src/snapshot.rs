@@ -3,7 +3,7 @@
 use crate::{
     Coordinator, Settings,
     coordinator::no_job,
-    items::{ItemName, JobItem},
+    items::{ItemName, JobItem, Swept},
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_protocol::{Claim, Refusal, ScaleState};
@@ -17,6 +17,14 @@ pub(crate) struct Snapshot {
     pub item: JobItem,
     pub consumer: Consumer,
     pub frontier: Versioned<Frontier>,
+}
+
+/// What a trainer's report needs besides: read at the same time, and written from what was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Beside {
+    pub books: ScaleState,
+    pub consumer: Versioned<Consumer>,
+    pub swept: Versioned<Swept>,
 }
 
 impl Snapshot {
@@ -106,40 +114,45 @@ impl Coordinator {
         Ok(snapshot)
     }
 
-    /// The job, its trainer, what the last look saw, and the scaler's books.
-    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<(Snapshot, ScaleState), Refusal> {
+    /// The job, its trainer, what the last look saw, and what a report needs besides.
+    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<(Snapshot, Beside), Refusal> {
         self.read_snapshot(job, true).await
     }
 
-    async fn read_snapshot(
+    /// The same; the last of it read only if it is wanted.
+    pub(crate) async fn read_snapshot(
         &self,
         job: &JobName,
-        with_books: bool,
-    ) -> Result<(Snapshot, ScaleState), Refusal> {
+        with_all: bool,
+    ) -> Result<(Snapshot, Beside), Refusal> {
         let names = [
             ItemName::Job(job),
             ItemName::Consumer(job),
             ItemName::Frontier(job),
             ItemName::Scale(job),
+            ItemName::Swept(job),
         ];
-        let names = if with_books { &names[..] } else { &names[..3] };
+        let names = if with_all { &names[..] } else { &names[..3] };
         let items = self.store.read_raw(names).await?;
         if items.len() != names.len() {
             return Err(invalid("the table answered another number of items than asked for"));
         }
         let item = decode::<JobItem>(&names[0], items[0].as_ref())?.item;
         let item = item.ok_or_else(|| no_job(job))?;
-        let consumer = decode::<Consumer>(&names[1], items[1].as_ref())?.item.unwrap_or_default();
+        let read = decode::<Consumer>(&names[1], items[1].as_ref())?;
+        let consumer = read.item.unwrap_or_default();
         // A hint that cannot be read is none.
         let stored = items[2].as_ref();
         let frontier = Versioned {
             version: stored.map_or(0, |stored| stored.version),
             item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
         };
-        let books = match names.get(3) {
-            Some(name) => decode::<ScaleState>(name, items[3].as_ref())?.item.unwrap_or_default(),
-            None => ScaleState::default(),
-        };
-        Ok((Snapshot { item, consumer, frontier }, books))
+        let none = Versioned { version: 0, item: None };
+        let mut beside = Beside { books: ScaleState::default(), consumer: read, swept: none };
+        if let ([_, _, _, scale, swept], [_, _, _, books, place]) = (names, &items[..]) {
+            beside.books = decode::<ScaleState>(scale, books.as_ref())?.item.unwrap_or_default();
+            beside.swept = decode(swept, place.as_ref())?;
+        }
+        Ok((Snapshot { item, consumer, frontier }, beside))
     }
 }

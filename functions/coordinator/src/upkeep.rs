@@ -80,7 +80,7 @@ impl Coordinator {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
         let (item, consumer, scale) = match self.snapshot(job).await {
-            Ok((Snapshot { item, consumer, .. }, scale)) => (Some(item), consumer, scale),
+            Ok((Snapshot { item, consumer, .. }, beside)) => (Some(item), consumer, beside.books),
             // Its registration ended between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
