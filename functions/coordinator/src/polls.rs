@@ -24,11 +24,14 @@ fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u6
     let Some(seen) = &snapshot.frontier.item else { return true };
     let item = &snapshot.item;
     let bundles = item.plan.map_or(item.n_files / 8, |plan| plan.window_splits / plan.r.max(1));
-    let every_ms = u64::from(bundles).min(LOOK_EVERY_MS);
+    // What ends the index is waited for.
+    let least_ms = if item.plan.is_some() { LOOK_SOON_MS } else { 0 };
+    let every_ms = u64::from(bundles).clamp(least_ms, LOOK_EVERY_MS);
+    let soon_ms = u64::from(bundles).min(LOOK_SOON_MS);
     let age_ms = now_ms.abs_diff(seen.at_ms);
     let has_changed = seen.is_due || seen.window_full && has_moved;
     let is_asked = poll.report.is_some() && item.spec.autoscale;
-    age_ms >= every_ms || has_changed && age_ms >= LOOK_SOON_MS || is_asked
+    age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked
 }
 
 impl Coordinator {
