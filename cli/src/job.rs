@@ -78,7 +78,8 @@ pub async fn register(
         ..JobSpec::new(authored.pipeline.canonical_json())
     };
     let register = Register::new(job, spec, dataset);
-    let registered = Fetcher::register(&stack.ports, register, args.patience).await;
+    let registered =
+        Fetcher::register(&stack.ports, (&stack.ns, &stack.bucket), register, args.patience).await;
     registered.map_err(|error| match error {
         gristmill_fetcher::FetchError::Refused(_) => Failure::usage(error),
         _ => Failure::failed(error),

@@ -9,17 +9,13 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_folder::Entry;
 use gristmill_pipeline::{Format, Source as PipelineSource};
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
-use gristmill_protocol::{Dataset, MAX_MESSAGE_BYTES, Members, SourceFile, keys};
+use gristmill_protocol::{Dataset, Members, SourceFile, keys};
 use gristmill_types::{Fingerprint, Namespace};
 use std::{
     fs, io,
     path::{Path, PathBuf},
 };
 
-/// Largest list of files: a registration carries it, beside a pipeline.
-const MAX_LISTED_BYTES: usize = MAX_MESSAGE_BYTES / 6 * 5;
-/// Bytes of a file in that list beside its key and tag.
-const FILE_OVERHEAD_BYTES: usize = 48;
 /// Files of a web server that are looked for at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
@@ -101,7 +97,7 @@ impl Source {
                 let place = (bucket.as_str(), pattern.as_str());
                 pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
             }
-            _ => dataset_of(bucket, members, self.to_string())?,
+            _ => dataset_of(bucket, members),
         };
         Ok(Listing { dataset, left_out })
     }
@@ -374,11 +370,6 @@ pub enum ListError {
     Unreadable { path: String, why: String },
     #[error("{0}: {1}")]
     Image(String, String),
-    #[error(
-        "{place} has {files} files, more than a job can be told of: join them into \
-         fewer, larger ones, or name some of them"
-    )]
-    TooMany { place: String, files: usize },
     #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
     Folders(usize),
     #[error(
@@ -410,22 +401,13 @@ fn because(left_out: &LeftOut) -> String {
     }
 }
 
-fn dataset_of(
-    bucket: String,
-    members: Vec<Vec<ObjectInfo>>,
-    place: String,
-) -> Result<Dataset, ListError> {
-    // A message carries fewer than this many.
+fn dataset_of(bucket: String, members: Vec<Vec<ObjectInfo>>) -> Dataset {
+    // More than that are refused by the coordinator.
     let counts = members.iter().map(|files| u32::try_from(files.len()).unwrap_or(u32::MAX));
     let counts = counts.collect();
     let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
-    let files: Vec<SourceFile> = members.into_iter().flatten().map(file).collect();
-    let listed_bytes: usize =
-        files.iter().map(|file| file.key.len() + file.etag.len() + FILE_OVERHEAD_BYTES).sum();
-    if listed_bytes > MAX_LISTED_BYTES {
-        return Err(ListError::TooMany { place, files: files.len() });
-    }
-    Ok(Dataset { bucket, files, members: Members::of(counts) })
+    let files = members.into_iter().flatten().map(file).collect();
+    Dataset { bucket, files, members: Members::of(counts) }
 }
 
 /// The patterns of each dataset.

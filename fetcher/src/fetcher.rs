@@ -6,6 +6,7 @@ use crate::{
     cached::Shelves,
     downloader::Downloader,
     ledger::{Ledger, Place},
+    listing,
     local::{self, LocalStore},
     poller::Poller,
     progress::{Felt, Progress},
@@ -179,9 +180,11 @@ impl Fetcher {
     /// [`FetchError::JobFailed`] if it failed at once, such as over a dataset without a record.
     pub async fn register(
         ports: &FetcherPorts,
-        mut register: Register,
+        own: (&Namespace, &str),
+        register: Register,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
+        let mut register = listing::tell(ports, own, register, patience).await?;
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
         let view = expect_job(ask(ports, &Call::Register(register), patience).await?)?;
         match view.state {
@@ -567,7 +570,7 @@ async fn ask(ports: &FetcherPorts, call: &Call, patience: Duration) -> Result<Re
     insist(&*ports.clock, patience, calling, passes, FetchError::from).await
 }
 
-async fn insist<T, E: std::fmt::Display>(
+pub(crate) async fn insist<T, E: std::fmt::Display>(
     clock: &dyn Clock,
     patience: Duration,
     attempt: impl AsyncFn() -> Result<T, E>,

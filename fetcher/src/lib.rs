@@ -16,6 +16,7 @@ mod folders;
 pub mod framing;
 mod images;
 mod ledger;
+mod listing;
 mod local;
 mod memory;
 mod pace;

@@ -291,7 +291,8 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         Some(path) => {
             let (register, source) = registration(args, place, ports, path).await?;
             let folders = source.folders();
-            let registered = Fetcher::register(ports, register, args.patience).await;
+            let registered =
+                Fetcher::register(ports, (&place.ns, &place.bucket), register, args.patience).await;
             (registered.map_err(|error| error.in_words(&folders))?, folders)
         }
         None => {

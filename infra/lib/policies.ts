@@ -120,6 +120,8 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       ["s3:GetObject", "s3:PutObject"],
       ["cache/*", "index/*", "quarantine/*"].map(arns.objects),
     ),
+    // The list of a dataset's files, where it is too long for a call.
+    allow("StoreListings", "s3:PutObject", arns.objects("datasets/*/listing.json")),
     allow("KnowWhatIsAbsent", "s3:ListBucket", arns.bucket),
     storageKey(parameters),
     when(
@@ -143,9 +145,9 @@ export function bucketPolicy(arns: Arns): object {
   });
   return document(
     deny("TlsOnly", "s3:*", [arns.bucket, `${arns.bucket}/*`], { Bool: { "aws:SecureTransport": "false" } }),
-    // Chunks, indices and records set aside are written once. Parts of a multipart upload carry no such header; its completion does.
+    // Chunks, indices, listings and records set aside are written once. Parts of a multipart upload carry no such header; its completion does.
     // Copying into these prefixes is not possible.
-    deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*", "index/*", "quarantine/*"].map(arns.objects), {
+    deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*", "datasets/*", "index/*", "quarantine/*"].map(arns.objects), {
       Null: { "s3:if-none-match": "true" },
       Bool: { "s3:ObjectCreationOperation": "true" },
     }),

@@ -185,7 +185,9 @@ async fn serve_once(
         compute: Compute::Inline,
         operators: Arc::default(),
     };
-    let view = Fetcher::register(&ports, register.clone(), REGISTER_PATIENCE).await;
+    let view =
+        Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
+            .await;
     let view = view.map_err(|error| error.to_string())?;
     let at =
         Server::position(&mut kept, &Identity::of(&view)).map_err(|error| error.to_string())?;

@@ -4,7 +4,7 @@
 use crate::{
     Fault, Kind, Mutant, Process, World,
     client::{Client, Told},
-    cloud::Cloud,
+    cloud::{BUCKET, Cloud},
     scenario::BatchName,
     trainer::{Log, fetcher_of},
     verdict::{Fate, judge},
@@ -224,7 +224,9 @@ async fn one_life(
     mistakes: bool,
 ) -> Result<(), ServeError> {
     let (ports, config) = fetcher_of(cloud, process, register);
-    let view = Fetcher::register(&ports, register.clone(), config.patience).await?;
+    let view =
+        Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), config.patience)
+            .await?;
     let identity = Identity::of(&view);
     if mistakes {
         host.mistake_file(&identity);

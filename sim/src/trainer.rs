@@ -259,7 +259,8 @@ async fn one_life(
 ) -> Result<(), FetchError> {
     let world = &cloud.world;
     let (ports, config) = fetcher_of(cloud, process, register);
-    Fetcher::register(&ports, register.clone(), REGISTER_PATIENCE).await?;
+    Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
+        .await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;

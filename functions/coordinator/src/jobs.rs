@@ -21,7 +21,7 @@ use gristmill_types::{Fingerprint, JobName, Sharding};
 impl Coordinator {
     /// Registers a job, or joins the one of that name.
     pub(crate) async fn register(&self, register: &Register) -> Result<Reply, Refusal> {
-        let Register { job, spec, dataset, nonce } = register;
+        let Register { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
         let read = self.store.read::<JobItem>(&name).await?;
         if let Some(item) = &read.item {
@@ -33,13 +33,13 @@ impl Coordinator {
             ));
         }
         let pipeline = pipeline_of(spec)?;
-        if dataset.files.is_empty() {
+        if register.n_files() == 0 {
             return Err(invalid("the dataset has no files: name at least one"));
         }
-        let n_files = u32::try_from(dataset.files.len())
+        let n_files = u32::try_from(register.n_files())
             .map_err(|_| invalid("the dataset has more files than can be counted"))?;
-        check_members(pipeline.source(), dataset)?;
-        let dataset_version = dataset.version(&pipeline.source().stored_as());
+        check_members(pipeline.source(), dataset, register.n_files())?;
+        let dataset_version = register.dataset_version(&pipeline.source().stored_as());
         let (version, numerics) = (dataset_version, spec.numerics.as_str());
         let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics };
         let caching = self.begin_caching(job, &wanted).await?;
@@ -49,7 +49,11 @@ impl Coordinator {
                 (Some(plan), planned_state(&plan, &manifest))
             }
             None => {
-                self.put_json(keys::listing(&self.settings.ns, dataset_version), dataset).await?;
+                let key = keys::listing(&self.settings.ns, dataset_version);
+                match register.listing {
+                    Some(_) => self.check_listing(key).await?,
+                    None => self.put_json(key, dataset).await?,
+                }
                 (None, JobState::Indexing)
             }
         };
@@ -79,6 +83,18 @@ impl Coordinator {
             self.kick(job, &item, (&ScaleState::default(), seen), None).await;
         }
         Ok(reply)
+    }
+
+    /// Refuses a listing that is not there.
+    async fn check_listing(&self, key: String) -> Result<(), Refusal> {
+        let path = ObjectPath::new(&self.settings.bucket, key);
+        match self.objects.get_range(&path, 0..1, None).await {
+            Ok(_) => Ok(()),
+            Err(ObjectError::NotFound(_)) => {
+                Err(invalid(format!("the list of the dataset's files, {path}, is not stored")))
+            }
+            Err(error) => Err(object_fault(&error)),
+        }
     }
 
     /// Enters the job in the list of jobs: before there is one, so that none is forgotten.
@@ -152,14 +168,14 @@ impl Coordinator {
 }
 
 /// Refuses files that are not those of the pipeline's datasets.
-fn check_members(source: &Source, dataset: &Dataset) -> Result<(), Refusal> {
+fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(), Refusal> {
     let (wanted, found) = (source.members().count(), dataset.members.count());
     if wanted != found {
         return Err(invalid(format!(
             "the pipeline reads {wanted} datasets side by side, and the files of {found} are listed"
         )));
     }
-    match dataset.members.divide(&dataset.files) {
+    match dataset.members.divide(&vec![(); n_files]) {
         Some(files) if files.iter().all(|files| !files.is_empty()) => Ok(()),
         _ => Err(invalid("one of the datasets of a zip has no files: name at least one for each")),
     }
@@ -173,7 +189,7 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 
 /// Joins the job as stored, unless it would deliver something else.
 fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
-    let Register { job, spec, dataset, nonce } = register;
+    let Register { job, spec, nonce, .. } = register;
     // One that fails at once, such as over no records, is told its error as every job is.
     if nonce.is_some() && *nonce == item.registered_by {
         return Ok(Reply::Job(item.view(job)));
@@ -199,7 +215,7 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
     }
     // The pipelines are the same.
     let pipeline = pipeline_of(&item.spec)?;
-    if item.dataset_version != dataset.version(&pipeline.source().stored_as()) {
+    if item.dataset_version != register.dataset_version(&pipeline.source().stored_as()) {
         return Err(invalid(format!(
             "job {job} exists over another dataset, or its files have changed since: choose another job \
              name; once the job has ended `gristmill forget {job}` frees this one"
@@ -247,7 +263,7 @@ mod tests {
     #[test]
     fn files_must_be_those_of_the_pipelines_datasets() {
         let refused = |pipeline: &Pipeline, members: &[u32]| {
-            check_members(pipeline.source(), &dataset(&[1, 1, 1], members)).err()
+            check_members(pipeline.source(), &dataset(&[1, 1, 1], members), 3).err()
         };
         let alone = pipeline("{ jsonl: a, features: { x: { dtype: i64 } } }");
         assert!(refused(&alone, &[]).is_none() && refused(&zip(), &[2, 1]).is_none());

@@ -24,10 +24,14 @@ fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u6
     let Some(seen) = &snapshot.frontier.item else { return true };
     let item = &snapshot.item;
     let bundles = item.plan.map_or(item.n_files / 8, |plan| plan.window_splits / plan.r.max(1));
-    // What ends the index is waited for.
-    let least_ms = if item.plan.is_some() { LOOK_SOON_MS } else { 0 };
-    let every_ms = u64::from(bundles).clamp(least_ms, LOOK_EVERY_MS);
-    let soon_ms = u64::from(bundles).min(LOOK_SOON_MS);
+    let bundles = u64::from(bundles);
+    // What ends the index is waited for. It has no window: a look at that of very many files reads all of it.
+    let (least_ms, most_ms) = match item.plan {
+        Some(_) => (LOOK_SOON_MS, LOOK_EVERY_MS),
+        None => (0, LOOK_EVERY_MS.max(bundles / 4)),
+    };
+    let every_ms = bundles.clamp(least_ms, most_ms);
+    let soon_ms = bundles.min(LOOK_SOON_MS);
     let age_ms = now_ms.abs_diff(seen.at_ms);
     let has_changed = seen.is_due || seen.window_full && has_moved;
     let is_asked = poll.report.is_some() && item.spec.autoscale;

@@ -85,6 +85,7 @@ struct World {
     objects: Arc<MemoryObjects>,
     ns: Namespace,
     job: JobName,
+    registration: Register,
 }
 
 impl World {
@@ -104,7 +105,6 @@ impl World {
             Arc::clone(&clock) as _,
             Settings::new(ns.clone(), "bucket".into(), "scaler".into()),
         );
-        let world = Self { coordinator, clock, objects, ns, job: "j".parse().unwrap() };
         let pipeline = "source: { tfrecord: x, features: { v: { key: v, dtype: i64 } } }\n\
                         ops: [batch: { size: 4 }]\n";
         let spec = JobSpec {
@@ -114,8 +114,10 @@ impl World {
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", (0..files).map(file).collect());
-        let job = world.job.clone();
-        let reply = world.call(Call::Register(Register::new(job, spec, dataset))).await;
+        let job: JobName = "j".parse().unwrap();
+        let registration = Register::new(job.clone(), spec, dataset);
+        let world = Self { coordinator, clock, objects, ns, job, registration };
+        let reply = world.call(Call::Register(world.registration.clone())).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
         world
     }
@@ -353,6 +355,7 @@ cases! {
     claims_that_race_get_a_lease_each_or_none,
     a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused,
     a_call_that_is_sent_again_is_answered_the_same,
+    files_too_many_for_a_call_lie_in_a_listing,
     the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job,
     a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost,
 }
@@ -420,6 +423,28 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
     );
     assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Reply::Applied));
     assert_eq!(world.poll().await.job.state, JobState::Running);
+}
+
+async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
+    let world = World::indexing(table, 3).await;
+    let view = world.poll().await.job;
+    let told = world.registration.clone();
+    let stored = told.clone().with_listing(view.dataset_version);
+    // It is the job that is there, whoever tells of its files in which way.
+    assert!(matches!(world.call(Call::Register(stored.clone())).await, Reply::Job(_)));
+    let named = |name: &str| Register { job: name.parse().unwrap(), ..stored.clone() };
+    match world.call(Call::Register(named("listed"))).await {
+        Reply::Job(view) => assert_eq!((view.state, view.n_files), (JobState::Indexing, 3)),
+        other => panic!("{other:?}"),
+    }
+    let absent = gristmill_types::Fingerprint::of("test", b"another");
+    let absent = Register { listing: told.with_listing(absent).listing, ..named("absent") };
+    match world.call(Call::Register(absent)).await {
+        Reply::Refused(refusal) => {
+            assert!(refusal.message.contains("is not stored"), "{refusal:?}")
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {

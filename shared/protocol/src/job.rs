@@ -51,6 +51,13 @@ impl Dataset {
     }
 }
 
+/// The stored list of a dataset's files: [`keys::listing`](crate::keys::listing).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredListing {
+    pub version: Fingerprint,
+    pub files: usize,
+}
+
 /// A file of an indexed dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestFile {
@@ -193,6 +200,10 @@ pub struct Register {
     pub job: JobName,
     pub spec: JobSpec,
     pub dataset: Dataset,
+    /// The dataset's files lie in the listing of this version: they are too many for a call, and `dataset` has
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<StoredListing>,
     /// Drawn by the caller: the same call, sent again, is no other.
     #[serde(default)]
     pub nonce: Option<Nonce>,
@@ -200,7 +211,24 @@ pub struct Register {
 
 impl Register {
     pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
-        Self { job, spec, dataset, nonce: None }
+        Self { job, spec, dataset, listing: None, nonce: None }
+    }
+
+    /// The same, of a dataset whose listing is stored as that of `version`.
+    #[must_use]
+    pub fn with_listing(mut self, version: Fingerprint) -> Self {
+        let files = std::mem::take(&mut self.dataset.files).len();
+        Self { listing: Some(StoredListing { version, files }), ..self }
+    }
+
+    /// The version of the dataset, read as `format`: see [`Dataset::version`].
+    pub fn dataset_version(&self, format: &str) -> Fingerprint {
+        self.listing.map_or_else(|| self.dataset.version(format), |listing| listing.version)
+    }
+
+    /// Files of all its datasets.
+    pub fn n_files(&self) -> usize {
+        self.listing.map_or(self.dataset.files.len(), |listing| listing.files)
     }
 }
 

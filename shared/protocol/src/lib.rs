@@ -26,7 +26,7 @@ pub use calls::{
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
     Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
-    SourceFile, SpecDifference,
+    SourceFile, SpecDifference, StoredListing,
 };
 pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};

@@ -130,7 +130,8 @@ pub async fn register(world: &Arc<World>) -> Result<(), Failure> {
     };
     let dataset = Dataset::one(DATA, files);
     let register = Register::new(world.job.clone(), spec, dataset);
-    Fetcher::register(&ports(world), register, Duration::from_secs(120)).await?;
+    Fetcher::register(&ports(world), (&world.ns, BUCKET), register, Duration::from_secs(120))
+        .await?;
     Ok(())
 }
 
