@@ -5,7 +5,7 @@ use crate::{
     bundles::ScannedBundle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::Reach,
-    snapshot::Snapshot,
+    snapshot::{FEW_ACTIVE, Snapshot},
     store::{busy, decode, invalid},
 };
 use futures::future::try_join_all;
@@ -23,8 +23,6 @@ use gristmill_types::{BundleIndex, Epoch, JobName};
 /// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
 /// takes is how long a new worker takes to begin.
 const PROFILED: BundleAt = (0, 1);
-/// Workers at work below which a claim looks at all partitions of a small job.
-const FEW_ACTIVE: u32 = 8;
 /// A claim tries one of the first so many bundles that came back.
 const FIRST_RETURNED: usize = 4;
 /// The latest bundles of a partition, which one read unit holds: an earlier sending of the claim may have
@@ -190,7 +188,7 @@ impl Coordinator {
         loop {
             match search.step() {
                 Step::Look(ends) => {
-                    let latest = self.latest_of(&claim.job, item, course, &ends).await?;
+                    let latest = self.latest_of(claiming, course, &ends).await?;
                     let own = latest.iter().flatten().find(|bundle| {
                         bundle.item.as_ref().is_some_and(|item| item.is_held_by(claim.nonce))
                     });
@@ -217,16 +215,17 @@ impl Coordinator {
         }
     }
 
-    /// The latest bundles of each of `ends`. Where the course has no more bundles than that, all of them are read
-    /// by key, which costs no more units and is one request.
+    /// The latest bundles of each of `ends`. Where few are at work and the course has no more bundles than that,
+    /// all of them are read by key, which costs no more units and is one request.
     async fn latest_of(
         &self,
-        job: &JobName,
-        item: &JobItem,
+        claiming: &Claiming<'_>,
         course: &Course,
         ends: &[End],
     ) -> Result<Vec<Vec<ScannedBundle>>, Refusal> {
-        if course.len() > ends.len() {
+        let Claiming { claim: Claim { job, .. }, snapshot, .. } = claiming;
+        let item = &snapshot.item;
+        if course.len() > ends.len() || !snapshot.has_few_workers() {
             let look = |end: &End| self.latest(job, item, course, *end);
             return try_join_all(ends.iter().map(look)).await;
         }

@@ -25,9 +25,11 @@ fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u6
     let item = &snapshot.item;
     let bundles = item.plan.map_or(item.n_files / 8, |plan| plan.window_splits / plan.r.max(1));
     let bundles = u64::from(bundles);
-    // What ends the index is waited for. It has no window: a look at that of very many files reads all of it.
+    // What ends the index is waited for, and where many work there is much to see. An index has no window: a look
+    // at that of very many files reads all of it.
     let (least_ms, most_ms) = match item.plan {
-        Some(_) => (LOOK_SOON_MS, LOOK_EVERY_MS),
+        Some(_) if snapshot.has_few_workers() => (LOOK_SOON_MS, LOOK_EVERY_MS),
+        Some(_) => (0, LOOK_EVERY_MS),
         None => (0, LOOK_EVERY_MS.max(bundles / 4)),
     };
     let every_ms = bundles.clamp(least_ms, most_ms);

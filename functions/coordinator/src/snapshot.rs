@@ -11,6 +11,9 @@ use gristmill_splits::{Consumer, frontier::Frontier, search::Ends};
 use gristmill_types::{Epoch, JobName};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Workers at work below which a claim looks at all partitions of a small job.
+pub(crate) const FEW_ACTIVE: u32 = 8;
+
 /// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
@@ -28,6 +31,11 @@ pub(crate) struct Beside {
 }
 
 impl Snapshot {
+    /// Whether some are at work, and not many.
+    pub fn has_few_workers(&self) -> bool {
+        (1..FEW_ACTIVE).contains(&self.active())
+    }
+
     /// Workers at work when the last look was.
     pub fn active(&self) -> u32 {
         self.frontier.item.as_ref().map_or(0, |seen| seen.active)
