@@ -37,7 +37,10 @@ fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u6
     let age_ms = now_ms.abs_diff(seen.at_ms);
     let has_changed = seen.is_due || seen.window_full && has_moved;
     let is_asked = poll.report.is_some() && item.spec.autoscale;
-    age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked
+    // Only a look settles what is cached of an epoch, and the job may be over with that epoch.
+    let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
+    let is_passed = unsettled.is_some_and(|epoch| snapshot.consumer.durable.epoch >= epoch);
+    age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
 }
 
 impl Coordinator {

@@ -15,8 +15,8 @@ use gristmill_ports::{
     memory::{MemoryObjects, MemoryTable},
 };
 use gristmill_protocol::{
-    CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush, JobSpec,
-    Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
+    Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush,
+    JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
     TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost, keys,
 };
 use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
@@ -372,6 +372,22 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
     world.register("d", 1, "one").await;
     assert_eq!(world.modes("d").await, [CacheMode::Profile]);
+}
+
+#[tokio::test]
+async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
+    let world = World::new(1 << 30);
+    world.register("a", 1, "").await;
+    // The last look was before this work, and no time has passed since: the job may end with this report.
+    world.work("a").await;
+    let durable = (1, 0);
+    let ack = Ack { generation: 1, over: 0, delivered: (1, 0), durable, durable_position: (1, 0) };
+    let metrics = TrainerMetrics::default();
+    let poll = Poll { job: name("a"), from: (1, 0), ack: Some(ack), metrics, report: None };
+    let reply = world.call(Call::Poll(poll)).await;
+    let Reply::Polled(polled) = reply else { panic!("{reply:?}") };
+    assert_eq!(polled.job.caching.unwrap().unsettled, None);
+    assert_eq!(world.cached().await.len(), 1);
 }
 
 #[tokio::test]
