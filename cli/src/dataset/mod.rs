@@ -246,7 +246,17 @@ fn read_manifest(path: &Path) -> Result<Manifest> {
 /// while we waited, so that the question must be asked again.
 fn lock_partial(partial: &Path) -> Result<Option<File>> {
     let context = || format!("cannot prepare `{}`", partial.display());
-    fs::create_dir_all(partial).with_context(context)?;
+    match fs::create_dir_all(partial) {
+        // It was there, and went before that could be looked at: its owner has just finished.
+        Err(error)
+            if error.kind() == io::ErrorKind::AlreadyExists
+                && fs::symlink_metadata(partial).is_ok_and(|found| !found.is_dir()) =>
+        {
+            return Err(error).with_context(context);
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(None),
+        made => made.with_context(context)?,
+    }
     let lock = match File::open(partial) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.with_context(context)?,
