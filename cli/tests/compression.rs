@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::{Result, bail, ensure};
-use gristmill_tests::{Background, TestDir, run_json};
+use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::Value;
 use std::{
     collections::BTreeMap,
@@ -62,17 +62,7 @@ fn fetched(command: &mut Command) -> Result<Frames> {
     let output = command.stdin(Stdio::null()).output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "{}: {said}", output.status);
-    let mut frames = Frames::new();
-    let mut rest = &output.stdout[..];
-    while let Some((head, behind)) = rest.split_first_chunk::<24>() {
-        let number = |at: usize| u64::from_le_bytes(*head[at..].first_chunk().unwrap());
-        let (payload, next) = behind.split_at(number(16) as usize);
-        if head.starts_with(b"GMB1") {
-            let epoch = u32::from_le_bytes(*head[4..].first_chunk().unwrap());
-            frames.insert((epoch, number(8)), payload.to_vec());
-        }
-        rest = next;
-    }
+    let frames = read_frames(&output.stdout)?;
     ensure!(frames.len() == 2 * RECORDS.div_ceil(16), "{} batches: {said}", frames.len());
     Ok(frames)
 }

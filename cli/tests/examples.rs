@@ -1,16 +1,23 @@
-//! Every pipeline of `examples/` over data made for it: the same batches whatever is done to the objects they come in.
+//! Every pipeline of `examples/` over data made for it: the same batches whatever is done to the objects they come in,
+//! whether `gristmill run` or `gristmill-fetcher` reads them, and the same as in every earlier version.
+//!
+//! `examples.json` beside this file has the hash of each. A change that means to deliver other bytes, or adds an
+//! example, writes it anew and says why:
+//!
+//!     GRISTMILL_WRITE_GOLDEN=1 cargo test --release -p gristmill --test examples
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
 use gristmill_sim::tfrecord::{Example, RecordWriter};
-use gristmill_tests::{TestDir, run_json};
+use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::{Value, json};
 use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    process::Stdio,
 };
 
 /// More than the largest batch of an example has, which is 64 records.
@@ -198,8 +205,14 @@ fn examples() -> Vec<PathBuf> {
     found
 }
 
-/// One hash of all batches, whatever `compress` is and whoever put into the cache what is read.
-fn one_hash(example: &Path) -> Result<()> {
+const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/examples.json");
+const WRITE_GOLDEN: &str = "GRISTMILL_WRITE_GOLDEN";
+/// The seed, the images and their order are the defaults'.
+const DEMO: &str = "demo --images 230 --epochs 2 --batch-size 16 --step-time 0ms --json";
+
+/// BLAKE3 of all batches in order: one, whatever `compress` is, whoever put into the cache what is read, and whichever
+/// program trains.
+fn one_hash(example: &Path) -> Result<String> {
     let text = fs::read_to_string(example)?;
     let pipeline = Pipeline::parse(&text)?;
     let cached = text.contains("- autocache");
@@ -223,18 +236,54 @@ fn one_hash(example: &Path) -> Result<()> {
             let other = if compress == "none" { "zstd" } else { "none" };
             run("p.yaml", &["--compress", other])?;
         }
+        if compress == "none" {
+            hashes.insert("gristmill-fetcher".into(), fetched(&dir, "p.yaml")?);
+        }
     }
-    let first = hashes.values().next().unwrap();
-    assert!(hashes.values().all(|hash| hash == first), "{}: {hashes:#?}", example.display());
-    Ok(())
+    let first = hashes.values().next().unwrap().clone();
+    assert!(hashes.values().all(|hash| *hash == first), "{}: {hashes:#?}", example.display());
+    Ok(first)
+}
+
+/// BLAKE3 of all batches that `gristmill-fetcher` sends its trainer.
+fn fetched(dir: &TestDir, pipeline: &str) -> Result<String> {
+    let state = dir.path("state").display().to_string();
+    let mut up = Background::start(&mut dir.gristmill(&["up", "--state-dir", &state]))?;
+    up.line()?;
+    let mut command = dir.fetcher(&["--state-dir", &state, "--socket", "-", "--job", "golden"]);
+    command.args(["--epochs", "2", "--pipeline"]).arg(dir.path(pipeline));
+    let output = command.stdin(Stdio::null()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "gristmill-fetcher: {}: {said}", output.status);
+    let mut hasher = blake3::Hasher::new();
+    for batch in read_frames(&output.stdout)?.values() {
+        hasher.update(batch);
+    }
+    Ok(hasher.finalize().to_string())
+}
+
+fn demo() -> Result<String> {
+    let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
+    let words: Vec<_> = DEMO.split(' ').collect();
+    let report = run_json(&mut dir.gristmill(&words))?;
+    Ok(report["batches_blake3"].as_str().unwrap().to_owned())
 }
 
 #[test]
-fn examples_deliver_the_same_however_they_are_compressed() -> Result<()> {
+fn examples_and_the_demo_deliver_what_they_always_did() -> Result<()> {
+    let mut hashes = BTreeMap::new();
     for example in examples() {
         let started = std::time::Instant::now();
-        one_hash(&example).with_context(|| example.display().to_string())?;
-        eprintln!("{}: {:.1?}", example.display(), started.elapsed());
+        let hash = one_hash(&example).with_context(|| example.display().to_string())?;
+        let name = example.file_name().unwrap().to_string_lossy().into_owned();
+        eprintln!("{name}: {:.1?}", started.elapsed());
+        hashes.insert(name, hash);
     }
+    hashes.insert(format!("gristmill {DEMO}"), demo()?);
+    if std::env::var_os(WRITE_GOLDEN).is_some() {
+        return Ok(fs::write(GOLDEN, format!("{:#}\n", json!(hashes)))?);
+    }
+    let golden: BTreeMap<String, String> = serde_json::from_str(&fs::read_to_string(GOLDEN)?)?;
+    assert_eq!(hashes, golden, "{GOLDEN} has others: {WRITE_GOLDEN}=1 writes them");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, ensure};
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
@@ -14,6 +15,29 @@ pub struct Received {
     pub epoch: u32,
     pub g: u64,
     pub payload: Vec<u8>,
+}
+
+/// The batches in what `gristmill-fetcher --socket -` wrote, by epoch and place.
+pub fn read_frames(mut bytes: &[u8]) -> Result<BTreeMap<(u32, u64), Vec<u8>>> {
+    let mut batches = BTreeMap::new();
+    while let Some((head, behind)) = bytes.split_first_chunk::<24>() {
+        let (magic, epoch, g, length) = header(head)?;
+        let (payload, next) = behind.split_at_checked(length).context("it ends within a frame")?;
+        if &magic == b"GMB1" {
+            batches.insert((epoch, g), payload.to_vec());
+        }
+        bytes = next;
+    }
+    Ok(batches)
+}
+
+/// Magic, epoch, place and length of the payload.
+fn header(bytes: &[u8; 24]) -> Result<([u8; 4], u32, u64, usize)> {
+    let number = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
+    let epoch = bytes[4..].first_chunk().map(|b| u32::from_le_bytes(*b)).context("epoch")?;
+    let length = number(16).context("length")?;
+    ensure!(length < 1 << 30, "a frame of {length} bytes");
+    Ok(([bytes[0], bytes[1], bytes[2], bytes[3]], epoch, number(8).context("g")?, length as usize))
 }
 
 /// A connection to a fetcher that has said hello.
@@ -54,16 +78,12 @@ impl FrameReader {
     }
 
     pub fn receive(&mut self) -> Result<Received> {
-        let mut header = [0; 24];
-        self.stream.read_exact(&mut header)?;
-        let number = |at: usize| header[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
-        let epoch = header[4..].first_chunk().map(|b| u32::from_le_bytes(*b));
-        let (epoch, g, length) =
-            (epoch.context("epoch")?, number(8).context("g")?, number(16).context("length")?);
-        ensure!(length < 1 << 30, "a frame of {length} bytes");
-        let mut payload = vec![0; length as usize];
+        let mut bytes = [0; 24];
+        self.stream.read_exact(&mut bytes)?;
+        let (magic, epoch, g, length) = header(&bytes)?;
+        let mut payload = vec![0; length];
         self.stream.read_exact(&mut payload)?;
-        Ok(Received { magic: [header[0], header[1], header[2], header[3]], epoch, g, payload })
+        Ok(Received { magic, epoch, g, payload })
     }
 
     pub fn ack(&mut self, epoch: u32, g: u64) -> Result<()> {

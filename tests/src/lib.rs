@@ -5,6 +5,6 @@ mod frames;
 mod programs;
 mod recount;
 
-pub use frames::{FrameReader, Received};
+pub use frames::{FrameReader, Received, read_frames};
 pub use programs::{Background, TestDir, run_json};
 pub use recount::{Delivered, read_numbers, read_sink};
