@@ -6,7 +6,7 @@ use crate::{
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
     credentials::CredentialsCache,
-    invoker::ThrottlesAreAnswers,
+    lambda::LambdaClient,
 };
 use aws_config::{
     BehaviorVersion, Region, SdkConfig, environment::EnvironmentVariableRegionProvider,
@@ -89,7 +89,7 @@ struct Shared {
     path_style: bool,
     dynamodb: OnceLock<aws_sdk_dynamodb::Client>,
     s3: OnceLock<aws_sdk_s3::Client>,
-    lambda: OnceLock<aws_sdk_lambda::Client>,
+    lambda: OnceLock<LambdaClient>,
 }
 
 impl Aws {
@@ -237,13 +237,8 @@ impl Aws {
     /// Lambda's asynchronous invocation.
     pub fn invoker(&self) -> LambdaInvoker {
         let client = self.0.lambda.get_or_init(|| {
-            let mut config = aws_sdk_lambda::config::Builder::from(&self.0.sdk)
-                .interceptor(self.counting("lambda"))
-                .retry_classifier(ThrottlesAreAnswers);
-            if let Some(endpoint) = &self.0.at.lambda {
-                config.set_endpoint_url(Some(endpoint.clone()));
-            }
-            aws_sdk_lambda::Client::from_conf(config.build())
+            let Shared { sdk, at, .. } = &*self.0;
+            LambdaClient::new(sdk, at.lambda.as_deref(), self.counting("lambda"))
         });
         LambdaInvoker::new(client.clone())
     }

@@ -1,31 +1,25 @@
 //! Lambda's asynchronous invocation as an [`Invoker`].
 
-use crate::fault::Fault;
-use async_trait::async_trait;
-use aws_sdk_lambda::{
-    config::{
-        interceptors::InterceptorContext,
-        retry::{ClassifyRetry, RetryAction},
-    },
-    primitives::Blob,
-    types::InvocationType,
+use crate::{
+    fault::Fault,
+    lambda::{LambdaClient, TOO_MANY_REQUESTS},
 };
+use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{InvokeError, Invoked, Invoker};
 
 /// Most bytes of an asynchronous event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
-const TOO_MANY_REQUESTS: u16 = 429;
 const NOT_FOUND: u16 = 404;
 
 /// Starts functions by name or ARN, without waiting for them to run.
 #[derive(Debug, Clone)]
 pub struct LambdaInvoker {
-    client: aws_sdk_lambda::Client,
+    client: LambdaClient,
 }
 
 impl LambdaInvoker {
-    pub(crate) fn new(client: aws_sdk_lambda::Client) -> Self {
+    pub(crate) fn new(client: LambdaClient) -> Self {
         Self { client }
     }
 }
@@ -38,15 +32,7 @@ impl Invoker for LambdaInvoker {
             let reason = format!("an event of {} bytes is over the 1 MiB limit", payload.len());
             return Err(failed(reason, false));
         }
-        let sent = self
-            .client
-            .invoke()
-            .function_name(function)
-            .invocation_type(InvocationType::Event)
-            .payload(Blob::new(payload))
-            .send()
-            .await;
-        match sent {
+        match self.client.invoke(function, payload).await {
             Ok(_) => Ok(Invoked::Accepted),
             Err(error) => {
                 let fault = Fault::new("Invoke", function, &error);
@@ -56,25 +42,6 @@ impl Invoker for LambdaInvoker {
                 }
             }
         }
-    }
-}
-
-/// A throttled invocation is an answer the scaler plans with; waiting for room is its decision.
-#[derive(Debug)]
-pub(crate) struct ThrottlesAreAnswers;
-
-impl ClassifyRetry for ThrottlesAreAnswers {
-    fn classify_retry(&self, context: &InterceptorContext) -> RetryAction {
-        match context.response() {
-            Some(response) if response.status().as_u16() == TOO_MANY_REQUESTS => {
-                RetryAction::RetryForbidden
-            }
-            _ => RetryAction::NoActionIndicated,
-        }
-    }
-
-    fn name(&self) -> &'static str {
-        "ThrottlesAreAnswers"
     }
 }
 

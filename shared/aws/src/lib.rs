@@ -9,6 +9,7 @@ mod counts;
 mod credentials;
 mod fault;
 mod invoker;
+mod lambda;
 mod local_service;
 mod objects;
 mod probes;

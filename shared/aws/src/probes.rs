@@ -7,10 +7,10 @@ use crate::{
     aws::At,
     connect::CONNECT_TIMEOUT,
     fault::{Fault, reason},
+    lambda::LambdaClient,
 };
 use aws_config::{SdkConfig, imds, retry::RetryConfig, timeout::TimeoutConfig};
 use aws_credential_types::provider::{ProvideCredentials as _, error::CredentialsError};
-use aws_sdk_lambda::types::{Architecture, State};
 use aws_sdk_s3::{
     config::{RequestChecksumCalculation, ResponseChecksumValidation},
     error::{ProvideErrorMetadata, SdkError},
@@ -21,6 +21,7 @@ use gristmill_protocol::keys;
 use gristmill_types::{Fingerprint, Namespace};
 pub use heard::Heard;
 use heard::{Hearing, Listen};
+use serde_json::Value;
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
 /// Time for one question, its second try included.
@@ -102,7 +103,7 @@ pub struct Probes {
     sdk: SdkConfig,
     heard: Hearing,
     s3: aws_sdk_s3::Client,
-    lambda: aws_sdk_lambda::Client,
+    lambda: LambdaClient,
     sts: aws_sdk_sts::Client,
 }
 
@@ -124,18 +125,13 @@ impl Probes {
             .interceptor(Listen::to("s3", &heard))
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
-        let mut lambda =
-            aws_sdk_lambda::config::Builder::from(&sdk).interceptor(Listen::to("lambda", &heard));
         if let Some(endpoint) = &at.s3 {
             s3.set_endpoint_url(Some(endpoint.clone()));
-        }
-        if let Some(endpoint) = &at.lambda {
-            lambda.set_endpoint_url(Some(endpoint.clone()));
         }
         let sts = aws_sdk_sts::config::Builder::from(&sdk).interceptor(Listen::to("sts", &heard));
         Self {
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
-            lambda: aws_sdk_lambda::Client::from_conf(lambda.build()),
+            lambda: LambdaClient::new(&sdk, at.lambda.as_deref(), Listen::to("lambda", &heard)),
             sts: aws_sdk_sts::Client::from_conf(sts.build()),
             heard,
             sdk,
@@ -255,16 +251,14 @@ impl Probes {
 
     /// The function of that name or ARN.
     pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
-        let lambda = &self.lambda;
-        let found = lambda.get_function_configuration().function_name(name).send().await;
+        let found = self.lambda.function_configuration(name).await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetFunctionConfiguration", name, &error))?;
-        let whole = unqualified(name);
-        let reserved = lambda.get_function_concurrency().function_name(&whole).send().await;
-        let reserved = reserved.map(|found| found.reserved_concurrent_executions.map(count));
+        let reserved = self.lambda.function_concurrency(&unqualified(name)).await;
+        let reserved = reserved.map(|found| count(&found["ReservedConcurrentExecutions"]));
         Ok(DeployedFunction {
-            state: found.state.as_ref().map_or("Active", State::as_str).to_owned(),
-            architecture: architecture(found.architectures.unwrap_or_default().first()),
+            state: found["State"].as_str().unwrap_or("Active").to_owned(),
+            architecture: architecture(found["Architectures"][0].as_str()),
             reserved: reserved
                 .map_err(|error| self.trouble("lambda", "GetFunctionConcurrency", name, &error)),
         })
@@ -272,15 +266,15 @@ impl Probes {
 
     /// The account's concurrency.
     pub async fn quota(&self) -> Result<Quota, Trouble> {
-        let found = self.lambda.get_account_settings().send().await;
+        let found = self.lambda.account_settings().await;
         let found = found
             .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
-        let limit = found.account_limit.ok_or_else(|| {
+        let of = &found["AccountLimit"];
+        let limit = count(&of["ConcurrentExecutions"]).ok_or_else(|| {
             Trouble::Other("GetAccountSettings says nothing of limits".to_owned())
         })?;
-        let unreserved = limit.unreserved_concurrent_executions;
-        let limit = limit.concurrent_executions;
-        Ok(Quota { limit: count(limit), unreserved: count(unreserved.unwrap_or(limit)) })
+        let unreserved = count(&of["UnreservedConcurrentExecutions"]).unwrap_or(limit);
+        Ok(Quota { limit, unreserved })
     }
 
     /// The VPC this machine is in, if it is an EC2 instance that may know.
@@ -339,17 +333,17 @@ fn unqualified(name: &str) -> String {
     }
 }
 
-fn architecture(found: Option<&Architecture>) -> String {
+fn architecture(found: Option<&str>) -> String {
     match found {
-        Some(Architecture::Arm64) => "aarch64".to_owned(),
+        Some("arm64") => "aarch64".to_owned(),
         // What Lambda takes when nothing is said.
-        Some(Architecture::X8664) | None => "x86_64".to_owned(),
-        Some(other) => other.as_str().to_owned(),
+        None => "x86_64".to_owned(),
+        Some(other) => other.to_owned(),
     }
 }
 
-fn count(number: i32) -> u32 {
-    u32::try_from(number).unwrap_or(0)
+fn count(number: &Value) -> Option<u32> {
+    number.as_u64().and_then(|number| u32::try_from(number).ok())
 }
 
 #[cfg(test)]
