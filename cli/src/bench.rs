@@ -1,7 +1,6 @@
 //! `gristmill bench`: figures of this machine, each beside what it is compared with.
 
 mod compression;
-mod floor;
 mod ingest;
 mod pipelines;
 mod tokens;
@@ -9,7 +8,6 @@ mod tokens;
 use crate::output::say;
 use crate::{
     args::{Backend, Bench, BenchArgs, BenchE2eArgs, TrainArgs, Workers},
-    dataset::DatasetSpec,
     failure::Failure,
     train::{self, Report},
 };
@@ -17,6 +15,7 @@ use bytes::Bytes;
 use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
 use gristmill_fetcher::Source;
 use gristmill_pipeline::{Format, Pipeline};
+use gristmill_synthetic::DatasetSpec;
 use gristmill_types::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use serde_json::json;
 use std::{

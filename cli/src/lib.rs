@@ -17,7 +17,6 @@ mod attach;
 mod bench;
 mod buckets;
 mod cache;
-mod dataset;
 mod doctor;
 mod explain;
 mod failure;

@@ -16,7 +16,6 @@ use crate::{
     args::{DemoArgs, RunArgs, TrainArgs, Workers},
     attach::Stack,
     buckets::Division,
-    dataset::DatasetSpec,
     failure::Failure,
     job, skipped,
 };
@@ -28,6 +27,7 @@ use gristmill_pipeline::{
     passes::{Change, Measured, Optimised, optimise},
 };
 use gristmill_protocol::{Call, JobStatus, JobView, Plan, Reply};
+use gristmill_synthetic::DatasetSpec;
 use gristmill_types::Sharding;
 use measure::Usage;
 use progress::Progress;

@@ -10,7 +10,7 @@
 
 use anyhow::{Context, Result, ensure};
 use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
-use gristmill_sim::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::{Value, json};
 use std::{

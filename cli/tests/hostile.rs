@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_sim::tfrecord::{Example, RecordWriter, masked_crc32c};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter, masked_crc32c};
 use gristmill_tests::TestDir;
 use std::{fs, path::Path, process::Stdio};
 

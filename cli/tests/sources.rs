@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_sim::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_tests::{Background, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::Result;
-use gristmill_sim::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_tests::{TestDir, read_numbers, run_json};
 use parquet::{
     data_type::Int64Type, file::writer::SerializedFileWriter, schema::parser::parse_message_type,

@@ -18,7 +18,6 @@ mod run;
 mod scenario;
 mod serving;
 mod table;
-pub mod tfrecord;
 mod time;
 mod trainer;
 mod verdict;

@@ -1,14 +1,12 @@
 //! The jobs of simulated worlds, and what they must deliver.
 
-use crate::{
-    cloud::Cloud,
-    tfrecord::{Example, RecordWriter},
-};
+use crate::cloud::Cloud;
 use bytes::Bytes;
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
 use gristmill_splits::{SplitPlan, order::visit};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_types::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use std::{
     collections::{BTreeMap, HashMap},

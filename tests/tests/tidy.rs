@@ -23,6 +23,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("ports", "types protocol"),
     ("jpeg", ""),
     ("folder", ""),
+    ("synthetic", ""),
     ("executor", "types pipeline format jpeg"),
     ("runner", "types protocol pipeline policy splits format ports executor"),
     ("aws", "types protocol ports"),

@@ -5,12 +5,12 @@ use super::train_args;
 use crate::output::say;
 use crate::{
     args::{BenchIngestArgs, TrainArgs},
-    dataset::DatasetSpec,
     failure::Failure,
     train::{self, Report},
 };
 use gristmill_fetcher::Source;
 use gristmill_pipeline::Pipeline;
+use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 
 /// Batches of pixels, as they cross the network. The files here are small, so that a third of the batches

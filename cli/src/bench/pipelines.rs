@@ -1,14 +1,15 @@
 //! Whole pipelines in the executor alone, on one core and on all.
 
-use super::{Failure, floor, thread_cpu, tokens};
+use super::{Failure, thread_cpu, tokens};
 use crate::output::say;
-use crate::{args::BenchPipelinesArgs, dataset::DatasetSpec, train};
+use crate::{args::BenchPipelinesArgs, train};
 use bytes::Bytes;
 use gristmill_executor::{
-    Part, Program, SplitInput,
+    Part, Program, SplitInput, floor,
     sources::{FileIndex, IndexBuilder},
 };
 use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_synthetic::{DatasetSpec, Random};
 use gristmill_types::RecordKey;
 use serde_json::json;
 use std::{
@@ -173,7 +174,7 @@ pub(super) async fn data(
     let dir = match dir {
         Some(dir) => dir,
         // Data of another size is other data.
-        None => crate::dataset::cache_dir()
+        None => gristmill_synthetic::cache_dir()
             .map_err(Failure::failed)?
             .join(format!("bench-{images}-{sequences}")),
     };
@@ -290,7 +291,7 @@ fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f6
     Ok(cpu.as_secs_f64() * 1e3 / records.max(1) as f64)
 }
 
-/// The floor on the images of the first shards.
+/// CPU milliseconds an image that the floor takes on those of the first shards.
 fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, Failure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
@@ -306,7 +307,12 @@ fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, 
             jpegs.extend(start.map(|start| &record[start..]));
         }
     }
-    floor::resnet(&jpegs, antialias, seconds)
+    let mut random = Random::keyed(0, 0);
+    let (began, before) = (Instant::now(), thread_cpu());
+    let mut more = || began.elapsed().as_secs_f64() < seconds;
+    let images = floor::resnet(&jpegs, antialias, &mut || random.unit(), &mut more);
+    let cpu = thread_cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(Failure::failed)?.max(1)))
 }
 
 pub(super) fn median(mut values: Vec<f64>) -> f64 {

@@ -1,7 +1,7 @@
 //! Token sequences as JSON lines: lengths as of sentences, most short, few long.
 
 use super::Failure;
-use crate::dataset::Random;
+use gristmill_synthetic::Random;
 use std::{
     fs::{self, File},
     io::{BufWriter, Write},

@@ -1,16 +1,14 @@
 //! What a person sees while a run goes on, on standard error: a line on a terminal that changes, or now and then
 //! one that says what a long wait is for.
 
-use crate::{
-    dataset::{self, DatasetSpec},
-    failure::Failure,
-};
+use crate::failure::Failure;
 use gristmill_fetcher::{
     Snapshot,
     signals::interruption,
     waiting::{Pace, Waiting},
 };
 use gristmill_protocol::JobView;
+use gristmill_synthetic::DatasetSpec;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{
     ops::ControlFlow,
@@ -97,7 +95,8 @@ impl Progress {
 
 /// Makes a generated dataset, once per machine, or finds it made; answers where it is. Ctrl-C removes what is unfinished.
 pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, Failure> {
-    let dir = dataset::default_dir(&spec).map_err(|error| Failure::usage(format!("{error:#}")))?;
+    let dir = gristmill_synthetic::default_dir(&spec)
+        .map_err(|error| Failure::usage(format!("{error:#}")))?;
     make_dataset_in(dir, spec).await
 }
 
@@ -128,7 +127,7 @@ fn make_unless(dir: &Path, spec: &DatasetSpec, stop: &AtomicBool) -> anyhow::Res
     {
         bar.set_style(style);
     }
-    let made = dataset::ensure(dir, spec, &|done, _| {
+    let made = gristmill_synthetic::ensure(dir, spec, &|done, _| {
         bar.set_position(done);
         match stop.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),

@@ -15,6 +15,7 @@ mod compiler;
 mod element;
 mod error;
 mod finisher;
+pub mod floor;
 mod kernels;
 mod metrics;
 mod ops;

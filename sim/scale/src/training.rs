@@ -12,7 +12,7 @@ use gristmill_protocol::{
     Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
 };
 use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
-use gristmill_sim::tfrecord::{Example, RecordWriter};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_types::InvocationId;
 use std::{sync::Arc, time::Duration};
 

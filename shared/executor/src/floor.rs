@@ -1,14 +1,11 @@
 //! The kernels of the ResNet pipeline in a bare loop: what no engine built on them can go below.
 
-use super::{Failure, thread_cpu};
-use crate::dataset::Random;
 use fast_image_resize::{
     FilterType, ResizeAlg, ResizeOptions, Resizer,
     images::{TypedImage, TypedImageRef},
     pixels::U8x3,
 };
 use gristmill_jpeg::{Decoder, Frame};
-use std::time::{Duration, Instant};
 
 const SIDE: u32 = 224;
 
@@ -20,9 +17,17 @@ struct Window {
     height: usize,
 }
 
-/// CPU milliseconds an image for: decoding a window, resizing it, mirroring every second one, and
-/// normalising to f32.
-pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Failure> {
+/// Takes images in turn until `more` says no: decodes a window of each, resizes it, mirrors every second one, and
+/// normalises to f32. `unit` draws uniformly from [0, 1).
+///
+/// # Errors
+/// An image is not a baseline JPEG, or damaged.
+pub fn resnet(
+    jpegs: &[&[u8]],
+    antialias: bool,
+    unit: &mut dyn FnMut() -> f32,
+    more: &mut dyn FnMut() -> bool,
+) -> Result<u32, String> {
     let algorithm = match antialias {
         true => ResizeAlg::Convolution(FilterType::Bilinear),
         false => ResizeAlg::Interpolation(FilterType::Bilinear),
@@ -32,25 +37,23 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
     let mut decoded = Vec::new();
     let mut pixels = vec![0; (SIDE * SIDE * 3) as usize];
     let mut normalised = vec![0.0_f32; pixels.len()];
-    let mut random = Random::keyed(0, 0);
-    let (began, before) = (Instant::now(), thread_cpu());
     let mut images = 0_u32;
     for (i, jpeg) in (0_u64..).zip(jpegs.iter().cycle()) {
-        if began.elapsed().as_secs_f64() >= seconds {
+        if !more() {
             break;
         }
-        let frame = Frame::find(jpeg).ok_or_else(|| Failure::failed("not a baseline JPEG"))?;
-        let Window { left, top, width, height } = window(frame.width, frame.height, &mut random);
+        let frame = Frame::find(jpeg).ok_or("not a baseline JPEG")?;
+        let Window { left, top, width, height } = window(frame.width, frame.height, unit);
         decoded.resize(decoded.len().max(width * height * 3), 0);
         let image = &mut decoded[..width * height * 3];
         decoder
             .decode(&frame, left..left + width, top..top + height, image)
-            .ok_or_else(|| Failure::failed("a damaged JPEG"))?;
+            .ok_or("a damaged JPEG")?;
         let source = TypedImageRef::<U8x3>::from_buffer(width as u32, height as u32, image)
-            .map_err(Failure::failed)?;
-        let mut target =
-            TypedImage::<U8x3>::from_buffer(SIDE, SIDE, &mut pixels).map_err(Failure::failed)?;
-        resizer.resize_typed(&source, &mut target, &options).map_err(Failure::failed)?;
+            .map_err(|error| error.to_string())?;
+        let mut target = TypedImage::<U8x3>::from_buffer(SIDE, SIDE, &mut pixels)
+            .map_err(|error| error.to_string())?;
+        resizer.resize_typed(&source, &mut target, &options).map_err(|error| error.to_string())?;
         if i % 2 == 0 {
             for row in pixels.chunks_exact_mut(SIDE as usize * 3) {
                 row.as_chunks_mut::<3>().0.reverse();
@@ -66,21 +69,19 @@ pub fn resnet(jpegs: &[&[u8]], antialias: bool, seconds: f64) -> Result<f64, Fai
         std::hint::black_box(&normalised);
         images += 1;
     }
-    let cpu: Duration = thread_cpu().saturating_sub(before);
-    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.max(1)))
+    Ok(images)
 }
 
 /// As torchvision's `RandomResizedCrop`: area 8 to 100 %, ratio 3/4 to 4/3.
-fn window(width: usize, height: usize, random: &mut Random) -> Window {
+fn window(width: usize, height: usize, unit: &mut dyn FnMut() -> f32) -> Window {
     let (w, h) = (width as f64, height as f64);
     for _ in 0..10 {
-        let area = w * h * (0.08 + 0.92 * f64::from(random.unit()));
-        let ratio = ((0.75_f64).ln() + (16.0_f64 / 9.0).ln() * f64::from(random.unit())).exp();
+        let area = w * h * (0.08 + 0.92 * f64::from(unit()));
+        let ratio = ((0.75_f64).ln() + (16.0_f64 / 9.0).ln() * f64::from(unit())).exp();
         let (cw, ch) = ((area * ratio).sqrt().round(), (area / ratio).sqrt().round());
         if cw >= 1.0 && ch >= 1.0 && cw <= w && ch <= h {
             let at = |room: f64, draw: f64| ((room + 1.0) * draw) as usize;
-            let (left, top) =
-                (at(w - cw, f64::from(random.unit())), at(h - ch, f64::from(random.unit())));
+            let (left, top) = (at(w - cw, f64::from(unit())), at(h - ch, f64::from(unit())));
             return Window { left, top, width: cw as usize, height: ch as usize };
         }
     }

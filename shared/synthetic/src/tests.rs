@@ -1,7 +1,6 @@
 //! Datasets as a whole: their bytes, their names, and what happens when making one is disturbed.
 
 use super::*;
-use gristmill_sim::tfrecord;
 
 fn keep_going(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())

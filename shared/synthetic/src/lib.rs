@@ -1,4 +1,4 @@
-//! Makes the demo's dataset: deterministic, ImageNet-like, in TFRecord shards, once per machine.
+//! Makes the demo's dataset, and TFRecord files for tests: deterministic, ImageNet-like, in TFRecord shards, once per machine.
 //!
 //! Element `i` depends on (seed, i) alone. A dataset appears under its name only when it is complete:
 //! it is made in `<dir>.partial` beside it, locked against a second maker, and renamed at the end. A
@@ -6,6 +6,7 @@
 
 mod image;
 mod random;
+pub mod tfrecord;
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter};
@@ -19,9 +20,9 @@ use std::thread;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use gristmill_sim::tfrecord::{Example, RecordWriter};
 use image::Painter;
 pub use random::Random;
+use tfrecord::{Example, RecordWriter};
 
 /// Raised whenever the same spec would give other bytes.
 const VERSION: u32 = 2;
