@@ -6,6 +6,7 @@ use crate::{
     store::{Versioned, decode},
 };
 use futures::future::try_join_all;
+use gristmill_ports::Item;
 use gristmill_protocol::Refusal;
 use gristmill_splits::{
     Bundle, EntryKind, Place, TRIAL_ATTEMPTS,
@@ -38,6 +39,22 @@ impl ScannedBundle {
         let positions = ramp.positions(index);
         let linear = base + u64::from(positions.start);
         Self { epoch, index, positions, linear, version: 0, item: None }
+    }
+
+    /// Those of a course, in its order.
+    pub fn all_unseen(course: &Course) -> Vec<Self> {
+        let of = |leg: &Leg| {
+            let epoch = (leg.epoch, leg.base);
+            move |index| Self::unseen(&course.ramp, epoch, index)
+        };
+        course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect()
+    }
+
+    /// Takes what the table holds of it.
+    pub fn read(&mut self, name: &ItemName<'_>, stored: Option<&Item>) -> Result<(), Refusal> {
+        let read = decode::<Bundle>(name, stored)?;
+        (self.version, self.item) = (read.version, read.item);
+        Ok(())
     }
 
     /// Its positions, counted through all epochs.
@@ -102,13 +119,7 @@ impl Coordinator {
         item: &JobItem,
         course: &Course,
     ) -> Result<Vec<ScannedBundle>, Refusal> {
-        let ramp = &course.ramp;
-        let of = |leg: &Leg| {
-            let epoch = (leg.epoch, leg.base);
-            move |index| ScannedBundle::unseen(ramp, epoch, index)
-        };
-        let mut bundles: Vec<_> =
-            course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect();
+        let mut bundles = ScannedBundle::all_unseen(course);
         if bundles.len() <= FEW.max(item.partitions() as usize) {
             self.read_by_key(job, item, &mut bundles).await?;
             return Ok(bundles);
@@ -133,8 +144,7 @@ impl Coordinator {
         let names: Vec<_> = bundles.iter().map(name).collect();
         let items = self.store.read_raw(&names).await?;
         for ((bundle, name), item) in bundles.iter_mut().zip(&names).zip(items) {
-            let read = decode::<Bundle>(name, item.as_ref())?;
-            (bundle.version, bundle.item) = (read.version, read.item);
+            bundle.read(name, item.as_ref())?;
         }
         Ok(())
     }
@@ -159,8 +169,7 @@ impl Coordinator {
             let Some(bundle) = bundle.and_then(|at| bundles.get_mut(at as usize)) else { continue };
             let home = item.home(bundle.index);
             let name = ItemName::Bundle(job, home, bundle.epoch, bundle.index);
-            let read = decode::<Bundle>(&name, Some(&stored))?;
-            (bundle.version, bundle.item) = (read.version, read.item);
+            bundle.read(&name, Some(&stored))?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use crate::{
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::Reach,
     snapshot::{FEW_ACTIVE, Snapshot},
-    store::{busy, decode, invalid},
+    store::{Versioned, busy, invalid},
 };
 use futures::future::try_join_all;
 use gristmill_protocol::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
@@ -258,9 +258,8 @@ impl Coordinator {
         for (sk, stored) in self.store.last(&pk, LATEST).await? {
             let Some(index) = parse_bundle_sk(&sk) else { continue };
             let name = ItemName::Bundle(job, home, leg.epoch, index);
-            let read = decode::<Bundle>(&name, Some(&stored))?;
             let mut bundle = ScannedBundle::unseen(&course.ramp, (leg.epoch, leg.base), index);
-            (bundle.version, bundle.item) = (read.version, read.item);
+            bundle.read(&name, Some(&stored))?;
             latest.push(bundle);
         }
         Ok(latest)
@@ -302,10 +301,15 @@ impl Coordinator {
         let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
         let records = records_of(item, candidate);
         let limits = self.settings.limits_of(item.spec.on_error);
+        let is_new = candidate.version == 0;
         let mut death = None;
         // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
         for _ in 0..3 {
             let decide = |before: Option<&Bundle>| {
+                // One that came back may need a control: whoever looks for those takes it.
+                if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
+                    return Err(SplitRefusal::Leased { until_ms: other.until_ms });
+                }
                 let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
                 let command = splits::Claim {
                     nonce: claim.nonce,
@@ -322,12 +326,19 @@ impl Coordinator {
                 };
                 splits::claim(before, &command, &limits)
             };
-            match self.store.update_from(&name, candidate.versioned(), decide).await? {
-                Ok(after) => return Ok(Some(after)),
-                Err(SplitRefusal::DeathUnrecorded { attempt, .. }) => {
+            match self.store.update_versioned(&name, candidate.versioned(), decide).await? {
+                Ok((after, version)) => {
+                    if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
+                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
+                        let item = Some(after.clone());
+                        self.memory.keep_lease(at, Versioned { version, item });
+                    }
+                    return Ok(Some(after));
+                }
+                Err(SplitRefusal::DeathUnrecorded { attempt, at }) => {
                     let (epoch, bundle) = (candidate.epoch, candidate.index);
                     let record = DeathRecord { epoch, bundle, attempt };
-                    death = self.record_death(&claim.job, record).await?;
+                    death = Some(self.record_death(&claim.job, record, at.is_some()).await?);
                 }
                 Err(SplitRefusal::Dead { error }) => {
                     self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
@@ -344,11 +355,14 @@ impl Coordinator {
         &self,
         job: &JobName,
         record: DeathRecord,
-    ) -> Result<Option<Death>, Refusal> {
-        tracing::info!(%job, ?record, "a worker died");
-        let decide = |before: Option<&DeathLog>| Ok::<_, Refusal>(DeathLog::record(before, record));
+        is_marked: bool,
+    ) -> Result<Death, Refusal> {
+        tracing::info!(%job, ?record, is_marked, "a worker died");
+        let decide = |before: Option<&DeathLog>| {
+            Ok::<_, Refusal>(DeathLog::record(before, record, is_marked))
+        };
         let log = self.store.update(&ItemName::Deaths(job), decide).await??;
-        Ok(log.death(record))
+        Ok(log.death(record, is_marked))
     }
 }
 

@@ -30,7 +30,7 @@ impl Coordinator {
     /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
     pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
-        let (Snapshot { item, consumer, .. }, _) = self.read_snapshot(job, false).await?;
+        let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
@@ -53,7 +53,7 @@ impl Coordinator {
             self.note_left(job, *worker).await?;
             return Ok(Reply::Applied);
         };
-        let progress = self.read_snapshot(job, false).await?.0.hints().progress;
+        let progress = self.snapshot(job).await?.hints().progress;
         self.strike_off(job, *worker, None, Some((progress, error))).await?;
         Ok(Reply::Applied)
     }

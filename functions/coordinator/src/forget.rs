@@ -21,7 +21,7 @@ impl Coordinator {
     /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
     /// that a call that dies between is repeated.
     pub(crate) async fn forget(&self, job: &JobName) -> Result<Reply, Refusal> {
-        let (Snapshot { item, consumer, .. }, _) = self.read_snapshot(job, false).await?;
+        let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"

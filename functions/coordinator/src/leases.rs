@@ -1,10 +1,10 @@
 //! Leases: marked, flushed, given back. Each is one transition of one bundle.
 
-use crate::{Coordinator, coordinator::refuse, items::ItemName};
+use crate::{Coordinator, coordinator::refuse, items::ItemName, store::Versioned};
 use gristmill_protocol::{Fail, Flush, Home, Mark, Refusal, Reply};
 use gristmill_splits::{
-    self as splits, Bundle, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
-    retry_delay_ms,
+    self as splits, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term,
+    job::JobEvent, retry_delay_ms,
 };
 use gristmill_types::{BundleIndex, Epoch, JobName};
 
@@ -82,11 +82,27 @@ impl Coordinator {
         &self,
         job: &JobName,
         (home, epoch, bundle): (Home, Epoch, BundleIndex),
-        decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
+        mut decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
     ) -> Result<Reply, Refusal> {
         let name = ItemName::Bundle(job, home, epoch, bundle);
-        match self.store.update(&name, decide).await? {
-            Ok(_) => Ok(Reply::Applied),
+        let at = (job.clone(), home, (epoch, bundle));
+        // What is written is checked against the table; what says no may be old.
+        let writes = |known: &Versioned<Bundle>| {
+            matches!(decide(known.item.as_ref()), Ok(Outcome::Write(_)))
+        };
+        let known = self.memory.take_lease(&at).filter(writes);
+        let is_known = known.is_some();
+        let read = match known {
+            Some(known) => known,
+            None => self.store.read(&name).await?,
+        };
+        match self.store.update_versioned(&name, read, decide).await? {
+            Ok((bundle, version)) => {
+                if is_known && bundle.state == BundleState::Leased {
+                    self.memory.keep_lease(at, Versioned { version, item: Some(bundle) });
+                }
+                Ok(Reply::Applied)
+            }
             Err(refusal) => Err(refuse(&refusal)),
         }
     }

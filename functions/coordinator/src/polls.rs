@@ -47,7 +47,9 @@ impl Coordinator {
     /// Answers a trainer's poll.
     pub(crate) async fn poll(&self, poll: &Poll) -> Result<Reply, Refusal> {
         let job = &poll.job;
-        let (mut snapshot, Beside { books, consumer: read, swept }) = self.snapshot(job).await?;
+        let from = Place { epoch: poll.from.0, position: poll.from.1 };
+        let (mut snapshot, beside) = self.report(job, Some(from)).await?;
+        let Beside { books, consumer: read, swept, first } = beside;
         let before = snapshot.consumer.delivered;
         if let Some(ack) = &poll.ack {
             self.check_beginning(job, &snapshot.item, &snapshot.consumer, ack).await?;
@@ -69,7 +71,6 @@ impl Coordinator {
             snapshot.item = self.close_epochs(job, item.clone(), consumer).await?;
         }
         let Snapshot { item, consumer, .. } = snapshot;
-        let from = Place { epoch: poll.from.0, position: poll.from.1 };
         // The splits that the trainer has passed are no part of what it asks for; one that asks for them is
         // finding its place again, and is not to wait for thousands of objects to be deleted.
         let collected = async {
@@ -78,7 +79,7 @@ impl Coordinator {
                 false => Ok(()),
             }
         };
-        let ((), ready) = try_join(collected, self.ready(job, &item, from)).await?;
+        let ((), ready) = try_join(collected, self.ready((job, &item), from, first)).await?;
         let now_ms = self.clock.now_ms();
         let head_waits = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
         let Frontier { active, claimable, window_full, ahead, indexed, trouble, .. } = seen;
@@ -100,7 +101,7 @@ impl Coordinator {
     /// Where a job stands, read and nothing else.
     pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
         let (Snapshot { item, consumer, .. }, Beside { books: scale, .. }) =
-            self.snapshot(job).await?;
+            self.report(job, None).await?;
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let scale = self.settled(job, scale, &scan).await?;
@@ -162,7 +163,7 @@ impl Coordinator {
         };
         // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
         let most = usize::try_from(more).unwrap_or(usize::MAX);
-        match self.committed(job, item, delivered, most).await?.gap {
+        match self.committed((job, item), delivered, Vec::new(), most).await?.gap {
             Some((gap, _)) if gap < to => Err(beyond(Place::of(gap, n))),
             _ => Ok(()),
         }

@@ -7,7 +7,7 @@ use gristmill_types::{JobName, Position};
 
 /// Entries of one answer: less than a megabyte of JSON.
 const MOST_READY: usize = 4_000;
-/// Bundles read at first, and from then on: most polls find few that are ready.
+/// Bundles read at a time, from page to page.
 const PAGES: [usize; 3] = [12, 88, 400];
 
 /// Splits that are committed from a place on, up to the first gap.
@@ -82,28 +82,36 @@ fn share(bundle: &Bundle) -> WorkerCost {
 
 impl Coordinator {
     /// Committed splits from `from` on up to the first gap, as many as one answer takes: whoever asks goes
-    /// on behind them.
+    /// on behind them. `first` are the first bundles from there on, as far as they were read.
     pub(crate) async fn ready(
         &self,
-        job: &JobName,
-        item: &JobItem,
+        (job, item): (&JobName, &JobItem),
         from: Place,
+        first: Vec<ScannedBundle>,
     ) -> Result<Prefix, Refusal> {
-        self.committed(job, item, from, MOST_READY).await
+        self.committed((job, item), from, first, MOST_READY).await
     }
 
     /// The same, at most `most`.
     pub(crate) async fn committed(
         &self,
-        job: &JobName,
-        item: &JobItem,
+        (job, item): (&JobName, &JobItem),
         from: Place,
+        first: Vec<ScannedBundle>,
         most: usize,
     ) -> Result<Prefix, Refusal> {
         let mut prefix = Prefix::default();
         let Some(plan) = item.plan else { return Ok(prefix) };
         let from = from.linear(plan.n_splits);
         let mut rest = item.course(from..from.saturating_add(most as u64));
+        let (course, behind) = rest.clone().divided(first.len());
+        if course.is_of(first.iter().map(|bundle| (bundle.epoch, bundle.index))) {
+            prefix.extend(first, from, most);
+            rest = behind;
+        }
+        if prefix.gap.is_some() {
+            return Ok(prefix);
+        }
         let pages = PAGES.into_iter().chain(std::iter::repeat(PAGES[PAGES.len() - 1]));
         for page in pages {
             let (course, behind) = rest.divided(page);

@@ -88,7 +88,7 @@ impl Settings {
             retention: Duration::from_secs(14 * 86_400),
             limits: Limits { poison_strikes: POISON_STRIKES, ..Limits::default() },
             patience: Patience { workers: 20, lasting: Duration::from_secs(120) },
-            shared_reads: vec![(1_500, 1_000), (64, 250)],
+            shared_reads: vec![(1_500, 1_000), (32, 250)],
         }
     }
 

@@ -2,17 +2,26 @@
 
 use crate::{
     Coordinator, Settings,
+    bundles::ScannedBundle,
     coordinator::no_job,
     items::{ItemName, JobItem, Swept},
     store::{Stored as _, Versioned, decode, invalid},
 };
-use gristmill_protocol::{Claim, Refusal, ScaleState};
-use gristmill_splits::{Consumer, frontier::Frontier, search::Ends};
+use gristmill_ports::Item;
+use gristmill_protocol::{Claim, Home, Refusal, ScaleState};
+use gristmill_splits::{
+    Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends,
+};
 use gristmill_types::{Epoch, JobName};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Workers at work below which a claim looks at all partitions of a small job.
-pub(crate) const FEW_ACTIVE: u32 = 8;
+pub(crate) const FEW_ACTIVE: u32 = 5;
+/// Bundles that are read with a job's items for its trainer: most reports find few that are ready.
+const FIRST_BUNDLES: usize = 4;
 
 /// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
 #[derive(Debug, Clone)]
@@ -28,6 +37,8 @@ pub(crate) struct Beside {
     pub books: ScaleState,
     pub consumer: Versioned<Consumer>,
     pub swept: Versioned<Swept>,
+    /// The first bundles of what the report asks for, where this process knew which those are.
+    pub first: Vec<ScannedBundle>,
 }
 
 impl Snapshot {
@@ -57,7 +68,14 @@ struct Remembered {
     snapshot: Option<(u64, JobName, Snapshot)>,
     /// Ends of partitions, of the job registered at that time.
     ends: Option<(JobName, u64, Ends)>,
+    /// The job as a report found it last.
+    reported: Option<(JobName, JobItem)>,
+    /// Leased bundles as they were written here, the latest last.
+    leases: VecDeque<(LeaseAt, Versioned<Bundle>)>,
 }
+
+/// Names a bundle.
+pub(crate) type LeaseAt = (JobName, Home, BundleAt);
 
 impl Memory {
     fn remembered(&self) -> MutexGuard<'_, Remembered> {
@@ -81,6 +99,32 @@ impl Memory {
 
     fn keep(&self, job: &JobName, now_ms: u64, snapshot: &Snapshot) {
         self.remembered().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
+    }
+
+    /// The job as a report found it last.
+    fn reported(&self, job: &JobName) -> Option<JobItem> {
+        let remembered = self.remembered();
+        let (name, item) = remembered.reported.as_ref()?;
+        (name == job).then(|| item.clone())
+    }
+
+    fn keep_reported(&self, job: &JobName, item: &JobItem) {
+        self.remembered().reported = Some((job.clone(), item.clone()));
+    }
+
+    /// A leased bundle as it was written here last. Somebody else may have written to it since.
+    pub(crate) fn take_lease(&self, at: &LeaseAt) -> Option<Versioned<Bundle>> {
+        let leases = &mut self.remembered().leases;
+        let index = leases.iter().position(|(other, _)| other == at)?;
+        leases.remove(index).map(|(_, bundle)| bundle)
+    }
+
+    pub(crate) fn keep_lease(&self, at: LeaseAt, bundle: Versioned<Bundle>) {
+        let leases = &mut self.remembered().leases;
+        leases.push_back((at, bundle));
+        if leases.len() > FEW_ACTIVE as usize {
+            leases.pop_front();
+        }
     }
 
     /// The ends of the job's partitions that claims saw.
@@ -115,52 +159,86 @@ impl Coordinator {
         if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {
             return Ok(snapshot);
         }
-        let (snapshot, _) = self.read_snapshot(&claim.job, false).await?;
+        let snapshot = self.snapshot(&claim.job).await?;
         if self.settings.shared_ms(&snapshot) > 0 {
             self.memory.keep(&claim.job, now_ms, &snapshot);
         }
         Ok(snapshot)
     }
 
-    /// The job, its trainer, what the last look saw, and what a report needs besides.
-    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<(Snapshot, Beside), Refusal> {
-        self.read_snapshot(job, true).await
+    /// The job, its trainer, and what the last look saw.
+    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<Snapshot, Refusal> {
+        let names = named(job);
+        snapshot(job, &names, &self.store.read_raw(&names[..3]).await?)
     }
 
-    /// The same; the last of it read only if it is wanted.
-    pub(crate) async fn read_snapshot(
+    /// The same with the scaler's books and what else a report needs, of a trainer that asks for what is ready
+    /// from `from` on.
+    pub(crate) async fn report(
         &self,
         job: &JobName,
-        with_all: bool,
+        from: Option<Place>,
     ) -> Result<(Snapshot, Beside), Refusal> {
-        let names = [
-            ItemName::Job(job),
-            ItemName::Consumer(job),
-            ItemName::Frontier(job),
-            ItemName::Scale(job),
-            ItemName::Swept(job),
-        ];
-        let names = if with_all { &names[..] } else { &names[..3] };
-        let items = self.store.read_raw(names).await?;
-        if items.len() != names.len() {
-            return Err(invalid("the table answered another number of items than asked for"));
+        let known = from.and_then(|from| Some((self.memory.reported(job)?, from)));
+        let mut first = known.as_ref().map_or_else(Vec::new, |(item, from)| first(item, *from));
+        let mut names = named(job).to_vec();
+        if let Some((item, _)) = &known {
+            let name =
+                |b: &ScannedBundle| ItemName::Bundle(job, item.home(b.index), b.epoch, b.index);
+            names.extend(first.iter().map(name));
         }
-        let item = decode::<JobItem>(&names[0], items[0].as_ref())?.item;
-        let item = item.ok_or_else(|| no_job(job))?;
-        let read = decode::<Consumer>(&names[1], items[1].as_ref())?;
-        let consumer = read.item.unwrap_or_default();
-        // A hint that cannot be read is none.
-        let stored = items[2].as_ref();
-        let frontier = Versioned {
-            version: stored.map_or(0, |stored| stored.version),
-            item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
-        };
-        let none = Versioned { version: 0, item: None };
-        let mut beside = Beside { books: ScaleState::default(), consumer: read, swept: none };
-        if let ([_, _, _, scale, swept], [_, _, _, books, place]) = (names, &items[..]) {
-            beside.books = decode::<ScaleState>(scale, books.as_ref())?.item.unwrap_or_default();
-            beside.swept = decode(swept, place.as_ref())?;
+        let items = self.store.read_raw(&names).await?;
+        let snapshot = snapshot(job, &names, &items)?;
+        for ((bundle, name), item) in first.iter_mut().zip(&names[5..]).zip(&items[5..]) {
+            bundle.read(name, item.as_ref())?;
         }
-        Ok((Snapshot { item, consumer, frontier }, beside))
+        let moved_on = known.is_none_or(|(known, _)| known != snapshot.item);
+        if from.is_some() && moved_on {
+            // It names other bundles, or lies elsewhere.
+            first.clear();
+            self.memory.keep_reported(job, &snapshot.item);
+        }
+        let books = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
+        let consumer = decode::<Consumer>(&names[1], items[1].as_ref())?;
+        let swept = decode(&names[4], items[4].as_ref())?;
+        Ok((snapshot, Beside { books, consumer, swept, first }))
     }
+}
+
+/// A job's items, in the order in which they are read.
+fn named(job: &JobName) -> [ItemName<'_>; 5] {
+    [
+        ItemName::Job(job),
+        ItemName::Consumer(job),
+        ItemName::Frontier(job),
+        ItemName::Scale(job),
+        ItemName::Swept(job),
+    ]
+}
+
+fn snapshot(
+    job: &JobName,
+    names: &[ItemName<'_>],
+    items: &[Option<Item>],
+) -> Result<Snapshot, Refusal> {
+    let [item, consumer, frontier, ..] = items else {
+        return Err(invalid("the table answered another number of items than asked for"));
+    };
+    let item = decode::<JobItem>(&names[0], item.as_ref())?.item.ok_or_else(|| no_job(job))?;
+    let consumer = decode::<Consumer>(&names[1], consumer.as_ref())?.item.unwrap_or_default();
+    // A hint that cannot be read is none.
+    let stored = frontier.as_ref();
+    let frontier = Versioned {
+        version: stored.map_or(0, |stored| stored.version),
+        item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
+    };
+    Ok(Snapshot { item, consumer, frontier })
+}
+
+/// The first bundles from `from` on.
+fn first(item: &JobItem, from: Place) -> Vec<ScannedBundle> {
+    let Some(plan) = item.plan else { return Vec::new() };
+    let from = from.linear(plan.n_splits);
+    let (course, _) = item.course(from..item.run()).divided(FIRST_BUNDLES);
+    ScannedBundle::all_unseen(&course)
 }

@@ -147,9 +147,22 @@ impl Store {
     pub async fn update_from<T, E>(
         &self,
         name: &ItemName<'_>,
+        read: Versioned<T>,
+        decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
+    ) -> Result<Result<T, E>, Refusal>
+    where
+        T: Stored + Clone,
+    {
+        Ok(self.update_versioned(name, read, decide).await?.map(|(item, _)| item))
+    }
+
+    /// As [`Store::update_from`], with the version that the item has now.
+    pub async fn update_versioned<T, E>(
+        &self,
+        name: &ItemName<'_>,
         mut read: Versioned<T>,
         mut decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
-    ) -> Result<Result<T, E>, Refusal>
+    ) -> Result<Result<(T, u64), E>, Refusal>
     where
         T: Stored + Clone,
     {
@@ -157,14 +170,14 @@ impl Store {
         for _ in 0..MAX_TRIES {
             let after = match decide(read.item.as_ref()) {
                 Err(refused) => return Ok(Err(refused)),
-                Ok(Outcome::AlreadyApplied(item)) => return Ok(Ok(item)),
+                Ok(Outcome::AlreadyApplied(item)) => return Ok(Ok((item, read.version))),
                 Ok(Outcome::Write(item)) => item,
             };
             let key = name.key(&self.ns);
             let body = after.encode().map_err(invalid)?;
             let written = self.table.write(&key, read.version, body, expires_at_s).await;
             match written.map_err(table_fault)? {
-                WriteOutcome::Written => return Ok(Ok(after)),
+                WriteOutcome::Written => return Ok(Ok((after, read.version + 1))),
                 WriteOutcome::Conflict(current) => read = decode(name, current.as_ref())?,
             }
         }

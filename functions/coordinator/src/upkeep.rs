@@ -79,7 +79,7 @@ impl Coordinator {
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, consumer, scale) = match self.snapshot(job).await {
+        let (item, consumer, scale) = match self.report(job, None).await {
             Ok((Snapshot { item, consumer, .. }, beside)) => (Some(item), consumer, beside.books),
             // Its registration ended between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),

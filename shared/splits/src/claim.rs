@@ -127,12 +127,14 @@ pub fn claim(
         // Only the platform knows of a death. A lease that ran out may be one that a wrong clock ended:
         // that is no evidence against the split, and breaks a suspicion there is.
         let at = before.cur.filter(|_| before.state == BundleState::Released);
+        let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, at };
         let death = command.death.filter(|death| death.attempt == before.attempt);
-        let Some(death) = death else {
-            return Err(Refusal::DeathUnrecorded { attempt: before.attempt, at });
-        };
+        let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
         let controlled = before.had_control();
-        after.suspect = at.map(|at| struck(before.suspect, at, death.ordinal, controlled));
+        after.suspect = match at {
+            Some(at) => Some(struck(before.suspect, at, ordinal.ok_or(unrecorded)?, controlled)),
+            None => None,
+        };
         settle(&mut after, command, limits);
     }
     let after = match after.state {

@@ -73,6 +73,15 @@ impl Course {
         self.len() == 0
     }
 
+    /// Whether it has these bundles and no other, in this order.
+    pub fn is_of(&self, bundles: impl Iterator<Item = BundleAt>) -> bool {
+        let of = |leg: &Leg| {
+            let epoch = leg.epoch;
+            leg.bundles.clone().map(move |bundle| (epoch, bundle))
+        };
+        self.legs.iter().flat_map(of).eq(bundles)
+    }
+
     /// The first `most` bundles, and the rest.
     pub fn divided(mut self, most: usize) -> (Self, Self) {
         let mut rest = Self { ramp: self.ramp, legs: Vec::new() };

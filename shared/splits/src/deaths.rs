@@ -29,8 +29,9 @@ pub struct DeathRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Death {
     pub attempt: Attempt,
-    /// Its place in the order of all deaths of the job, from 1.
-    pub ordinal: u64,
+    /// Its place in the order of the deaths that are recorded, from 1. None where it was of no known split: such
+    /// a one is no evidence.
+    pub ordinal: Option<u64>,
 }
 
 /// The deaths of a job's workers, in the order they were found.
@@ -39,20 +40,26 @@ pub struct DeathLog {
     pub deaths: u64,
     /// The latest, oldest first; the last one has ordinal `deaths`.
     pub recent: VecDeque<DeathRecord>,
+    /// The last one's worker had marked the split that it died of.
+    pub is_marked: bool,
 }
 
 impl DeathLog {
     /// Records a death, once.
     ///
-    /// `before` is the log as read, none when there is none yet. Always allowed.
-    pub fn record(before: Option<&Self>, death: DeathRecord) -> Outcome<Self> {
-        if let Some(log) = before
-            && log.ordinal(death).is_some()
-        {
-            return Outcome::AlreadyApplied(log.clone());
-        }
+    /// `before` is the log as read, none when there is none yet; `is_marked` says whether its worker had marked
+    /// the split that it died of. Always allowed.
+    pub fn record(before: Option<&Self>, death: DeathRecord, is_marked: bool) -> Outcome<Self> {
         let mut log = before.cloned().unwrap_or_default();
+        let is_known = log.ordinal(death).is_some();
+        // Of an unmarked one that was written last, others may have died since, and were not: it counts anew.
+        let is_marked_late = is_marked && !log.is_marked && log.recent.back() == Some(&death);
+        let says_nothing = log.deaths > 0 && !log.is_marked && !is_marked;
+        if is_known && !is_marked_late || says_nothing {
+            return Outcome::AlreadyApplied(log);
+        }
         log.deaths += 1;
+        log.is_marked = is_marked;
         log.recent.push_back(death);
         while log.recent.len() > RECENT_DEATHS {
             log.recent.pop_front();
@@ -66,9 +73,10 @@ impl DeathLog {
         self.deaths.checked_sub(u64::try_from(back).ok()?)
     }
 
-    /// What the claim that accounts for `death` is to be given.
-    pub fn death(&self, death: DeathRecord) -> Option<Death> {
-        Some(Death { attempt: death.attempt, ordinal: self.ordinal(death)? })
+    /// What the claim that accounts for `death` is to be given, which was recorded with or without a mark.
+    pub fn death(&self, death: DeathRecord, is_marked: bool) -> Death {
+        let ordinal = self.ordinal(death).filter(|_| is_marked);
+        Death { attempt: death.attempt, ordinal }
     }
 }
 
@@ -81,18 +89,43 @@ mod tests {
     }
 
     fn record(log: &DeathLog, bundle: BundleIndex, attempt: Attempt) -> DeathLog {
-        DeathLog::record(Some(log), death(bundle, attempt)).into_item()
+        DeathLog::record(Some(log), death(bundle, attempt), true).into_item()
     }
 
     #[test]
     fn a_death_recorded_twice_keeps_its_ordinal() {
-        let log = DeathLog::record(None, death(1, 1)).into_item();
+        let log = DeathLog::record(None, death(1, 1), true).into_item();
         let log = record(&log, 2, 1);
-        let again = DeathLog::record(Some(&log), death(1, 1));
-        assert_eq!(again, Outcome::AlreadyApplied(log.clone()));
-        assert_eq!(log.death(death(1, 1)), Some(Death { attempt: 1, ordinal: 1 }));
-        assert_eq!(log.death(death(2, 1)), Some(Death { attempt: 1, ordinal: 2 }));
-        assert_eq!(log.death(death(2, 2)), None);
+        for is_marked in [false, true] {
+            let again = DeathLog::record(Some(&log), death(1, 1), is_marked);
+            assert_eq!(again, Outcome::AlreadyApplied(log.clone()));
+        }
+        assert_eq!(log.death(death(1, 1), true), Death { attempt: 1, ordinal: Some(1) });
+        assert_eq!(log.death(death(2, 1), true), Death { attempt: 1, ordinal: Some(2) });
+        assert_eq!(log.death(death(2, 1), false), Death { attempt: 1, ordinal: None });
+        assert_eq!(log.death(death(2, 2), true), Death { attempt: 2, ordinal: None });
+    }
+
+    #[test]
+    fn deaths_of_no_known_split_are_written_once_between_two_of_known_ones() {
+        let marked = record(&DeathLog::default(), 7, 2);
+        let unmarked = DeathLog::record(Some(&marked), death(1, 1), false).into_item();
+        assert_eq!(unmarked.deaths, 2, "it ends the suspicion of the one before");
+        for bundle in 2..100 {
+            let outcome = DeathLog::record(Some(&unmarked), death(bundle, 1), false);
+            assert_eq!(outcome, Outcome::AlreadyApplied(unmarked.clone()));
+        }
+        assert_eq!(record(&unmarked, 7, 3).ordinal(death(7, 3)), Some(3));
+    }
+
+    #[test]
+    fn a_mark_that_is_seen_late_counts() {
+        let unmarked = DeathLog::record(None, death(7, 2), false).into_item();
+        let marked = record(&unmarked, 7, 2);
+        assert_eq!((marked.is_marked, marked.ordinal(death(7, 2))), (true, Some(2)));
+        assert_eq!(record(&marked, 7, 2), marked);
+        let other = DeathLog::record(Some(&marked), death(1, 1), false).into_item();
+        assert_eq!(other.deaths, 3, "the next one elsewhere is written");
     }
 
     #[test]

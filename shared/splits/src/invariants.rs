@@ -8,8 +8,7 @@
 use crate::collect::{ChunkName, Verdict};
 use crate::epoch::{EpochItem, EpochState, Totals};
 use crate::{
-    Bundle, BundleState, Consumer, DeathLog, DeathRecord, Entry, EntryKind, POISON_STRIKES, Place,
-    Refusal,
+    Bundle, BundleState, Consumer, DeathRecord, Entry, EntryKind, POISON_STRIKES, Place, Refusal,
 };
 use gristmill_types::{Attempt, BundleIndex, Epoch, InvocationId, Nonce, Position};
 use std::collections::BTreeMap;
@@ -137,29 +136,31 @@ pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle
     hold(14, marks_open, "a committed split is marked as being worked on")
 }
 
-/// 14, against the order of deaths: the last three recorded by the time of the verdict, at least,
-/// were all found on this very split, and before all but the first a control lived. `found` says, for
-/// each ordinal from 1, which death it was.
+/// 14, against the order of deaths: the last three found by the time of the verdict, at least, were all on this
+/// very split, and before all but the first a control lived. `found` holds every death, in the order in which
+/// they were found.
 pub fn invariant_14_deaths_were_isolated(
-    epoch: Epoch,
-    bundle: BundleIndex,
+    (epoch, bundle): (Epoch, BundleIndex),
     after: &Bundle,
     found: &[FoundDeath],
 ) -> Check {
     let Some(suspect) = after.suspect else {
         return hold(14, false, "poison without a suspect");
     };
-    let end = usize::try_from(suspect.ordinal).unwrap_or(usize::MAX);
+    let is_here = |found: &FoundDeath| {
+        let FoundDeath { death, at, .. } = found;
+        (death.epoch, death.bundle, *at) == (epoch, bundle, Some(suspect.at))
+    };
+    let verdict = after.entry(suspect.at).map(|entry| entry.attempt);
+    let latest = |found: &FoundDeath| is_here(found) && Some(found.death.attempt) == verdict;
+    let end = found.iter().rposition(latest).map_or(0, |last| last + 1);
     let last = end.checked_sub(usize::from(POISON_STRIKES)).and_then(|from| found.get(from..end));
     let isolated = last.is_some_and(|last| {
-        last.iter().all(|FoundDeath { death, at, .. }| {
-            (death.epoch, death.bundle, *at) == (epoch, bundle, Some(suspect.at))
-        }) && last.windows(2).all(|pair| pair[0].death.attempt < pair[1].death.attempt)
+        last.iter().all(is_here)
+            && last.windows(2).all(|pair| pair[0].death.attempt < pair[1].death.attempt)
     });
     hold(14, isolated, "poison though others died between the deaths on the split")?;
-    let controls = found[..end].iter().rev().take_while(|found| {
-        (found.death.epoch, found.death.bundle, found.at) == (epoch, bundle, Some(suspect.at))
-    });
+    let controls = found[..end].iter().rev().take_while(|found| is_here(found));
     let controls = controls.filter(|found| found.controlled).count();
     hold(14, controls + 1 >= usize::from(POISON_STRIKES), "poison though too few controls lived")
 }
@@ -360,12 +361,6 @@ pub fn invariant_10_sealed_is_complete<'a>(
     }
     let counted = item.totals.is_some_and(|Totals { splits: counted, .. }| counted == splits);
     hold(10, counted, "the totals of an epoch do not count its splits")
-}
-
-/// The log never loses count: its latest deaths have the latest ordinals.
-pub fn invariant_14_death_log_is_ordered(log: &DeathLog) -> Check {
-    let kept = u64::try_from(log.recent.len()).unwrap_or(u64::MAX);
-    hold(14, kept <= log.deaths, "the death log keeps more deaths than it counted")
 }
 
 /// What holds in every world, whatever step led to it.

@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, VecDeque};
 const AT_FIRST: usize = 2;
 /// The same where few are at work: what the trainer waits for is not to be left to chance.
 const AT_FIRST_OF_FEW: usize = 8;
+/// Partitions that are looked at together where few are at work and what was seen before is old.
+const OF_FEW_AT_ONCE: usize = 3;
 /// Bundles that others took before a search gives up: more at one time are a fault of something else.
 const MOST_TAKEN: u32 = 60;
 
@@ -60,23 +62,28 @@ pub enum Step {
     Crowded,
 }
 
-/// The highest bundle seen in each partition of one job. What is there stays there, so that each is at most the
-/// partition's end for ever: where that leaves nothing to claim, nobody has to look.
+/// The highest bundle seen in each partition of one job, if there was one. What is there stays there, so that
+/// each is at most the partition's end for ever: where that leaves nothing to claim, nobody has to look.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ends(BTreeMap<(Epoch, u32), BundleIndex>);
+pub struct Ends {
+    highest: BTreeMap<(Epoch, u32), Option<BundleIndex>>,
+    /// The last search found all as it had been seen before: most likely nobody else claims.
+    is_current: bool,
+}
 
 impl Ends {
-    fn saw(&mut self, at: (Epoch, u32), bundle: BundleIndex) {
-        let highest = self.0.entry(at).or_default();
+    fn saw(&mut self, at: (Epoch, u32), bundle: Option<BundleIndex>) {
+        let highest = self.highest.entry(at).or_default();
         *highest = bundle.max(*highest);
     }
 
     /// Adds what another search saw, and drops the epochs before `from`.
     pub fn add(&mut self, other: &Self, from: Epoch) {
-        for (at, bundle) in &other.0 {
+        for (at, bundle) in &other.highest {
             self.saw(*at, *bundle);
         }
-        self.0.retain(|(epoch, _), _| *epoch >= from);
+        self.highest.retain(|(epoch, _), _| *epoch >= from);
+        self.is_current = other.is_current;
     }
 }
 
@@ -96,6 +103,10 @@ pub struct Search<'a> {
     ends: Ends,
     /// Partitions not looked at yet.
     ahead: VecDeque<u32>,
+    /// Ends that this search looked at.
+    looked: Vec<End>,
+    /// What was seen before is tried without a look.
+    is_trusting: bool,
     at_first: usize,
     to_look: Vec<End>,
     found: Vec<Found>,
@@ -104,7 +115,7 @@ pub struct Search<'a> {
 
 impl<'a> Search<'a> {
     /// `nonce` decides where it begins; `ends` is what earlier searches of this job saw.
-    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, ends: Ends) -> Self {
+    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, mut ends: Ends) -> Self {
         let partitions = scope.partitions;
         let chance = u64::from_be_bytes(nonce.0);
         let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
@@ -114,9 +125,20 @@ impl<'a> Search<'a> {
             let second = 1 + ((chance >> 32) % u64::from(partitions - 1)) as usize;
             ahead.swap(1, second);
         }
+        let was_current = std::mem::replace(&mut ends.is_current, true);
         let at_first = if scope.few { AT_FIRST_OF_FEW } else { AT_FIRST };
-        let (to_look, found) = (Vec::new(), Vec::new());
-        Self { course, scope, ends, ahead, at_first, to_look, found, taken: 0 }
+        Self {
+            course,
+            scope,
+            ends,
+            ahead,
+            looked: Vec::new(),
+            is_trusting: scope.few && was_current,
+            at_first,
+            to_look: Vec::new(),
+            found: Vec::new(),
+            taken: 0,
+        }
     }
 
     /// What this search and those before it saw.
@@ -134,8 +156,13 @@ impl<'a> Search<'a> {
             if !unknown.is_empty() {
                 return Step::Look(unknown);
             }
-            if let Some(found) = self.found.pop() {
+            if let Some(found) =
+                self.found.pop_if(|f| self.is_trusting || self.looked.contains(&f.end))
+            {
                 return Step::Claim(found);
+            }
+            if !self.found.is_empty() {
+                return Step::Look(self.lowest_unseen());
             }
             if self.ahead.is_empty() || self.course.legs.is_empty() {
                 return Step::Nothing;
@@ -147,12 +174,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The ends to look at, without those that are known to have nothing to claim.
+    /// The ends to look at now. Not those that are known to have nothing to claim; and of few, not those that are
+    /// known to have something, until it is their turn.
     fn unknown(&mut self) -> Vec<End> {
         let mut unknown = Vec::new();
         while let Some(end) = self.to_look.pop() {
-            let known = self.at(end).and_then(|at| self.ends.0.get(&at)).copied();
-            match known.map(|highest| self.behind(end, Some(highest))) {
+            let known = self.at(end).and_then(|at| self.ends.highest.get(&at)).copied();
+            match known.map(|highest| self.behind(end, highest)) {
+                Some(Behind::Bundle(found)) if self.scope.few => self.found(found),
                 None | Some(Behind::Bundle(_)) => unknown.push(end),
                 Some(Behind::Leg(next)) => self.to_look.push(next),
                 Some(Behind::Nothing) => {}
@@ -161,16 +190,31 @@ impl<'a> Search<'a> {
         unknown
     }
 
+    fn found(&mut self, found: Found) {
+        self.found.push(found);
+        self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
+    }
+
+    /// The lowest of those that were found without a look.
+    fn lowest_unseen(&mut self) -> Vec<End> {
+        let first = self.found.len().saturating_sub(OF_FEW_AT_ONCE);
+        let lowest = self.found.split_off(first);
+        let (seen, unseen): (Vec<_>, Vec<_>) =
+            lowest.into_iter().partition(|found| self.looked.contains(&found.end));
+        self.found.extend(seen);
+        unseen.into_iter().map(|found| found.end).collect()
+    }
+
     /// The highest bundle of a partition, in that leg's epoch.
     pub fn saw(&mut self, end: End, highest: Option<BundleIndex>) {
-        if let (Some(at), Some(highest)) = (self.at(end), highest) {
+        if let Some(at) = self.at(end) {
+            let known = self.ends.highest.get(&at);
+            self.ends.is_current &= known.is_none_or(|known| *known >= highest);
             self.ends.saw(at, highest);
         }
+        self.looked.push(end);
         match self.behind(end, highest) {
-            Behind::Bundle(found) => {
-                self.found.push(found);
-                self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
-            }
+            Behind::Bundle(found) => self.found(found),
             Behind::Leg(next) => self.to_look.push(next),
             Behind::Nothing => {}
         }
@@ -199,14 +243,19 @@ impl<'a> Search<'a> {
     /// Its caller has claimed it.
     pub fn claimed(&mut self, found: Found) {
         if let Some(at) = self.at(found.end) {
-            self.ends.saw(at, found.bundle);
+            self.ends.saw(at, Some(found.bundle));
         }
     }
 
     /// Somebody was faster.
     pub fn taken(&mut self, found: Found) {
         self.taken += 1;
-        self.saw(found.end, Some(found.bundle));
+        self.ends.is_current = false;
+        match std::mem::take(&mut self.is_trusting) {
+            // What was seen before is old: by how much, a look tells.
+            true => self.found(found),
+            false => self.saw(found.end, Some(found.bundle)),
+        }
     }
 }
 
@@ -233,7 +282,8 @@ mod tests {
 
     fn scope(partitions: u32, window: u32, delivered: u64, few: bool) -> Scope {
         let ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
-        Scope { partitions, window: Some(Window::new(window, u64::MAX, 4)), ahead, few }
+        let window = Some(Window::new(window, u64::MAX, 4));
+        Scope { partitions, window, ahead, few }
     }
 
     /// Searches; `faster` says of each bundle found whether somebody else takes it first.
@@ -257,8 +307,9 @@ mod tests {
                 }
                 Step::Claim(found) => {
                     let at = (course.legs[found.end.leg].epoch, found.bundle);
-                    assert!(table.claimed.insert(at), "found what was claimed");
-                    if !faster() {
+                    let is_free = table.claimed.insert(at);
+                    assert!(is_free || scope.few, "found what was claimed");
+                    if is_free && !faster() {
                         search.claimed(found);
                         ends.add(&search.into_ends(), 0);
                         return (Step::Claim(found), looks);
@@ -338,6 +389,25 @@ mod tests {
     }
 
     #[test]
+    fn of_few_nobody_looks_where_it_saw_before() {
+        let course = Course::of_run(Ramp::new(1_000, 4), 0..1_000, |_| true);
+        let (scope, mut ends) = (scope(8, 1_000, 0, true), [Ends::default(), Ends::default()]);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let mut looks = [0; 2];
+        for chance in 0..80_u64 {
+            let process = usize::from(chance % 16 == 15);
+            let known = &mut ends[process];
+            let (step, some) = search(&mut table, &course, scope, (chance, known), || false);
+            assert!(matches!(step, Step::Claim(_)), "{step:?}");
+            looks[process] += some;
+        }
+        let in_order: BTreeSet<_> = (0..80).map(|bundle| (0, bundle)).collect();
+        assert_eq!(table.claimed, in_order);
+        // The one looks where the other has claimed, the other where it sees what it did not.
+        assert!(looks[0] <= 8 + 5 * 3 && looks[1] <= 8 * 5, "{looks:?}");
+    }
+
+    #[test]
     fn a_crowd_is_told_to_come_again() {
         let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
         let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
@@ -374,8 +444,8 @@ mod tests {
             search(&mut table, &course, scope, (2, &mut others), || false),
             (Step::Nothing, 0)
         );
-        assert_eq!(ends, others);
+        assert_eq!(ends.highest, others.highest);
         others.add(&Ends::default(), 1);
-        assert_eq!(others.0.len(), 8, "the first epoch's are dropped");
+        assert_eq!(others.highest.len(), 8, "the first epoch's are dropped");
     }
 }

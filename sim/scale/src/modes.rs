@@ -14,8 +14,8 @@ use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 
 /// Splits of a job: bundles of eight a worker, and of any job.
-const SPLITS_A_WORKER: u32 = 48;
-const LEAST_SPLITS: u32 = 2_048;
+const SPLITS_A_WORKER: u32 = 64;
+const LEAST_SPLITS: u32 = 8_192;
 /// With deaths or a scaler a job lasts longer, so that there is something to see.
 const LONGER: u32 = 2;
 /// Delivered before the trainer restarts, and left to do afterwards.

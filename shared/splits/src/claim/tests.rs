@@ -47,7 +47,7 @@ fn reported(bundle: &Bundle) -> Bundle {
 fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
     let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: at };
     let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
-    let death = Some(Death { attempt: bundle.attempt, ordinal });
+    let death = Some(Death { attempt: bundle.attempt, ordinal: Some(ordinal) });
     // Somebody else: an owner that claims again is slow, not dead.
     let id = bundle.owner.0[0] % 100 + 1;
     try_claim(Some(&marked), id, marked.until_ms, death, limits).unwrap().into_item()
@@ -96,9 +96,9 @@ fn a_death_is_recorded_before_the_claim_that_follows_it() {
     let (bundle, limits) = (leased(1), Limits::default());
     let refused = try_claim(Some(&bundle), 2, bundle.until_ms, None, &limits);
     assert_eq!(refused, Err(Refusal::DeathUnrecorded { attempt: 1, at: None }));
-    let of_another_attempt = Some(Death { attempt: 2, ordinal: 1 });
+    let of_another_attempt = Some(Death { attempt: 2, ordinal: Some(1) });
     assert!(try_claim(Some(&bundle), 2, bundle.until_ms, of_another_attempt, &limits).is_err());
-    let death = Some(Death { attempt: 1, ordinal: 1 });
+    let death = Some(Death { attempt: 1, ordinal: Some(1) });
     let after = try_claim(Some(&bundle), 2, bundle.until_ms, death, &limits).unwrap().into_item();
     assert_eq!((after.attempt, after.owner), (2, nonce(2)));
     assert!(after.lease().unwrap().marks);
@@ -177,7 +177,7 @@ fn a_death_during_the_control_ends_a_suspicion() {
     assert_eq!(bundle.suspect.map(|suspect| suspect.strikes), Some(2));
     assert!(bundle.control.is_some());
     // It had marked nothing yet.
-    let death = Some(Death { attempt: bundle.attempt, ordinal: 7 });
+    let death = Some(Death { attempt: bundle.attempt, ordinal: Some(7) });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
     assert_eq!(after.item().suspect, None);
 }
@@ -191,7 +191,7 @@ fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
     let (commits, next, spent) = (&[commit][..], Some(0), Metrics::default());
     let flush = crate::Flush { attempt, nonce, commits, next, term: TERM, spent };
     bundle = crate::flush(Some(&bundle), &flush).unwrap().into_item();
-    let death = Some(Death { attempt, ordinal: 2 });
+    let death = Some(Death { attempt, ordinal: Some(2) });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
     assert_eq!(after.item().suspect.map(|suspect| suspect.strikes), Some(2));
     assert!(after.item().control.is_some(), "nothing else is left: the next owner needs one");
@@ -206,7 +206,7 @@ fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
     let strikes = |blameless| {
         let report = crate::Release { invocation: &invocation(), attempt: None, blameless };
         let released = crate::release(Some(&marked), &report).unwrap().into_item();
-        let death = Some(Death { attempt: marked.attempt, ordinal: 2 });
+        let death = Some(Death { attempt: marked.attempt, ordinal: Some(2) });
         let claimed = try_claim(Some(&released), 9, 2_000, death, &limits).unwrap().into_item();
         claimed.suspect.map(|suspect| suspect.strikes)
     };
@@ -221,7 +221,7 @@ fn a_lease_that_ran_out_is_no_evidence() {
     for ordinal in 1..=10 {
         let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
         let marked = mark(Some(&bundle), &command).unwrap().into_item();
-        let death = Some(Death { attempt: marked.attempt, ordinal });
+        let death = Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) });
         let id = bundle.owner.0[0] + 1;
         bundle = try_claim(Some(&marked), id, marked.until_ms, death, &limits).unwrap().into_item();
         assert_eq!((bundle.state, bundle.suspect), (BundleState::Leased, None));
@@ -254,7 +254,7 @@ fn a_host_that_kills_at_random_poisons_nothing() {
         let b = (death.wrapping_mul(2_654_435_761) >> 16) % 10;
         let attempt = bundles[b as usize].attempt;
         let record = DeathRecord { epoch: 0, bundle: b, attempt };
-        let after = DeathLog::record(log.as_ref(), record).into_item();
+        let after = DeathLog::record(log.as_ref(), record, true).into_item();
         let ordinal = after.ordinal(record).unwrap();
         bundles[b as usize] = die_on(&bundles[b as usize], 0, ordinal, &limits);
         log = Some(after);
@@ -296,7 +296,7 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
     for ordinal in 1..=5 {
         let cur = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
         let marked = reported(&mark(Some(&bundle), &cur).unwrap().into_item());
-        bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal }));
+        bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) }));
     }
     assert_eq!(bundle.state, BundleState::Done);
     assert!(bundle.is_complete() && bundle.lease().is_none());
@@ -357,7 +357,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
 fn a_released_bundle_is_claimed_at_once() {
     let command = crate::Release { invocation: &invocation(), attempt: Some(1), blameless: false };
     let released = release(Some(&leased(1)), &command).unwrap().into_item();
-    let death = Some(Death { attempt: 1, ordinal: 1 });
+    let death = Some(Death { attempt: 1, ordinal: Some(1) });
     let after = try_claim(Some(&released), 2, 0, death, &Limits::default()).unwrap().into_item();
     assert_eq!((after.state, after.attempt), (BundleState::Leased, 2));
 }

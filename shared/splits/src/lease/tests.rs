@@ -17,7 +17,7 @@ fn invocation(id: u8) -> InvocationId {
 
 fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
     let now_ms = before.and_then(Bundle::claimable_at_ms).unwrap_or(0);
-    let death = before.map(|before| Death { attempt: before.attempt, ordinal: 1 });
+    let death = before.map(|before| Death { attempt: before.attempt, ordinal: Some(1) });
     let invocation = &invocation(id);
     let term = Term { now_ms, ..TERM };
     let command = Claim {
@@ -127,7 +127,7 @@ fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
         term: Term { now_ms: bundle.until_ms, ..TERM },
         first: 0,
         records: &[5, 5, 5],
-        death: Some(Death { attempt: 1, ordinal: 9 }),
+        death: Some(Death { attempt: 1, ordinal: Some(9) }),
         control: None,
     };
     let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
@@ -289,7 +289,7 @@ proptest! {
             let outcome = match kind {
                 0 => {
                     deaths += 1;
-                    let death = before.map(|b| Death { attempt: b.attempt, ordinal: deaths });
+                    let death = before.map(|b| Death { attempt: b.attempt, ordinal: Some(deaths) });
                     let (invocation, term) = (&invocation(id), Term { now_ms, ..TERM });
                     let records = &[5, 5, 5];
                     let command = Claim { nonce, invocation, term, first: 0, records, death, control: Some(crate::Place::default()) };

@@ -125,7 +125,9 @@ fn every_mutation_is_caught() {
             Mutation::CommitWithoutOwner
             | Mutation::ConditionFailedIsFailure
             | Mutation::ReleaseUnchecked => World::leases(),
-            Mutation::PoisonUnisolated | Mutation::PoisonWithoutControl => World::poison(),
+            Mutation::PoisonUnisolated
+            | Mutation::PoisonWithoutControl
+            | Mutation::UnmarkedDeathsForgotten => World::poison(),
             _ => World::trainer(),
         };
         let expected = match mutation {
@@ -138,7 +140,8 @@ fn every_mutation_is_caught() {
             Mutation::UnfencedAck => 11,
             Mutation::ReleaseUnchecked
             | Mutation::PoisonUnisolated
-            | Mutation::PoisonWithoutControl => 14,
+            | Mutation::PoisonWithoutControl
+            | Mutation::UnmarkedDeathsForgotten => 14,
         };
         let checker = World { mutation, ..world }
             .checker()

@@ -3,8 +3,8 @@
 
 use gristmill_splits::collect::{self, ChunkName, Verdict};
 use gristmill_splits::{
-    Ack, Bundle, BundleState, Claim, Consumer, Death, Fail, Flush, Limits, Mark, Outcome, Place,
-    Refusal, Release, ack, claim, collected, fail, flush, mark, release,
+    Ack, Bundle, BundleState, Claim, Consumer, Death, DeathLog, DeathRecord, Fail, Flush, Limits,
+    Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark, release,
 };
 use gristmill_types::Position;
 
@@ -29,10 +29,12 @@ pub enum Mutation {
     PoisonUnisolated,
     /// A death counts though no control lived before it.
     PoisonWithoutControl,
+    /// Deaths of no known split are not recorded.
+    UnmarkedDeathsForgotten,
 }
 
 impl Mutation {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::CommitWithoutOwner,
         Self::KeyWithoutAttempt,
         Self::CollectByDelivered,
@@ -42,7 +44,22 @@ impl Mutation {
         Self::ReleaseUnchecked,
         Self::PoisonUnisolated,
         Self::PoisonWithoutControl,
+        Self::UnmarkedDeathsForgotten,
     ];
+
+    pub fn record(
+        self,
+        before: Option<&DeathLog>,
+        death: DeathRecord,
+        is_marked: bool,
+    ) -> Outcome<DeathLog> {
+        match before {
+            Some(log) if self == Self::UnmarkedDeathsForgotten && !is_marked => {
+                Outcome::AlreadyApplied(log.clone())
+            }
+            _ => DeathLog::record(before, death, is_marked),
+        }
+    }
 
     pub fn claim(
         self,
@@ -54,7 +71,7 @@ impl Mutation {
         let suspect = before.and_then(|before| before.suspect);
         if let (Self::PoisonUnisolated, Some(suspect), Some(death)) = (self, suspect, command.death)
         {
-            command.death = Some(Death { ordinal: suspect.ordinal + 1, ..death });
+            command.death = Some(Death { ordinal: Some(suspect.ordinal + 1), ..death });
         }
         if let (Self::PoisonWithoutControl, Some(real)) = (self, before) {
             let control = Some(Place::default());

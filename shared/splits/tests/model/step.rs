@@ -10,8 +10,8 @@ use gristmill_splits::collect::{self, ChunkName, Verdict};
 use gristmill_splits::epoch::{self, EpochState, Seal};
 use gristmill_splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_splits::{
-    Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathLog, DeathRecord, Entry, EntryKind, Fail,
-    Flush, Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term,
+    Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathRecord, Entry, EntryKind, Fail, Flush,
+    Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term,
 };
 use gristmill_types::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -47,7 +47,7 @@ impl World {
                 }
             }
             Action::LateArrives => self.late_arrives(state)?,
-            Action::RecordDeath(w) => record_death(state, *w),
+            Action::RecordDeath(w) => record_death(self.mutation, state, *w),
             Action::RunControl(w) => {
                 if let Some(held) = &mut state.workers[usize::from(*w)].held {
                     held.control = false;
@@ -174,10 +174,11 @@ impl World {
             (&message.call, &answer, &before)
         {
             // What counts is the mark the claim sees, not the one seen when the death was recorded.
-            let ordinal = usize::try_from(death.ordinal).unwrap();
-            if let Some(found) = state.found.get_mut(ordinal - 1)
-                && found.death.attempt == before.attempt
+            let bundle = u32::try_from(message.bundle).unwrap();
+            let record = DeathRecord { epoch: 0, bundle, attempt: before.attempt };
+            if death.attempt == before.attempt
                 && matches!(before.state, BundleState::Leased | BundleState::Released)
+                && let Some(found) = state.found.iter_mut().find(|found| found.death == record)
             {
                 found.at = before.cur;
                 found.controlled = before.had_control();
@@ -238,7 +239,7 @@ impl World {
         };
         if before.map_or(0, poisoned) < poisoned(&after) {
             let index = u32::try_from(b).unwrap();
-            invariants::invariant_14_deaths_were_isolated(0, index, &after, &state.found)?;
+            invariants::invariant_14_deaths_were_isolated((0, index), &after, &state.found)?;
         }
         // Absolute times and messages would tell states apart that are the same.
         if after.state == BundleState::Leased {
@@ -555,16 +556,20 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
     Ok(())
 }
 
-fn record_death(state: &mut State, w: u8) {
+fn record_death(mutation: Mutation, state: &mut State, w: u8) {
     let worker = &mut state.workers[usize::from(w)];
     let Some((death, at)) = worker.found.take() else { return };
-    let outcome = DeathLog::record(state.log.as_ref(), death);
+    let outcome = mutation.record(state.log.as_ref(), death, at.is_some());
     if let Outcome::Write(log) = &outcome {
-        state.found.push(FoundDeath { death, at, controlled: false });
+        state.found.retain(|found| found.death != death);
         state.log = Some(log.clone());
     }
+    // Those that are not written too.
+    if !state.found.iter().any(|found| found.death == death) {
+        state.found.push(FoundDeath { death, at, controlled: false });
+    }
     let bundle = usize::try_from(death.bundle).unwrap();
-    worker.death = outcome.item().death(death).map(|found| (bundle, found));
+    worker.death = Some((bundle, outcome.item().death(death, at.is_some())));
 }
 
 fn die(state: &mut State, w: u8) {

@@ -494,7 +494,7 @@ pub struct State {
     pub delivered: BTreeMap<u64, Batch>,
     /// Invocations reported dead.
     pub dead: BTreeSet<u8>,
-    /// Every death recorded, by ordinal.
+    /// Every death, in the order in which they were found.
     pub found: Vec<FoundDeath>,
     pub replayed: bool,
     pub deleted_passed: bool,
