@@ -548,12 +548,7 @@ impl Fetcher {
     }
 
     fn report_if_due(&self) {
-        let Some(plan) = self.ledger.view().and_then(|view| view.plan) else { return };
-        if self.ledger.is_cached(self.progress.delivered().0) {
-            return;
-        }
-        let unreported = self.progress.unreported_splits(plan.n_splits);
-        if unreported >= u64::from(plan.window_splits / 4).max(1) {
+        if self.ledger.window_waits(&self.progress) {
             self.progress.urgent.notify_one();
         }
     }

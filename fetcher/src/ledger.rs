@@ -1,7 +1,7 @@
 //! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
-use crate::{FetchError, Folders, waiting::Facts, waits::Stage};
+use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
 use gristmill_protocol::{
     CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
 };
@@ -35,6 +35,7 @@ struct Inner {
     view: Option<JobView>,
     scale: ScaleState,
     active_workers: u32,
+    window: u32,
     indexed_files: u32,
     workers_max: u32,
     ended: Option<FetchError>,
@@ -160,10 +161,23 @@ impl Ledger {
         inner.workers_max = inner.workers_max.max(polled.active_workers);
         inner.heard = true;
         inner.active_workers = polled.active_workers;
+        inner.window = polled.window;
         inner.indexed_files = polled.indexed_files;
         inner.scale = polled.scale;
         drop(inner);
         self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Whether a quarter of the window has been consumed and not been reported: workers may stand still for it.
+    pub fn window_waits(&self, progress: &Progress) -> bool {
+        let epoch = progress.delivered().0;
+        let inner = self.lock();
+        // Nobody works where all is cached.
+        let plan = inner.view.as_ref().and_then(|view| view.plan);
+        let Some(plan) = plan.filter(|_| !inner.is_cached(epoch)) else { return false };
+        let window = if inner.window == 0 { plan.window_splits } else { inner.window };
+        drop(inner);
+        progress.unreported_splits(plan.n_splits) >= u64::from(window / 4).max(1)
     }
 
     /// Ends the run: everybody who waits gets `error`. The first one stays. One that is about where the
@@ -280,11 +294,6 @@ impl Ledger {
     /// The chunk at `place`, if it is one that was cached by an epoch before, or by another job.
     pub fn cached_chunk(&self, place: Place) -> Option<CachedChunk> {
         self.lock().cached_chunk(place)
-    }
-
-    /// Whether nobody works on `epoch`, since all of it is cached.
-    pub fn is_cached(&self, epoch: Epoch) -> bool {
-        self.lock().is_cached(epoch)
     }
 
     /// The shelf that epochs are delivered from without workers, if one is and what lies on it is not

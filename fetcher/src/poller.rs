@@ -40,7 +40,7 @@ impl Poller {
             let now_ms = self.clock.now_ms();
             let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS
                 || self.progress.acknowledges_always()
-                || self.window_waits();
+                || self.ledger.window_waits(&self.progress);
             let ack = if due { self.progress.send_ack() } else { None };
             let from = self.ledger.known_until();
             match self.poll(from, ack).await {
@@ -142,17 +142,5 @@ impl Poller {
                 message: format!("the coordinator's answer does not fit a poll: {other:?}"),
             })),
         }
-    }
-
-    /// A quarter of the window has been consumed and not been reported: workers may stand still
-    /// for it.
-    fn window_waits(&self) -> bool {
-        let plan = self.ledger.view().and_then(|view| view.plan);
-        // Nobody works where all is cached.
-        let plan = plan.filter(|_| !self.ledger.is_cached(self.progress.delivered().0));
-        plan.is_some_and(|plan| {
-            let unreported = self.progress.unreported_splits(plan.n_splits);
-            unreported >= u64::from(plan.window_splits / 4).max(1)
-        })
     }
 }

@@ -53,8 +53,8 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
 /// Workers that the job is to have: none unless work waits and the trainer has room for it.
 fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
     let spec = &status.job.spec;
-    let (window, bundle) = status.job.plan.map_or((u32::MAX, 1), |p| (p.window_splits, p.r));
-    if status.ready > window / 4 {
+    let bundle = status.job.plan.map_or(1, |plan| plan.r);
+    if status.job.plan.is_some() && status.ready > status.window / 4 {
         return 0;
     }
     let target = if spec.autoscale { status.scale.target } else { spec.workers };

@@ -40,8 +40,9 @@ struct Claiming<'a> {
 
 impl<'a> Claiming<'a> {
     fn new(claim: &'a Claim, snapshot: &'a Snapshot, now_ms: u64) -> Self {
-        let reach = Reach::of(&snapshot.item, &snapshot.consumer);
-        let ready_bytes = snapshot.frontier.item.as_ref().map_or(0, |seen| seen.ready_bytes);
+        let seen = snapshot.frontier.item.as_ref();
+        let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
+        let reach = Reach::of(&snapshot.item, &snapshot.consumer, window);
         let ahead = Ahead { delivered: reach.delivered, ready: 0, ready_bytes };
         Self { claim, snapshot, reach, ahead, now_ms }
     }

@@ -1,6 +1,6 @@
 //! Kicks of the scaler: work waits that those on the books cannot be expected to take.
 
-use crate::{Coordinator, items::JobItem, scan::Scan, trouble};
+use crate::{Coordinator, items::JobItem, plans::window_of, scan::Scan, trouble};
 use bytes::Bytes;
 use gristmill_protocol::{ScaleState, ScalerEvent, TrainingReport, VERSION};
 use gristmill_types::{Epoch, JobName};
@@ -90,6 +90,13 @@ pub(crate) fn wanted(item: &JobItem, scale: &ScaleState) -> u32 {
         true if scale.target == 0 => item.spec.workers,
         true => scale.target.min(item.spec.workers),
     }
+}
+
+/// Positions that the workers that a job is to have now may run ahead of its trainer.
+pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
+    let Some(plan) = item.plan else { return 0 };
+    let workers = wanted(item, scale).saturating_add(item.spec.local_workers);
+    window_of(workers, plan.r).min(plan.window_splits)
 }
 
 /// Whether work waits that those on the books cannot be expected to take.

@@ -27,6 +27,7 @@ mod polls;
 mod ready;
 mod scan;
 mod settings;
+mod silence;
 mod skips;
 mod snapshot;
 mod store;

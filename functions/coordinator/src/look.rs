@@ -4,7 +4,7 @@
 use crate::{
     Coordinator,
     items::{ItemName, JobItem},
-    kicks::{Seen, silent_workers, wanted},
+    kicks::{Seen, silent_workers, wanted, window},
     scan::Scan,
     snapshot::Snapshot,
     trouble,
@@ -19,6 +19,9 @@ use gristmill_splits::{
 use gristmill_types::JobName;
 use std::collections::BTreeMap;
 
+/// Looks that are this far apart do not follow each other: between them, workers may not have been answered.
+const LOOKS_APART_MS: u64 = 3_000;
+
 impl Coordinator {
     /// Looks at the window, moves the job on, and writes what was seen.
     pub(crate) async fn look(
@@ -30,9 +33,13 @@ impl Coordinator {
         let job = &poll.job;
         let Snapshot { item, consumer, frontier } = snapshot;
         let mut scan = self.scan_moving_on(job, item, consumer).await?;
+        let window = window(item, books);
         if self.release_late_claims((job, item), &scan, &books.dead).await? {
             scan = self.scan(job, item, consumer, consumer.delivered).await?;
         }
+        let mut scan = scan.within(window);
+        let steady_since_ms = steady_since(frontier.item.as_ref(), self.clock.now_ms());
+        self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
         let books = &self.settled(job, books.clone(), &scan).await?;
         let not_kicked = self.kick_after(poll, (item, consumer), books, &scan).await;
         let progress = scan.progress(item);
@@ -44,6 +51,8 @@ impl Coordinator {
         }
         let seen = Frontier {
             trouble: self.trouble(item, books, &scan).or(not_kicked),
+            window,
+            steady_since_ms,
             ..seen(item, books, &scan, self.clock.now_ms())
         };
         let read = frontier.item.clone();
@@ -117,6 +126,12 @@ impl Coordinator {
         let seen = Seen { claimable, silent, batches: report.batches, epoch, progress };
         self.kick(&poll.job, item, (books, seen), Some(report)).await
     }
+}
+
+/// Since when looks have followed each other.
+fn steady_since(last: Option<&Frontier>, now_ms: u64) -> u64 {
+    let last = last.filter(|last| now_ms.abs_diff(last.at_ms) < LOOKS_APART_MS);
+    last.map_or(now_ms, |last| last.steady_since_ms)
 }
 
 /// The part of a look that `scan` shows to those who do not look.

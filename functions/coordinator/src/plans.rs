@@ -62,10 +62,15 @@ impl Coordinator {
             split_records,
             n_splits,
             r,
-            window_splits: workers.saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r),
+            window_splits: window_of(workers, r),
             window_bytes: self.settings.window_bytes,
         })
     }
+}
+
+/// Positions that so many workers may run ahead of the trainer, in bundles of `r`.
+pub(crate) fn window_of(workers: u32, r: u32) -> u32 {
+    workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r)
 }
 
 /// The datasets of a job as splits are made of them.

@@ -4,6 +4,7 @@ use crate::{
     Coordinator,
     coordinator::refuse,
     items::{ItemName, JobItem},
+    kicks::window,
     snapshot::{Beside, Snapshot},
     store::{Versioned, invalid},
 };
@@ -82,13 +83,14 @@ impl Coordinator {
         let ((), ready) = try_join(collected, self.ready((job, &item), from, first)).await?;
         let now_ms = self.clock.now_ms();
         let head_waits = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
-        let Frontier { active, claimable, window_full, ahead, indexed, trouble, .. } = seen;
+        let Frontier { active, claimable, window, window_full, ahead, indexed, trouble, .. } = seen;
         Ok(Reply::Polled(Polled {
             job: item.view(job),
             generation: consumer.generation,
             ready: ready.entries,
             active_workers: active,
             claimable,
+            window,
             window_full,
             ahead,
             head_waits: item.plan.is_none() || head_waits,
@@ -105,6 +107,8 @@ impl Coordinator {
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let scale = self.settled(job, scale, &scan).await?;
+        let window = window(&item, &scale);
+        let scan = scan.within(window);
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();
         Ok(Reply::Status(JobStatus {
@@ -112,6 +116,7 @@ impl Coordinator {
             delivered,
             durable: (consumer.durable.epoch, consumer.durable.g),
             heartbeat_ms: consumer.heartbeat_ms,
+            window,
             ready: if planned { scan.ahead.ready as u32 } else { 0 },
             claimable: if item.state.is_ended() { 0 } else { scan.claimable(now_ms) },
             active_workers: scan.active_workers(now_ms),

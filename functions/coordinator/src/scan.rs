@@ -21,6 +21,13 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
+    /// The same, with a window of no more than `splits`, as fewer workers are wanted than the job may have. What
+    /// was handed out beyond it is still seen.
+    #[must_use]
+    pub fn within(self, splits: u32) -> Self {
+        Self { window: self.window.map(|window| window.at_most(splits)), ..self }
+    }
+
     /// Bundles that may be claimed now, in delivery order.
     ///
     /// Of those on trial only the first: a split counts as poison if it is the only one that workers die
@@ -183,13 +190,16 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    pub fn of(item: &JobItem, consumer: &Consumer) -> Self {
+    /// `splits` is how far workers may run ahead of the trainer, of as many as are wanted now; 0 if that is not
+    /// known.
+    pub fn of(item: &JobItem, consumer: &Consumer, splits: u32) -> Self {
         let run = item.run();
         let Some(plan) = item.plan else {
             return Self { delivered: 0, end: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
         let window = Window::new(plan.window_splits, plan.window_bytes, item.ramp().r());
+        let window = if splits == 0 { window } else { window.at_most(splits) };
         let delivered = consumer.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
         let settled = unsettled.map_or(run, |epoch| u64::from(epoch) * u64::from(n));
@@ -208,7 +218,7 @@ impl Coordinator {
         consumer: &Consumer,
         from: Place,
     ) -> Result<Scan, Refusal> {
-        let Reach { delivered, end, window, goes_on } = Reach::of(item, consumer);
+        let Reach { delivered, end, window, goes_on } = Reach::of(item, consumer, 0);
         let from = item.plan.map_or(0, |plan| from.linear(plan.n_splits));
         let bundles = self.read_bundles(job, item, &item.course(from.min(delivered)..end)).await?;
         let mut ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
@@ -223,4 +233,11 @@ impl Coordinator {
         }
         Ok(Scan { bundles, ahead, window, goes_on })
     }
+}
+
+/// A look that found these bundles.
+#[cfg(test)]
+pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> Scan {
+    let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };
+    Scan { bundles, ahead, window: None, goes_on: false }
 }

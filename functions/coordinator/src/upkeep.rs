@@ -6,6 +6,7 @@ use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
     jobs::object_fault,
+    kicks::window,
     snapshot::Snapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
@@ -97,6 +98,7 @@ impl Coordinator {
                 // A trainer's polls do this too, so it matters only if they cannot.
                 let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
                 let scale = self.settled(job, scale, &scan).await?;
+                let scan = scan.within(window(&item, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
                 self.kick_if_needed(job, &item, &scale, &scan, (batches, consumer.delivered.epoch))
                     .await;

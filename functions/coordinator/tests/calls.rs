@@ -81,6 +81,7 @@ const BATCH: u32 = 4;
 
 struct World {
     coordinator: Coordinator,
+    table: Arc<dyn Table>,
     clock: Arc<ManualClock>,
     objects: Arc<MemoryObjects>,
     ns: Namespace,
@@ -99,7 +100,7 @@ impl World {
         let clock = Arc::new(ManualClock(AtomicU64::new(1_000_000)));
         let objects = Arc::new(MemoryObjects::default());
         let coordinator = Coordinator::new(
-            table,
+            Arc::clone(&table),
             Arc::clone(&objects) as _,
             Arc::new(NoWorkers),
             Arc::clone(&clock) as _,
@@ -116,10 +117,26 @@ impl World {
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job: JobName = "j".parse().unwrap();
         let registration = Register::new(job.clone(), spec, dataset);
-        let world = Self { coordinator, clock, objects, ns, job, registration };
+        let world = Self { coordinator, table, clock, objects, ns, job, registration };
         let reply = world.call(Call::Register(world.registration.clone())).await;
         assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
         world
+    }
+
+    /// The same world, answered by a process that remembers nothing.
+    fn another_process(&self) -> Self {
+        let (table, clock) = (Arc::clone(&self.table), Arc::clone(&self.clock));
+        let objects = Arc::clone(&self.objects);
+        let coordinator = Coordinator::new(
+            Arc::clone(&table),
+            Arc::clone(&objects) as _,
+            Arc::new(NoWorkers),
+            Arc::clone(&clock) as _,
+            Settings::new(self.ns.clone(), "bucket".into(), "scaler".into()),
+        );
+        let (ns, job) = (self.ns.clone(), self.job.clone());
+        let registration = self.registration.clone();
+        Self { coordinator, table, clock, objects, ns, job, registration }
     }
 
     /// Sends a call, and again while the answer is that it may not have arrived: as clients do.
@@ -354,6 +371,8 @@ cases! {
     a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long,
     claims_that_race_get_a_lease_each_or_none,
     a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused,
+    what_a_process_remembers_of_leases_may_be_old,
+    a_worker_that_is_silent_while_others_go_on_loses_its_lease_early,
     a_call_that_is_sent_again_is_answered_the_same,
     files_too_many_for_a_call_lie_in_a_listing,
     the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job,
@@ -423,6 +442,51 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
     );
     assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Reply::Applied));
     assert_eq!(world.poll().await.job.state, JobState::Running);
+}
+
+async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
+    let world = World::running(table).await;
+    leased(world.claim(2).await);
+    // Few are at work: from now on, the process remembers what it hands out.
+    assert_eq!(world.poll().await.active_workers, 1);
+    let old = leased(world.claim(3).await);
+    let other = world.another_process();
+    other.died(3).await;
+    other.poll().await;
+    let new = leased(other.claim(4).await);
+    assert_eq!((new.bundle, new.attempt), (old.bundle, 2));
+    // Another bundle that this process does not know of.
+    let next = leased(other.claim(5).await);
+    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Reply::Applied));
+    let refused = world.work(&old, Nonce([3; 8])).await;
+    assert!(matches!(&refused, Reply::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost));
+    let last = leased(world.claim(6).await);
+    assert!(last.bundle > next.bundle, "{last:?} after {next:?}");
+    for (lease, id) in [(next, 5), (last, 6)] {
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+    }
+}
+
+async fn a_worker_that_is_silent_while_others_go_on_loses_its_lease_early(table: Arc<dyn Table>) {
+    let world = World::running(table).await;
+    let silent = leased(world.claim(2).await);
+    let began_ms = world.clock.now_ms();
+    for id in 10..40 {
+        world.poll().await;
+        let lease = leased(world.claim(id).await);
+        if lease.bundle == silent.bundle {
+            let waited_ms = world.clock.now_ms() - began_ms;
+            assert!((2_500..6_000).contains(&waited_ms), "{waited_ms}");
+            assert_eq!((lease.attempt, lease.todo.len()), (2, silent.todo.len()));
+            let refused = world.work(&silent, Nonce([2; 8])).await;
+            assert!(matches!(&refused, Reply::Refused(r) if r.kind == RefusalKind::LeaseLost));
+            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+            return;
+        }
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+        world.clock.sleep(Duration::from_millis(500)).await;
+    }
+    panic!("its lease was not ended");
 }
 
 async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {

@@ -143,6 +143,9 @@ pub struct JobStatus {
     pub heartbeat_ms: u64,
     /// Splits committed and not taken in.
     pub ready: u32,
+    /// Splits that workers may run ahead of the trainer, of as many as there are to be now.
+    #[serde(default)]
+    pub window: u32,
     /// Positions that may be claimed now.
     pub claimable: u32,
     /// Distinct workers that hold an unexpired lease.
@@ -509,6 +512,10 @@ pub struct Polled {
     /// Nothing more is handed out until the trainer has taken some of what is ready.
     #[serde(default)]
     pub window_full: bool,
+    /// Splits that workers may run ahead of the trainer, of as many as there are to be now; 0 where nobody has
+    /// looked yet.
+    #[serde(default)]
+    pub window: u32,
     /// Positions handed out or ready, and not delivered.
     #[serde(default)]
     pub ahead: u32,

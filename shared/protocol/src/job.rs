@@ -250,7 +250,8 @@ pub struct Plan {
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).
     pub r: u32,
-    /// Positions workers may run ahead of the lowest undelivered one, and bytes ready beyond it.
+    /// Positions workers may run ahead of the lowest undelivered one, where all that the job may have are at
+    /// work, and bytes ready beyond it.
     pub window_splits: u32,
     pub window_bytes: u64,
 }

@@ -3,7 +3,7 @@
 //! An absent item is a bundle nobody has claimed yet. The item stays within 1 KB when encoded, so
 //! that an update is billed as one write unit.
 
-use crate::Place;
+use crate::{Place, claim::renewed_ms};
 use gristmill_types::{Attempt, InvocationId, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -138,6 +138,12 @@ pub struct LeaseView {
 }
 
 impl Bundle {
+    /// When its owner was heard of last, in ms, as far as the lease shows: of one that expects to take long perhaps
+    /// later, of one that the platform stops soon perhaps earlier.
+    pub fn heard_ms(&self) -> u64 {
+        self.since_ms.max(renewed_ms(self.until_ms))
+    }
+
     /// Indices of the splits not committed yet, in the order to do them.
     pub fn todo(&self) -> Vec<u8> {
         let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);

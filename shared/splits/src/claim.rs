@@ -63,6 +63,11 @@ pub fn lease_until_ms(term: Term) -> u64 {
     term.now_ms.saturating_add(wanted.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
 }
 
+/// When a lease that ends at `until_ms` was taken or renewed, or earlier: those of long splits last longer.
+pub(crate) fn renewed_ms(until_ms: u64) -> u64 {
+    until_ms.saturating_sub(MIN_LEASE_MS + LEASE_GRACE_MS)
+}
+
 /// Asks for the lease of one bundle.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Claim<'a> {

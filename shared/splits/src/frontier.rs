@@ -18,6 +18,8 @@ const TRUSTED_MS: u64 = 2_000;
 pub struct Frontier {
     /// When, by the clock of whoever looked.
     pub at_ms: u64,
+    /// Since when looks have followed each other without a break.
+    pub steady_since_ms: u64,
     /// Something has changed since: the next poll looks again.
     pub is_due: bool,
     /// The trainer's place, counted through all epochs.
@@ -31,6 +33,8 @@ pub struct Frontier {
     pub ready_bytes: u64,
     /// Positions leased or ready, and not delivered.
     pub ahead: u32,
+    /// Positions that workers may run ahead of the trainer; 0 where nobody has looked yet.
+    pub window: u32,
     pub window_full: bool,
     /// Workers with a lease.
     pub active: u32,

@@ -254,5 +254,34 @@ pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome
     }
 }
 
+/// The lease of a worker that has most likely died, as others go on, is to end now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lapse {
+    /// The lease as it was seen.
+    pub attempt: Attempt,
+    pub until_ms: u64,
+    pub now_ms: u64,
+}
+
+/// LAPSE: the lease ends as if its time were over, unless it was renewed since it was seen. Its owner may still
+/// commit until somebody else has claimed.
+///
+/// # Errors
+/// [`Refusal::Lost`]: there is no such lease any more.
+pub fn lapse(before: Option<&Bundle>, command: &Lapse) -> Result<Outcome<Bundle>, Refusal> {
+    let is_seen =
+        |bundle: &&Bundle| (bundle.state, bundle.attempt) == (BundleState::Leased, command.attempt);
+    let before = before.filter(is_seen).ok_or(Refusal::Lost)?;
+    if before.until_ms <= command.now_ms {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
+    }
+    if before.until_ms != command.until_ms {
+        return Err(Refusal::Lost);
+    }
+    let after = Bundle { until_ms: command.now_ms, ..before.clone() };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
 #[cfg(test)]
 mod tests;

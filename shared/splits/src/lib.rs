@@ -38,7 +38,9 @@ pub use bundle::{
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
-pub use lease::{Commit, Fail, Flush, Mark, Release, fail, flush, mark, release, retry_delay_ms};
+pub use lease::{
+    Commit, Fail, Flush, Lapse, Mark, Release, fail, flush, lapse, mark, release, retry_delay_ms,
+};
 pub use plan::{SplitPlan, Visit};
 pub use refusal::{Outcome, Refusal};
 pub use view::{Member, Run, ViewError};

@@ -11,6 +11,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     splits: u64,
+    /// Two bundles.
+    least: u64,
     ready_bytes: u64,
 }
 
@@ -40,7 +42,14 @@ impl Window {
     /// At most `splits` positions (2 x `r` at least, so that the bundle the consumer waits for and
     /// the one after it always fit) and `ready_bytes`.
     pub fn new(splits: u32, ready_bytes: u64, r: u32) -> Self {
-        Self { splits: u64::from(splits).max(2 * u64::from(r)), ready_bytes }
+        let least = 2 * u64::from(r);
+        Self { splits: u64::from(splits).max(least), least, ready_bytes }
+    }
+
+    /// The same, of no more than `splits` positions, or two bundles.
+    #[must_use]
+    pub fn at_most(self, splits: u32) -> Self {
+        Self { splits: self.splits.min(u64::from(splits).max(self.least)), ..self }
     }
 
     /// How many positions it spans.
@@ -108,6 +117,8 @@ mod tests {
     #[test]
     fn a_window_is_never_smaller_than_two_bundles() {
         assert_eq!(Window::new(1, 0, 8).splits(), 16);
+        let sizes = [0, 20, 90].map(|most| Window::new(64, 0, 8).at_most(most).splits());
+        assert_eq!(sizes, [16, 20, 64]);
     }
 
     proptest! {

@@ -38,12 +38,15 @@ pub struct Args {
     /// Seconds that a split takes a worker
     #[arg(long, value_name = "S", default_value = "0.3", value_parser = seconds)]
     pub split_s: Duration,
-    /// Splits of the job [default: 48 a worker, at least 2,048]
+    /// Splits of the job [default: 64 a worker, at least 8,192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=5_000_000))]
     pub splits: Option<u32>,
     /// Workers are killed after this many seconds on average; the platform reports it half a second later
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub die_s: Option<Duration>,
+    /// The platform reports no death
+    #[arg(long, requires = "die_s")]
+    pub unreported: bool,
     /// So many workers are outstanding, and all leave within --leaves-ms
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub outstanding: Option<u32>,

@@ -56,6 +56,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
         files: 4,
         limits: args.limits,
         die: args.die_s,
+        unreported: args.unreported,
         real: args.real,
         kill_scaler_at: None,
         seed: args.seed,

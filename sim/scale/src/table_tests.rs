@@ -12,6 +12,7 @@ fn world(limits: bool) -> Arc<World> {
         files: 1,
         limits,
         die: None,
+        unreported: false,
         real: false,
         kill_scaler_at: None,
         seed: 0,

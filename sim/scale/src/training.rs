@@ -191,6 +191,9 @@ async fn live(
 
 /// The platform reports a worker that was killed.
 async fn report_death(world: Arc<World>, runner: Runner, invocation: InvocationId, number: u32) {
+    if world.setting.unreported {
+        return;
+    }
     world.pause(REPORTED).await;
     let (job, worker) = (world.job.clone(), Some(number));
     let call =

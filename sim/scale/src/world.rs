@@ -32,6 +32,8 @@ pub struct Setting {
     pub limits: bool,
     /// How long a worker lives, on average.
     pub die: Option<Duration>,
+    /// The platform reports no death.
+    pub unreported: bool,
     /// The scaler invokes the workers.
     pub real: bool,
     /// Invocations after which the first scaler is killed.

@@ -69,6 +69,9 @@ struct Worker {
     holds_lease: bool,
 }
 
+/// Leases that a worker may be ahead of the trainer.
+const LEASES_A_WORKER: u64 = 3;
+
 pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
     world: World,
@@ -173,9 +176,17 @@ impl<'s> Engine<'s> {
         self.events.push(Reverse(Event { at_s, number: self.numbers, what, worker, turn }));
     }
 
+    /// As in the service, the window has room for three leases of each worker that is to be, and one more.
+    fn window(&self) -> u64 {
+        let lease = u64::from(self.world.split_batches) * u64::from(self.world.lease_splits);
+        let most = self.scenario.phases[0].world.window_batches;
+        most.min(LEASES_A_WORKER * (u64::from(self.target) + 1) * lease)
+    }
+
     /// The coordinator looks at the job and has the scaler top it up.
     fn poll(&mut self) {
         self.next_poll_s = self.now_s + self.world.poll_s;
+        self.world.window_batches = self.window();
         let ready = self.splits.ready();
         // As the service does: drained at the top of the window, woken below half.
         self.wants_workers = match ready {

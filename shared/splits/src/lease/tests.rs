@@ -48,6 +48,22 @@ fn flushed(bundle: &Bundle, ats: &[u8]) -> Bundle {
 }
 
 #[test]
+fn a_lease_lapses_unless_it_was_renewed() {
+    let bundle = claimed(None, 1);
+    let seen = Lapse { attempt: 1, until_ms: bundle.until_ms, now_ms: 4_000 };
+    let lapsed = lapse(Some(&bundle), &seen).unwrap().into_item();
+    assert_eq!((lapsed.state, lapsed.until_ms), (BundleState::Leased, 4_000));
+    assert_eq!(lapse(Some(&lapsed), &seen), Ok(Outcome::AlreadyApplied(lapsed.clone())));
+    // Its owner may still commit, and a renewal is seen.
+    assert_eq!(flushed(&lapsed, &[0, 1, 2]).state, BundleState::Done);
+    let renewed = Bundle { until_ms: bundle.until_ms + 1, ..bundle.clone() };
+    assert_eq!(lapse(Some(&renewed), &seen), Err(Refusal::Lost));
+    let again = Bundle { attempt: 2, ..bundle };
+    assert_eq!(lapse(Some(&again), &seen), Err(Refusal::Lost));
+    assert_eq!(lapse(None, &seen), Err(Refusal::Lost));
+}
+
+#[test]
 fn commits_add_up_to_done() {
     let bundle = flushed(&claimed(None, 1), &[0, 2]);
     assert_eq!((bundle.state, bundle.todo()), (BundleState::Leased, vec![1]));

@@ -1,0 +1,100 @@
+//! Workers that died and that nobody reported: what the progress of others shows of them.
+//!
+//! A worker is heard of with each flush, and every ten seconds at least. One that is silent for several times
+//! as long as others need until a flush has most likely died. Its lease then ends before its time. It may be alive
+//! all the same, busy with a split like no other: so its bundle's next owner has twice the time, and soon longer than
+//! a living worker is ever silent. It may still commit until somebody else has claimed, and nothing is held against
+//! the split.
+
+use crate::{
+    Coordinator,
+    bundles::ScannedBundle,
+    items::{ItemName, JobItem},
+    scan::Scan,
+};
+use gristmill_protocol::Refusal;
+use gristmill_splits::{self as splits, Bundle, BundleState};
+use gristmill_types::{Attempt, JobName};
+
+/// Silence that is waited for, whatever others need, at least.
+const LEAST_MS: u64 = 2_500;
+/// Half as long again as the time between two signs of life of a worker that is busy with one split.
+const MOST_MS: u64 = 15_000;
+/// Times the longest that others need until a flush.
+const FACTOR: u64 = 3;
+/// From this attempt on, a lease lasts as long as it says.
+const TOO_OFTEN: Attempt = 4;
+/// Splits of a bundle by which a worker has flushed: a third.
+const FLUSHES: u64 = 3;
+
+/// A committed bundle as a witness: when, and what each of its splits took.
+struct Witness<'a> {
+    bundle: &'a Bundle,
+    split_ms: u64,
+}
+
+fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
+    let bundle = bundle.item.as_ref()?;
+    let committed = bundle.entries.iter().flatten().count() as u64;
+    let splits::Metrics { source_ms, compute_ms, put_ms } = bundle.metrics;
+    let spent_ms = u64::from(source_ms) + u64::from(compute_ms) + u64::from(put_ms);
+    (committed > 0).then(|| Witness { bundle, split_ms: spent_ms / committed })
+}
+
+/// The bundles of `scan` whose workers have most likely died. Looks at the window have followed each other since
+/// `steady_since_ms`: before that, workers may have been silent as nobody answered them.
+pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
+    let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
+    let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
+    let steady_ms = now_ms.saturating_sub(steady_since_ms);
+    let is_overdue = |bundle: &Bundle| {
+        let to_a_flush = (bundle.entries.len() as u64).div_ceil(FLUSHES);
+        let at_first_ms = longest_ms.saturating_mul(to_a_flush * FACTOR).max(LEAST_MS);
+        let tried = bundle.attempt.saturating_sub(1).min(TOO_OFTEN);
+        let patience_ms = at_first_ms.saturating_mul(1 << tried).min(MOST_MS);
+        let heard_ms = bundle.heard_ms();
+        let others_went_on = || {
+            let by_other = |w: &Witness<'_>| w.bundle.invocation != bundle.invocation;
+            witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > heard_ms)
+        };
+        bundle.state == BundleState::Leased
+            && bundle.attempt < TOO_OFTEN
+            && bundle.until_ms > now_ms
+            && now_ms.saturating_sub(heard_ms) > patience_ms
+            && steady_ms > patience_ms
+            && others_went_on()
+    };
+    let bundles = scan.bundles.iter().enumerate();
+    bundles.filter(|(_, b)| b.item.as_ref().is_some_and(is_overdue)).map(|(i, _)| i).collect()
+}
+
+impl Coordinator {
+    /// Ends the leases of workers that have most likely died.
+    pub(crate) async fn end_overdue(
+        &self,
+        (job, item): (&JobName, &JobItem),
+        scan: &mut Scan,
+        steady_since_ms: u64,
+    ) -> Result<(), Refusal> {
+        let now_ms = self.clock.now_ms();
+        for i in overdue(scan, steady_since_ms, now_ms) {
+            let bundle = &mut scan.bundles[i];
+            let Some(seen) = &bundle.item else { continue };
+            let command = splits::Lapse { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
+            let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
+            let decide = |before: Option<&Bundle>| splits::lapse(before, &command);
+            let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await?;
+            // A refusal says that its worker lives.
+            if let Ok((after, version)) = lapsed {
+                let invocation = &after.invocation.0;
+                tracing::info!(%job, invocation, "a worker is silent while others go on");
+                (bundle.version, bundle.item) = (version, Some(after));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[path = "silence_tests.rs"]
+mod tests;

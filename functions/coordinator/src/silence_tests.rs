@@ -1,0 +1,128 @@
+//! Tests of silence: whose lease ends early, and whose never does.
+
+use super::*;
+use crate::scan::scanned;
+use gristmill_splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp};
+use gristmill_types::{InvocationId, Nonce};
+use proptest::prelude::*;
+
+const R: u32 = 4;
+
+/// A bundle claimed at `claimed_ms` by worker `worker`; its first `committed` splits took `split_ms` each and
+/// were committed at `flushed_ms`.
+fn bundle(
+    index: u32,
+    worker: u8,
+    (claimed_ms, flushed_ms): (u64, u64),
+    (committed, split_ms): (u8, u32),
+) -> ScannedBundle {
+    let mut bundle = ScannedBundle::unseen(&Ramp::new(1_000, R), (0, 0), index);
+    let nonce = Nonce([worker; 8]);
+    let term = |now_ms| Term { now_ms, remaining_ms: 600_000, predicted_ms: 0 };
+    let records = vec![1; bundle.positions.len()];
+    let command = Claim {
+        nonce,
+        invocation: &InvocationId(worker.to_string()),
+        term: term(claimed_ms),
+        first: bundle.positions.start,
+        records: &records,
+        death: None,
+        control: None,
+    };
+    let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
+    let commit = |at| Commit {
+        at,
+        local: false,
+        bytes: 1,
+        crc32c: 0,
+        rows: 1,
+        batches: 1,
+        remainder: 0,
+        skipped: 0,
+    };
+    let commits: Vec<_> = (0..committed).map(commit).collect();
+    let compute_ms = split_ms * u32::from(committed);
+    let command = Flush {
+        attempt: 1,
+        nonce,
+        commits: &commits,
+        next: None,
+        term: term(flushed_ms),
+        spent: Metrics { compute_ms, ..Metrics::default() },
+    };
+    bundle.item = Some(match commits.is_empty() {
+        true => leased,
+        false => flush(Some(&leased), &command).unwrap().into_item(),
+    });
+    bundle.version = 1;
+    bundle
+}
+
+/// Of those, whose lease ends at `now_ms`.
+fn ended(bundles: Vec<ScannedBundle>, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
+    overdue(&scanned(bundles), steady_since_ms, now_ms)
+}
+
+/// A worker that claimed at 100 s and was not heard of since, beside one that went on.
+fn dead_and_living(split_ms: u32) -> Vec<ScannedBundle> {
+    let dead = bundle(8, 1, (100_000, 0), (0, 0));
+    vec![dead, bundle(9, 2, (100_500, 101_500), (4, split_ms))]
+}
+
+#[test]
+fn a_worker_that_is_silent_while_others_go_on_loses_its_lease() {
+    assert_eq!(ended(dead_and_living(100), 0, 102_500), Vec::<usize>::new());
+    assert_eq!(ended(dead_and_living(100), 0, 102_501), [0]);
+}
+
+#[test]
+fn longer_splits_are_waited_for_longer_but_not_for_ever() {
+    // Two splits until a flush, three times as long.
+    assert_eq!(ended(dead_and_living(1_000), 0, 106_000), Vec::<usize>::new());
+    assert_eq!(ended(dead_and_living(1_000), 0, 106_001), [0]);
+    assert_eq!(ended(dead_and_living(600_000), 0, 115_001), [0]);
+}
+
+#[test]
+fn silence_says_nothing_where_nobody_else_goes_on() {
+    let alone = vec![bundle(8, 1, (100_000, 0), (0, 0))];
+    assert!(ended(alone, 0, 125_000).is_empty());
+    // What is there of others was committed before.
+    let before = bundle(7, 2, (90_000, 99_000), (4, 100));
+    let held = vec![before, bundle(8, 1, (100_000, 0), (0, 0))];
+    assert!(ended(held, 0, 125_000).is_empty());
+}
+
+#[test]
+fn silence_says_nothing_while_nobody_was_answered() {
+    assert!(ended(dead_and_living(100), 104_000, 106_500).is_empty());
+    assert_eq!(ended(dead_and_living(100), 104_000, 106_501), [0]);
+}
+
+#[test]
+fn a_bundle_that_came_back_is_waited_for_twice_as_long_and_in_the_end_as_its_lease_says() {
+    let patience = |attempt| {
+        let mut bundles = dead_and_living(100);
+        bundles[0].item.as_mut().unwrap().attempt = attempt;
+        (100_000..132_000).find(|now_ms| !ended(bundles.clone(), 0, *now_ms).is_empty())
+    };
+    let expected = [Some(102_501), Some(105_001), Some(110_001), None];
+    assert_eq!([1, 2, 3, 4].map(patience), expected);
+}
+
+proptest! {
+    /// A worker that flushes in time, or says every ten seconds that it lives, keeps its lease, however long others take.
+    #[test]
+    fn who_is_heard_of_keeps_its_lease(
+        silent_ms in 0u64..20_000, split_ms in 0u32..5_000, committed in 0u8..4,
+    ) {
+        let now_ms = 200_000;
+        let heard_ms = now_ms - silent_ms;
+        let held = bundle(8, 1, (heard_ms, heard_ms), (committed, split_ms));
+        let other = bundle(9, 2, (now_ms - 1_000, now_ms), (4, split_ms));
+        let ends = ended(vec![held, other], 0, now_ms).contains(&0);
+        let flushes_within_ms = u64::from(split_ms) * 2;
+        prop_assert!(!ends || silent_ms > 2_500 && silent_ms > flushes_within_ms.min(10_000));
+        prop_assert!(ends || silent_ms <= 15_000);
+    }
+}
