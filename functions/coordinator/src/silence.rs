@@ -1,10 +1,8 @@
 //! Workers that died and that nobody reported: what the progress of others shows of them.
 //!
-//! A worker is heard of with each flush, and every ten seconds at least. One that is silent for several times
-//! as long as others need until a flush has most likely died. Its lease then ends before its time. It may be alive
-//! all the same, busy with a split like no other: so its bundle's next owner has twice the time, and soon longer than
-//! a living worker is ever silent. It may still commit until somebody else has claimed, and nothing is held against
-//! the split.
+//! A worker that is silent for longer than others need (`splits::silence`) has most likely died. Its lease then ends
+//! before its time. It may be alive all the same: so its bundle's next owner has twice the time, it may still commit
+//! until somebody else has claimed, and nothing is held against the split.
 
 use crate::{
     Coordinator,
@@ -13,19 +11,8 @@ use crate::{
     scan::Scan,
 };
 use gristmill_protocol::Refusal;
-use gristmill_splits::{self as splits, Bundle, BundleState};
-use gristmill_types::{Attempt, JobName};
-
-/// Silence that is waited for, whatever others need, at least.
-const LEAST_MS: u64 = 2_500;
-/// Half as long again as the time between two signs of life of a worker that is busy with one split.
-const MOST_MS: u64 = 15_000;
-/// Times the longest that others need until a flush.
-const FACTOR: u64 = 3;
-/// From this attempt on, a lease lasts as long as it says.
-const TOO_OFTEN: Attempt = 4;
-/// Splits of a bundle by which a worker has flushed: a third.
-const FLUSHES: u64 = 3;
+use gristmill_splits::{self as splits, Bundle, BundleState, silence::patience_ms};
+use gristmill_types::JobName;
 
 /// A committed bundle as a witness: when, and what each of its splits took.
 struct Witness<'a> {
@@ -48,17 +35,16 @@ pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usi
     let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
     let steady_ms = now_ms.saturating_sub(steady_since_ms);
     let is_overdue = |bundle: &Bundle| {
-        let to_a_flush = (bundle.entries.len() as u64).div_ceil(FLUSHES);
-        let at_first_ms = longest_ms.saturating_mul(to_a_flush * FACTOR).max(LEAST_MS);
-        let tried = bundle.attempt.saturating_sub(1).min(TOO_OFTEN);
-        let patience_ms = at_first_ms.saturating_mul(1 << tried).min(MOST_MS);
+        let Some(patience_ms) = patience_ms(longest_ms, bundle.entries.len(), bundle.attempt)
+        else {
+            return false;
+        };
         let heard_ms = bundle.heard_ms();
         let others_went_on = || {
             let by_other = |w: &Witness<'_>| w.bundle.invocation != bundle.invocation;
             witnesses.iter().any(|w| by_other(w) && w.bundle.since_ms > heard_ms)
         };
         bundle.state == BundleState::Leased
-            && bundle.attempt < TOO_OFTEN
             && bundle.until_ms > now_ms
             && now_ms.saturating_sub(heard_ms) > patience_ms
             && steady_ms > patience_ms

@@ -10,13 +10,12 @@ use crate::{
 };
 use gristmill_ports::{ObjectPath, call_with_retry};
 use gristmill_protocol::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost, keys};
+use gristmill_splits::silence::sign_of_life_ms;
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 
 /// Commits are held back at least this long, so that fast splits share one flush.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
-/// A lease is renewed after this long without a flush; it lasts 30 s at least.
-const HEARTBEAT: Duration = Duration::from_secs(10);
 /// How long a worker insists on a flush before it gives the bundle up to others.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -29,7 +28,7 @@ pub(crate) async fn commit_all(
     let clock = &*run.runner.clock;
     let mut pending = Pending::new(run.lease.todo.len(), clock.monotonic());
     loop {
-        let heartbeat = pending.heartbeat_in(clock.monotonic());
+        let heartbeat = pending.heartbeat_in(run, clock.monotonic());
         let received = tokio::select! {
             biased;
             received = finished.recv() => received,
@@ -79,7 +78,7 @@ async fn store(
     let left = run.runner.remaining_ms(run.deadline_ms).saturating_sub(STOP_MARGIN_MS / 2);
     let mut stopped = clock.sleep(Duration::from_millis(left));
     loop {
-        let heartbeat = pending.heartbeat_in(clock.monotonic());
+        let heartbeat = pending.heartbeat_in(run, clock.monotonic());
         tokio::select! {
             biased;
             stored = &mut storing => return stored,
@@ -161,8 +160,11 @@ impl Pending {
             && now.saturating_sub(self.last_flush) >= FLUSH_INTERVAL
     }
 
-    fn heartbeat_in(&self, now: Duration) -> Duration {
-        (self.last_flush + HEARTBEAT).saturating_sub(now)
+    /// Until the lease is to be renewed, should there be no flush before.
+    fn heartbeat_in(&self, run: &LeaseRun<'_>, now: Duration) -> Duration {
+        let split_ms = run.split_ms.load(Ordering::Relaxed);
+        let silent_ms = sign_of_life_ms(split_ms, run.lease.todo.len());
+        (self.last_flush + Duration::from_millis(silent_ms)).saturating_sub(now)
     }
 
     async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {

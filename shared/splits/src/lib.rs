@@ -28,6 +28,7 @@ pub mod order;
 mod plan;
 mod refusal;
 pub mod search;
+pub mod silence;
 mod view;
 pub mod window;
 
