@@ -16,8 +16,9 @@ use std::{sync::Arc, time::Duration};
 /// Splits of a job: bundles of eight a worker, and of any job.
 const SPLITS_A_WORKER: u32 = 64;
 const LEAST_SPLITS: u32 = 8_192;
-/// With deaths or a scaler a job lasts longer, so that there is something to see.
-const LONGER: u32 = 2;
+/// With a scaler or deaths a job lasts longer, so that there is something to see.
+const SPLITS_A_STARTED_WORKER: u32 = 96;
+const SPLITS_A_MORTAL_WORKER: u32 = 128;
 /// Delivered before the trainer restarts, and left to do afterwards.
 const RESTARTS_AFTER: u32 = 50_000;
 /// A job that is this much slower than the ideal, and a while, is given up.
@@ -47,8 +48,12 @@ pub fn run(args: &Args) -> Result<bool, Failure> {
 }
 
 fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
-    let longer = if args.die_s.is_some() || args.real { LONGER } else { 1 };
-    let splits = (workers.saturating_mul(SPLITS_A_WORKER)).max(LEAST_SPLITS).saturating_mul(longer);
+    let a_worker = match args {
+        Args { real: true, .. } => SPLITS_A_STARTED_WORKER,
+        Args { die_s: Some(_), .. } => SPLITS_A_MORTAL_WORKER,
+        _ => SPLITS_A_WORKER,
+    };
+    let splits = workers.saturating_mul(a_worker).max(LEAST_SPLITS);
     let mut setting = Setting {
         workers,
         split: args.split_s,
