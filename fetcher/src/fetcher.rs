@@ -394,7 +394,7 @@ impl Fetcher {
     async fn take(&mut self) -> Result<Assembled, FetchError> {
         if self.held.is_none() {
             if self.batches.is_empty() {
-                self.progress.urgent.notify_one();
+                self.progress.soon.notify_one();
             }
             let next = self.batches.recv().await;
             self.hold(next);
@@ -549,7 +549,7 @@ impl Fetcher {
 
     fn report_if_due(&self) {
         if self.ledger.window_waits(&self.progress) {
-            self.progress.urgent.notify_one();
+            self.progress.soon.notify_one();
         }
     }
 }

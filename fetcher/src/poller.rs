@@ -37,7 +37,7 @@ impl Poller {
         // A refusal that may have been caused by this process itself.
         let mut doubted = None;
         while self.ledger.error().is_none() {
-            let now_ms = self.clock.now_ms();
+            let (started, now_ms) = (self.clock.monotonic(), self.clock.now_ms());
             let due = now_ms.saturating_sub(last_ack_ms) >= ACK_INTERVAL_MS
                 || self.progress.acknowledges_always()
                 || self.ledger.window_waits(&self.progress);
@@ -85,12 +85,24 @@ impl Poller {
                     pace.failed();
                 }
             }
-            let urgent = self.progress.urgent.notified();
-            tokio::select! {
-                biased;
-                () = self.clock.sleep(pace.wait()) => {}
-                () = urgent => pace.hurry(),
-            }
+            self.pause(&mut pace, started).await;
+        }
+    }
+
+    /// Waits for the next poll; the last one began at `started`.
+    async fn pause(&self, pace: &mut Pace<impl PartialEq>, started: Duration) {
+        let Progress { urgent, soon, .. } = &*self.progress;
+        tokio::select! {
+            biased;
+            () = self.clock.sleep(pace.wait()) => return,
+            () = urgent.notified() => return pace.hurry(),
+            () = soon.notified() => pace.hurry(),
+        }
+        let since = self.clock.monotonic().saturating_sub(started);
+        tokio::select! {
+            biased;
+            () = self.clock.sleep(pace.wait().saturating_sub(since)) => {}
+            () = urgent.notified() => {}
         }
     }
 

@@ -117,6 +117,8 @@ pub(crate) struct Progress {
     inner: Mutex<Inner>,
     /// Somebody waits for the next poll.
     pub urgent: Notify,
+    /// Wakes the poller, unless its last poll was a moment ago.
+    pub soon: Notify,
     /// Somebody waits for every acknowledgement.
     always: AtomicBool,
     /// Up to where the coordinator knows the trainer to be.
@@ -149,6 +151,7 @@ impl Progress {
         Self {
             inner: Mutex::new(inner),
             urgent: Notify::new(),
+            soon: Notify::new(),
             always: AtomicBool::new(false),
             told: watch::Sender::new((0, 0)),
         }

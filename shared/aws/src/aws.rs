@@ -6,6 +6,7 @@ use crate::{
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
     credentials::CredentialsCache,
+    dynamodb::DynamoClient,
     lambda::LambdaClient,
 };
 use aws_config::{
@@ -87,7 +88,7 @@ struct Shared {
     counts: Counts,
     at: At,
     path_style: bool,
-    dynamodb: OnceLock<aws_sdk_dynamodb::Client>,
+    dynamodb: OnceLock<DynamoClient>,
     s3: OnceLock<aws_sdk_s3::Client>,
     lambda: OnceLock<LambdaClient>,
 }
@@ -188,14 +189,10 @@ impl Aws {
         DynamoTable::new(self.dynamodb().clone(), name.into())
     }
 
-    pub(crate) fn dynamodb(&self) -> &aws_sdk_dynamodb::Client {
+    pub(crate) fn dynamodb(&self) -> &DynamoClient {
         self.0.dynamodb.get_or_init(|| {
-            let mut config = aws_sdk_dynamodb::config::Builder::from(&self.0.sdk)
-                .interceptor(self.counting("dynamodb"));
-            if let Some(endpoint) = &self.0.at.dynamodb {
-                config.set_endpoint_url(Some(endpoint.clone()));
-            }
-            aws_sdk_dynamodb::Client::from_conf(config.build())
+            let Shared { sdk, at, .. } = &*self.0;
+            DynamoClient::new(sdk, at.dynamodb.as_deref(), self.counting("dynamodb"))
         })
     }
 

@@ -1,10 +1,7 @@
 //! Makes the table and the bucket of a service where they are not there yet.
 
 use crate::{Aws, fault::Fault};
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType, TableStatus,
-    TimeToLiveSpecification,
-};
+use serde_json::json;
 use std::time::Duration;
 
 /// How long a table that was just made may take to be of use.
@@ -29,21 +26,16 @@ impl Aws {
     /// DynamoDB cannot be reached, or refuses.
     pub async fn make_table(&self, name: &str) -> Result<(), ProvisionError> {
         let client = self.dynamodb();
-        let mut request = client.create_table().table_name(name);
-        request = request.billing_mode(BillingMode::PayPerRequest);
-        for (name, kind) in [("pk", KeyType::Hash), ("sk", KeyType::Range)] {
-            let key = KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
-            let attribute = AttributeDefinition::builder()
-                .attribute_name(name)
-                .attribute_type(ScalarAttributeType::S)
-                .build();
-            let (Ok(key), Ok(attribute)) = (key, attribute) else {
-                unreachable!("key and attribute have all they need")
-            };
-            request = request.key_schema(key).attribute_definitions(attribute);
-        }
-        let is_new = match request.send().await {
-            Ok(_) => true,
+        let key = |name, kind| json!({ "AttributeName": name, "KeyType": kind });
+        let string = |name| json!({ "AttributeName": name, "AttributeType": "S" });
+        let table = json!({
+            "TableName": name,
+            "BillingMode": "PAY_PER_REQUEST",
+            "KeySchema": [key("pk", "HASH"), key("sk", "RANGE")],
+            "AttributeDefinitions": [string("pk"), string("sk")],
+        });
+        let is_new = match client.create_table(&table).await {
+            Ok(()) => true,
             Err(error) => {
                 let fault = Fault::new("CreateTable", name, &error);
                 if !fault.has_code("ResourceInUseException") {
@@ -53,10 +45,10 @@ impl Aws {
             }
         };
         for _ in 0..TABLE_LOOKS {
-            let found = client.describe_table().table_name(name).send().await;
+            let found = client.describe_table(&json!({ "TableName": name })).await;
             let found = found.map_err(|error| Fault::new("DescribeTable", name, &error))?;
-            let status = found.table.and_then(|table| table.table_status);
-            if status.is_none_or(|status| status == TableStatus::Active) {
+            let status = found["Table"]["TableStatus"].as_str();
+            if status.is_none_or(|status| status == "ACTIVE") {
                 return if is_new { self.expire_items(name).await } else { Ok(()) };
             }
             tokio::time::sleep(BETWEEN_LOOKS).await;
@@ -66,14 +58,12 @@ impl Aws {
 
     /// Items that say when they end go then.
     async fn expire_items(&self, name: &str) -> Result<(), ProvisionError> {
-        let Ok(expiry) =
-            TimeToLiveSpecification::builder().attribute_name("ttl").enabled(true).build()
-        else {
-            unreachable!("the specification has all it needs")
-        };
-        let request = self.dynamodb().update_time_to_live().table_name(name);
-        let sent = request.time_to_live_specification(expiry).send().await;
-        sent.map(drop).map_err(|error| Fault::new("UpdateTimeToLive", name, &error).into())
+        let expiry = json!({
+            "TableName": name,
+            "TimeToLiveSpecification": { "AttributeName": "ttl", "Enabled": true },
+        });
+        let sent = self.dynamodb().update_time_to_live(&expiry).await;
+        sent.map_err(|error| Fault::new("UpdateTimeToLive", name, &error).into())
     }
 
     /// Makes the bucket `name`, unless it is there and of these credentials.

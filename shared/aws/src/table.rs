@@ -3,21 +3,21 @@
 //! An item has `pk`, `sk` (strings), `v` (number, the version) and either `json` (string) or `bin`
 //! (binary); an item that may be tidied up has `ttl` (number, Unix seconds).
 
-use crate::fault::Fault;
-use async_trait::async_trait;
-use aws_sdk_dynamodb::{
-    error::{ProvideErrorMetadata, SdkError},
-    operation::{put_item::PutItemError, query::builders::QueryFluentBuilder},
-    primitives::Blob,
-    types::{AttributeValue, KeysAndAttributes, ReturnValuesOnConditionCheckFailure},
+use crate::{
+    dynamodb::{
+        BatchGetItem, Binary, DynamoClient, GetItem, Key, Number, PutItem, Query, StoredItem, Text,
+        WantedKeys, met,
+    },
+    fault::Fault,
+    service::ServiceError,
 };
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
 use std::{
     collections::{BTreeSet, HashMap},
-    error::Error,
+    fmt,
     time::Duration,
 };
 
@@ -31,24 +31,19 @@ const BATCHES_AT_ONCE: usize = 4;
 const BATCH_ROUNDS: u32 = 8;
 const BATCH_BACKOFF: Duration = Duration::from_millis(25);
 
-type Attributes = HashMap<String, AttributeValue>;
-
 /// One table.
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
-    client: aws_sdk_dynamodb::Client,
+    client: DynamoClient,
     name: String,
 }
 
 impl DynamoTable {
-    pub(crate) fn new(client: aws_sdk_dynamodb::Client, name: String) -> Self {
+    pub(crate) fn new(client: DynamoClient, name: String) -> Self {
         Self { client, name }
     }
 
-    fn failed<E>(&self, operation: &str, error: &SdkError<E, HttpResponse>) -> TableError
-    where
-        E: Error + ProvideErrorMetadata + 'static,
-    {
+    fn failed(&self, operation: &str, error: &ServiceError) -> TableError {
         let fault = Fault::new(operation, &self.name, error);
         if fault.has_code("ResourceNotFoundException") {
             return TableError::Rejected(format!(
@@ -64,37 +59,26 @@ impl DynamoTable {
         }
     }
 
-    fn stored(&self, attributes: Attributes) -> Result<(ItemKey, Item), TableError> {
-        parse(attributes).ok_or_else(|| {
-            TableError::Rejected(format!("{} holds an item that is not gristmill's", self.name))
-        })
-    }
-
     async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
-        let request = self.client.get_item().table_name(&self.name).consistent_read(true);
-        let request = request.set_key(Some(key_attributes(key)));
-        let found = request.send().await.map_err(|error| self.failed("GetItem", &error))?;
-        let item = found.item.map(|attributes| self.stored(attributes)).transpose()?;
-        Ok(item.map(|(_, item)| item))
+        let input = GetItem { table_name: &self.name, key: wire_key(key), consistent_read: true };
+        let found = self.client.get_item(&input).await;
+        let found = found.map_err(|error| self.failed("GetItem", &error))?;
+        found.item.map(|item| self.parsed(item).map(|(_, item)| item)).transpose()
     }
 
     /// At most [`BATCH_KEYS`] different keys.
-    async fn read_batch(&self, keys: Vec<Attributes>) -> Result<Vec<(ItemKey, Item)>, TableError> {
+    async fn read_batch(&self, keys: Vec<Key>) -> Result<Vec<(ItemKey, Item)>, TableError> {
         let mut found = Vec::with_capacity(keys.len());
         let mut keys = keys;
         for round in 0..BATCH_ROUNDS {
-            let wanted =
-                KeysAndAttributes::builder().set_keys(Some(keys)).consistent_read(true).build();
-            let wanted = wanted.map_err(|error| TableError::Rejected(error.to_string()))?;
-            let request = self.client.batch_get_item().request_items(&self.name, wanted);
-            let answer = request.send().await;
+            let wanted = WantedKeys { keys, consistent_read: true };
+            let input = BatchGetItem { request_items: HashMap::from([(&*self.name, wanted)]) };
+            let answer = self.client.batch_get_item(&input).await;
             let answer = answer.map_err(|error| self.failed("BatchGetItem", &error))?;
-            let items = answer.responses.into_iter().flatten().flat_map(|(_, items)| items);
-            for item in items {
-                found.push(self.stored(item)?);
+            for item in answer.responses.into_values().flatten() {
+                found.push(self.parsed(item)?);
             }
-            keys =
-                answer.unprocessed_keys.into_iter().flatten().flat_map(|(_, k)| k.keys).collect();
+            keys = answer.unprocessed_keys.into_values().flat_map(|left| left.keys).collect();
             if keys.is_empty() {
                 return Ok(found);
             }
@@ -104,47 +88,70 @@ impl DynamoTable {
         Err(TableError::Unavailable(text))
     }
 
-    /// A consistent query of one partition.
-    fn partition(&self, pk: &str) -> QueryFluentBuilder {
-        let request = self.client.query().table_name(&self.name).consistent_read(true);
-        request.expression_attribute_values(":pk", string(pk))
+    /// A consistent query of the partition `pk` by `condition`, whose further names are in `values`.
+    fn partition<'a>(
+        &'a self,
+        pk: &str,
+        condition: &'a str,
+        values: &[(&'a str, &str)],
+    ) -> Query<'a> {
+        let values = values.iter().map(|(name, value)| (*name, Text::from(*value)));
+        Query {
+            table_name: &self.name,
+            key_condition_expression: condition,
+            expression_attribute_values: values.chain([(":pk", Text::from(pk))]).collect(),
+            consistent_read: true,
+            scan_index_forward: true,
+            limit: None,
+            exclusive_start_key: None,
+        }
     }
 
     /// Reads pages until they end or `limit` items are found.
     async fn collect(
         &self,
-        request: QueryFluentBuilder,
+        mut query: Query<'_>,
         limit: usize,
     ) -> Result<Vec<(String, Item)>, TableError> {
-        let mut pages = request.into_paginator().items().send();
         let mut found = Vec::new();
-        while found.len() < limit
-            && let Some(attributes) = pages.next().await
-        {
-            let attributes = attributes.map_err(|error| self.failed("Query", &error))?;
-            let (key, item) = self.stored(attributes)?;
-            found.push((key.sk, item));
+        while found.len() < limit {
+            let page = self.client.query(&query).await;
+            let page = page.map_err(|error| self.failed("Query", &error))?;
+            for item in page.items {
+                let (key, item) = self.parsed(item)?;
+                found.push((key.sk, item));
+            }
+            query.exclusive_start_key = page.last_evaluated_key;
+            if query.exclusive_start_key.is_none() {
+                break;
+            }
         }
+        found.truncate(limit);
         Ok(found)
     }
 
-    fn refused(
-        &self,
-        error: SdkError<PutItemError, HttpResponse>,
-    ) -> Result<WriteOutcome, TableError> {
-        match error {
-            SdkError::ServiceError(context)
-                if context.err().is_conditional_check_failed_exception() =>
-            {
-                let PutItemError::ConditionalCheckFailedException(failed) = context.into_err()
-                else {
-                    return Ok(WriteOutcome::Conflict(None));
-                };
-                let current = failed.item.map(|attributes| self.stored(attributes)).transpose()?;
-                Ok(WriteOutcome::Conflict(current.map(|(_, item)| item)))
-            }
-            error => Err(self.failed("PutItem", &error)),
+    fn refused(&self, error: &ServiceError) -> Result<WriteOutcome, TableError> {
+        if !Fault::new("PutItem", &self.name, error).has_code("ConditionalCheckFailedException") {
+            return Err(self.failed("PutItem", error));
         }
+        let current = met(error).map_err(|error| self.foreign(&error))?;
+        let current = current.map(|item| self.parsed(item)).transpose()?;
+        Ok(WriteOutcome::Conflict(current.map(|(_, item)| item)))
+    }
+
+    fn parsed(&self, item: StoredItem) -> Result<(ItemKey, Item), TableError> {
+        let StoredItem { pk, sk, v, json, bin, ttl: _ } = item;
+        let body = match (json, bin) {
+            (Some(json), _) => Bytes::from(json.s),
+            (None, Some(bin)) => Bytes::from(bin.b),
+            (None, None) => return Err(self.foreign(&format!("{}/{} has no body", pk.s, sk.s))),
+        };
+        Ok((ItemKey { pk: pk.s, sk: sk.s }, Item { version: v.n, body }))
+    }
+
+    fn foreign(&self, reason: &dyn fmt::Display) -> TableError {
+        let text = format!("{} holds an item that is not gristmill's: {reason}", self.name);
+        TableError::Rejected(text)
     }
 }
 
@@ -160,7 +167,7 @@ impl Table for DynamoTable {
         let distinct: Vec<_> = keys.iter().collect::<BTreeSet<_>>().into_iter().collect();
         let batches: Vec<Vec<_>> = distinct
             .chunks(BATCH_KEYS)
-            .map(|batch| batch.iter().map(|key| key_attributes(key)).collect())
+            .map(|batch| batch.iter().map(|key| wire_key(key)).collect())
             .collect();
         let found: HashMap<ItemKey, Item> = stream::iter(batches)
             .map(|batch| self.read_batch(batch))
@@ -189,33 +196,29 @@ impl Table for DynamoTable {
                 body.len()
             )));
         }
-        let request = self
-            .client
-            .put_item()
-            .table_name(&self.name)
-            .set_item(Some(item_attributes(key, expected + 1, body, expires_at_s)))
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
-        let request = match expected {
-            0 => request.condition_expression("attribute_not_exists(pk)"),
-            _ => request
-                .condition_expression("v = :v")
-                .expression_attribute_values(":v", number(expected)),
+        let (condition, values) = match expected {
+            0 => ("attribute_not_exists(pk)", None),
+            _ => ("v = :v", Some(HashMap::from([(":v", Number { n: expected })]))),
         };
-        match request.send().await {
-            Ok(_) => Ok(WriteOutcome::Written),
-            Err(error) => self.refused(error),
+        let input = PutItem {
+            table_name: &self.name,
+            item: stored_item(key, expected + 1, body, expires_at_s),
+            condition_expression: condition,
+            expression_attribute_values: values,
+            return_values_on_condition_check_failure: "ALL_OLD",
+        };
+        match self.client.put_item(&input).await {
+            Ok(()) => Ok(WriteOutcome::Written),
+            Err(error) => self.refused(&error),
         }
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
-        let request = self.partition(pk);
-        let request = match prefix {
-            "" => request.key_condition_expression("pk = :pk"),
-            _ => request
-                .key_condition_expression("pk = :pk AND begins_with(sk, :sk)")
-                .expression_attribute_values(":sk", string(prefix)),
+        let query = match prefix {
+            "" => self.partition(pk, "pk = :pk", &[]),
+            _ => self.partition(pk, "pk = :pk AND begins_with(sk, :sk)", &[(":sk", prefix)]),
         };
-        self.collect(request, usize::MAX).await
+        self.collect(query, usize::MAX).await
     }
 
     async fn range(
@@ -228,84 +231,40 @@ impl Table for DynamoTable {
         if from > to || to.is_empty() {
             return Ok(Vec::new());
         }
-        let request = self.partition(pk).expression_attribute_values(":to", string(to));
-        let request = match from {
-            "" => request.key_condition_expression("pk = :pk AND sk <= :to"),
-            _ => request
-                .key_condition_expression("pk = :pk AND sk BETWEEN :from AND :to")
-                .expression_attribute_values(":from", string(from)),
+        let query = match from {
+            "" => self.partition(pk, "pk = :pk AND sk <= :to", &[(":to", to)]),
+            _ => {
+                let bounds = [(":from", from), (":to", to)];
+                self.partition(pk, "pk = :pk AND sk BETWEEN :from AND :to", &bounds)
+            }
         };
-        self.collect(request, usize::MAX).await
+        self.collect(query, usize::MAX).await
     }
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
-        let request = self
-            .partition(pk)
-            .key_condition_expression("pk = :pk")
-            .scan_index_forward(false)
-            // Of a page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
-            .limit(i32::try_from(limit).unwrap_or(i32::MAX));
-        self.collect(request, limit).await
+        let mut query = self.partition(pk, "pk = :pk", &[]);
+        query.scan_index_forward = false;
+        // Of a page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
+        query.limit = Some(u32::try_from(limit).unwrap_or(i32::MAX.unsigned_abs()));
+        self.collect(query, limit).await
     }
 }
 
-fn string(text: &str) -> AttributeValue {
-    AttributeValue::S(text.to_owned())
-}
-
-fn number(value: u64) -> AttributeValue {
-    AttributeValue::N(value.to_string())
-}
-
-fn key_attributes(key: &ItemKey) -> Attributes {
-    let ItemKey { pk, sk } = key.clone();
-    HashMap::from([
-        ("pk".to_owned(), AttributeValue::S(pk)),
-        ("sk".to_owned(), AttributeValue::S(sk)),
-    ])
-}
-
-fn item_attributes(
-    key: &ItemKey,
-    version: u64,
-    body: Bytes,
-    expires_at_s: Option<u64>,
-) -> Attributes {
-    let mut attributes = key_attributes(key);
-    attributes.insert("v".to_owned(), number(version));
-    let (name, body) = body_attribute(body);
-    attributes.insert(name.to_owned(), body);
-    if let Some(expires_at_s) = expires_at_s {
-        attributes.insert("ttl".to_owned(), number(expires_at_s));
-    }
-    attributes
+fn wire_key(key: &ItemKey) -> Key {
+    Key { pk: Text::from(&*key.pk), sk: Text::from(&*key.sk) }
 }
 
 /// JSON goes as text, for operators to read in the console; either way it comes back byte by byte.
-fn body_attribute(body: Bytes) -> (&'static str, AttributeValue) {
-    let body = Vec::from(body);
-    if !matches!(body.first(), Some(b'{' | b'[')) {
-        return ("bin", AttributeValue::B(Blob::new(body)));
-    }
-    match String::from_utf8(body) {
-        Ok(text) => ("json", AttributeValue::S(text)),
-        Err(error) => ("bin", AttributeValue::B(Blob::new(error.into_bytes()))),
-    }
-}
-
-fn parse(mut attributes: Attributes) -> Option<(ItemKey, Item)> {
-    let mut string = |name: &str| match attributes.remove(name) {
-        Some(AttributeValue::S(text)) => Some(text),
-        _ => None,
+fn stored_item(key: &ItemKey, version: u64, body: Bytes, expires_at_s: Option<u64>) -> StoredItem {
+    let is_json = matches!(body.first(), Some(b'{' | b'['));
+    let (json, bin) = match String::from_utf8(Vec::from(body)) {
+        Ok(s) if is_json => (Some(Text { s }), None),
+        Ok(s) => (None, Some(Binary { b: s.into_bytes() })),
+        Err(error) => (None, Some(Binary { b: error.into_bytes() })),
     };
-    let (pk, sk, json) = (string("pk")?, string("sk")?, string("json"));
-    let version = attributes.get("v")?.as_n().ok()?.parse().ok()?;
-    let body = match (json, attributes.remove("bin")) {
-        (Some(json), _) => Bytes::from(json),
-        (None, Some(AttributeValue::B(bin))) => Bytes::from(bin.into_inner()),
-        _ => return None,
-    };
-    Some((ItemKey { pk, sk }, Item { version, body }))
+    let (v, ttl) = (Number { n: version }, expires_at_s.map(|n| Number { n }));
+    let Key { pk, sk } = wire_key(key);
+    StoredItem { pk, sk, v, json, bin, ttl }
 }
 
 #[cfg(test)]
