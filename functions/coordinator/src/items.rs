@@ -149,6 +149,13 @@ impl JobItem {
         partitions(self.spec.workers.saturating_add(self.spec.local_workers))
     }
 
+    /// Whether this version of the job says where the objects of `epoch` are: the first claim settles the
+    /// numerics, and an epoch's caching is settled before its first claim.
+    pub fn locates(&self, epoch: Epoch) -> bool {
+        let unsettled = self.caching.as_ref().and_then(|caching| caching.view.unsettled);
+        !self.spec.numerics.is_empty() && unsettled.is_none_or(|first| epoch < first)
+    }
+
     /// Where a bundle is kept.
     pub fn home(&self, bundle: BundleIndex) -> Home {
         self.homes(bundle % self.partitions())

@@ -82,14 +82,17 @@ fn share(bundle: &Bundle) -> WorkerCost {
 
 impl Coordinator {
     /// Committed splits from `from` on up to the first gap, as many as one answer takes: whoever asks goes
-    /// on behind them. `first` are the first bundles from there on, as far as they were read.
+    /// on behind them. `first` are the first bundles from there on, as far as they were read. Only splits that
+    /// `item` can locate: bundles are read after it, and may be of a later version of the job.
     pub(crate) async fn ready(
         &self,
         (job, item): (&JobName, &JobItem),
         from: Place,
         first: Vec<ScannedBundle>,
     ) -> Result<Prefix, Refusal> {
-        self.committed((job, item), from, first, MOST_READY).await
+        let mut prefix = self.committed((job, item), from, first, MOST_READY).await?;
+        prefix.entries.retain(|entry| item.locates(entry.epoch));
+        Ok(prefix)
     }
 
     /// The same, at most `most`.

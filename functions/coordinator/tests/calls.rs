@@ -30,6 +30,7 @@ use std::{
     },
     time::{Duration, SystemTime},
 };
+use tokio::sync::Notify;
 
 /// A table that applies every third write and says that it failed: the answer is lost.
 struct Lossy {
@@ -55,6 +56,54 @@ impl Table for Lossy {
             2 => Err(TableError::Unavailable("the answer is lost".to_owned())),
             _ => Ok(outcome),
         }
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.query(pk, prefix).await
+    }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.range(pk, from, to).await
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.table.last(pk, limit).await
+    }
+}
+
+/// The table of a process that freezes after its first read of the job until it may go on.
+struct Freezing {
+    table: Arc<dyn Table>,
+    reads: AtomicU32,
+    frozen: Notify,
+    goes_on: Notify,
+}
+
+#[async_trait]
+impl Table for Freezing {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        let items = self.table.read(keys).await;
+        let is_job = keys.iter().any(|key| key.sk == "JOB");
+        if is_job && self.reads.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.frozen.notify_one();
+            self.goes_on.notified().await;
+        }
+        items
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        self.table.write(key, expected, body, expires_at_s).await
     }
 
     async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
@@ -125,7 +174,11 @@ impl World {
 
     /// The same world, answered by a process that remembers nothing.
     fn another_process(&self) -> Self {
-        let (table, clock) = (Arc::clone(&self.table), Arc::clone(&self.clock));
+        self.process_over(Arc::clone(&self.table))
+    }
+
+    fn process_over(&self, table: Arc<dyn Table>) -> Self {
+        let clock = Arc::clone(&self.clock);
         let objects = Arc::clone(&self.objects);
         let coordinator = Coordinator::new(
             Arc::clone(&table),
@@ -367,6 +420,7 @@ macro_rules! cases {
 }
 
 cases! {
+    a_poll_that_freezes_names_no_split_that_its_job_does_not_locate,
     a_dead_workers_lease_is_free_at_once_and_nobody_elses,
     a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_for_long,
     claims_that_race_get_a_lease_each_or_none,
@@ -536,6 +590,28 @@ async fn a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost(
     assert!(seen.keys().copied().eq(0..splits), "{:?}", seen.keys());
     assert_eq!(seen.values().map(|entry| entry.rows).sum::<u32>(), files * RECORDS);
     assert!(seen.values().any(|entry| entry.attempt > 1), "leases of the dead were taken over");
+}
+
+async fn a_poll_that_freezes_names_no_split_that_its_job_does_not_locate(table: Arc<dyn Table>) {
+    let world = World::running(Arc::clone(&table)).await;
+    let freezing = Arc::new(Freezing {
+        table,
+        reads: AtomicU32::new(0),
+        frozen: Notify::new(),
+        goes_on: Notify::new(),
+    });
+    let frozen = world.process_over(Arc::clone(&freezing) as _);
+    let poll = async { frozen.poll().await };
+    let others = async {
+        freezing.frozen.notified().await;
+        let lease = leased(world.claim(2).await);
+        world.work(&lease, Nonce([2; 8])).await;
+        freezing.goes_on.notify_one();
+    };
+    let (polled, ()) = futures::join!(poll, others);
+    assert_eq!(polled.job.spec.numerics, "");
+    assert!(polled.ready.is_empty(), "{:?}", polled.ready);
+    assert_eq!(world.poll().await.ready.len(), 1);
 }
 
 async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the_job(
