@@ -2,7 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
-use gristmill_types::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
+use gristmill_model::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
 use std::{path::PathBuf, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.

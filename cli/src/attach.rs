@@ -8,8 +8,9 @@ use crate::{
 use gristmill_aws::{Aws, LocalService, Settings};
 use gristmill_fetcher::{AttachError, FetcherPorts, Folders, ServiceFile, aws_of, waiting::Link};
 use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
-use gristmill_protocol::{CacheEntry, keys};
-use gristmill_types::Namespace;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::CacheEntry;
+use gristmill_model::Namespace;
 use gristmill_web::{Reach, WithWeb};
 use std::{
     fs::DirBuilder,

@@ -16,7 +16,7 @@ use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuild
 use gristmill_fetcher::Source;
 use gristmill_pipeline::{Format, Pipeline};
 use gristmill_synthetic::DatasetSpec;
-use gristmill_types::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
+use gristmill_model::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use serde_json::json;
 use std::{
     path::Path,

@@ -8,8 +8,8 @@ use crate::{
 };
 use gristmill_fetcher::{Authored, Fetcher, ListError, Listing, Source};
 use gristmill_pipeline::Pipeline;
-use gristmill_protocol::{Dataset, JobSpec, JobView, Register};
-use gristmill_types::JobName;
+use gristmill_model::wire::{Dataset, JobSpec, JobView, Register};
+use gristmill_model::JobName;
 use std::path::Path;
 
 /// Reads and checks a pipeline file, and the files that it names.

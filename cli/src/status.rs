@@ -9,7 +9,7 @@ use crate::{
 };
 use gristmill_fetcher::Folders;
 use gristmill_ports::{CallError, call_with_retry};
-use gristmill_protocol::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
+use gristmill_model::wire::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
 use serde_json::json;
 use std::time::Duration;
 

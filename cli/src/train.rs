@@ -26,9 +26,9 @@ use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
 };
-use gristmill_protocol::{Call, JobStatus, JobView, Plan, Reply};
+use gristmill_model::wire::{Call, JobStatus, JobView, Plan, Reply};
 use gristmill_synthetic::DatasetSpec;
-use gristmill_types::Sharding;
+use gristmill_model::Sharding;
 use measure::Usage;
 use progress::Progress;
 use std::{path::Path, time::Instant};
@@ -232,7 +232,7 @@ fn division(args: &TrainArgs, job: &JobView, plan: Plan) -> Division {
 }
 
 /// Stops a job that nobody will finish, so that workers do not go on for it.
-async fn discard(stack: &Stack, job: &gristmill_types::JobName) {
+async fn discard(stack: &Stack, job: &gristmill_model::JobName) {
     let call = Call::Stop { job: job.clone() };
     // Best effort: the failure that led here is the one to report.
     let _ = stack.ports.coordinator.call(&call).await;

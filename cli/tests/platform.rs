@@ -5,7 +5,7 @@
 
 use anyhow::{Context, Result};
 use gristmill_local::{Endpoints, FunctionConfig, Mount, Service, ServiceConfig, UrlConfig};
-use gristmill_protocol::{VERSION, WorkerEvent};
+use gristmill_model::wire::{VERSION, WorkerEvent};
 use gristmill_tests::{Background, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{

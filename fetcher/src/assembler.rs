@@ -13,9 +13,9 @@ use bytes::Bytes;
 use gristmill_executor::{Finisher, Program};
 use gristmill_format::{Chunk, FormatError, Frame, Limits};
 use gristmill_ports::{BufferPool, Clock};
-use gristmill_protocol::{Plan, ReadyEntry, ReadyKind};
-use gristmill_splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
-use gristmill_types::Epoch;
+use gristmill_model::wire::{Plan, ReadyEntry, ReadyKind};
+use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
+use gristmill_model::Epoch;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 

@@ -8,8 +8,8 @@ use gristmill_pipeline::{
     Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Signatures, Stage,
 };
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
-use gristmill_protocol::keys;
-use gristmill_types::{Fingerprint, Namespace};
+use gristmill_model::stored::keys;
+use gristmill_model::{Fingerprint, Namespace};
 use std::{collections::BTreeMap, path::Path};
 
 /// A pipeline whose operators name files by their content.

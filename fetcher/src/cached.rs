@@ -2,7 +2,8 @@
 
 use crate::FetchError;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
-use gristmill_protocol::{CacheManifest, keys};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::CacheManifest;
 use std::sync::Arc;
 
 /// Where what is cached lies.

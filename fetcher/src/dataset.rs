@@ -9,8 +9,9 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_folder::Entry;
 use gristmill_pipeline::{Format, Source as PipelineSource};
 use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
-use gristmill_protocol::{Dataset, Members, SourceFile, keys};
-use gristmill_types::{Fingerprint, Namespace};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Dataset, Members, SourceFile};
+use gristmill_model::{Fingerprint, Namespace};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -62,7 +62,7 @@ impl From<CallError> for FetchError {
     fn from(error: CallError) -> Self {
         match &error {
             CallError::Refused(refusal) => match refusal.kind {
-                gristmill_protocol::RefusalKind::Fenced => Self::Fenced(refusal.message.clone()),
+                gristmill_model::wire::RefusalKind::Fenced => Self::Fenced(refusal.message.clone()),
                 _ => Self::Refused(refusal.message.clone()),
             },
             CallError::Unavailable(_) | CallError::Denied(_) | CallError::Rejected(_) => {

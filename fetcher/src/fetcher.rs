@@ -16,11 +16,9 @@ use crate::{
 };
 use gristmill_executor::user::Operators;
 use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock};
-use gristmill_protocol::{
-    Call, JobState, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics,
-};
+use gristmill_model::wire::{Call, JobState, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics};
 use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
-use gristmill_types::{Epoch, ErrorPolicy, JobName, Namespace, Visitation};
+use gristmill_model::{Epoch, ErrorPolicy, JobName, Namespace, Visitation};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 

@@ -23,7 +23,7 @@
 //! never sent again.
 
 use crate::cursor::{Cursor, Identity};
-use gristmill_types::Epoch;
+use gristmill_model::Epoch;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt};
 

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use gristmill_executor::sources::images::record_bytes;
 use gristmill_pipeline::{LABEL_KEY, Source as PipelineSource};
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
-use gristmill_protocol::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile, keys};
-use gristmill_types::{Fingerprint, Namespace};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile};
+use gristmill_model::{Fingerprint, Namespace};
 use std::collections::BTreeSet;
 
 /// Stores images that were found below a directory of `bucket` as packs in `own_bucket`.

@@ -2,11 +2,9 @@
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
-use gristmill_protocol::{
-    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
-};
-use gristmill_splits::order::{visit_number, visit_of};
-use gristmill_types::{Epoch, Position};
+use gristmill_model::wire::{CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState};
+use gristmill_model::splits::order::{visit_number, visit_of};
+use gristmill_model::{Epoch, Position};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -85,7 +83,7 @@ impl Inner {
             batches: chunk.batches,
             remainder_rows: chunk.remainder_rows,
             skipped: chunk.skipped,
-            cost: gristmill_protocol::WorkerCost::default(),
+            cost: gristmill_model::wire::WorkerCost::default(),
         })
     }
 }

@@ -3,8 +3,9 @@
 use crate::{FetchError, FetcherPorts, fetcher::insist};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
-use gristmill_protocol::{Register, keys};
-use gristmill_types::Namespace;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::Register;
+use gristmill_model::Namespace;
 use std::time::Duration;
 
 /// Bytes of a list that a registration carries. Longer ones are stored: a call takes six times as many.
@@ -56,7 +57,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use gristmill_ports::{CallError, Coordinator, Objects as _, memory::MemoryObjects};
-    use gristmill_protocol::{Call, Dataset, JobSpec, Reply, SourceFile};
+    use gristmill_model::wire::{Call, Dataset, JobSpec, Reply, SourceFile};
     use gristmill_runner::Compute;
     use std::sync::Arc;
 

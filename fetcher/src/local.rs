@@ -7,11 +7,11 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_format::{Chunk, Codec, FormatError, Limits, checksum, repack};
-use gristmill_protocol::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
+use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
 use gristmill_runner::{
     Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink, SplitName,
 };
-use gristmill_types::{Epoch, InvocationId, Nonce, Position};
+use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use std::{
     collections::HashMap,
     sync::{

@@ -9,8 +9,8 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_ports::{CallError, Clock, Coordinator};
-use gristmill_protocol::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
-use gristmill_types::JobName;
+use gristmill_model::wire::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_model::JobName;
 use std::{sync::Arc, time::Duration};
 
 /// Progress is written at most this often unless the window waits for it.

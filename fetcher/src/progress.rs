@@ -1,10 +1,8 @@
 //! How far the trainer is, and what it felt on the way: what the poller reports.
 
 use crate::ledger::Place;
-use gristmill_protocol::{
-    Ack, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
-};
-use gristmill_types::{Epoch, Nonce};
+use gristmill_model::wire::{Ack, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds};
+use gristmill_model::{Epoch, Nonce};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{
@@ -471,7 +469,7 @@ fn next_ack(inner: &Inner) -> Option<Ack> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{CacheMode, CachingView, EpochMode};
+    use gristmill_model::wire::{CacheMode, CachingView, EpochMode};
 
     const TIMES: Felt = Felt {
         since_last: Duration::from_millis(50),

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
 use gristmill_ports::BufferPool;
-use gristmill_splits::batches::Piece;
-use gristmill_types::Position;
+use gristmill_model::splits::batches::Piece;
+use gristmill_model::Position;
 use std::{collections::BTreeMap, ops::Range};
 
 /// Rows of one split, copied out of its object so that this can be freed.

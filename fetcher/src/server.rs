@@ -7,8 +7,8 @@ use crate::{
     framing::{ClientHello, FrameKind, Said, header, read_said},
 };
 use gristmill_ports::Clock;
-use gristmill_protocol::JobState;
-use gristmill_types::{Epoch, Visitation};
+use gristmill_model::wire::JobState;
+use gristmill_model::{Epoch, Visitation};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},

@@ -9,7 +9,7 @@ use crate::{
 };
 use gristmill_executor::Finisher;
 use gristmill_runner::JobContext;
-use gristmill_types::Epoch;
+use gristmill_model::Epoch;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 

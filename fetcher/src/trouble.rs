@@ -53,7 +53,7 @@ mod tests {
     use super::*;
     use async_trait::async_trait;
     use gristmill_ports::{CallError, Coordinator};
-    use gristmill_protocol::{Call, Reply};
+    use gristmill_model::wire::{Call, Reply};
     use std::{cell::Cell, future::ready, sync::Arc};
 
     struct Silent;

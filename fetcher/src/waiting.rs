@@ -6,7 +6,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use gristmill_ports::{CallError, Coordinator};
-use gristmill_protocol::{Call, Reply};
+use gristmill_model::wire::{Call, Reply};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},

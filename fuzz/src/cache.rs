@@ -5,7 +5,7 @@ use bytes::Bytes;
 use gristmill_executor::{ExecError, Program, ResumeInput};
 use gristmill_format::{Chunk, Limits};
 use gristmill_pipeline::Pipeline;
-use gristmill_types::ErrorPolicy;
+use gristmill_model::ErrorPolicy;
 use std::sync::LazyLock;
 
 fn program(yaml: &str) -> Program {

@@ -18,7 +18,7 @@ use gristmill_executor::{
     sources::{FileIndex, Limits},
 };
 use gristmill_pipeline::{Asset, Format, Pipeline};
-use gristmill_protocol::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
+use gristmill_model::wire::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
 
 /// Takes any bytes.
 pub type Target = fn(&[u8]);

@@ -7,7 +7,7 @@ use gristmill_executor::{
 };
 use gristmill_format::{Chunk, Limits as ChunkLimits};
 use gristmill_pipeline::{Format, Pipeline, Source};
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_model::{ErrorPolicy, RecordKey};
 use libjpeg_turbo_rs::DecodeWarning;
 use std::sync::LazyLock;
 

@@ -7,7 +7,7 @@ use crate::{
     trainer::{BatchSeen, Log, choose_checkpoint},
 };
 use bytes::Bytes;
-use gristmill_protocol::Register;
+use gristmill_model::wire::Register;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 

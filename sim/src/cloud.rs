@@ -13,14 +13,11 @@ use gristmill_coordinator::{
     inspect::{self, Stored},
 };
 use gristmill_ports::{CallError, Clock as _, Coordinator, ItemKey, Metrics};
-use gristmill_protocol::{
-    Call, Commit, Flush, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
-    WorkerEvent,
-};
+use gristmill_model::wire::{Call, Commit, Flush, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use gristmill_scaler::Scaler;
-use gristmill_splits::BundleState;
-use gristmill_types::{InvocationId, JobName};
+use gristmill_model::splits::BundleState;
+use gristmill_model::{InvocationId, JobName};
 use gristmill_worker::WorkerFunction;
 use std::{
     sync::{
@@ -276,7 +273,7 @@ impl Cloud {
             self.world.time.sleep(Duration::from_secs(1)).await;
             let process = Process::new(&self.world, Kind::Coordinator);
             let objects = self.objects(&process);
-            let prefix = gristmill_protocol::keys::job_prefix(&self.store.ns, &self.store.job);
+            let prefix = gristmill_model::stored::keys::job_prefix(&self.store.ns, &self.store.job);
             let Ok(found) = objects.list(BUCKET, &prefix).await else { continue };
             let keys: Vec<_> = found.into_iter().map(|object| object.key).collect();
             let _ = objects.delete(BUCKET, &keys).await;

@@ -2,7 +2,7 @@
 //! that is used again while calls and reports of the first still come in.
 
 use crate::{Kind, Process, cloud::Cloud, scenario::Scenario};
-use gristmill_protocol::{Call, Register, Reply};
+use gristmill_model::wire::{Call, Register, Reply};
 use std::{sync::Arc, time::Duration};
 
 /// How long things go wrong once more while a job is forgotten.

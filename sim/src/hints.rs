@@ -4,7 +4,7 @@ use crate::{Fault, Mutant, World};
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_ports::{Item, ItemKey};
-use gristmill_types::{BundleIndex, Epoch};
+use gristmill_model::{BundleIndex, Epoch};
 use serde_json::{Map, Value};
 use std::{
     collections::BTreeMap,

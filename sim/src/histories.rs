@@ -15,9 +15,9 @@ use gristmill_fetcher::{
     cursor::{CursorStore, Identity, Saved},
     server::{Server, Visitor},
 };
-use gristmill_protocol::Register;
+use gristmill_model::wire::Register;
 use gristmill_runner::Compute;
-use gristmill_types::Visitation;
+use gristmill_model::Visitation;
 use std::{
     collections::BTreeMap,
     io,

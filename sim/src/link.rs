@@ -7,7 +7,7 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
-use gristmill_protocol::{Call, Flush, Poll, Refusal, RefusalKind, Register, Reply};
+use gristmill_model::wire::{Call, Flush, Poll, Refusal, RefusalKind, Register, Reply};
 use serde::Serialize;
 use std::{
     sync::{Arc, OnceLock},

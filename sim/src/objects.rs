@@ -8,14 +8,10 @@ use gristmill_ports::{
     Clock as _, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome,
     memory::MemoryObjects,
 };
-use gristmill_protocol::{CacheEntry, keys};
-use gristmill_splits::{
-    collect::{ChunkName, Verdict},
-    invariants::invariant_06_only_useless_objects_go,
-    job::JobState,
-    order::Ramp,
-};
-use gristmill_types::{BundleIndex, Epoch, JobName, Namespace, Position};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::CacheEntry;
+use gristmill_model::splits::{collect::{ChunkName, Verdict}, invariants::invariant_06_only_useless_objects_go, job::JobState, order::Ramp};
+use gristmill_model::{BundleIndex, Epoch, JobName, Namespace, Position};
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
@@ -283,7 +279,7 @@ impl SimObjects {
         let chunk = self.store.chunk_name(&path.key);
         let key = match (self.process.world().mutant, chunk) {
             (Some(Mutant::KeysWithoutAttempt), Some(name)) => {
-                let nonce = gristmill_types::Nonce([0; 8]);
+                let nonce = gristmill_model::Nonce([0; 8]);
                 keys::chunk(&format!("{}/", stem()), name.position, 0, nonce)
             }
             (Some(Mutant::CachedSplitsShareKeys), None) if keys::is_chunk(&path.key) => {

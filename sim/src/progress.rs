@@ -1,7 +1,7 @@
 //! What is more than safe: where there is work and room for it, workers are at it and batches come.
 
 use crate::{Kind, Process, cloud::Cloud, trainer::Log};
-use gristmill_protocol::{Call, JobState, JobStatus, Reply};
+use gristmill_model::wire::{Call, JobState, JobStatus, Reply};
 use std::{sync::Arc, time::Duration};
 
 /// How long a job may be short of workers, or a trainer of batches, once nothing goes wrong any more.

@@ -5,8 +5,9 @@ use crate::{
     cloud::{BUCKET, Cloud},
 };
 use gristmill_ports::Objects as _;
-use gristmill_protocol::{CacheRemove, Call, Reply, keys};
-use gristmill_types::Fingerprint;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CacheRemove, Call, Reply};
+use gristmill_model::Fingerprint;
 use std::{sync::Arc, time::Duration};
 
 /// How long faults go on once the job is done.

@@ -11,8 +11,8 @@ use crate::{
     serving::{self, Host},
     trainer::{Log, train, train_second},
 };
-use gristmill_protocol::Register;
-use gristmill_types::JobName;
+use gristmill_model::wire::Register;
+use gristmill_model::JobName;
 use std::{io, sync::Arc, time::Duration};
 
 /// A job that is not done by now never will be: faults end after ten minutes.

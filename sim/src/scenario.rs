@@ -4,10 +4,10 @@ use crate::cloud::Cloud;
 use bytes::Bytes;
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
-use gristmill_protocol::{Dataset, JobSpec, Register, SourceFile};
-use gristmill_splits::{SplitPlan, order::visit};
+use gristmill_model::wire::{Dataset, JobSpec, Register, SourceFile};
+use gristmill_model::splits::{SplitPlan, order::visit};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
-use gristmill_types::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
+use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, LazyLock, Mutex, PoisonError},

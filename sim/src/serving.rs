@@ -14,7 +14,7 @@ use gristmill_fetcher::{
     cursor::{Cursor, CursorStore, Identity, Saved},
     server::{ServeError, Server, Visitor},
 };
-use gristmill_protocol::Register;
+use gristmill_model::wire::Register;
 use std::{
     io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -6,11 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{Stored, decode};
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
-use gristmill_splits::{
-    Bundle, EntryKind,
-    collect::ChunkName,
-    invariants::{bundle_step, consumer_step},
-};
+use gristmill_model::splits::{Bundle, EntryKind, collect::ChunkName, invariants::{bundle_step, consumer_step}};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},

@@ -119,8 +119,8 @@ impl gristmill_ports::Clock for SimClock {
         self.0.world().time.sleep(duration).await;
     }
 
-    fn nonce(&self) -> gristmill_types::Nonce {
-        gristmill_types::Nonce(self.0.world().below(u64::MAX).to_be_bytes())
+    fn nonce(&self) -> gristmill_model::Nonce {
+        gristmill_model::Nonce(self.0.world().below(u64::MAX).to_be_bytes())
     }
 }
 

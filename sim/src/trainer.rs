@@ -11,16 +11,13 @@ use gristmill_coordinator::inspect::{self, Stored};
 use gristmill_fetcher::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_format::{Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
-use gristmill_protocol::Register;
+use gristmill_model::wire::Register;
 use gristmill_runner::Compute;
-use gristmill_splits::{
-    invariants::{
+use gristmill_model::splits::{invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
         invariant_19_in_order,
-    },
-    order::Ramp,
-};
-use gristmill_types::{Epoch, Visitation};
+    }, order::Ramp};
+use gristmill_model::{Epoch, Visitation};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

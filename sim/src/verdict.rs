@@ -2,8 +2,8 @@
 
 use crate::{Fault, World};
 use gristmill_fetcher::FetchError;
-use gristmill_protocol::JobSpec;
-use gristmill_types::ErrorPolicy;
+use gristmill_model::wire::JobSpec;
+use gristmill_model::ErrorPolicy;
 
 /// Faults that end a worker, or look as if they had.
 const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];

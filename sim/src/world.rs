@@ -2,8 +2,8 @@
 
 use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime, faults::SPELL};
 use futures::FutureExt as _;
-use gristmill_splits::invariants::Check;
-use gristmill_types::{Attempt, Epoch, Position};
+use gristmill_model::splits::invariants::Check;
+use gristmill_model::{Attempt, Epoch, Position};
 use std::{
     collections::BTreeMap,
     fmt,

@@ -14,7 +14,7 @@ use gristmill_policy::{
     compression::{Sample, Try},
     cost::{FunctionShape, Prices, SplitWork},
 };
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,

@@ -10,7 +10,7 @@ use gristmill_executor::{
 };
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_synthetic::{DatasetSpec, Random};
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,

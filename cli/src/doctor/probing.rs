@@ -11,8 +11,8 @@ use gristmill_aws::{
 };
 use gristmill_fetcher::{AttachError, ServiceFile, aws_of};
 use gristmill_ports::{CallError, Coordinator};
-use gristmill_protocol::{Call, Reply};
-use gristmill_types::Namespace;
+use gristmill_model::wire::{Call, Reply};
+use gristmill_model::Namespace;
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 

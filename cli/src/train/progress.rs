@@ -7,7 +7,7 @@ use gristmill_fetcher::{
     signals::interruption,
     waiting::{Pace, Waiting},
 };
-use gristmill_protocol::JobView;
+use gristmill_model::wire::JobView;
 use gristmill_synthetic::DatasetSpec;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::{

@@ -16,7 +16,7 @@ impl Recount {
         let (keys, _) = keys.as_chunks::<8>();
         let (copies, _) = copies.as_chunks::<4>();
         for (key, copy) in keys.iter().zip(copies) {
-            let key = gristmill_types::RecordKey::unpack(u64::from_le_bytes(*key));
+            let key = gristmill_model::RecordKey::unpack(u64::from_le_bytes(*key));
             let words = self.files.entry((key.file, u32::from_le_bytes(*copy))).or_default();
             let (word, bit) = ((key.record / 64) as usize, 1 << (key.record % 64));
             if words.len() <= word {

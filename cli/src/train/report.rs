@@ -4,9 +4,9 @@ use super::{measure::Usage, trainer::Trained};
 use crate::output::{say, say_all};
 use crate::{args::TrainArgs, failure::Failure, skipped};
 use gristmill_fetcher::{LeftOut, Waits};
-use gristmill_protocol::CacheMode;
+use gristmill_model::wire::CacheMode;
 use gristmill_timeline::{Advice, Stalls};
-use gristmill_types::JobName;
+use gristmill_model::JobName;
 use serde_json::{Value, json};
 
 /// Records left out that are shown; `status --skipped` lists all.

@@ -6,7 +6,7 @@ use crate::args::{TrainArgs, Workers};
 use gristmill_fetcher::Snapshot;
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};
-use gristmill_protocol::{CacheMode, JobView, OpWork, ScaleDecision, WorkProfile};
+use gristmill_model::wire::{CacheMode, JobView, OpWork, ScaleDecision, WorkProfile};
 use gristmill_timeline::{
     Cost, Decision, Epoch, Job, OpSeconds, Sample, Stalls, Timeline, Waits, WorkerShares, attribute,
 };

@@ -15,7 +15,7 @@ use gristmill_fetcher::{
 };
 use gristmill_format::{DType, Frame, Limits};
 use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
-use gristmill_protocol::ScaleDecision;
+use gristmill_model::wire::ScaleDecision;
 use std::time::{Duration, Instant};
 
 /// How often the progress line is brought up to date.

@@ -10,7 +10,7 @@ use gristmill_executor::{
 };
 use gristmill_format::{Chunk, Limits};
 use gristmill_pipeline::{Declaration, FieldSchema, Format, Pipeline};
-use gristmill_types::{Fingerprint, RecordKey};
+use gristmill_model::{Fingerprint, RecordKey};
 use gristmill_user_operator::operators;
 
 const SIDE: usize = 6;

@@ -9,16 +9,9 @@ use crate::{
     store::{Versioned, busy, invalid},
 };
 use futures::future::try_join_all;
-use gristmill_protocol::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
-use gristmill_splits::{
-    self as splits, Bundle, BundleState, Death, DeathLog, DeathRecord, Place,
-    Refusal as SplitRefusal, Term,
-    course::{BundleAt, Course, FEWEST_PARTITIONS},
-    job::JobEvent,
-    search::{End, Scope, Search, Step},
-    window::Ahead,
-};
-use gristmill_types::{BundleIndex, Epoch, JobName};
+use gristmill_model::wire::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
+use gristmill_model::splits::{self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term, course::{BundleAt, Course, FEWEST_PARTITIONS}, job::JobEvent, search::{End, Scope, Search, Step}, window::Ahead};
+use gristmill_model::{BundleIndex, Epoch, JobName};
 
 /// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
 /// takes is how long a new worker takes to begin.

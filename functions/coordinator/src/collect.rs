@@ -11,14 +11,10 @@ use crate::{
     jobs::object_fault,
     store::Versioned,
 };
-use gristmill_protocol::{Plan, Refusal, keys};
-use gristmill_splits::{
-    self as splits, Consumer, EntryKind, Outcome, Place,
-    collect::{ChunkName, Verdict, verdict},
-    course::Course,
-    job::JobState,
-};
-use gristmill_types::JobName;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Plan, Refusal};
+use gristmill_model::splits::{self, Consumer, EntryKind, Outcome, Place, collect::{ChunkName, Verdict, verdict}, course::Course, job::JobState};
+use gristmill_model::JobName;
 
 /// Splits whose objects one report deletes at most: a report is answered in time.
 const MOST_SWEPT: u64 = 4_000;

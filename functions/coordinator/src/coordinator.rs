@@ -10,10 +10,10 @@ use crate::{
     store::{Store, invalid},
 };
 use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
-use gristmill_protocol::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
-use gristmill_splits::job::{JobEvent, apply};
-use gristmill_splits::{Outcome, Refusal as SplitRefusal};
-use gristmill_types::JobName;
+use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_model::splits::job::{JobEvent, apply};
+use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
+use gristmill_model::JobName;
 use std::sync::Arc;
 
 /// The coordinator with what it touches.

@@ -7,11 +7,9 @@ use crate::{
     snapshot::Snapshot,
     store::decode,
 };
-use gristmill_protocol::{LEFT_SHARD, Leave, Left, Refusal, Release, Reply, ScaleState};
-use gristmill_splits::{
-    self as splits, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
-};
-use gristmill_types::{InvocationId, JobName};
+use gristmill_model::wire::{LEFT_SHARD, Leave, Left, Refusal, Release, Reply, ScaleState};
+use gristmill_model::splits::{self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier};
+use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
 /// Dead invocations the books remember: more than may have a claim on its way at one time.

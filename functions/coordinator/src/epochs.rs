@@ -7,13 +7,9 @@ use crate::{
     items::{ItemName, JobItem},
     store::invalid,
 };
-use gristmill_protocol::Refusal;
-use gristmill_splits::{
-    Bundle, Consumer, Outcome, Refusal as SplitRefusal,
-    epoch::{self, EpochItem, Seal},
-    job::{JobEvent, JobState},
-};
-use gristmill_types::{Epoch, JobName};
+use gristmill_model::wire::Refusal;
+use gristmill_model::splits::{Bundle, Consumer, Outcome, Refusal as SplitRefusal, epoch::{self, EpochItem, Seal}, job::{JobEvent, JobState}};
+use gristmill_model::{Epoch, JobName};
 
 impl Coordinator {
     /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: a crash

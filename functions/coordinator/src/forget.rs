@@ -9,8 +9,9 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_ports::ItemKey;
-use gristmill_protocol::{Refusal, Reply, keys};
-use gristmill_types::{Epoch, JobName};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Refusal, Reply};
+use gristmill_model::{Epoch, JobName};
 
 /// Items deleted in one call: the caller comes again for the rest.
 const ITEMS_AT_ONCE: u64 = 2_000;

@@ -5,9 +5,9 @@ use crate::{
     store::{DELETED, Stored as _},
 };
 use gristmill_ports::ItemKey;
-use gristmill_protocol::Home;
-use gristmill_splits::{Bundle, Consumer, job::JobState};
-use gristmill_types::{BundleIndex, Epoch, JobName, Namespace};
+use gristmill_model::wire::Home;
+use gristmill_model::splits::{Bundle, Consumer, job::JobState};
+use gristmill_model::{BundleIndex, Epoch, JobName, Namespace};
 
 /// An item whose transitions the split protocol constrains.
 #[derive(Debug, Clone)]

@@ -2,14 +2,10 @@
 
 use crate::caching::Caching;
 use gristmill_ports::ItemKey;
-use gristmill_protocol::{Home, JobSpec, JobView, Plan, keys};
-use gristmill_splits::{
-    Place,
-    course::{Course, partitions},
-    job::JobState,
-    order::Ramp,
-};
-use gristmill_types::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Home, JobSpec, JobView, Plan};
+use gristmill_model::splits::{Place, course::{Course, partitions}, job::JobState, order::Ramp};
+use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -205,7 +201,7 @@ impl JobItem {
     }
 
     pub fn view(&self, job: &JobName) -> JobView {
-        use gristmill_protocol::JobState as Wire;
+        use gristmill_model::wire::JobState as Wire;
         let state = match &self.state {
             JobState::Indexing => Wire::Indexing,
             JobState::Running => Wire::Running,

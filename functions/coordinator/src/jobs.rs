@@ -12,11 +12,10 @@ use crate::{
 use bytes::Bytes;
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
-use gristmill_protocol::{
-    Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState, keys,
-};
-use gristmill_splits::{Outcome, job::JobState};
-use gristmill_types::{Fingerprint, JobName, Sharding};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState};
+use gristmill_model::splits::{Outcome, job::JobState};
+use gristmill_model::{Fingerprint, JobName, Sharding};
 
 impl Coordinator {
     /// Registers a job, or joins the one of that name.
@@ -241,7 +240,7 @@ pub(crate) fn object_fault(error: &ObjectError) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{Members, SourceFile};
+    use gristmill_model::wire::{Members, SourceFile};
 
     fn pipeline(source: &str) -> Pipeline {
         Pipeline::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n")).unwrap()

@@ -2,8 +2,8 @@
 
 use crate::{Coordinator, items::JobItem, plans::window_of, scan::Scan, trouble};
 use bytes::Bytes;
-use gristmill_protocol::{ScaleState, ScalerEvent, TrainingReport, VERSION};
-use gristmill_types::{Epoch, JobName};
+use gristmill_model::wire::{ScaleState, ScalerEvent, TrainingReport, VERSION};
+use gristmill_model::{Epoch, JobName};
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},

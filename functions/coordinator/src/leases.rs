@@ -1,12 +1,9 @@
 //! Leases: marked, flushed, given back. Each is one transition of one bundle.
 
 use crate::{Coordinator, coordinator::refuse, items::ItemName, store::Versioned};
-use gristmill_protocol::{Fail, Flush, Home, Mark, Refusal, Reply};
-use gristmill_splits::{
-    self as splits, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term,
-    job::JobEvent, retry_delay_ms,
-};
-use gristmill_types::{BundleIndex, Epoch, JobName};
+use gristmill_model::wire::{Fail, Flush, Home, Mark, Refusal, Reply};
+use gristmill_model::splits::{self, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms};
+use gristmill_model::{BundleIndex, Epoch, JobName};
 
 impl Coordinator {
     /// Notes which split is about to be started.
@@ -20,7 +17,7 @@ impl Coordinator {
 
     /// Commits splits and renews the lease.
     pub(crate) async fn flush(&self, flush: &Flush) -> Result<Reply, Refusal> {
-        let commit = |commit: &gristmill_protocol::Commit| splits::Commit {
+        let commit = |commit: &gristmill_model::wire::Commit| splits::Commit {
             at: commit.index,
             local: commit.local,
             bytes: commit.object_bytes,

@@ -1,7 +1,7 @@
 //! The coordinator function: registers jobs, hands out splits, accepts commits and reports.
 //!
 //! Stateless. A call loads the items it is about, decides with the pure functions of
-//! `gristmill-splits`, and commits with one conditional write; on a conflict it decides again on
+//! `gristmill_model::splits`, and commits with one conditional write; on a conflict it decides again on
 //! the item that is there. It alone touches the table (the scaler its own item).
 
 mod bundles;

@@ -3,13 +3,9 @@
 use crate::{Coordinator, caching::Caching, store::invalid};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::ObjectPath;
-use gristmill_protocol::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
-use gristmill_splits::{
-    Member, SplitPlan,
-    job::JobState,
-    order::{Ramp, default_r},
-};
-use gristmill_types::Sharding;
+use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
+use gristmill_model::splits::{Member, SplitPlan, job::JobState, order::{Ramp, default_r}};
+use gristmill_model::Sharding;
 
 /// Bundles in flight that workers may hold of one job: what the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
@@ -144,7 +140,7 @@ fn hold_none(bucket: &str, files: &[ManifestFile]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{Members, SourceFile};
+    use gristmill_model::wire::{Members, SourceFile};
 
     /// A manifest of files of `(bytes, records)`.
     fn manifest(files: &[(u64, u32)], members: &[u32]) -> Manifest {

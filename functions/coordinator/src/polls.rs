@@ -9,11 +9,9 @@ use crate::{
     store::{Versioned, invalid},
 };
 use futures::future::try_join;
-use gristmill_protocol::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
-use gristmill_splits::{
-    self as splits, Consumer, Cursor, Place, frontier::Frontier, job::JobState,
-};
-use gristmill_types::{JobName, Visitation};
+use gristmill_model::wire::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_model::splits::{self, Consumer, Cursor, Place, frontier::Frontier, job::JobState};
+use gristmill_model::{JobName, Visitation};
 
 /// Longest time between two looks of a trainer that polls.
 const LOOK_EVERY_MS: u64 = 1_000;

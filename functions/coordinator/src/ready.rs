@@ -1,9 +1,9 @@
 //! Committed splits in the order in which the trainer takes them.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
-use gristmill_protocol::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
-use gristmill_splits::{self as splits, Bundle, Entry, EntryKind, Place};
-use gristmill_types::{JobName, Position};
+use gristmill_model::wire::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
+use gristmill_model::splits::{self, Bundle, Entry, EntryKind, Place};
+use gristmill_model::{JobName, Position};
 
 /// Entries of one answer: less than a megabyte of JSON.
 const MOST_READY: usize = 4_000;

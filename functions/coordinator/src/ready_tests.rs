@@ -1,10 +1,8 @@
 //! Tests of what is ready: a prefix, however it is read.
 
 use super::*;
-use gristmill_splits::{
-    Claim, Commit, Flush, Limits, Metrics, Term, claim, course::Course, flush, order::Ramp,
-};
-use gristmill_types::{InvocationId, Nonce};
+use gristmill_model::splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, course::Course, flush, order::Ramp};
+use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
 
 const TERM: Term = Term { now_ms: 0, remaining_ms: 60_000, predicted_ms: 0 };

@@ -2,8 +2,8 @@
 
 use crate::snapshot::Snapshot;
 use gristmill_pipeline::Batching;
-use gristmill_splits::Limits;
-use gristmill_types::{ErrorPolicy, Namespace};
+use gristmill_model::splits::Limits;
+use gristmill_model::{ErrorPolicy, Namespace};
 use std::{num::NonZeroU32, time::Duration};
 
 /// Deaths on one split, each beside a control that lived, that make it poison. More than the three that are

@@ -10,9 +10,9 @@ use crate::{
     items::{ItemName, JobItem},
     scan::Scan,
 };
-use gristmill_protocol::Refusal;
-use gristmill_splits::{self as splits, Bundle, BundleState, silence::patience_ms};
-use gristmill_types::JobName;
+use gristmill_model::wire::Refusal;
+use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
+use gristmill_model::JobName;
 
 /// A committed bundle as a witness: when, and what each of its splits took.
 struct Witness<'a> {

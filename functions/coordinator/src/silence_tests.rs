@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::scan::scanned;
-use gristmill_splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp};
-use gristmill_types::{InvocationId, Nonce};
+use gristmill_model::splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp};
+use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
 
 const R: u32 = 4;

@@ -7,9 +7,10 @@ use crate::{
     store::Versioned,
 };
 use gristmill_ports::ObjectPath;
-use gristmill_protocol::{Refusal, SkippedAt, keys};
-use gristmill_splits::{Consumer, Entry, Outcome, Place};
-use gristmill_types::{Epoch, ErrorPolicy, JobName};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Refusal, SkippedAt};
+use gristmill_model::splits::{Consumer, Entry, Outcome, Place};
+use gristmill_model::{Epoch, ErrorPolicy, JobName};
 use std::collections::BTreeMap;
 
 /// Splits that the trainer may pass before the count is written, where nothing was skipped.

@@ -8,11 +8,9 @@ use crate::{
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_ports::Item;
-use gristmill_protocol::{Claim, Home, Refusal, ScaleState};
-use gristmill_splits::{
-    Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends,
-};
-use gristmill_types::{Epoch, JobName};
+use gristmill_model::wire::{Claim, Home, Refusal, ScaleState};
+use gristmill_model::splits::{Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends};
+use gristmill_model::{Epoch, JobName};
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -3,9 +3,9 @@
 use crate::items::ItemName;
 use bytes::Bytes;
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
-use gristmill_protocol::{Refusal, RefusalKind, ScaleState};
-use gristmill_splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier};
-use gristmill_types::Namespace;
+use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
+use gristmill_model::splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier};
+use gristmill_model::Namespace;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
 
@@ -45,12 +45,12 @@ stored_as_json!(
     crate::items::Skips,
     crate::caching::CacheUse,
     String,
-    gristmill_protocol::WorkProfile,
+    gristmill_model::wire::WorkProfile,
     Consumer,
     DeathLog,
     EpochItem,
     Frontier,
-    gristmill_protocol::Left,
+    gristmill_model::wire::Left,
     ScaleState
 );
 
@@ -273,8 +273,8 @@ pub(crate) fn decode<T: Stored>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_splits::{Claim, Limits, Term, claim};
-    use gristmill_types::{InvocationId, Nonce};
+    use gristmill_model::splits::{Claim, Limits, Term, claim};
+    use gristmill_model::{InvocationId, Nonce};
 
     #[test]
     fn bundles_round_trip_packed() {

@@ -1,7 +1,7 @@
 //! What keeps a job from going on: said with every poll, and given up on when it lasts.
 
 use crate::{Coordinator, items::JobItem, scan::Scan, settings::Patience};
-use gristmill_protocol::{Barren, ScaleState};
+use gristmill_model::wire::{Barren, ScaleState};
 
 /// Workers in vain below which nothing is made of it.
 const FEW: u32 = 3;

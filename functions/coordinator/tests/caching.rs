@@ -14,12 +14,9 @@ use gristmill_ports::{
     TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_protocol::{
-    Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush,
-    JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
-    TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost, keys,
-};
-use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush, JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost};
+use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     ops::Range,

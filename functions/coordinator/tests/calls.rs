@@ -15,12 +15,8 @@ use gristmill_ports::{
     Clock as _, Item, ItemKey, ObjectPath, Objects as _, Table, TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_protocol::{
-    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark,
-    Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
-    TrainerMetrics, VERSION, Work, WorkerCost,
-};
-use gristmill_types::{InvocationId, JobName, Namespace, Nonce};
+use gristmill_model::wire::{Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark, Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost};
+use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,
@@ -555,7 +551,7 @@ async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
         Reply::Job(view) => assert_eq!((view.state, view.n_files), (JobState::Indexing, 3)),
         other => panic!("{other:?}"),
     }
-    let absent = gristmill_types::Fingerprint::of("test", b"another");
+    let absent = gristmill_model::Fingerprint::of("test", b"another");
     let absent = Register { listing: told.with_listing(absent).listing, ..named("absent") };
     match world.call(Call::Register(absent)).await {
         Reply::Refused(refusal) => {

@@ -13,14 +13,9 @@ use gristmill_ports::{
     Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_protocol::{
-    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave,
-    Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt,
-    SourceFile, TrainerMetrics, VERSION, Work, WorkerCost, keys,
-};
-use gristmill_types::{
-    ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
-};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave, Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost};
+use gristmill_model::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord};
 use quiet::{BETWEEN_POLLS, ManualClock};
 use std::{
     ops::Range,

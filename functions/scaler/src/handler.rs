@@ -7,10 +7,8 @@ use gristmill_policy::scaling::{
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
-use gristmill_protocol::{
-    Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent,
-    WorkerSeconds, keys,
-};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

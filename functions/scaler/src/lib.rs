@@ -4,7 +4,7 @@ mod handler;
 
 pub use handler::{ScaleError, Scaled, Scaler};
 
-use gristmill_protocol::ScalerEvent;
+use gristmill_model::wire::ScalerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 

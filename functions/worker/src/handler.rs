@@ -2,9 +2,9 @@
 
 use crate::tally::Tallied;
 use gristmill_ports::{CallError, Metrics, call_with_retry};
-use gristmill_protocol::{Call, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
+use gristmill_model::wire::{Call, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
 use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
-use gristmill_types::{InvocationId, JobName};
+use gristmill_model::{InvocationId, JobName};
 use serde::Serialize;
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -6,7 +6,7 @@ mod tally;
 
 pub use handler::{WorkerError, WorkerFunction};
 
-use gristmill_protocol::WorkerEvent;
+use gristmill_model::wire::WorkerEvent;
 use lambda_runtime::{Error, LambdaEvent, service_fn};
 use std::sync::Arc;
 

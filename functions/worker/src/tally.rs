@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use gristmill_ports::{CallError, Coordinator, Measure};
-use gristmill_protocol::{Call, Flush, RefusalKind, Reply, Work};
+use gristmill_model::wire::{Call, Flush, RefusalKind, Reply, Work};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Totals since the last [`Tallied::take`].
@@ -98,8 +98,8 @@ impl Coordinator for Tallied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::{Commit, Home, Refusal, WorkerCost};
-    use gristmill_types::Nonce;
+    use gristmill_model::wire::{Commit, Home, Refusal, WorkerCost};
+    use gristmill_model::Nonce;
 
     fn flush(commits: usize) -> Call {
         let commit = Commit {

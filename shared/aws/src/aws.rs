@@ -17,7 +17,7 @@ use aws_config::{
 };
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_sdk_s3::config::{RequestChecksumCalculation, ResponseChecksumValidation};
-use gristmill_types::Namespace;
+use gristmill_model::Namespace;
 use std::{
     collections::BTreeMap,
     env, fmt,

@@ -13,8 +13,8 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_ports::{CallError, Coordinator};
-use gristmill_protocol::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
-use gristmill_types::Namespace;
+use gristmill_model::wire::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
+use gristmill_model::Namespace;
 use http::{Method, Uri, header};
 use std::time::Duration;
 

@@ -17,8 +17,8 @@ use aws_sdk_s3::{
     primitives::ByteStream,
 };
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use gristmill_protocol::keys;
-use gristmill_types::{Fingerprint, Namespace};
+use gristmill_model::stored::keys;
+use gristmill_model::{Fingerprint, Namespace};
 pub use heard::Heard;
 use heard::{Hearing, Listen};
 use serde_json::Value;

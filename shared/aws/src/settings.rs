@@ -1,6 +1,6 @@
 //! What a process needs to know to reach its stack, as its environment says it.
 
-use gristmill_types::Namespace;
+use gristmill_model::Namespace;
 use std::num::NonZeroU32;
 
 const NAMESPACE: &str = "GRISTMILL_NAMESPACE";

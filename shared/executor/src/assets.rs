@@ -5,7 +5,7 @@
 use crate::ExecError;
 use bytes::Bytes;
 use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Op};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use std::collections::BTreeMap;
 
 /// Where the contents are that [`Pipeline::assets`](gristmill_pipeline::Pipeline::assets) names. What comes

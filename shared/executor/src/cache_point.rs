@@ -12,7 +12,7 @@ use crate::{
 };
 use gristmill_format::{DType, FormatError, Schema, TensorSpec};
 use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
-use gristmill_types::Epoch;
+use gristmill_model::Epoch;
 use std::fmt::Display;
 
 /// The epoch as which what comes before a place to cache draws when it is put there, whichever epoch

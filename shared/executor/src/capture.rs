@@ -11,7 +11,7 @@ use crate::{
     run::{Fault, Run, Scratch},
 };
 use gristmill_format::{ChunkWriter, FormatError, FrameKind};
-use gristmill_types::{Epoch, RecordKey, SkippedRecord};
+use gristmill_model::{Epoch, RecordKey, SkippedRecord};
 use std::sync::Arc;
 
 /// Frames end when they have this many bytes: whoever reads one back checks it and uses it while a

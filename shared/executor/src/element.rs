@@ -7,7 +7,7 @@ use crate::{
     step::{Action, Step, View},
 };
 use gristmill_pipeline::ops::MAX_ITEMS;
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 
 /// What is the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! What can go wrong, by what the caller does next.
 
 use gristmill_format::FormatError;
-use gristmill_types::SkippedRecord;
+use gristmill_model::SkippedRecord;
 
 /// Errors of indexing a source and running a split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

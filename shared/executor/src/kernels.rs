@@ -8,7 +8,7 @@ use crate::{
     split::{Part, Record, records},
     step::{Action, Tools},
 };
-use gristmill_types::Epoch;
+use gristmill_model::Epoch;
 
 impl Program {
     /// Parses every record of `part`, runs the operators' kernels over it, and copies what is delivered,

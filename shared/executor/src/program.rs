@@ -180,7 +180,7 @@ impl Program {
     ///
     /// # Errors
     /// [`ExecError::Cancelled`] when asked to stop, [`ExecError::Record`] for a bad record under
-    /// [`ErrorPolicy::Fail`](gristmill_types::ErrorPolicy::Fail), [`ExecError::Source`] if `data`
+    /// [`ErrorPolicy::Fail`](gristmill_model::ErrorPolicy::Fail), [`ExecError::Source`] if `data`
     /// is not the byte range of the records, [`ExecError::Output`] if the object gets too large.
     pub fn run_split(
         &self,

@@ -1,6 +1,6 @@
 //! Randomness that depends on what is processed, never on when or where.
 
-use gristmill_types::{Epoch, RecordKey};
+use gristmill_model::{Epoch, RecordKey};
 
 /// Everything a random operator's draws depend on.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_format::{Chunk, Frame, Limits, Schema, TensorView};
-use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 
 /// What metrics call reading elements from a cache.

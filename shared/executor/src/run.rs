@@ -13,7 +13,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_format::{ChunkWriter, Codec, FormatError, FrameKind};
-use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Instant,

@@ -2,7 +2,7 @@
 
 use crate::{ExecError, OpMetrics, sources::FileIndex};
 use bytes::Bytes;
-use gristmill_types::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::ops::Range;
 
 /// One split to run.

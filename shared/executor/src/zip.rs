@@ -8,7 +8,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_pipeline::Source;
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use std::ops::Range;
 
 /// Reads the records of a further dataset of a zip.

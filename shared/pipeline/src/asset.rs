@@ -6,7 +6,7 @@
 //! place of the paths ([`Pipeline::with_assets`]). This crate does no I/O: it is told.
 
 use crate::{Pipeline, PipelineError, Stage, table::Table};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 

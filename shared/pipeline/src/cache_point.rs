@@ -1,7 +1,7 @@
 //! Places of a pipeline where elements may be cached, and what names the elements that are.
 
 use crate::{Pipeline, Randomness};
-use gristmill_types::{Epoch, Fingerprint};
+use gristmill_model::{Epoch, Fingerprint};
 use serde_json::Value;
 
 /// What the operator before a point is called where there is none.

@@ -1,7 +1,7 @@
 //! Names for results: equal fingerprints mean equal bytes.
 
 use crate::{Declaration, DescribedOp, DescribedPrefix, Op, Pipeline, Randomness, Source, Stage};
-use gristmill_types::{Epoch, Fingerprint};
+use gristmill_model::{Epoch, Fingerprint};
 use serde::Serialize;
 
 /// What determines the output of a prefix. The order of fields is part of the fingerprint.

@@ -3,7 +3,7 @@
 //! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
 
 use crate::{Asset, Batching, PipelineError, flow::Flow, ops, table::Table};
-use gristmill_types::DatasetOp;
+use gristmill_model::DatasetOp;
 use serde::Serialize;
 
 /// Whether equal input gives equal output.

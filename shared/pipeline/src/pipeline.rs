@@ -7,7 +7,7 @@ use crate::{
     ops::{Custom, Normalise},
     table::{Table, nearest},
 };
-use gristmill_types::{Compression, DatasetOp};
+use gristmill_model::{Compression, DatasetOp};
 use serde::Serialize;
 use std::collections::BTreeSet;
 

@@ -56,7 +56,7 @@ impl Sample {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_types::MB_PER_VCPU;
+    use gristmill_model::MB_PER_VCPU;
 
     /// 50 MB of frames, read from 25 MB, in `compute_s`; compressed at 400 MB/s to `ratio`, and at half of that
     /// speed to a tenth less.

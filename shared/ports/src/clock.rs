@@ -1,7 +1,7 @@
 //! Time and fresh names, so that simulation can decide both. All time goes through here.
 
 use async_trait::async_trait;
-use gristmill_types::Nonce;
+use gristmill_model::Nonce;
 use std::{
     sync::OnceLock,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},

@@ -2,7 +2,7 @@
 
 use crate::Clock;
 use async_trait::async_trait;
-use gristmill_protocol::{Call, Refusal, RefusalKind, Reply};
+use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply};
 use std::{borrow::Cow, time::Duration};
 
 /// Errors by what the caller does next.

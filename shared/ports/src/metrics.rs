@@ -6,7 +6,7 @@
 //! dimensions with few values: the function and the namespace. A job is a property: in the log,
 //! not in the bill.
 
-use gristmill_types::Namespace;
+use gristmill_model::Namespace;
 use serde_json::{Map, Value, json};
 use std::io::Write;
 

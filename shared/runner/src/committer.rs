@@ -9,8 +9,9 @@ use crate::{
     storing::put,
 };
 use gristmill_ports::{ObjectPath, call_with_retry};
-use gristmill_protocol::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost, keys};
-use gristmill_splits::silence::sign_of_life_ms;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost};
+use gristmill_model::splits::silence::sign_of_life_ms;
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 

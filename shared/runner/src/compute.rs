@@ -3,7 +3,7 @@
 use crate::RunError;
 use futures::future::Either;
 use gristmill_ports::Clock;
-use gristmill_types::worker_threads;
+use gristmill_model::worker_threads;
 use std::{future::Future, time::Duration};
 use tokio::task::JoinHandle;
 

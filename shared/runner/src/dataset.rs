@@ -17,9 +17,10 @@ use gristmill_executor::{
 };
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
-use gristmill_protocol::{Manifest, Pack, keys};
-use gristmill_splits::{Member, Run, SplitPlan, Visit, order::Order};
-use gristmill_types::{DatasetOp, Fingerprint, Namespace, RecordKey};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Manifest, Pack};
+use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
+use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},

@@ -4,7 +4,7 @@ use crate::RunError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_ports::{ObjectPath, Objects};
-use gristmill_protocol::PackedImage;
+use gristmill_model::wire::PackedImage;
 
 /// Images read at a time: enough to hide the time to a first byte, few enough to hold.
 const READS_AHEAD: usize = 16;

@@ -10,8 +10,9 @@ use gristmill_executor::{
 };
 use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
-use gristmill_protocol::{PACK_IMAGES, Pack, SourceFile, keys};
-use gristmill_types::Namespace;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{PACK_IMAGES, Pack, SourceFile};
+use gristmill_model::Namespace;
 
 /// Makes sure that the index of `file` exists; returns its record count.
 pub(crate) async fn ensure_index(

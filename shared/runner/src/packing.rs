@@ -7,7 +7,7 @@ use gristmill_policy::{
     compression::{Sample, Try},
     cost::FunctionShape,
 };
-use gristmill_types::Compression;
+use gristmill_model::Compression;
 use std::{
     ops::RangeInclusive,
     sync::{Mutex, PoisonError},

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use gristmill_ports::MAX_GET_BYTES;
-use gristmill_protocol::keys;
+use gristmill_model::stored::keys;
 
 /// The first bytes of an index; the bytes of each part follow, u64, little-endian. No chunk begins so.
 const MAGIC: &[u8; 8] = b"GMPARTS1";

@@ -1,7 +1,7 @@
 //! A visit whose stored records are too many to hold at once, cut into portions that are read one after
 //! the other.
 
-use gristmill_splits::{Run, Visit};
+use gristmill_model::splits::{Run, Visit};
 
 /// Most bytes of a portion, unpacked, unless one record alone has more. Splits are planned to stay below;
 /// those of a batch of large records do not.
@@ -84,7 +84,7 @@ fn together(records: impl Iterator<Item = Run>) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_splits::order::Order;
+    use gristmill_model::splits::order::Order;
     use std::convert::Infallible;
 
     const fn run(file: u32, first_record: u32, records: u32) -> Run {

@@ -3,8 +3,9 @@
 use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
 use async_trait::async_trait;
 use gristmill_ports::{ObjectPath, PutOutcome};
-use gristmill_protocol::{Commit, keys};
-use gristmill_types::JobName;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::Commit;
+use gristmill_model::JobName;
 
 /// Puts each split as one object under a key nobody else can have.
 pub struct ObjectSink {

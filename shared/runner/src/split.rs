@@ -9,11 +9,10 @@ use gristmill_executor::{
     CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
 };
 use gristmill_ports::{Clock, ObjectError, ObjectPath};
-use gristmill_protocol::{
-    CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost, keys,
-};
-use gristmill_splits::Visit;
-use gristmill_types::{Epoch, Position, RecordKey, SkippedRecord};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost};
+use gristmill_model::splits::Visit;
+use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 mod resuming;

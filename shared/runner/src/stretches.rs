@@ -1,7 +1,7 @@
 //! From the runs of a visit to what is read for it: each record once, neighbours together.
 
 use gristmill_executor::Pick;
-use gristmill_splits::{Run, order::Order};
+use gristmill_model::splits::{Run, order::Order};
 
 /// Neighbours in one file that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,8 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_ports::{ItemKey, Table as _};
-use gristmill_protocol::{ScaleState, keys};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::ScaleState;
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
-use gristmill_protocol::{Call, IdleReason, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{Call, IdleReason, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
 use gristmill_scaler::Scaler;
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -165,7 +165,7 @@ fn note(
         figures.busy += answered.busy;
     }
     if let (Call::Flush(flush), Reply::Applied) = (call, &answered.reply)
-        && flush.epoch != gristmill_types::Epoch::MAX
+        && flush.epoch != gristmill_model::Epoch::MAX
     {
         training::committed(figures, world, flush.commits.len() as u64);
     }

@@ -8,12 +8,10 @@ use crate::{
 use gristmill_fetcher::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
-use gristmill_protocol::{
-    Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
-};
+use gristmill_model::wire::{Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile};
 use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
-use gristmill_types::InvocationId;
+use gristmill_model::InvocationId;
 use std::{sync::Arc, time::Duration};
 
 /// Objects as workers see them.

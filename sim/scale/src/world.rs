@@ -8,7 +8,7 @@ use gristmill_ports::{
 };
 use gristmill_runner::JobContext;
 use gristmill_sim::VirtualTime;
-use gristmill_types::{JobName, Namespace, Nonce};
+use gristmill_model::{JobName, Namespace, Nonce};
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},

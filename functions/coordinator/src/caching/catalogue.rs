@@ -9,9 +9,10 @@ use crate::{
 use bytes::Bytes;
 use gristmill_policy::caching::{self, EntryState, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
-use gristmill_protocol::{CacheEntry, CacheListed, CacheRemove, Refusal, RefusalKind, Reply, keys};
-use gristmill_splits::Outcome;
-use gristmill_types::{Fingerprint, JobName};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CacheEntry, CacheListed, CacheRemove, Refusal, RefusalKind, Reply};
+use gristmill_model::splits::Outcome;
+use gristmill_model::{Fingerprint, JobName};
 use serde::{Deserialize, Serialize};
 
 /// Readers of an entry from which on those that have ended are left out, when one more comes.

@@ -12,9 +12,9 @@ mod catalogue;
 mod settle;
 
 use gristmill_policy::caching::{Mode, State};
-use gristmill_protocol::{CachingView, EpochMode};
-use gristmill_splits::epoch::Totals;
-use gristmill_types::Epoch;
+use gristmill_model::wire::{CachingView, EpochMode};
+use gristmill_model::splits::epoch::Totals;
+use gristmill_model::Epoch;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use begin::Wanted;
@@ -103,8 +103,8 @@ impl Caching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_protocol::PointView;
-    use gristmill_types::Fingerprint;
+    use gristmill_model::wire::PointView;
+    use gristmill_model::Fingerprint;
 
     fn caching(
         state: Mode,

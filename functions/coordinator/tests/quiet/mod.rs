@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{Clock, InvokeError, Invoked, Invoker};
-use gristmill_types::Nonce;
+use gristmill_model::Nonce;
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,

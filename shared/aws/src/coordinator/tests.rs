@@ -11,7 +11,7 @@ use aws_sigv4::{
     sign::v4::SigningParams,
 };
 use bytes::Bytes;
-use gristmill_protocol::RefusalKind;
+use gristmill_model::wire::RefusalKind;
 use std::{
     sync::{
         Arc,
@@ -149,13 +149,13 @@ async fn messages_are_capped_both_ways() {
     .await;
     assert!(matches!(long, Err(CallError::Rejected(_))), "{long:?}");
     let server = Server::start(|_, _| Answer::Drop).await;
-    let fail = gristmill_protocol::Fail {
+    let fail = gristmill_model::wire::Fail {
         job: "a-job".parse().unwrap(),
-        home: gristmill_protocol::Home { registered_ms: 0, partition: 0 },
+        home: gristmill_model::wire::Home { registered_ms: 0, partition: 0 },
         epoch: 0,
         bundle: 0,
         attempt: 1,
-        nonce: gristmill_types::Nonce([0; 8]),
+        nonce: gristmill_model::Nonce([0; 8]),
         error: "x".repeat(MAX_MESSAGE_BYTES),
         fatal: false,
         record: None,

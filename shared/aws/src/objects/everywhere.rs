@@ -9,7 +9,7 @@ use crate::Aws;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
-use gristmill_protocol::keys;
+use gristmill_model::stored::keys;
 use std::ops::Range;
 use tokio::sync::OnceCell;
 

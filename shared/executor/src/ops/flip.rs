@@ -50,7 +50,7 @@ impl InPlace for Mirror {
 mod tests {
     use super::*;
     use crate::random::DrawKey;
-    use gristmill_types::RecordKey;
+    use gristmill_model::RecordKey;
 
     fn draw(record: u32) -> Draw {
         let record = RecordKey { file: 0, record };

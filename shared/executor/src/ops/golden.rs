@@ -21,7 +21,7 @@ use gristmill_pipeline::{
         ResizeShorter, Rotate, Scale, Shear, Solarize, Standardise, VerticalFlip,
     },
 };
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use half::{bf16, f16};
 use serde_json::Value;
 

@@ -8,7 +8,7 @@ use crate::{
     step::{Action, Made, Tools, View},
 };
 use gristmill_pipeline::{DType, FieldSchema, Pipeline, Schema};
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use proptest::prelude::*;
 
 /// One operator on an image whose size is not known before, as a worker runs it.

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::random::DrawKey;
     use gristmill_pipeline::ops::Fields;
-    use gristmill_types::RecordKey;
+    use gristmill_model::RecordKey;
 
     fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
         let (fields, size) = (Fields::one("image"), [8, 8]);

@@ -16,7 +16,7 @@ use gristmill_pipeline::{
     DType,
     ops::{GaussianBlur, Scale},
 };
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use std::time::Instant;
 
 const SIDE: usize = 224;

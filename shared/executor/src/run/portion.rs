@@ -7,7 +7,7 @@ use crate::{
     split::{Part, SplitInput, SplitOutput},
 };
 use bytes::Bytes;
-use gristmill_types::{RecordKey, SkippedRecord};
+use gristmill_model::{RecordKey, SkippedRecord};
 use std::time::Instant;
 
 /// Runs some records of a split, after those of `before`.

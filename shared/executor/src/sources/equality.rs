@@ -13,7 +13,7 @@ use ::parquet::{
 };
 use bytes::Bytes;
 use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use miniz_oxide::deflate::compress_to_vec;
 use proptest::prelude::*;
 

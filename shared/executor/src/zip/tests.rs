@@ -11,7 +11,7 @@ use crate::{
 use bytes::Bytes;
 use gristmill_format::{Chunk, Limits};
 use gristmill_pipeline::{Format, Pipeline};
-use gristmill_types::{ErrorPolicy, RecordKey};
+use gristmill_model::{ErrorPolicy, RecordKey};
 use proptest::prelude::*;
 
 const ID: &str = "id: { dtype: i64 }, w: { dtype: f32, shape: [2] }";

@@ -2,7 +2,7 @@
 
 use super::of_dataset;
 use crate::{Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
-use gristmill_types::DatasetOp;
+use gristmill_model::DatasetOp;
 use serde::Serialize;
 
 /// Delivers every epoch in the order of the dataset, record for record: for validation, and for data

@@ -2,7 +2,7 @@
 
 use super::of_dataset;
 use crate::{Cardinality, Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
-use gristmill_types::DatasetOp;
+use gristmill_model::DatasetOp;
 use serde::Serialize;
 
 /// Most times.

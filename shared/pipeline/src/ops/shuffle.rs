@@ -4,7 +4,7 @@ use super::of_dataset;
 use crate::{
     Declaration, PipelineError, Randomness, flow::Flow, node::Value, op::Operator, table::Table,
 };
-use gristmill_types::DatasetOp;
+use gristmill_model::DatasetOp;
 use serde::Serialize;
 
 /// Most blocks of a split: each is a read of its own.

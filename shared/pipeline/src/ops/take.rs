@@ -2,7 +2,7 @@
 
 use super::{count, of_dataset};
 use crate::{Cardinality, Declaration, PipelineError, flow::Flow, op::Operator, table::Table};
-use gristmill_types::DatasetOp;
+use gristmill_model::DatasetOp;
 use serde::Serialize;
 
 /// Keeps the first `count` records of the dataset, as far as there are so many. Which records are

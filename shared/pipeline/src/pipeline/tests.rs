@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{DType, FeatureDType, FieldSchema, Format, ValueRange};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use proptest::prelude::*;
 
 mod caching;

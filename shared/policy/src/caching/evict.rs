@@ -3,7 +3,7 @@
 
 use super::{Entry, EntryState};
 use crate::cost::{quantity, ratio};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

@@ -1,7 +1,7 @@
 //! What of a job's pipeline is cached already (Cachew 4.4), and the catalogue it is looked up in.
 
 use super::{Described, Mode, UseScore};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 
 /// An `autocache` point of a job that registers.

@@ -2,7 +2,7 @@
 
 use super::Entry;
 use gristmill_pipeline::{CachePoint, DescribedOp, DescribedPrefix, Pipeline};
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};

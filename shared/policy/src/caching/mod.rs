@@ -18,7 +18,7 @@ pub mod study;
 
 pub use decide::{Decision, Objective, OptionEstimate, Settings, TIE, decide};
 pub use evict::{NoRoom, USE_HALF_LIFE_S, UseScore, evict};
-pub use gristmill_protocol::CacheMode as Mode;
+pub use gristmill_model::wire::CacheMode as Mode;
 pub use lookup::{Candidate, Entry, EntryState, Lookup, lookup};
 pub use miss::{Described, Difference, Miss, OpIdentity, SourceVersion, explain_miss};
 pub use modes::{Event, State, Transition};

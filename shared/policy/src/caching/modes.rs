@@ -1,6 +1,6 @@
 //! The mode of a job's epochs as a state machine: PROFILE -> COMPUTE | PUT -> GET (Cachew 4.4, 5.1).
 
-use gristmill_protocol::CacheMode as Mode;
+use gristmill_model::wire::CacheMode as Mode;
 use serde::{Deserialize, Serialize};
 
 /// Something that may change the mode.

@@ -1,7 +1,7 @@
 //! What a function of a given size can do, and what a second of it costs.
 
 use super::{Prices, Usd, quantity};
-use gristmill_types::{MB_PER_VCPU, worker_threads};
+use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 
 /// What a function moves each way, sustained: inferred from others' reports (600 Mbit/s and less),

@@ -5,7 +5,7 @@ use crate::cost::{
     Bound, Cost, DAY_S, EpochEstimate, EpochWork, FunctionShape, HOUR_S, Requests, SplitBound, Usd,
     quantity, ratio,
 };
-use gristmill_types::MB_PER_VCPU;
+use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
 
 /// What sort of alternative it is.

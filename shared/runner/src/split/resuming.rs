@@ -5,8 +5,8 @@ use crate::{RunError, Runner};
 use bytes::Bytes;
 use gristmill_executor::ResumeInput;
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
-use gristmill_protocol::SkippedAt;
-use gristmill_types::SkippedRecord;
+use gristmill_model::wire::SkippedAt;
+use gristmill_model::SkippedRecord;
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// A part of what is stored.

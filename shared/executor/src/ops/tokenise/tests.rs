@@ -4,7 +4,7 @@ use super::*;
 use crate::{Compiler, Program, random::DrawKey};
 use bytes::Bytes;
 use gristmill_pipeline::{Asset, Pipeline};
-use gristmill_types::RecordKey;
+use gristmill_model::RecordKey;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

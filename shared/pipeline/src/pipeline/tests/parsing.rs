@@ -98,7 +98,7 @@ fn passes_know_every_field_that_is_written() {
 
 #[test]
 fn how_objects_are_kept_is_chosen_and_changes_no_result() {
-    use gristmill_types::Compression;
+    use gristmill_model::Compression;
     let parse = |line: &str| Pipeline::parse(&format!("{line}\n{RESNET}"));
     let plain = Pipeline::parse(RESNET).unwrap();
     assert_eq!(plain.compression(), Compression::Auto);

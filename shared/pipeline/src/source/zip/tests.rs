@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use crate::Pipeline;
-use gristmill_types::Fingerprint;
+use gristmill_model::Fingerprint;
 
 const TWO: &str = "source:
   zip:

@@ -1,0 +1,25 @@
+//! The model: identifiers and positions, the split table ([`splits`]), calls and events ([`wire`]), and the
+//! names of what is stored ([`stored`]).
+//!
+//! Pure: no I/O, no clock, no randomness.
+
+mod compression;
+mod dataset_op;
+mod function;
+mod hex;
+mod ids;
+mod record;
+pub mod splits;
+pub mod stored;
+mod visitation;
+pub mod wire;
+
+pub use compression::Compression;
+pub use dataset_op::DatasetOp;
+pub use function::{MB_PER_VCPU, worker_threads};
+pub use ids::{
+    Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, NameError, Namespace, Nonce,
+    Position, SplitId,
+};
+pub use record::{ErrorPolicy, RecordKey, SkipLimit, SkippedRecord};
+pub use visitation::{Sharding, Visitation};

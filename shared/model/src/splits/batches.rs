@@ -1,0 +1,216 @@
+//! Which rows make which batch: arithmetic on the counts of committed splits, without their objects.
+//!
+//! Splits are taken in by position. The complete batches of a split come first; the rows left over
+//! are joined with those of later splits, and a joined batch follows the split that completes it. So
+//! every batch of an epoch is full but the last, and has a number `g` that says the same to
+//! everybody.
+//!
+//! In order, no row may pass another: where rows are left over, the batches of the next split are
+//! cut anew, and begin with those rows.
+
+use crate::splits::Entry;
+use crate::Position;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Rows of one split.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Piece {
+    pub position: Position,
+    /// Counted through the frames of its object, from 0.
+    pub rows: Range<u32>,
+}
+
+impl Piece {
+    /// How many rows.
+    pub fn len(&self) -> u32 {
+        self.rows.end - self.rows.start
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+/// Where the rows of a batch are.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// Batch `frame` of the object at `position`, from 0.
+    Whole { position: Position, frame: u32 },
+    /// To be put one after the other.
+    Joined(Vec<Piece>),
+}
+
+/// One batch of the epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Batch {
+    /// Its global number.
+    pub g: u64,
+    pub rows: u32,
+    pub source: Source,
+}
+
+impl Batch {
+    /// The positions whose objects hold its rows, in order.
+    pub fn positions(&self) -> impl Iterator<Item = Position> {
+        let (whole, pieces) = match &self.source {
+            Source::Whole { position, .. } => (Some(*position), &[][..]),
+            Source::Joined(pieces) => (None, pieces.as_slice()),
+        };
+        whole.into_iter().chain(pieces.iter().map(|piece| piece.position))
+    }
+}
+
+/// What a committed split holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// Complete batches.
+    pub batches: u32,
+    /// Rows left over.
+    pub remainder: u32,
+}
+
+/// How the rows of an epoch are cut into batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Cut {
+    /// Rows of a batch, at least 1.
+    pub size: u32,
+    /// Whether a last batch that is not full is left out.
+    pub drop_last: bool,
+    /// Whether rows keep the order of the splits, leftovers included.
+    pub in_order: bool,
+}
+
+impl Cut {
+    /// Whether batches may need the object of a split of these counts after the next was taken in.
+    pub fn may_leave_rows(&self, counts: Counts) -> bool {
+        counts.remainder > 0 || self.in_order && counts.batches > 0
+    }
+}
+
+impl From<&Entry> for Counts {
+    fn from(entry: &Entry) -> Self {
+        Self { batches: entry.batches, remainder: entry.remainder }
+    }
+}
+
+/// Takes in splits in order and says which batches they complete.
+///
+/// A consumer that resumes at batch g feeds a fresh joiner the counts of the epoch's splits from
+/// position 0 and drops batches below g: the objects it needs are those the others name. Or it keeps
+/// a joiner (it is small) beside its cursor.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Joiner {
+    cut: Cut,
+    position: Position,
+    g: u64,
+    /// Left over so far, fewer rows than a batch.
+    carry: VecDeque<Piece>,
+    carried: u64,
+}
+
+impl Joiner {
+    /// The start of an epoch.
+    pub fn new(cut: Cut) -> Self {
+        Self {
+            cut: Cut { size: cut.size.max(1), ..cut },
+            position: 0,
+            g: 0,
+            carry: VecDeque::new(),
+            carried: 0,
+        }
+    }
+
+    /// A joiner at the lowest position from which batch `g` and all later ones can be made again,
+    /// given the counts of splits from position 0 on, as many as are known.
+    ///
+    /// What it carries are rows of earlier positions that batch `g` or a later one needs; see
+    /// [`Joiner::first_needed`]. If the counts end before batch `g`, it stands where they end.
+    pub fn seek(cut: Cut, g: u64, counts: impl IntoIterator<Item = Counts>) -> Self {
+        let mut joiner = Self::new(cut);
+        for counts in counts {
+            let rows = joiner.carried + u64::from(counts.remainder);
+            let completed = u64::from(counts.batches) + rows / u64::from(joiner.cut.size);
+            if joiner.g + completed > g {
+                break;
+            }
+            joiner.push(counts, |_| {});
+        }
+        joiner
+    }
+
+    /// The next position to take in.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The number of the next batch.
+    pub fn g(&self) -> u64 {
+        self.g
+    }
+
+    /// Rows carried over to the next joined batch, in order.
+    pub fn carry(&self) -> impl Iterator<Item = &Piece> {
+        self.carry.iter()
+    }
+
+    /// The lowest position whose object the next batches can still need.
+    pub fn first_needed(&self) -> Position {
+        self.carry.front().map_or(self.position, |piece| piece.position)
+    }
+
+    /// Takes in the split at [`Joiner::position`] and gives the batches it completes, in order.
+    pub fn push(&mut self, counts: Counts, mut give: impl FnMut(Batch)) {
+        let position = self.position;
+        self.position += 1;
+        let whole = if self.cut.in_order && self.carried > 0 { 0 } else { counts.batches };
+        for frame in 0..whole {
+            let source = Source::Whole { position, frame };
+            give(Batch { g: self.g + u64::from(frame), rows: self.cut.size, source });
+        }
+        self.g += u64::from(whole);
+        let start = whole.saturating_mul(self.cut.size);
+        let end = counts.batches.saturating_mul(self.cut.size).saturating_add(counts.remainder);
+        if start < end {
+            self.carry.push_back(Piece { position, rows: start..end });
+            self.carried += u64::from(end - start);
+        }
+        while self.carried >= u64::from(self.cut.size) {
+            give(self.take(self.cut.size));
+        }
+    }
+
+    /// Ends the epoch: the last batch, which is not full, unless there are no rows for one or it is
+    /// to be dropped.
+    pub fn finish(mut self) -> Option<Batch> {
+        let rows = u32::try_from(self.carried).unwrap_or(u32::MAX);
+        (rows > 0 && !self.cut.drop_last).then(|| self.take(rows))
+    }
+
+    /// Joins the next `rows` carried rows; there are as many.
+    fn take(&mut self, rows: u32) -> Batch {
+        let mut pieces = Vec::with_capacity(self.carry.len());
+        let mut missing = rows;
+        while missing > 0
+            && let Some(piece) = self.carry.front_mut()
+        {
+            let taken = piece.len().min(missing);
+            let end = piece.rows.start + taken;
+            pieces.push(Piece { position: piece.position, rows: piece.rows.start..end });
+            piece.rows.start = end;
+            missing -= taken;
+            if piece.is_empty() {
+                self.carry.pop_front();
+            }
+        }
+        self.carried -= u64::from(rows - missing);
+        let g = self.g;
+        self.g += 1;
+        Batch { g, rows: rows - missing, source: Source::Joined(pieces) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

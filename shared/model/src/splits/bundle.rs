@@ -1,0 +1,237 @@
+//! The bundle item: up to eight consecutive positions, leased together, committed one by one.
+//!
+//! An absent item is a bundle nobody has claimed yet. The item stays within 1 KB when encoded, so
+//! that an update is billed as one write unit.
+
+use crate::splits::{Place, claim::renewed_ms};
+use crate::{Attempt, InvocationId, Nonce};
+use serde::{Deserialize, Serialize};
+
+/// Most positions of a bundle.
+pub const MAX_BUNDLE_SPLITS: usize = 8;
+/// Longest error text an item keeps, in bytes.
+pub const MAX_ERROR_BYTES: usize = 200;
+/// Longest invocation id an item keeps, in bytes (the platform's are UUIDs of 36).
+pub const MAX_INVOCATION_BYTES: usize = 64;
+
+/// Where a bundle stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum BundleState {
+    /// `owner` works on it; anybody may claim it from `until_ms` on.
+    Leased,
+    /// The platform reported its owner dead: anybody may claim it now.
+    Released,
+    /// Its owner gave it back, or a suspect waits to be tried alone: claimable at `retry_at_ms`.
+    Failed,
+    /// Every split is committed. Final.
+    Done,
+    /// Given up; the job fails with `error`. Final.
+    Dead,
+}
+
+/// How a split was committed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// An object holds its batches.
+    Object,
+    /// A worker in the trainer's host holds them; recomputed (and compared) when lost.
+    Local,
+    /// It kills whoever runs it; all its records are skipped.
+    Poison,
+}
+
+/// One committed split. Never changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    pub kind: EntryKind,
+    /// With `nonce`, names the object.
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    /// Bytes of the object (of the content, when local).
+    pub bytes: u64,
+    /// CRC32C of the object's content.
+    pub crc32c: u32,
+    /// Elements in its batches and its remainder.
+    pub rows: u32,
+    /// Complete batches.
+    pub batches: u32,
+    /// Rows left over after them.
+    pub remainder: u32,
+    /// Source records left out.
+    pub skipped: u32,
+}
+
+/// What workers have spent on a bundle over all attempts, saturating.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Metrics {
+    pub source_ms: u32,
+    pub compute_ms: u32,
+    pub put_ms: u32,
+}
+
+impl Metrics {
+    /// The sum of both.
+    pub fn plus(self, more: Self) -> Self {
+        Self {
+            source_ms: self.source_ms.saturating_add(more.source_ms),
+            compute_ms: self.compute_ms.saturating_add(more.compute_ms),
+            put_ms: self.put_ms.saturating_add(more.put_ms),
+        }
+    }
+}
+
+/// Attempts at a bundle from which on its suspect is tried first, and by itself: its neighbours had
+/// their chance to be committed, and two suspects in one bundle would clear each other for ever.
+pub const TRIAL_ATTEMPTS: Attempt = 4;
+
+/// A split in whose course workers died, one after the other, with no death elsewhere between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Suspect {
+    /// Index in the bundle.
+    pub at: u8,
+    /// Deaths in a row so far, at least 1. From the second on, each was of a worker that had lived
+    /// through a control just before.
+    pub strikes: u8,
+    /// Ordinal of the latest in the death log.
+    pub ordinal: u64,
+}
+
+/// One bundle as the table holds it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Bundle {
+    pub state: BundleState,
+    pub attempt: Attempt,
+    pub owner: Nonce,
+    pub invocation: InvocationId,
+    /// When the lease ends (leased only).
+    pub until_ms: u64,
+    /// When it may be claimed again (failed only).
+    pub retry_at_ms: u64,
+    /// When it was first claimed, or a split of it was last committed.
+    pub since_ms: u64,
+    /// One per position.
+    pub entries: Vec<Option<Entry>>,
+    /// The split the owner said it would start; always an uncommitted one.
+    pub cur: Option<u8>,
+    /// Deaths elsewhere end every suspicion, so that one is enough.
+    pub suspect: Option<Suspect>,
+    /// A committed split that the owner runs again, its result discarded, before it starts the suspect: the
+    /// control. A worker that dies of anything else dies of that too.
+    pub control: Option<Place>,
+    /// The latest failure, one line.
+    pub error: Option<String>,
+    pub metrics: Metrics,
+}
+
+/// What a worker is told about the lease it holds.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LeaseView {
+    pub attempt: Attempt,
+    pub until_ms: u64,
+    /// Indices of the splits still to be done, in the order to do them: a suspect comes last, so
+    /// that its neighbours are committed before it can do harm; from [`TRIAL_ATTEMPTS`] on first.
+    pub todo: Vec<u8>,
+    /// A committed split to be run again, and its result discarded, before the first.
+    pub control: Option<Place>,
+    /// Whether each split is to be marked before it is started.
+    pub marks: bool,
+}
+
+impl Bundle {
+    /// When its owner was heard of last, in ms, as far as the lease shows: of one that expects to take long perhaps
+    /// later, of one that the platform stops soon perhaps earlier.
+    pub fn heard_ms(&self) -> u64 {
+        self.since_ms.max(renewed_ms(self.until_ms))
+    }
+
+    /// Indices of the splits not committed yet, in the order to do them.
+    pub fn todo(&self) -> Vec<u8> {
+        let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
+        let mut todo: Vec<u8> = open.collect();
+        let suspect = self.suspect.map(|suspect| suspect.at);
+        let first = self.attempt >= TRIAL_ATTEMPTS;
+        todo.sort_by_key(|at| (Some(*at) == suspect) != first);
+        todo
+    }
+
+    /// Whether the next owner starts with a split that workers died of: it needs a control.
+    pub fn wants_control(&self) -> bool {
+        let first = self.todo().first().copied();
+        first.is_some() && first == self.suspect.map(|suspect| suspect.at)
+    }
+
+    /// Whether the owner of this attempt lived through something before it died: the control, or a split
+    /// that it committed.
+    pub fn had_control(&self) -> bool {
+        let by_owner = |e: &Entry| {
+            e.kind != EntryKind::Poison && (e.attempt, e.nonce) == (self.attempt, self.owner)
+        };
+        self.control.is_some() || self.entries.iter().flatten().any(by_owner)
+    }
+
+    /// The lease as its owner sees it; none unless the bundle is leased.
+    pub fn lease(&self) -> Option<LeaseView> {
+        (self.state == BundleState::Leased).then(|| LeaseView {
+            attempt: self.attempt,
+            until_ms: self.until_ms,
+            todo: self.todo(),
+            control: self.control,
+            marks: self.attempt >= 2,
+        })
+    }
+
+    /// The committed entry at `at`, if any.
+    pub fn entry(&self, at: u8) -> Option<&Entry> {
+        self.entries.get(usize::from(at))?.as_ref()
+    }
+
+    /// Whether every split is committed.
+    pub fn is_complete(&self) -> bool {
+        self.entries.iter().all(Option::is_some)
+    }
+
+    /// Whether (attempt, nonce) holds the lease.
+    pub fn is_leased_to(&self, attempt: Attempt, nonce: Nonce) -> bool {
+        self.state == BundleState::Leased && self.attempt == attempt && self.owner == nonce
+    }
+
+    /// Whether `nonce` holds the lease, in whichever attempt.
+    pub fn is_held_by(&self, nonce: Nonce) -> bool {
+        self.state == BundleState::Leased && self.owner == nonce
+    }
+
+    /// The earliest time a claim can succeed, in ms; none when it never will.
+    pub fn claimable_at_ms(&self) -> Option<u64> {
+        match self.state {
+            BundleState::Leased => Some(self.until_ms),
+            BundleState::Failed => Some(self.retry_at_ms),
+            BundleState::Released => Some(0),
+            BundleState::Done | BundleState::Dead => None,
+        }
+    }
+
+    /// Whether the owner of the current attempt is taken for dead at `now_ms`, and its death has
+    /// not been accounted for.
+    pub fn has_dead_owner(&self, now_ms: u64) -> bool {
+        match self.state {
+            BundleState::Leased => self.until_ms <= now_ms,
+            BundleState::Released => true,
+            BundleState::Failed | BundleState::Done | BundleState::Dead => false,
+        }
+    }
+}
+
+/// `text` on one line and within [`MAX_ERROR_BYTES`].
+pub(crate) fn error_line(text: &str) -> String {
+    line_of(text, MAX_ERROR_BYTES)
+}
+
+/// `text` on one line of at most `most` bytes.
+pub(crate) fn line_of(text: &str, most: usize) -> String {
+    let mut line: String = text.trim().replace(['\n', '\r'], " ");
+    if line.len() > most {
+        let end = (0..=most).rev().find(|end| line.is_char_boundary(*end)).unwrap_or(0);
+        line.truncate(end);
+    }
+    line
+}

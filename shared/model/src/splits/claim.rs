@@ -1,0 +1,260 @@
+//! CLAIM: who gets the lease of a bundle, and what becomes of splits that kill whoever runs them.
+
+use crate::splits::bundle::error_line;
+use crate::splits::invariants;
+use crate::splits::{
+    Bundle, BundleState, Death, Entry, EntryKind, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES, Metrics,
+    Outcome, Place, Refusal, Suspect,
+};
+use crate::{Attempt, ErrorPolicy, InvocationId, Nonce, Position};
+
+/// Shortest lease that is not cut by the caller's remaining time: below this, ordinary jitter of
+/// storage would let leases lapse.
+const MIN_LEASE_MS: u64 = 30_000;
+/// A worker that takes this many times what was predicted is taken for dead.
+const LEASE_FACTOR: u64 = 4;
+/// A worker's last call may be under way when its platform stops it.
+const LEASE_GRACE_MS: u64 = 2_000;
+
+/// Fewest deaths in a row on one split, each beside a control that lived, that can make it poison.
+pub const POISON_STRIKES: u8 = 3;
+
+/// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
+const PATIENCE_MS: u64 = 30 * 60 * 1000;
+
+/// What a job tolerates of its bundles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Claims of one bundle before the job fails, once they have lasted for `patience_ms` as well.
+    pub max_attempts: Attempt,
+    /// How long a bundle is tried without a split of it committed, at least: what fails at once, as writes do
+    /// while a store is full, uses up any number of attempts within minutes.
+    pub patience_ms: u64,
+    /// Strikes of one split before it counts as poison; below [`POISON_STRIKES`] counts as that.
+    pub poison_strikes: u8,
+    /// What becomes of poison: fail the job, or skip the split's records.
+    pub on_error: ErrorPolicy,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_attempts: 50,
+            patience_ms: PATIENCE_MS,
+            poison_strikes: POISON_STRIKES,
+            on_error: ErrorPolicy::Fail,
+        }
+    }
+}
+
+/// What a lease is made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Term {
+    pub now_ms: u64,
+    /// Time until the platform stops the worker.
+    pub remaining_ms: u64,
+    /// Predicted time for what is left of the bundle, 0 when unknown.
+    pub predicted_ms: u64,
+}
+
+/// When a lease taken or renewed now ends: min(remaining, max(30 s, 4 x predicted)) + 2 s.
+pub fn lease_until_ms(term: Term) -> u64 {
+    let wanted = term.predicted_ms.saturating_mul(LEASE_FACTOR).max(MIN_LEASE_MS);
+    term.now_ms.saturating_add(wanted.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
+}
+
+/// When a lease that ends at `until_ms` was taken or renewed, or earlier: those of long splits last longer.
+pub(crate) fn renewed_ms(until_ms: u64) -> u64 {
+    until_ms.saturating_sub(MIN_LEASE_MS + LEASE_GRACE_MS)
+}
+
+/// Asks for the lease of one bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Claim<'a> {
+    /// One worker that does one thing at a time; fresh per invocation.
+    pub nonce: Nonce,
+    pub invocation: &'a InvocationId,
+    pub term: Term,
+    /// The bundle's first position, for messages.
+    pub first: Position,
+    /// Source records of each position of the bundle, 1 to 8 of them.
+    pub records: &'a [u32],
+    /// The death of this bundle's last owner as the death log has it, never that of another
+    /// bundle; see [`Refusal::DeathUnrecorded`].
+    pub death: Option<Death>,
+    /// A committed split for the control, if there is any: given to an owner that starts with a suspect.
+    pub control: Option<Place>,
+}
+
+/// CLAIM. What is written is one of: a lease of the caller ([`Bundle::lease`]); a done bundle whose last
+/// open split proved to be poison; a dead one. Committed splits carry over and are never redone.
+///
+/// # Errors
+/// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`],
+/// [`Refusal::DeathUnrecorded`], [`Refusal::Invalid`].
+pub fn claim(
+    before: Option<&Bundle>,
+    command: &Claim<'_>,
+    limits: &Limits,
+) -> Result<Outcome<Bundle>, Refusal> {
+    let len = before.map_or(command.records.len(), |bundle| bundle.entries.len());
+    if len != command.records.len() || !(1..=MAX_BUNDLE_SPLITS).contains(&len) {
+        return Err(Refusal::Invalid { what: "a bundle has 1 to 8 splits and keeps its size" });
+    }
+    if command.invocation.0.len() > MAX_INVOCATION_BYTES {
+        return Err(Refusal::Invalid { what: "invocation id is longer than 64 bytes" });
+    }
+    let Some(before) = before else {
+        let after = lease(fresh(command), command);
+        invariants::check_bundle_step(None, &after);
+        return Ok(Outcome::Write(after));
+    };
+    let now_ms = command.term.now_ms;
+    match before.state {
+        BundleState::Done => return Err(Refusal::Done),
+        BundleState::Dead => {
+            return Err(Refusal::Dead { error: before.error.clone().unwrap_or_default() });
+        }
+        BundleState::Leased if now_ms < before.until_ms => {
+            return match before.owner == command.nonce {
+                true => Ok(Outcome::AlreadyApplied(before.clone())),
+                false => Err(Refusal::Leased { until_ms: before.until_ms }),
+            };
+        }
+        BundleState::Failed if now_ms < before.retry_at_ms => {
+            return Err(Refusal::NotDue { retry_at_ms: before.retry_at_ms });
+        }
+        BundleState::Leased | BundleState::Released | BundleState::Failed => {}
+    }
+    let mut after = before.clone();
+    // An owner that claims its own bundle again is slow, not dead.
+    if before.has_dead_owner(now_ms) && before.owner != command.nonce {
+        // Only the platform knows of a death. A lease that ran out may be one that a wrong clock ended:
+        // that is no evidence against the split, and breaks a suspicion there is.
+        let at = before.cur.filter(|_| before.state == BundleState::Released);
+        let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, at };
+        let death = command.death.filter(|death| death.attempt == before.attempt);
+        let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
+        let controlled = before.had_control();
+        after.suspect = match at {
+            Some(at) => Some(struck(before.suspect, at, ordinal.ok_or(unrecorded)?, controlled)),
+            None => None,
+        };
+        settle(&mut after, command, limits);
+    }
+    let after = match after.state {
+        BundleState::Leased | BundleState::Released | BundleState::Failed
+            if before.attempt >= limits.max_attempts
+                && now_ms.saturating_sub(before.since_ms) >= limits.patience_ms =>
+        {
+            let why = after.error.take().unwrap_or_else(|| "its workers died".to_owned());
+            let error = format!(
+                "splits from position {} on: given up after {} attempts, {} min without one that \
+                 succeeded: {why}",
+                command.first,
+                before.attempt,
+                now_ms.saturating_sub(before.since_ms) / 60_000
+            );
+            dead(after, &error)
+        }
+        BundleState::Leased | BundleState::Released | BundleState::Failed => lease(after, command),
+        BundleState::Done | BundleState::Dead => after,
+    };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+fn fresh(command: &Claim<'_>) -> Bundle {
+    Bundle {
+        state: BundleState::Failed,
+        attempt: 0,
+        owner: command.nonce,
+        invocation: command.invocation.clone(),
+        until_ms: 0,
+        retry_at_ms: 0,
+        since_ms: command.term.now_ms,
+        entries: vec![None; command.records.len()],
+        cur: None,
+        suspect: None,
+        control: None,
+        error: None,
+        metrics: Metrics::default(),
+    }
+}
+
+fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
+    bundle.state = BundleState::Leased;
+    bundle.attempt = bundle.attempt.saturating_add(1);
+    bundle.owner = command.nonce;
+    bundle.invocation = command.invocation.clone();
+    bundle.until_ms = lease_until_ms(command.term);
+    bundle.retry_at_ms = 0;
+    bundle.cur = None;
+    // Every other attempt begins with the suspect itself. What kills in step with the start of a worker
+    // would else pass over each control and hit each suspect.
+    let in_turn = bundle.attempt % 2 == 1;
+    bundle.control = command.control.filter(|_| in_turn && bundle.wants_control());
+    bundle
+}
+
+fn dead(mut bundle: Bundle, error: &str) -> Bundle {
+    bundle.state = BundleState::Dead;
+    bundle.cur = None;
+    bundle.error = Some(error_line(error));
+    bundle
+}
+
+/// The suspicion after one more death on `at`: it grows only if the death before was there too, and
+/// something lived in between that was not this split.
+fn struck(before: Option<Suspect>, at: u8, ordinal: u64, controlled: bool) -> Suspect {
+    let run = before.filter(|s| s.at == at && s.ordinal.checked_add(1) == Some(ordinal));
+    let strikes = run.map_or(1, |run| run.strikes.saturating_add(u8::from(controlled)));
+    Suspect { at, strikes, ordinal }
+}
+
+/// Draws the consequence of a death: nothing yet, or the verdict.
+fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
+    let Some(suspect) = after.suspect else { return };
+    let needed = limits.poison_strikes.max(POISON_STRIKES);
+    let position = command.first.saturating_add(u32::from(suspect.at));
+    if suspect.strikes >= needed {
+        let records = command.records.get(usize::from(suspect.at)).copied().unwrap_or(0);
+        if limits.on_error == ErrorPolicy::Fail {
+            let error = format!(
+                "split at position {position} ({records} records) killed its worker {} times in a \
+                 row, and each lived through another split just before: mend the data, or choose \
+                 on-error skip",
+                suspect.strikes
+            );
+            *after = dead(after.clone(), &error);
+            return;
+        }
+        let entry = poison(after, records);
+        if let Some(slot) = after.entries.get_mut(usize::from(suspect.at)) {
+            *slot = Some(entry);
+        }
+        after.error = Some(error_line(&format!("split at position {position} is poison")));
+        after.cur = None;
+        if after.is_complete() {
+            after.state = BundleState::Done;
+        }
+        // `after.suspect` stays beside the entry it explains until the next death.
+    }
+}
+
+fn poison(bundle: &Bundle, records: u32) -> Entry {
+    Entry {
+        kind: EntryKind::Poison,
+        attempt: bundle.attempt,
+        nonce: bundle.owner,
+        bytes: 0,
+        crc32c: 0,
+        rows: 0,
+        batches: 0,
+        remainder: 0,
+        skipped: records,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! What may be deleted. Decided from items as they were read *after* the horizon was written
+//! ([`crate::splits::collected`]): both the horizon and a bundle's end are final, so a decision never goes
+//! stale.
+
+use crate::splits::{Bundle, BundleState, Consumer, EntryKind, Place};
+use crate::{Attempt, Epoch, Nonce, Position};
+
+/// Names one chunk object: one attempt at one split.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChunkName {
+    pub epoch: Epoch,
+    pub position: Position,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+}
+
+/// What becomes of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Somebody may still need it, or may still commit it.
+    Keep,
+    /// Committed, and behind the horizon of every consumer.
+    DeletePassed,
+    /// Never to be committed: its bundle is done without it.
+    DeleteOrphan,
+}
+
+/// The split before which every consumer's horizon lies; the start of time if there is no consumer.
+pub fn horizon<'a>(consumers: impl IntoIterator<Item = &'a Consumer>) -> Place {
+    consumers.into_iter().map(|consumer| consumer.collected_place).min().unwrap_or_default()
+}
+
+/// Whether `object` may go.
+///
+/// `bundle` is the item of the bundle the object's position is in, and `first` that bundle's first
+/// position; `cached` says that a cache entry refers to the object.
+pub fn verdict(
+    object: &ChunkName,
+    bundle: Option<&Bundle>,
+    first: Position,
+    horizon: Place,
+    cached: bool,
+) -> Verdict {
+    let Some(bundle) = bundle else { return Verdict::Keep };
+    let at = object.position.checked_sub(first).and_then(|at| u8::try_from(at).ok());
+    let Some(at) = at.filter(|at| usize::from(*at) < bundle.entries.len()) else {
+        return Verdict::Keep;
+    };
+    let committed = bundle.entry(at).is_some_and(|entry| {
+        entry.kind == EntryKind::Object
+            && entry.attempt == object.attempt
+            && entry.nonce == object.nonce
+    });
+    let place = Place { epoch: object.epoch, position: object.position };
+    match committed {
+        true if place < horizon && !cached => Verdict::DeletePassed,
+        false if bundle.state == BundleState::Done => Verdict::DeleteOrphan,
+        _ => Verdict::Keep,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::splits::{Entry, Metrics};
+    use crate::InvocationId;
+
+    fn bundle(state: BundleState, kinds: &[Option<EntryKind>]) -> Bundle {
+        let (owner, attempt) = (Nonce([2; 8]), 2);
+        let entry = |kind| Entry {
+            kind,
+            attempt,
+            nonce: owner,
+            bytes: 0,
+            crc32c: 0,
+            rows: 0,
+            batches: 0,
+            remainder: 0,
+            skipped: 0,
+        };
+        Bundle {
+            state,
+            attempt,
+            owner,
+            invocation: InvocationId("i".into()),
+            until_ms: 0,
+            retry_at_ms: 0,
+            since_ms: 0,
+            entries: kinds.iter().map(|kind| kind.map(entry)).collect(),
+            cur: None,
+            suspect: None,
+            control: None,
+            error: None,
+            metrics: Metrics::default(),
+        }
+    }
+
+    fn name(position: Position, attempt: Attempt) -> ChunkName {
+        ChunkName { epoch: 0, position, attempt, nonce: Nonce([2; 8]) }
+    }
+
+    fn place(position: Position) -> Place {
+        Place { epoch: 0, position }
+    }
+
+    const OBJECT: Option<EntryKind> = Some(EntryKind::Object);
+
+    #[test]
+    fn committed_objects_go_once_passed_and_not_cached() {
+        let done = bundle(BundleState::Done, &[OBJECT, OBJECT]);
+        let of = |horizon, cached| verdict(&name(5, 2), Some(&done), 4, place(horizon), cached);
+        assert_eq!(of(5, false), Verdict::Keep);
+        assert_eq!(of(6, false), Verdict::DeletePassed);
+        assert_eq!(of(6, true), Verdict::Keep);
+    }
+
+    #[test]
+    fn orphans_go_once_their_bundle_is_done() {
+        for state in [BundleState::Leased, BundleState::Released, BundleState::Failed] {
+            let open = bundle(state, &[None, OBJECT]);
+            for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
+                assert_eq!(verdict(&orphan, Some(&open), 4, place(9), false), Verdict::Keep);
+            }
+        }
+        let done = bundle(BundleState::Done, &[Some(EntryKind::Local), OBJECT]);
+        for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
+            let verdict = verdict(&orphan, Some(&done), 4, place(0), false);
+            assert_eq!(verdict, Verdict::DeleteOrphan);
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_kept() {
+        let done = bundle(BundleState::Done, &[OBJECT]);
+        for (object, first) in [(name(4, 2), 5), (name(9, 2), 4), (name(u32::MAX, 2), 0)] {
+            assert_eq!(verdict(&object, Some(&done), first, place(99), false), Verdict::Keep);
+        }
+        assert_eq!(verdict(&name(4, 2), None, 4, place(99), false), Verdict::Keep);
+    }
+
+    #[test]
+    fn the_slowest_consumer_holds_the_horizon() {
+        let at = |position| Consumer { collected_place: place(position), ..Consumer::default() };
+        assert_eq!(horizon(&[at(7), at(3)]), place(3));
+        assert_eq!(horizon([]), Place::default());
+    }
+}

@@ -1,0 +1,194 @@
+//! The consumer item: how far one trainer is, what a restart of it would need, and what has been
+//! collected behind it.
+//!
+//! The collected horizon lives in the same item as the cursor it must not pass. So collecting and
+//! restoring an old checkpoint exclude each other by compare-and-set on one item; were they two
+//! items, a checkpoint could be accepted while its objects were being deleted.
+
+use crate::splits::{Outcome, Refusal, invariants};
+use crate::{Epoch, Position};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The next batch: everything before batch `g` of `epoch`, and every earlier epoch, is behind it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Cursor {
+    pub epoch: Epoch,
+    /// Global number of the batch in its epoch, from 0.
+    pub g: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "(epoch {}, batch {})", self.epoch, self.g)
+    }
+}
+
+/// The next split: every position before it is behind.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Place {
+    pub epoch: Epoch,
+    pub position: Position,
+}
+
+impl Place {
+    /// Its number when the positions of all epochs are counted through.
+    pub fn linear(self, n_splits: u32) -> u64 {
+        u64::from(self.epoch) * u64::from(n_splits) + u64::from(self.position)
+    }
+
+    /// The inverse of [`Place::linear`].
+    pub fn of(linear: u64, n_splits: u32) -> Self {
+        let n = u64::from(n_splits.max(1));
+        let epoch = Epoch::try_from(linear / n).unwrap_or(Epoch::MAX);
+        Self { epoch, position: (linear % n) as Position }
+    }
+}
+
+/// One consumer as the table holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Consumer {
+    /// Which run of the trainer this is; larger ones fence smaller ones.
+    pub generation: u64,
+    /// The first split not taken in by the trainer's host. What a split leaves over for a later
+    /// batch counts as taken in: otherwise splits smaller than a batch could hold the window shut.
+    pub delivered: Place,
+    /// The next batch a restart would need.
+    pub durable: Cursor,
+    /// Objects of splits before this one are not needed from `durable` on.
+    pub durable_place: Place,
+    /// What may have been deleted: no restart from before this cursor.
+    pub collected: Cursor,
+    /// Objects of splits before this one may have been deleted.
+    pub collected_place: Place,
+    pub heartbeat_ms: u64,
+}
+
+/// How far a consumer says it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ack {
+    /// Chosen by the trainer's host at its start, larger than any before.
+    pub generation: u64,
+    /// The generation it found there and takes over from, 0 if none: what a run says that started
+    /// earlier, and was slow to say it, must not fence one that has taken over since.
+    pub over: u64,
+    pub delivered: Place,
+    pub durable: Cursor,
+    pub durable_place: Place,
+    pub now_ms: u64,
+}
+
+impl Ack {
+    fn check(&self) -> Result<(), Refusal> {
+        let Self { delivered, durable, durable_place, .. } = self;
+        if durable_place > delivered || durable.epoch > delivered.epoch {
+            return Err(Refusal::Invalid { what: "durable is ahead of delivered" });
+        }
+        if durable_place.epoch != durable.epoch {
+            return Err(Refusal::Invalid { what: "durable batch and split are of two epochs" });
+        }
+        Ok(())
+    }
+}
+
+/// REG: a new run of the trainer starts at its checkpoint, which may lie behind what an earlier run
+/// acknowledged, but not behind what has been collected.
+///
+/// # Errors
+/// [`Refusal::Fenced`] for a generation older than the current, or one that found another there,
+/// [`Refusal::Collected`], [`Refusal::Invalid`].
+pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+    from.check()?;
+    let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
+    if let Some(before) = before {
+        if from.generation == before.generation {
+            return Ok(Outcome::AlreadyApplied(*before));
+        }
+        if from.generation < before.generation || from.over != before.generation {
+            return Err(Refusal::Fenced { generation: before.generation });
+        }
+    }
+    if from.durable < collected.0 {
+        return Err(Refusal::Collected { horizon: collected.0 });
+    }
+    // One cursor may be saved with different places: splits without a row move the place and not
+    // the cursor. What is not needed from the horizon on is not needed from a later cursor either.
+    let durable_place = from.durable_place.max(collected.1);
+    let after = Consumer {
+        generation: from.generation,
+        delivered: from.delivered.max(durable_place),
+        durable: from.durable,
+        durable_place,
+        collected: collected.0,
+        collected_place: collected.1,
+        heartbeat_ms: from.now_ms,
+    };
+    invariants::check_consumer_step(before, &after);
+    Ok(Outcome::Write(after))
+}
+
+/// ACK: progress of the current generation; never back. The first ack of a newer generation
+/// registers it.
+///
+/// # Errors
+/// As [`register`].
+pub fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+    let Some(before) = before.filter(|before| command.generation <= before.generation) else {
+        return register(before, command);
+    };
+    if command.generation < before.generation {
+        return Err(Refusal::Fenced { generation: before.generation });
+    }
+    command.check()?;
+    let mut after = *before;
+    after.delivered = before.delivered.max(command.delivered);
+    after.durable = before.durable.max(command.durable);
+    after.durable_place = before.durable_place.max(command.durable_place);
+    after.heartbeat_ms = before.heartbeat_ms.max(command.now_ms);
+    if after == *before {
+        return Ok(Outcome::AlreadyApplied(after));
+    }
+    invariants::check_consumer_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+/// As [`ack`], where what is durable is never delivered again: a newer run may not begin before it.
+///
+/// # Errors
+/// As [`register`].
+pub fn ack_at_most_once(
+    before: Option<&Consumer>,
+    command: &Ack,
+) -> Result<Outcome<Consumer>, Refusal> {
+    if let Some(before) = before
+        && command.generation > before.generation
+        && command.durable < before.durable
+    {
+        return Err(Refusal::Collected { horizon: before.durable });
+    }
+    ack(before, command)
+}
+
+/// Moves the collected horizon up to what is durable. To be written before anything is deleted; what
+/// may be deleted then follows from the written item alone (see [`crate::splits::collect`]).
+///
+/// # Errors
+/// [`Refusal::Invalid`] when there is no such consumer: nothing is durable.
+pub fn collected(before: Option<&Consumer>) -> Result<Outcome<Consumer>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "no consumer has registered" })?;
+    let mut after = *before;
+    after.collected = before.collected.max(before.durable);
+    after.collected_place = before.collected_place.max(before.durable_place);
+    if after == *before {
+        return Ok(Outcome::AlreadyApplied(after));
+    }
+    invariants::check_consumer_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The death log: one small item per job that puts the deaths of workers in order.
+//!
+//! Whoever claims a bundle whose owner died records that death here before the claim. A split is
+//! suspected only while deaths on it follow each other without one elsewhere, and the ordinals tell: on
+//! a host whose workers are killed at random, deaths spread over splits and no suspicion lasts. Where one
+//! split is left, every death is on it: what tells then is the control that each worker runs before it
+//! ([`Bundle::control`](crate::splits::Bundle)), on which a host that kills at random kills as well.
+
+use crate::splits::Outcome;
+use crate::{Attempt, BundleIndex, Epoch};
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+
+/// Deaths the log can tell from new ones when they are recorded again. A claimant that pauses
+/// between recording and claiming while this many others die has its death counted twice, which
+/// breaks a run of deaths and so errs on the safe side.
+pub const RECENT_DEATHS: usize = 16;
+
+/// A death as a claimant found it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct DeathRecord {
+    pub epoch: Epoch,
+    pub bundle: BundleIndex,
+    /// The attempt whose owner died.
+    pub attempt: Attempt,
+}
+
+/// What a claim needs to know of the death it accounts for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Death {
+    pub attempt: Attempt,
+    /// Its place in the order of the deaths that are recorded, from 1. None where it was of no known split: such
+    /// a one is no evidence.
+    pub ordinal: Option<u64>,
+}
+
+/// The deaths of a job's workers, in the order they were found.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct DeathLog {
+    pub deaths: u64,
+    /// The latest, oldest first; the last one has ordinal `deaths`.
+    pub recent: VecDeque<DeathRecord>,
+    /// The last one's worker had marked the split that it died of.
+    pub is_marked: bool,
+}
+
+impl DeathLog {
+    /// Records a death, once.
+    ///
+    /// `before` is the log as read, none when there is none yet; `is_marked` says whether its worker had marked
+    /// the split that it died of. Always allowed.
+    pub fn record(before: Option<&Self>, death: DeathRecord, is_marked: bool) -> Outcome<Self> {
+        let mut log = before.cloned().unwrap_or_default();
+        let is_known = log.ordinal(death).is_some();
+        // Of an unmarked one that was written last, others may have died since, and were not: it counts anew.
+        let is_marked_late = is_marked && !log.is_marked && log.recent.back() == Some(&death);
+        let says_nothing = log.deaths > 0 && !log.is_marked && !is_marked;
+        if is_known && !is_marked_late || says_nothing {
+            return Outcome::AlreadyApplied(log);
+        }
+        log.deaths += 1;
+        log.is_marked = is_marked;
+        log.recent.push_back(death);
+        while log.recent.len() > RECENT_DEATHS {
+            log.recent.pop_front();
+        }
+        Outcome::Write(log)
+    }
+
+    /// The ordinal of a death recorded lately, from 1.
+    pub fn ordinal(&self, death: DeathRecord) -> Option<u64> {
+        let back = self.recent.iter().rev().position(|recorded| *recorded == death)?;
+        self.deaths.checked_sub(u64::try_from(back).ok()?)
+    }
+
+    /// What the claim that accounts for `death` is to be given, which was recorded with or without a mark.
+    pub fn death(&self, death: DeathRecord, is_marked: bool) -> Death {
+        let ordinal = self.ordinal(death).filter(|_| is_marked);
+        Death { attempt: death.attempt, ordinal }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn death(bundle: BundleIndex, attempt: Attempt) -> DeathRecord {
+        DeathRecord { epoch: 0, bundle, attempt }
+    }
+
+    fn record(log: &DeathLog, bundle: BundleIndex, attempt: Attempt) -> DeathLog {
+        DeathLog::record(Some(log), death(bundle, attempt), true).into_item()
+    }
+
+    #[test]
+    fn a_death_recorded_twice_keeps_its_ordinal() {
+        let log = DeathLog::record(None, death(1, 1), true).into_item();
+        let log = record(&log, 2, 1);
+        for is_marked in [false, true] {
+            let again = DeathLog::record(Some(&log), death(1, 1), is_marked);
+            assert_eq!(again, Outcome::AlreadyApplied(log.clone()));
+        }
+        assert_eq!(log.death(death(1, 1), true), Death { attempt: 1, ordinal: Some(1) });
+        assert_eq!(log.death(death(2, 1), true), Death { attempt: 1, ordinal: Some(2) });
+        assert_eq!(log.death(death(2, 1), false), Death { attempt: 1, ordinal: None });
+        assert_eq!(log.death(death(2, 2), true), Death { attempt: 2, ordinal: None });
+    }
+
+    #[test]
+    fn deaths_of_no_known_split_are_written_once_between_two_of_known_ones() {
+        let marked = record(&DeathLog::default(), 7, 2);
+        let unmarked = DeathLog::record(Some(&marked), death(1, 1), false).into_item();
+        assert_eq!(unmarked.deaths, 2, "it ends the suspicion of the one before");
+        for bundle in 2..100 {
+            let outcome = DeathLog::record(Some(&unmarked), death(bundle, 1), false);
+            assert_eq!(outcome, Outcome::AlreadyApplied(unmarked.clone()));
+        }
+        assert_eq!(record(&unmarked, 7, 3).ordinal(death(7, 3)), Some(3));
+    }
+
+    #[test]
+    fn a_mark_that_is_seen_late_counts() {
+        let unmarked = DeathLog::record(None, death(7, 2), false).into_item();
+        let marked = record(&unmarked, 7, 2);
+        assert_eq!((marked.is_marked, marked.ordinal(death(7, 2))), (true, Some(2)));
+        assert_eq!(record(&marked, 7, 2), marked);
+        let other = DeathLog::record(Some(&marked), death(1, 1), false).into_item();
+        assert_eq!(other.deaths, 3, "the next one elsewhere is written");
+    }
+
+    #[test]
+    fn the_log_stays_small_and_goes_on_counting() {
+        let log = (0..100).fold(DeathLog::default(), |log, bundle| record(&log, bundle, 1));
+        assert_eq!((log.deaths, log.recent.len()), (100, RECENT_DEATHS));
+        assert_eq!(log.ordinal(death(99, 1)), Some(100));
+        // Forgotten: counted as a new one, which only ever ends a suspicion.
+        assert_eq!(log.ordinal(death(0, 1)), None);
+        assert_eq!(record(&log, 0, 1).ordinal(death(0, 1)), Some(101));
+        let bytes = postcard::to_stdvec(&log).unwrap();
+        assert!(bytes.len() <= 1024, "{} bytes", bytes.len());
+    }
+}

@@ -1,0 +1,192 @@
+//! The epoch item: open, then sealed with totals that are derived once from all bundles, then
+//! closed when nobody needs it any more.
+
+use crate::splits::{Bundle, BundleState, Cursor, EntryKind, Outcome, Refusal, invariants};
+use crate::BundleIndex;
+use serde::{Deserialize, Serialize};
+
+/// Where an epoch stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum EpochState {
+    /// Its splits may be claimed.
+    Open,
+    /// Every split is committed.
+    Sealed,
+    /// Every consumer's durable cursor is past it.
+    Closed,
+}
+
+/// Sums over all splits of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub struct Totals {
+    pub bundles: u32,
+    pub splits: u32,
+    /// Elements delivered.
+    pub rows: u64,
+    /// Batches, the last partial one included if it is delivered.
+    pub batches: u64,
+    /// Source records left out, those of poison splits included.
+    pub skipped: u64,
+    /// Splits given up as poison.
+    pub poison: u32,
+    /// Splits committed without an object.
+    pub local: u32,
+    pub object_bytes: u64,
+    /// Claims over all bundles; as many as bundles when nothing ever failed.
+    pub attempts: u64,
+    pub source_ms: u64,
+    pub compute_ms: u64,
+    pub put_ms: u64,
+}
+
+impl Totals {
+    fn add(&mut self, bundle: &Bundle) {
+        self.bundles += 1;
+        self.attempts += u64::from(bundle.attempt);
+        self.source_ms += u64::from(bundle.metrics.source_ms);
+        self.compute_ms += u64::from(bundle.metrics.compute_ms);
+        self.put_ms += u64::from(bundle.metrics.put_ms);
+        for entry in bundle.entries.iter().flatten() {
+            self.splits += 1;
+            self.rows += u64::from(entry.rows);
+            self.skipped += u64::from(entry.skipped);
+            match entry.kind {
+                EntryKind::Object => self.object_bytes += entry.bytes,
+                EntryKind::Local => self.local += 1,
+                EntryKind::Poison => self.poison += 1,
+            }
+        }
+    }
+}
+
+/// One epoch as the table holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EpochItem {
+    pub state: EpochState,
+    pub seed: u64,
+    /// Written once, at the seal.
+    pub totals: Option<Totals>,
+}
+
+/// OPEN.
+///
+/// # Errors
+/// [`Refusal::Ended`] if the epoch is sealed or closed, and
+/// [`Refusal::Invalid`] if it was opened with another seed.
+pub fn open(before: Option<&EpochItem>, seed: u64) -> Result<Outcome<EpochItem>, Refusal> {
+    match before {
+        None => Ok(Outcome::Write(EpochItem { state: EpochState::Open, seed, totals: None })),
+        Some(item) if item.seed != seed => {
+            Err(Refusal::Invalid { what: "the epoch was opened with another seed" })
+        }
+        Some(item) if item.state == EpochState::Open => Ok(Outcome::AlreadyApplied(*item)),
+        Some(item) => Err(ended(item.state)),
+    }
+}
+
+/// What the seal of an epoch is decided on.
+#[derive(Debug, Clone)]
+pub struct Seal<'a> {
+    /// Every bundle of the epoch in order, as a consistent query returned them; an absent item is
+    /// `None`.
+    pub bundles: &'a [Option<&'a Bundle>],
+    pub batch_size: u32,
+    /// Whether a last batch that is not full is left out.
+    pub drop_last: bool,
+    /// Most records that may be skipped in an epoch.
+    pub max_skipped: u64,
+}
+
+/// SEAL: refused unless every bundle is done.
+///
+/// # Errors
+/// [`Refusal::NotDone`], [`Refusal::TooManySkipped`]; [`Refusal::Invalid`] for an epoch never opened.
+pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<EpochItem>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "the epoch was never opened" })?;
+    if before.state != EpochState::Open {
+        return Ok(Outcome::AlreadyApplied(*before));
+    }
+    let mut totals = Totals::default();
+    for (index, bundle) in (0..).zip(command.bundles) {
+        match bundle {
+            Some(bundle) if bundle.state == BundleState::Done => totals.add(bundle),
+            _ => return Err(Refusal::NotDone { bundle: index as BundleIndex }),
+        }
+    }
+    let after = sealed(before, totals, command)?;
+    invariants::check_epoch_step(&after, command.bundles);
+    Ok(Outcome::Write(after))
+}
+
+/// SEAL of an epoch that is read from a cache: nobody claims anything of it, and what it comes to is
+/// known. Bundles of `command` are not looked at.
+///
+/// # Errors
+/// As [`seal`], but for [`Refusal::NotDone`].
+pub fn seal_cached(
+    before: Option<&EpochItem>,
+    totals: Totals,
+    command: &Seal<'_>,
+) -> Result<Outcome<EpochItem>, Refusal> {
+    let before = before.ok_or(Refusal::Invalid { what: "the epoch was never opened" })?;
+    if before.state != EpochState::Open {
+        return Ok(Outcome::AlreadyApplied(*before));
+    }
+    Ok(Outcome::Write(sealed(before, totals, command)?))
+}
+
+fn sealed(
+    before: &EpochItem,
+    mut totals: Totals,
+    command: &Seal<'_>,
+) -> Result<EpochItem, Refusal> {
+    if totals.skipped > command.max_skipped {
+        let (skipped, max) = (totals.skipped, command.max_skipped);
+        return Err(Refusal::TooManySkipped { skipped, max });
+    }
+    let batch_size = u64::from(command.batch_size.max(1));
+    totals.batches = match command.drop_last {
+        true => totals.rows / batch_size,
+        false => totals.rows.div_ceil(batch_size),
+    };
+    Ok(EpochItem { state: EpochState::Sealed, totals: Some(totals), ..*before })
+}
+
+/// CLOSE: refused while a consumer's durable cursor is not past the last batch of `epoch`.
+///
+/// # Errors
+/// [`Refusal::NotDurable`]; [`Refusal::Invalid`] for an epoch that is not sealed.
+pub fn close(
+    before: Option<&EpochItem>,
+    epoch: crate::Epoch,
+    durable: &[Cursor],
+) -> Result<Outcome<EpochItem>, Refusal> {
+    let not_sealed = Refusal::Invalid { what: "the epoch is not sealed" };
+    let before = before.ok_or(not_sealed.clone())?;
+    let totals = match before.state {
+        EpochState::Open => return Err(not_sealed),
+        EpochState::Closed => return Ok(Outcome::AlreadyApplied(*before)),
+        EpochState::Sealed => before.totals.unwrap_or_default(),
+    };
+    let end = Cursor { epoch, g: totals.batches };
+    match durable.iter().min() {
+        Some(durable) if *durable >= end => {
+            Ok(Outcome::Write(EpochItem { state: EpochState::Closed, ..*before }))
+        }
+        Some(durable) => Err(Refusal::NotDurable { durable: *durable }),
+        None => Err(Refusal::NotDurable { durable: Cursor::default() }),
+    }
+}
+
+fn ended(state: EpochState) -> Refusal {
+    Refusal::Ended {
+        state: match state {
+            EpochState::Open => "open",
+            EpochState::Sealed => "sealed",
+            EpochState::Closed => "closed",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Seals and closes, case by case.
+
+use super::*;
+use crate::splits::{Entry, Metrics};
+use crate::{InvocationId, Nonce};
+
+fn entry(kind: EntryKind, rows: u32, skipped: u32) -> Option<Entry> {
+    let nonce = Nonce([1; 8]);
+    Some(Entry {
+        kind,
+        attempt: 1,
+        nonce,
+        bytes: 100,
+        crc32c: 0,
+        rows,
+        batches: rows / 4,
+        remainder: rows % 4,
+        skipped,
+    })
+}
+
+fn bundle(state: BundleState, entries: Vec<Option<Entry>>) -> Bundle {
+    Bundle {
+        state,
+        attempt: 2,
+        owner: Nonce([1; 8]),
+        invocation: InvocationId("i".into()),
+        until_ms: 0,
+        retry_at_ms: 0,
+        since_ms: 0,
+        entries,
+        cur: None,
+        suspect: None,
+        control: None,
+        error: None,
+        metrics: Metrics { source_ms: 1, compute_ms: 2, put_ms: 3 },
+    }
+}
+
+fn opened() -> EpochItem {
+    open(None, 7).unwrap().into_item()
+}
+
+fn command<'a>(bundles: &'a [Option<&'a Bundle>]) -> Seal<'a> {
+    Seal { bundles, batch_size: 4, drop_last: false, max_skipped: 10 }
+}
+
+#[test]
+fn an_epoch_is_opened_once_and_with_one_seed() {
+    assert_eq!(open(Some(&opened()), 7), Ok(Outcome::AlreadyApplied(opened())));
+    assert!(matches!(open(Some(&opened()), 8), Err(Refusal::Invalid { .. })));
+}
+
+#[test]
+fn an_epoch_with_an_open_bundle_is_not_sealed() {
+    let done = bundle(BundleState::Done, vec![entry(EntryKind::Object, 4, 0)]);
+    let leased = bundle(BundleState::Leased, vec![None]);
+    for open in [Some(&leased), None] {
+        let refused = seal(Some(&opened()), &command(&[Some(&done), open]));
+        assert_eq!(refused, Err(Refusal::NotDone { bundle: 1 }));
+    }
+    assert!(matches!(seal(None, &command(&[])), Err(Refusal::Invalid { .. })));
+}
+
+#[test]
+fn totals_are_derived_once() {
+    let one = bundle(
+        BundleState::Done,
+        vec![entry(EntryKind::Object, 9, 1), entry(EntryKind::Poison, 0, 5)],
+    );
+    let two = bundle(BundleState::Done, vec![entry(EntryKind::Local, 4, 0)]);
+    let sealed = seal(Some(&opened()), &command(&[Some(&one), Some(&two)])).unwrap().into_item();
+    let expected = Totals {
+        bundles: 2,
+        splits: 3,
+        rows: 13,
+        batches: 4,
+        skipped: 6,
+        poison: 1,
+        local: 1,
+        object_bytes: 100,
+        attempts: 4,
+        source_ms: 2,
+        compute_ms: 4,
+        put_ms: 6,
+    };
+    assert_eq!((sealed.state, sealed.totals), (EpochState::Sealed, Some(expected)));
+    let again = seal(Some(&sealed), &command(&[]));
+    assert_eq!(again, Ok(Outcome::AlreadyApplied(sealed)));
+}
+
+#[test]
+fn skips_above_the_cap_are_not_sealed_away() {
+    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 1, 11)]);
+    let refused = seal(Some(&opened()), &command(&[Some(&one)]));
+    assert_eq!(refused, Err(Refusal::TooManySkipped { skipped: 11, max: 10 }));
+}
+
+#[test]
+fn a_dropped_last_batch_is_not_counted() {
+    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 9, 0)]);
+    let bundles = [Some(&one)];
+    let drop_last = Seal { drop_last: true, ..command(&bundles) };
+    let sealed = seal(Some(&opened()), &drop_last).unwrap().into_item();
+    assert_eq!(sealed.totals.unwrap().batches, 2);
+}
+
+#[test]
+fn an_epoch_closes_when_every_consumer_is_past_it() {
+    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 9, 0)]);
+    assert!(matches!(close(Some(&opened()), 3, &[]), Err(Refusal::Invalid { .. })));
+    let sealed = seal(Some(&opened()), &command(&[Some(&one)])).unwrap().into_item();
+    let before = Cursor { epoch: 3, g: 2 };
+    let past = [Cursor { epoch: 3, g: 3 }, Cursor { epoch: 4, g: 0 }];
+    assert!(close(Some(&sealed), 3, &[]).is_err());
+    let refused = close(Some(&sealed), 3, &[past[0], before]);
+    assert_eq!(refused, Err(Refusal::NotDurable { durable: before }));
+    let closed = close(Some(&sealed), 3, &past).unwrap().into_item();
+    assert_eq!(closed.state, EpochState::Closed);
+    assert_eq!(close(Some(&closed), 3, &[]), Ok(Outcome::AlreadyApplied(closed)));
+    assert!(matches!(open(Some(&closed), 7), Err(Refusal::Ended { .. })));
+}
+
+#[test]
+fn an_empty_epoch_seals_and_closes() {
+    let sealed = seal(Some(&opened()), &command(&[])).unwrap().into_item();
+    assert!(close(Some(&sealed), 0, &[Cursor::default()]).is_ok());
+}

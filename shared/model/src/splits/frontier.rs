@@ -1,0 +1,181 @@
+//! The frontier: what the last look at a job's window saw, for those who do not look themselves.
+//!
+//! Hints, all of it. A claim that follows a wrong one finds less than there is, or asks in vain; what it may
+//! take the bundle itself decides. The next look puts it right.
+
+use crate::splits::{Outcome, course::BundleAt};
+use crate::InvocationId;
+use serde::{Deserialize, Serialize};
+
+/// Most returned bundles that are named.
+pub const MOST_RETURNED: usize = 64;
+/// An older look says nothing of what may be claimed now.
+const TRUSTED_MS: u64 = 2_000;
+
+/// The findings of a look.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Frontier {
+    /// When, by the clock of whoever looked.
+    pub at_ms: u64,
+    /// Since when looks have followed each other without a break.
+    pub steady_since_ms: u64,
+    /// Something has changed since: the next poll looks again.
+    pub is_due: bool,
+    /// The trainer's place, counted through all epochs.
+    pub delivered: u64,
+    /// Bundles that were claimed before and may be claimed again: no claim meets these at the end of a
+    /// partition. At most one of them is on trial.
+    pub returned: Vec<BundleAt>,
+    /// Positions that may be claimed.
+    pub claimable: u32,
+    /// Bytes committed and not taken in.
+    pub ready_bytes: u64,
+    /// Positions leased or ready, and not delivered.
+    pub ahead: u32,
+    /// Positions that workers may run ahead of the trainer; 0 where nobody has looked yet.
+    pub window: u32,
+    pub window_full: bool,
+    /// Workers with a lease.
+    pub active: u32,
+    /// Remote workers whose [`lot`] is below this are too many.
+    pub surplus_below: u64,
+    /// Splits committed, as far as they were read.
+    pub progress: u64,
+    /// Files indexed, while the job is indexing.
+    pub indexed: u32,
+    /// The trouble that keeps the job from going on.
+    pub trouble: Option<String>,
+}
+
+/// The lot that a worker draws under one look: as good as random, and the same however often it is drawn.
+pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
+    let mut hasher = blake3::Hasher::new_derive_key("gristmill surplus v1");
+    hasher.update(&at_ms.to_le_bytes()).update(invocation.0.as_bytes());
+    let mut bytes = [0; 8];
+    hasher.finalize_xof().fill(&mut bytes);
+    u64::from_le_bytes(bytes)
+}
+
+impl Frontier {
+    /// Notes which of the workers at work are more than are wanted: as many as there are too many.
+    pub fn note_workers<'a>(
+        &mut self,
+        workers: impl IntoIterator<Item = &'a InvocationId>,
+        wanted: u32,
+    ) {
+        let mut lots: Vec<u64> = workers.into_iter().map(|w| lot(w, self.at_ms)).collect();
+        lots.sort_unstable();
+        let too_many = lots.len().saturating_sub(usize::try_from(wanted).unwrap_or(usize::MAX));
+        self.surplus_below = match too_many {
+            0 => 0,
+            some => lots.get(some).copied().unwrap_or(u64::MAX),
+        };
+    }
+
+    /// Whether a worker is one too many.
+    pub fn is_surplus(&self, invocation: &InvocationId) -> bool {
+        lot(invocation, self.at_ms) < self.surplus_below
+    }
+
+    /// Whether there was nothing to claim a moment ago, for a trainer that has not moved since.
+    pub fn shows_nothing(&self, delivered: u64, now_ms: u64) -> bool {
+        let is_fresh = !self.is_due && now_ms.abs_diff(self.at_ms) < TRUSTED_MS;
+        is_fresh && self.claimable == 0 && self.delivered == delivered
+    }
+
+    /// Names bundles that may be claimed again, until the next look.
+    pub fn freed(before: Option<&Self>, bundles: &[BundleAt]) -> Outcome<Self> {
+        let mut after = before.cloned().unwrap_or_default();
+        after.is_due = true;
+        after.add_returned(bundles);
+        match before == Some(&after) {
+            true => Outcome::AlreadyApplied(after),
+            false => Outcome::Write(after),
+        }
+    }
+
+    /// The hint that a look leaves behind which began when `read` was there, and ends where `before` is: what was freed
+    /// meanwhile stays named.
+    pub fn looked(mut self, read: Option<&Self>, before: Option<&Self>) -> Self {
+        let Some(before) = before.filter(|before| Some(*before) != read) else { return self };
+        let known = read.map_or(&[][..], |read| &read.returned);
+        let meanwhile: Vec<_> =
+            before.returned.iter().filter(|at| !known.contains(at)).copied().collect();
+        if !meanwhile.is_empty() {
+            self.add_returned(&meanwhile);
+            self.is_due = true;
+        }
+        self
+    }
+
+    fn add_returned(&mut self, bundles: &[BundleAt]) {
+        for bundle in bundles {
+            if !self.returned.contains(bundle) && self.returned.len() < MOST_RETURNED {
+                self.returned.push(*bundle);
+            }
+        }
+        self.claimable = self.claimable.max(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn workers(n: u32) -> Vec<InvocationId> {
+        (0..n).map(|i| InvocationId(format!("worker-{i}"))).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn exactly_those_leave_that_are_too_many(n in 0u32..60, wanted in 0u32..60, at_ms: u64) {
+            let workers = workers(n);
+            let mut frontier = Frontier { at_ms, ..Frontier::default() };
+            frontier.note_workers(&workers, wanted);
+            let leave = workers.iter().filter(|worker| frontier.is_surplus(worker)).count();
+            prop_assert_eq!(leave, n.saturating_sub(wanted) as usize);
+        }
+    }
+
+    #[test]
+    fn who_leaves_changes_from_look_to_look() {
+        let workers = workers(100);
+        let leaving = |at_ms| {
+            let mut frontier = Frontier { at_ms, ..Frontier::default() };
+            frontier.note_workers(&workers, 90);
+            workers.iter().map(|worker| frontier.is_surplus(worker)).collect::<Vec<_>>()
+        };
+        assert_ne!(leaving(1_000), leaving(2_000));
+    }
+
+    #[test]
+    fn what_is_freed_during_a_look_stays_named() {
+        let read = Frontier { returned: vec![(0, 3)], ..Frontier::default() };
+        let before = Frontier::freed(Some(&read), &[(0, 7)]).into_item();
+        let seen = Frontier { at_ms: 9, returned: vec![(0, 5)], ..Frontier::default() };
+        let after = seen.clone().looked(Some(&read), Some(&before));
+        assert_eq!((after.returned.as_slice(), after.is_due), (&[(0, 5), (0, 7)][..], true));
+        assert!(!after.shows_nothing(0, 9));
+        assert_eq!(seen.clone().looked(Some(&read), Some(&read)), seen);
+        assert_eq!(seen.clone().looked(None, None), seen);
+    }
+
+    #[test]
+    fn few_bundles_are_named_and_each_once() {
+        let many: Vec<_> = (0..100).map(|i| (0, i)).collect();
+        let once = Frontier::freed(None, &many).into_item();
+        assert_eq!(once.returned.len(), MOST_RETURNED);
+        assert_eq!(Frontier::freed(Some(&once), &many), Outcome::AlreadyApplied(once.clone()));
+        assert!(serde_json::to_vec(&once).unwrap().len() < 1_000);
+    }
+
+    #[test]
+    fn an_old_look_shows_nothing() {
+        let frontier = Frontier { at_ms: 10_000, delivered: 5, ..Frontier::default() };
+        assert!(frontier.shows_nothing(5, 11_000) && frontier.shows_nothing(5, 9_000));
+        assert!(!frontier.shows_nothing(6, 11_000) && !frontier.shows_nothing(5, 12_000));
+        assert!(!Frontier { claimable: 1, ..frontier }.shows_nothing(5, 11_000));
+    }
+}

@@ -1,0 +1,105 @@
+//! The states of a job: indexing, running, then done, stopped or failed for good.
+
+use crate::splits::bundle::line_of;
+use crate::splits::{Outcome, Refusal};
+use serde::{Deserialize, Serialize};
+
+/// Longest error that a job keeps, in bytes.
+const MAX_JOB_ERROR_BYTES: usize = 800;
+
+/// Where a job stands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum JobState {
+    /// Its dataset is being indexed; there are no splits yet.
+    Indexing,
+    Running,
+    /// Every epoch is closed.
+    Done,
+    /// The user ended it.
+    Stopped,
+    Failed {
+        error: String,
+    },
+}
+
+/// What happens to a job.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum JobEvent {
+    /// The index is complete.
+    Indexed,
+    /// The last epoch was closed.
+    Finished,
+    /// A bundle died, or the skip cap was passed.
+    Failed { error: String },
+    /// The user asked for the end.
+    Stopped,
+}
+
+impl JobState {
+    /// Whether the job has ended, one way or another.
+    pub fn is_ended(&self) -> bool {
+        matches!(self, Self::Done | Self::Stopped | Self::Failed { .. })
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Indexing => "indexing",
+            Self::Running => "running",
+            Self::Done => "done",
+            Self::Stopped => "stopped",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// Moves a job on. The first ending stays: a job that failed does not become stopped, and the first
+/// error is the one reported.
+///
+/// # Errors
+/// [`Refusal::Ended`] when the job has ended otherwise; [`Refusal::Invalid`] for the end of a job
+/// that is still indexing.
+pub fn apply(before: &JobState, event: &JobEvent) -> Result<Outcome<JobState>, Refusal> {
+    let after = match (before, event) {
+        (JobState::Running | JobState::Done, JobEvent::Indexed)
+        | (JobState::Done, JobEvent::Finished)
+        | (JobState::Stopped, JobEvent::Stopped)
+        | (JobState::Failed { .. }, JobEvent::Failed { .. }) => {
+            return Ok(Outcome::AlreadyApplied(before.clone()));
+        }
+        (JobState::Indexing, JobEvent::Indexed) => JobState::Running,
+        (JobState::Indexing, JobEvent::Finished) => {
+            return Err(Refusal::Invalid { what: "a job that is indexing cannot be finished" });
+        }
+        (JobState::Running, JobEvent::Finished) => JobState::Done,
+        (JobState::Indexing | JobState::Running, JobEvent::Stopped) => JobState::Stopped,
+        (JobState::Indexing | JobState::Running, JobEvent::Failed { error }) => {
+            JobState::Failed { error: line_of(error, MAX_JOB_ERROR_BYTES) }
+        }
+        (ended, _) => return Err(Refusal::Ended { state: ended.name() }),
+    };
+    Ok(Outcome::Write(after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_ending_stays() {
+        let failed = JobEvent::Failed { error: "first".to_owned() };
+        let state = apply(&JobState::Running, &failed).unwrap().into_item();
+        let later = JobEvent::Failed { error: "second".to_owned() };
+        assert_eq!(apply(&state, &later).unwrap(), Outcome::AlreadyApplied(state.clone()));
+        assert!(matches!(apply(&state, &JobEvent::Stopped), Err(Refusal::Ended { .. })));
+        assert!(matches!(apply(&state, &JobEvent::Indexed), Err(Refusal::Ended { .. })));
+        assert!(state.is_ended());
+    }
+
+    #[test]
+    fn a_job_runs_only_once_indexed() {
+        assert!(apply(&JobState::Indexing, &JobEvent::Finished).is_err());
+        let running = apply(&JobState::Indexing, &JobEvent::Indexed).unwrap().into_item();
+        assert_eq!(running, JobState::Running);
+        assert_eq!(apply(&running, &JobEvent::Finished).unwrap(), Outcome::Write(JobState::Done));
+    }
+}

@@ -1,0 +1,287 @@
+//! What the owner of a lease does with it: mark, flush, fail. And RELEASE, done to it.
+//!
+//! Safety does not rest on time: whoever comes with the current (attempt, owner) may commit, however
+//! late, until somebody else has claimed; from then on nobody but the new owner can.
+
+use crate::splits::bundle::error_line;
+use crate::splits::claim::{Term, lease_until_ms};
+use crate::splits::invariants;
+use crate::splits::{Bundle, BundleState, Entry, EntryKind, Metrics, Outcome, Refusal};
+use crate::{Attempt, InvocationId, Nonce};
+
+/// How long to wait after a failure of `attempt` that may pass: 100 ms doubling up to 10 s.
+pub fn retry_delay_ms(attempt: Attempt) -> u64 {
+    100u64.checked_shl(attempt.saturating_sub(1).min(16)).unwrap_or(u64::MAX).min(10_000)
+}
+
+/// Says that split `cur` is about to be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mark {
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    /// Index in the bundle.
+    pub cur: u8,
+}
+
+/// MARK, needed from attempt 2 on before each split. One split at a time: the one marked before has
+/// to be committed first, so that a late copy of an old mark cannot blame the wrong split.
+///
+/// # Errors
+/// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
+pub fn mark(before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, Refusal> {
+    let before = before
+        .filter(|bundle| bundle.is_leased_to(command.attempt, command.nonce))
+        .ok_or(Refusal::Lost)?;
+    let mut after = before.clone();
+    set_cur(&mut after, command.cur)?;
+    if after == *before {
+        return Ok(Outcome::AlreadyApplied(after));
+    }
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+fn set_cur(bundle: &mut Bundle, cur: u8) -> Result<(), Refusal> {
+    match bundle.entries.get(usize::from(cur)) {
+        None => return Err(Refusal::Invalid { what: "mark is beyond the end of the bundle" }),
+        Some(Some(_)) => {
+            return Err(Refusal::Contradiction { at: cur, what: "it cannot be started again" });
+        }
+        Some(None) => {}
+    }
+    match bundle.cur {
+        Some(marked) if marked != cur => {
+            Err(Refusal::Contradiction { at: marked, what: "it is marked: commit it first" })
+        }
+        _ => {
+            bundle.cur = Some(cur);
+            Ok(())
+        }
+    }
+}
+
+/// One finished split, as its worker reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Commit {
+    /// Index in the bundle.
+    pub at: u8,
+    /// No object was put: the content is with the trainer's host.
+    pub local: bool,
+    pub bytes: u64,
+    /// CRC32C of the content.
+    pub crc32c: u32,
+    pub rows: u32,
+    pub batches: u32,
+    /// Rows left over.
+    pub remainder: u32,
+    /// Records left out.
+    pub skipped: u32,
+}
+
+impl Commit {
+    fn entry(&self, attempt: Attempt, nonce: Nonce) -> Entry {
+        Entry {
+            kind: if self.local { EntryKind::Local } else { EntryKind::Object },
+            attempt,
+            nonce,
+            bytes: self.bytes,
+            crc32c: self.crc32c,
+            rows: self.rows,
+            batches: self.batches,
+            remainder: self.remainder,
+            skipped: self.skipped,
+        }
+    }
+}
+
+/// Commits splits and renews the lease; without commits it only renews.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Flush<'a> {
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub commits: &'a [Commit],
+    /// The split to be started next, if it is to be marked: saves a MARK.
+    pub next: Option<u8>,
+    pub term: Term,
+    /// Spent since the last flush.
+    pub spent: Metrics,
+}
+
+/// FLUSH: all of its commits or none. Still allowed after the lease ran out, if nobody has claimed.
+///
+/// Sent again after its answer was lost it is recognised by its commits, whoever owns the bundle by
+/// then; `AlreadyApplied` does not say that the lease still holds.
+///
+/// # Errors
+/// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
+pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bundle>, Refusal> {
+    let before = before.ok_or(Refusal::Lost)?;
+    let mut after = before.clone();
+    let mut added = false;
+    for commit in command.commits {
+        let entry = commit.entry(command.attempt, command.nonce);
+        let slot = after
+            .entries
+            .get_mut(usize::from(commit.at))
+            .ok_or(Refusal::Invalid { what: "commit is beyond the end of the bundle" })?;
+        match slot {
+            Some(committed) if *committed == entry => {}
+            // Poison bears the attempt of the worker it was taken from, who may live after all.
+            Some(committed)
+                if committed.kind != EntryKind::Poison
+                    && committed.attempt == command.attempt
+                    && committed.nonce == command.nonce =>
+            {
+                let what = "the same attempt reports another result";
+                return Err(Refusal::Contradiction { at: commit.at, what });
+            }
+            // Someone else's: a lost lease, unless the caller does hold it.
+            Some(_) if before.is_leased_to(command.attempt, command.nonce) => {
+                let what = "by an earlier attempt: it is not to be redone";
+                return Err(Refusal::Contradiction { at: commit.at, what });
+            }
+            Some(_) => return Err(Refusal::Lost),
+            None => {
+                *slot = Some(entry);
+                added = true;
+            }
+        }
+    }
+    if !added && !command.commits.is_empty() {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
+    }
+    if !before.is_leased_to(command.attempt, command.nonce) {
+        return Err(Refusal::Lost);
+    }
+    let committed = |at: u8| after.entry(at).is_some();
+    let (cur_done, suspect_done) =
+        (after.cur.is_some_and(committed), after.suspect.is_some_and(|s| committed(s.at)));
+    if cur_done {
+        after.cur = None;
+    }
+    if suspect_done {
+        after.suspect = None;
+    }
+    if let Some(next) = command.next {
+        set_cur(&mut after, next)?;
+    }
+    after.until_ms = after.until_ms.max(lease_until_ms(command.term));
+    if added {
+        after.since_ms = after.since_ms.max(command.term.now_ms);
+        after.metrics = after.metrics.plus(command.spent);
+    }
+    if after.is_complete() {
+        after.state = BundleState::Done;
+        after.error = None;
+    }
+    if after == *before {
+        return Ok(Outcome::AlreadyApplied(after));
+    }
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+/// Gives a bundle back after a failure the worker survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fail<'a> {
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    /// One line; cut to 200 bytes.
+    pub error: &'a str,
+    /// When it may be claimed again; see [`retry_delay_ms`].
+    pub retry_at_ms: u64,
+    /// Trying again cannot help (a bad record under policy `fail`, a changed file): the job fails.
+    pub fatal: bool,
+}
+
+/// FAIL: the bundle becomes failed, or dead if the failure is fatal. What is committed stays.
+///
+/// # Errors
+/// [`Refusal::Lost`].
+pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundle>, Refusal> {
+    let before = before.ok_or(Refusal::Lost)?;
+    let same_lease = before.attempt == command.attempt && before.owner == command.nonce;
+    let failed = matches!(before.state, BundleState::Failed | BundleState::Dead);
+    if same_lease && failed {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
+    }
+    if !before.is_leased_to(command.attempt, command.nonce) {
+        return Err(Refusal::Lost);
+    }
+    let mut after = before.clone();
+    after.cur = None;
+    after.error = Some(error_line(command.error));
+    if command.fatal {
+        after.state = BundleState::Dead;
+    } else {
+        after.state = BundleState::Failed;
+        after.retry_at_ms = command.retry_at_ms;
+    }
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+/// The platform reported that an invocation died.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Release<'a> {
+    pub invocation: &'a InvocationId,
+    /// The attempt it held, where the reporter knows.
+    pub attempt: Option<Attempt>,
+    /// It did not fail: what it ran on went away. The split it was at is not suspected for that.
+    pub blameless: bool,
+}
+
+/// RELEASE: the bundle may be claimed at once. Nothing but the lease of that very invocation is
+/// touched, so that a late or wrong report does no harm. `cur` stays for the claimant to find, unless
+/// the end was blameless.
+///
+/// # Errors
+/// [`Refusal::Lost`]: the invocation holds no lease of this bundle; nothing to do.
+pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome<Bundle>, Refusal> {
+    let before = before
+        .filter(|bundle| bundle.invocation == *command.invocation)
+        .filter(|bundle| command.attempt.is_none_or(|attempt| attempt == bundle.attempt))
+        .ok_or(Refusal::Lost)?;
+    match before.state {
+        BundleState::Released => Ok(Outcome::AlreadyApplied(before.clone())),
+        BundleState::Leased => {
+            let cur = before.cur.filter(|_| !command.blameless);
+            let after = Bundle { state: BundleState::Released, cur, ..before.clone() };
+            invariants::check_bundle_step(Some(before), &after);
+            Ok(Outcome::Write(after))
+        }
+        BundleState::Failed | BundleState::Done | BundleState::Dead => Err(Refusal::Lost),
+    }
+}
+
+/// The lease of a worker that has most likely died, as others go on, is to end now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Lapse {
+    /// The lease as it was seen.
+    pub attempt: Attempt,
+    pub until_ms: u64,
+    pub now_ms: u64,
+}
+
+/// LAPSE: the lease ends as if its time were over, unless it was renewed since it was seen. Its owner may still
+/// commit until somebody else has claimed.
+///
+/// # Errors
+/// [`Refusal::Lost`]: there is no such lease any more.
+pub fn lapse(before: Option<&Bundle>, command: &Lapse) -> Result<Outcome<Bundle>, Refusal> {
+    let is_seen =
+        |bundle: &&Bundle| (bundle.state, bundle.attempt) == (BundleState::Leased, command.attempt);
+    let before = before.filter(is_seen).ok_or(Refusal::Lost)?;
+    if before.until_ms <= command.now_ms {
+        return Ok(Outcome::AlreadyApplied(before.clone()));
+    }
+    if before.until_ms != command.until_ms {
+        return Err(Refusal::Lost);
+    }
+    let after = Bundle { until_ms: command.now_ms, ..before.clone() };
+    invariants::check_bundle_step(Some(before), &after);
+    Ok(Outcome::Write(after))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+//! Transitions of a lease, case by case.
+
+use super::*;
+use crate::splits::{Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect, claim};
+use crate::ErrorPolicy;
+use proptest::prelude::*;
+
+const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
+
+fn nonce(id: u8) -> Nonce {
+    Nonce([id; 8])
+}
+
+fn invocation(id: u8) -> InvocationId {
+    InvocationId(format!("i{id}"))
+}
+
+fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
+    let now_ms = before.and_then(Bundle::claimable_at_ms).unwrap_or(0);
+    let death = before.map(|before| Death { attempt: before.attempt, ordinal: Some(1) });
+    let invocation = &invocation(id);
+    let term = Term { now_ms, ..TERM };
+    let command = Claim {
+        nonce: nonce(id),
+        invocation,
+        term,
+        first: 0,
+        records: &[5, 5, 5],
+        death,
+        control: None,
+    };
+    claim(before, &command, &Limits::default()).unwrap().into_item()
+}
+
+fn commit(at: u8) -> Commit {
+    Commit { at, local: false, bytes: 10, crc32c: 7, rows: 5, batches: 1, remainder: 1, skipped: 0 }
+}
+
+fn command<'a>(attempt: Attempt, id: u8, commits: &'a [Commit]) -> Flush<'a> {
+    let spent = Metrics { source_ms: 1, compute_ms: 2, put_ms: 3 };
+    Flush { attempt, nonce: nonce(id), commits, next: None, term: TERM, spent }
+}
+
+fn flushed(bundle: &Bundle, ats: &[u8]) -> Bundle {
+    let commits: Vec<_> = ats.iter().map(|at| commit(*at)).collect();
+    let owner = bundle.owner.0[0];
+    flush(Some(bundle), &command(bundle.attempt, owner, &commits)).unwrap().into_item()
+}
+
+#[test]
+fn a_lease_lapses_unless_it_was_renewed() {
+    let bundle = claimed(None, 1);
+    let seen = Lapse { attempt: 1, until_ms: bundle.until_ms, now_ms: 4_000 };
+    let lapsed = lapse(Some(&bundle), &seen).unwrap().into_item();
+    assert_eq!((lapsed.state, lapsed.until_ms), (BundleState::Leased, 4_000));
+    assert_eq!(lapse(Some(&lapsed), &seen), Ok(Outcome::AlreadyApplied(lapsed.clone())));
+    // Its owner may still commit, and a renewal is seen.
+    assert_eq!(flushed(&lapsed, &[0, 1, 2]).state, BundleState::Done);
+    let renewed = Bundle { until_ms: bundle.until_ms + 1, ..bundle.clone() };
+    assert_eq!(lapse(Some(&renewed), &seen), Err(Refusal::Lost));
+    let again = Bundle { attempt: 2, ..bundle };
+    assert_eq!(lapse(Some(&again), &seen), Err(Refusal::Lost));
+    assert_eq!(lapse(None, &seen), Err(Refusal::Lost));
+}
+
+#[test]
+fn commits_add_up_to_done() {
+    let bundle = flushed(&claimed(None, 1), &[0, 2]);
+    assert_eq!((bundle.state, bundle.todo()), (BundleState::Leased, vec![1]));
+    assert_eq!(bundle.entry(0).unwrap().nonce, nonce(1));
+    let done = flushed(&bundle, &[1]);
+    assert_eq!((done.state, done.metrics.compute_ms), (BundleState::Done, 4));
+    assert_eq!(done.claimable_at_ms(), None);
+}
+
+#[test]
+fn a_flush_sent_again_is_recognised_whoever_owns_the_bundle() {
+    let bundle = flushed(&claimed(None, 1), &[0]);
+    let taken = claimed(Some(&bundle), 2);
+    let done = flushed(&taken, &[1, 2]);
+    for item in [&bundle, &taken, &done] {
+        let again = flush(Some(item), &command(1, 1, &[commit(0)]));
+        assert_eq!(again, Ok(Outcome::AlreadyApplied(item.clone())));
+    }
+    assert_eq!(taken.todo(), [1, 2], "what is committed carries over");
+}
+
+#[test]
+fn a_flush_after_the_lease_was_taken_is_lost() {
+    let taken = claimed(Some(&claimed(None, 1)), 2);
+    for commits in [&[][..], &[commit(0)][..]] {
+        assert_eq!(flush(Some(&taken), &command(1, 1, commits)), Err(Refusal::Lost));
+    }
+    // The right attempt under the wrong name, and the other way round.
+    assert_eq!(flush(Some(&taken), &command(2, 1, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(Some(&taken), &command(1, 2, &[commit(0)])), Err(Refusal::Lost));
+    assert_eq!(flush(None, &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+    // Somebody else has done the split by now.
+    let ahead = flushed(&taken, &[0]);
+    assert_eq!(flush(Some(&ahead), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+}
+
+#[test]
+fn a_late_flush_counts_if_nobody_has_claimed() {
+    let bundle = claimed(None, 1);
+    let mut late = command(1, 1, &[]);
+    let commits = [commit(0)];
+    late.commits = &commits;
+    late.term.now_ms = bundle.until_ms + 3_600_000;
+    assert!(flush(Some(&bundle), &late).unwrap().write().is_some());
+}
+
+#[test]
+fn a_flush_that_contradicts_what_is_committed_is_refused() {
+    let bundle = flushed(&claimed(None, 1), &[0]);
+    let other = Commit { crc32c: 8, ..commit(0) };
+    let refused = flush(Some(&bundle), &command(1, 1, &[other, commit(1)]));
+    assert!(matches!(refused, Err(Refusal::Contradiction { at: 0, .. })));
+    let taken = claimed(Some(&bundle), 2);
+    let redone = flush(Some(&taken), &command(2, 2, &[commit(0)]));
+    assert!(matches!(redone, Err(Refusal::Contradiction { at: 0, .. })));
+    let beyond = flush(Some(&taken), &command(2, 2, &[commit(3)]));
+    assert!(matches!(beyond, Err(Refusal::Invalid { .. })));
+}
+
+#[test]
+fn a_flush_is_all_or_nothing_and_one_that_repeats_a_part_adds_the_rest() {
+    let bundle = flushed(&claimed(None, 1), &[0]);
+    let more = flush(Some(&bundle), &command(1, 1, &[commit(0), commit(1)])).unwrap();
+    assert_eq!(more.write().map(Bundle::todo), Some(vec![2]));
+}
+
+#[test]
+fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
+    let mut bundle = claimed(None, 1);
+    bundle.suspect = Some(Suspect { at: 0, strikes: 2, ordinal: 8 });
+    bundle.cur = Some(0);
+    bundle.control = Some(crate::splits::Place::default());
+    let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+    let command_of = Claim {
+        nonce: nonce(2),
+        invocation: &invocation(2),
+        term: Term { now_ms: bundle.until_ms, ..TERM },
+        first: 0,
+        records: &[5, 5, 5],
+        death: Some(Death { attempt: 1, ordinal: Some(9) }),
+        control: None,
+    };
+    let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
+    let released = release(Some(&bundle), &report).unwrap().into_item();
+    let poisoned = claim(Some(&released), &command_of, &limits).unwrap().into_item();
+    assert_eq!(poisoned.entry(0).map(|entry| entry.kind), Some(EntryKind::Poison));
+    assert_eq!(flush(Some(&poisoned), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+}
+
+#[test]
+fn a_heartbeat_renews_and_never_shortens() {
+    let bundle = claimed(None, 1);
+    let mut later = command(1, 1, &[]);
+    later.term.now_ms = 50_000;
+    let renewed = flush(Some(&bundle), &later).unwrap().into_item();
+    assert_eq!(renewed.until_ms, 82_000);
+    assert_eq!(renewed.metrics, Metrics::default());
+    let copy = flush(Some(&renewed), &command(1, 1, &[]));
+    assert_eq!(copy, Ok(Outcome::AlreadyApplied(renewed)));
+}
+
+#[test]
+fn splits_are_marked_one_at_a_time() {
+    let bundle = claimed(Some(&claimed(None, 1)), 2);
+    let cur = |cur| Mark { attempt: 2, nonce: nonce(2), cur };
+    let marked = mark(Some(&bundle), &cur(1)).unwrap().into_item();
+    assert_eq!(marked.cur, Some(1));
+    assert_eq!(mark(Some(&marked), &cur(1)), Ok(Outcome::AlreadyApplied(marked.clone())));
+    assert!(matches!(mark(Some(&marked), &cur(0)), Err(Refusal::Contradiction { at: 1, .. })));
+    assert!(matches!(mark(Some(&bundle), &cur(3)), Err(Refusal::Invalid { .. })));
+    assert_eq!(mark(Some(&bundle), &Mark { attempt: 1, ..cur(0) }), Err(Refusal::Lost));
+    let next = flushed(&marked, &[1]);
+    assert_eq!(next.cur, None);
+    // A copy of the mark arrives after the commit: it must not put the blame back.
+    assert!(matches!(mark(Some(&next), &cur(1)), Err(Refusal::Contradiction { at: 1, .. })));
+}
+
+#[test]
+fn a_flush_can_mark_the_next_split() {
+    let bundle = claimed(Some(&claimed(None, 1)), 2);
+    let commits = [commit(0)];
+    let with_next = Flush { next: Some(1), ..command(2, 2, &commits) };
+    let after = flush(Some(&bundle), &with_next).unwrap().into_item();
+    assert_eq!(after.cur, Some(1));
+    let committed = Flush { next: Some(0), ..command(2, 2, &commits) };
+    assert!(flush(Some(&bundle), &committed).is_err());
+}
+
+#[test]
+fn a_commit_clears_the_suspect() {
+    let mut bundle = claimed(None, 1);
+    bundle.suspect = Some(Suspect { at: 2, strikes: 1, ordinal: 5 });
+    assert!(flushed(&bundle, &[0]).suspect.is_some());
+    assert_eq!(flushed(&bundle, &[2]).suspect, None);
+}
+
+#[test]
+fn a_failure_gives_the_bundle_back_once() {
+    let bundle = claimed(None, 1);
+    let command = Fail {
+        attempt: 1,
+        nonce: nonce(1),
+        error: "line one\nline two",
+        retry_at_ms: 9,
+        fatal: false,
+    };
+    let failed = fail(Some(&bundle), &command).unwrap().into_item();
+    assert_eq!((failed.state, failed.retry_at_ms, failed.cur), (BundleState::Failed, 9, None));
+    assert_eq!(failed.error.as_deref(), Some("line one line two"));
+    assert_eq!(fail(Some(&failed), &command), Ok(Outcome::AlreadyApplied(failed.clone())));
+    let taken = claimed(Some(&failed), 2);
+    assert_eq!(fail(Some(&taken), &command), Err(Refusal::Lost));
+    let fatal = fail(Some(&bundle), &Fail { fatal: true, ..command }).unwrap().into_item();
+    assert_eq!(fatal.state, BundleState::Dead);
+}
+
+#[test]
+fn a_release_touches_only_the_lease_of_the_invocation_it_names() {
+    let bundle = claimed(None, 1);
+    let (one, two) = (invocation(1), invocation(2));
+    let report = |invocation, attempt| Release { invocation, attempt, blameless: false };
+    assert_eq!(release(Some(&bundle), &report(&two, None)), Err(Refusal::Lost));
+    assert_eq!(release(Some(&bundle), &report(&one, Some(2))), Err(Refusal::Lost));
+    assert_eq!(release(None, &report(&one, None)), Err(Refusal::Lost));
+    let released = release(Some(&bundle), &report(&one, Some(1))).unwrap().into_item();
+    assert_eq!((released.state, released.claimable_at_ms()), (BundleState::Released, Some(0)));
+    let again = release(Some(&released), &report(&one, None));
+    assert_eq!(again, Ok(Outcome::AlreadyApplied(released.clone())));
+    // The report comes late: others are at work, or it is done.
+    let taken = claimed(Some(&released), 2);
+    assert_eq!(release(Some(&taken), &report(&one, None)), Err(Refusal::Lost));
+    let done = flushed(&bundle, &[0, 1, 2]);
+    assert_eq!(release(Some(&done), &report(&one, None)), Err(Refusal::Lost));
+    // The living owner of a lease that was wrongly released has lost it.
+    assert_eq!(flush(Some(&released), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
+}
+
+#[test]
+fn delays_double_up_to_ten_seconds() {
+    assert_eq!(
+        [1, 2, 3, 7, 8, u32::MAX].map(retry_delay_ms),
+        [100, 200, 400, 6_400, 10_000, 10_000]
+    );
+    assert_eq!(retry_delay_ms(0), 100);
+}
+
+#[test]
+fn the_largest_bundle_fits_into_one_write_unit() {
+    let entry = Entry {
+        kind: EntryKind::Object,
+        attempt: u32::MAX,
+        nonce: nonce(255),
+        bytes: u64::MAX,
+        crc32c: u32::MAX,
+        rows: u32::MAX,
+        batches: u32::MAX,
+        remainder: u32::MAX,
+        skipped: u32::MAX,
+    };
+    let bundle = Bundle {
+        state: BundleState::Dead,
+        attempt: u32::MAX,
+        owner: nonce(255),
+        invocation: InvocationId("x".repeat(MAX_INVOCATION_BYTES)),
+        until_ms: u64::MAX,
+        retry_at_ms: u64::MAX,
+        since_ms: u64::MAX,
+        entries: vec![Some(entry); crate::splits::MAX_BUNDLE_SPLITS],
+        cur: Some(7),
+        suspect: Some(Suspect { at: 7, strikes: 255, ordinal: u64::MAX }),
+        control: Some(crate::splits::Place { epoch: u32::MAX, position: u32::MAX }),
+        error: Some("é".repeat(MAX_ERROR_BYTES / 2)),
+        metrics: Metrics { source_ms: u32::MAX, compute_ms: u32::MAX, put_ms: u32::MAX },
+    };
+    let bytes = postcard::to_stdvec(&bundle).unwrap();
+    // Keys, attribute names and the version take the rest of the kilobyte.
+    assert!(bytes.len() <= 900, "{} bytes", bytes.len());
+    assert_eq!(postcard::from_bytes::<Bundle>(&bytes).unwrap(), bundle);
+}
+
+proptest! {
+    #[test]
+    fn errors_are_cut_to_one_short_line(text: String, fill in 0usize..300) {
+        let line = error_line(&(text + &"é".repeat(fill)));
+        prop_assert!(line.len() <= MAX_ERROR_BYTES && !line.contains('\n'));
+    }
+
+    /// Whatever is sent, by whomever, nothing panics and no step breaks an invariant (they are
+    /// asserted inside the transitions).
+    #[test]
+    fn any_sequence_of_commands_keeps_the_invariants(
+        commands in prop::collection::vec((0u8..5, 1u8..4, 0u32..5, 0u8..4, 0u64..200_000), 0..60),
+    ) {
+        let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
+        let mut bundle: Option<Bundle> = None;
+        let mut deaths = 0;
+        for (kind, id, attempt, at, now_ms) in commands {
+            let (nonce, before) = (nonce(id), bundle.as_ref());
+            let outcome = match kind {
+                0 => {
+                    deaths += 1;
+                    let death = before.map(|b| Death { attempt: b.attempt, ordinal: Some(deaths) });
+                    let (invocation, term) = (&invocation(id), Term { now_ms, ..TERM });
+                    let records = &[5, 5, 5];
+                    let command = Claim { nonce, invocation, term, first: 0, records, death, control: Some(crate::splits::Place::default()) };
+                    claim(before, &command, &limits)
+                }
+                1 => mark(before, &Mark { attempt, nonce, cur: at }),
+                2 => flush(before, &command(attempt, id, &[commit(at)])),
+                3 => {
+                    let fatal = at == 3;
+                    let retry_at_ms = now_ms;
+                    fail(before, &Fail { attempt, nonce, error: "e", retry_at_ms, fatal })
+                }
+                _ => release(before, &Release { invocation: &invocation(id), attempt: None, blameless: id % 2 == 0 }),
+            };
+            if let Ok(Outcome::Write(after)) = outcome {
+                bundle = Some(after);
+            }
+        }
+    }
+}

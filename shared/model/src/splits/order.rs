@@ -1,0 +1,331 @@
+//! The order of an epoch: a keyed permutation of split ids, and bundles that ramp up in size.
+//!
+//! The permutation is a Feistel network over the smallest power of two that holds `n`, walked until
+//! it lands inside `0..n`; its round keys are BLAKE3 of (seed, epoch). So any position is found in
+//! constant time and nothing is stored.
+
+use crate::{BundleIndex, Epoch, Position, SplitId};
+use std::ops::Range;
+
+/// Enough that flipping one bit of the key or the index changes the whole of either half, also in
+/// the tiny networks of small datasets.
+const ROUNDS: usize = 8;
+
+/// The order of splits in one epoch: a bijection between positions and split ids.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Order {
+    n: u32,
+    left_bits: u32,
+    right_bits: u32,
+    keys: [u64; ROUNDS],
+}
+
+impl Order {
+    /// The order of `n` splits in `epoch` of a job with `seed`.
+    pub fn new(n: u32, seed: u64, epoch: Epoch) -> Self {
+        let bits = (u32::BITS - n.saturating_sub(1).leading_zeros()).max(2);
+        let left_bits = bits / 2;
+        let mut hasher = blake3::Hasher::new_derive_key("gristmill split order v1");
+        hasher.update(&seed.to_le_bytes()).update(&epoch.to_le_bytes());
+        let mut bytes = [0; ROUNDS * 8];
+        hasher.finalize_xof().fill(&mut bytes);
+        let mut keys = [0; ROUNDS];
+        for (key, chunk) in keys.iter_mut().zip(bytes.chunks_exact(8)) {
+            *key = chunk.iter().rev().fold(0, |key, byte| key << 8 | u64::from(*byte));
+        }
+        Self { n, left_bits, right_bits: bits - left_bits, keys }
+    }
+
+    /// How many splits are ordered.
+    pub fn n_splits(&self) -> u32 {
+        self.n
+    }
+
+    /// The split delivered at `position`; none beyond the end.
+    pub fn split_at(&self, position: Position) -> Option<SplitId> {
+        self.walk(position, |x| self.encrypt(x))
+    }
+
+    /// The position at which `split` is delivered; none for a split there is not.
+    pub fn position_of(&self, split: SplitId) -> Option<Position> {
+        self.walk(split, |x| self.decrypt(x))
+    }
+
+    /// Cycle walking: a bijection on the power of two restricted to `0..n` is one on `0..n`.
+    fn walk(&self, start: u32, step: impl Fn(u32) -> u32) -> Option<u32> {
+        if start >= self.n {
+            return None;
+        }
+        let mut x = step(start);
+        while x >= self.n {
+            x = step(x);
+        }
+        Some(x)
+    }
+
+    fn halves(&self, x: u32) -> (u32, u32) {
+        (x >> self.right_bits, x & mask(self.right_bits))
+    }
+
+    fn encrypt(&self, x: u32) -> u32 {
+        let (mut left, mut right) = self.halves(x);
+        for (round, key) in self.keys.iter().enumerate() {
+            match round % 2 {
+                0 => left ^= mix(right, *key) & mask(self.left_bits),
+                _ => right ^= mix(left, *key) & mask(self.right_bits),
+            }
+        }
+        left << self.right_bits | right
+    }
+
+    fn decrypt(&self, x: u32) -> u32 {
+        let (mut left, mut right) = self.halves(x);
+        for (round, key) in self.keys.iter().enumerate().rev() {
+            match round % 2 {
+                0 => left ^= mix(right, *key) & mask(self.left_bits),
+                _ => right ^= mix(left, *key) & mask(self.right_bits),
+            }
+        }
+        left << self.right_bits | right
+    }
+}
+
+fn mask(bits: u32) -> u32 {
+    1u32.checked_shl(bits).unwrap_or(0).wrapping_sub(1)
+}
+
+/// The finaliser of splitmix64 over (half, key): every input bit reaches every output bit.
+fn mix(half: u32, key: u64) -> u32 {
+    let mut z = (u64::from(half) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ z >> 31) >> 32) as u32
+}
+
+/// The split at `position` of an epoch, for a single look-up; keep an [`Order`] for many.
+pub fn permute(n: u32, seed: u64, epoch: Epoch, position: Position) -> Option<SplitId> {
+    Order::new(n, seed, epoch).split_at(position)
+}
+
+/// The visit at `position` of an epoch that visits `n` splits `copies` times: which copy of the
+/// dataset, and which of its splits. Copies take turns, each in an order of its own.
+pub fn visit(
+    (n, copies): (u32, u32),
+    seed: u64,
+    epoch: Epoch,
+    position: Position,
+) -> Option<(u32, SplitId)> {
+    let (turn, copy) = (position.checked_div(copies)?, position % copies);
+    // The first copy is what a single one would be.
+    let seed = seed ^ u64::from(copy).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Some((copy, permute(n, seed, epoch, turn)?))
+}
+
+/// As [`visit`]; `in_order` if splits are delivered as they lie in the dataset, one copy of it after
+/// the other.
+pub fn visit_of(
+    (n, copies): (u32, u32),
+    in_order: bool,
+    seed: u64,
+    epoch: Epoch,
+    position: Position,
+) -> Option<(u32, SplitId)> {
+    if !in_order {
+        return visit((n, copies), seed, epoch, position);
+    }
+    let copy = position.checked_div(n)?;
+    (copy < copies).then_some((copy, position % n))
+}
+
+/// The number of a visit among all of an epoch, whatever their order: what it is cached under.
+pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
+    u64::from(split) * u64::from(copies) + u64::from(copy)
+}
+
+/// The largest bundle for a dataset of `n_splits`: enough bundles that workers stay busy to the
+/// end of an epoch, few enough writes that they cost little.
+pub fn default_r(n_splits: u32) -> u32 {
+    let most = (n_splits / 128).clamp(1, 8);
+    1 << most.ilog2()
+}
+
+/// Positions cut into bundles of 1, 1, 2, 4, .., R, R, ..: the first batch comes fast, and later
+/// ones cost few writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Ramp {
+    n_splits: u32,
+    /// log2 of R.
+    log_r: u32,
+}
+
+impl Ramp {
+    /// Bundles of at most `r` positions; `r` is brought down to a power of two in 1..=8.
+    pub fn new(n_splits: u32, r: u32) -> Self {
+        Self { n_splits, log_r: r.clamp(1, 8).ilog2() }
+    }
+
+    /// Positions of a full bundle.
+    pub fn r(&self) -> u32 {
+        1 << self.log_r
+    }
+
+    /// How many positions there are.
+    pub fn n_splits(&self) -> u32 {
+        self.n_splits
+    }
+
+    /// How many bundles there are.
+    pub fn bundles(&self) -> BundleIndex {
+        match self.n_splits {
+            0 => 0,
+            n => self.index_of(n - 1) + 1,
+        }
+    }
+
+    /// The positions of `bundle`; empty beyond the last.
+    pub fn positions(&self, bundle: BundleIndex) -> Range<Position> {
+        let start = self.start(bundle).min(u64::from(self.n_splits));
+        let end = self.start(bundle.saturating_add(1)).min(u64::from(self.n_splits));
+        (start as u32)..(end as u32)
+    }
+
+    /// The bundle that holds `position`; none beyond the end.
+    pub fn bundle_of(&self, position: Position) -> Option<BundleIndex> {
+        (position < self.n_splits).then(|| self.index_of(position))
+    }
+
+    /// Where `bundle` starts, were there positions without end.
+    fn start(&self, bundle: BundleIndex) -> u64 {
+        match bundle {
+            0 => 0,
+            b if b <= self.log_r => 1 << (b - 1),
+            b => u64::from(b - self.log_r) << self.log_r,
+        }
+    }
+
+    fn index_of(&self, position: Position) -> BundleIndex {
+        match position {
+            0 => 0,
+            p if p < self.r() => p.ilog2() + 1,
+            p => (p >> self.log_r) + self.log_r,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Batches of a seed are forever: a change here changes what every job delivers.
+    #[test]
+    fn the_order_is_pinned() {
+        let order = |n, seed, epoch| {
+            let order = Order::new(n, seed, epoch);
+            (0..n).map(|position| order.split_at(position).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(10, 0, 0), PINNED);
+        assert_ne!(order(10, 0, 1), PINNED);
+        assert_ne!(order(10, 1, 0), PINNED);
+        assert_eq!(permute(10, 0, 0, 3), Some(PINNED[3]));
+    }
+
+    const PINNED: [u32; 10] = [5, 6, 8, 1, 9, 4, 0, 2, 7, 3];
+
+    #[test]
+    fn there_is_nothing_beyond_the_end() {
+        assert_eq!(visit((10, 1), 0, 0, 3), Some((0, PINNED[3])));
+        let mut visits: Vec<_> = (0..30).filter_map(|at| visit((10, 3), 7, 2, at)).collect();
+        let orders: Vec<Vec<_>> = (0..3)
+            .map(|copy| visits.iter().filter(|v| v.0 == copy).map(|v| v.1).collect())
+            .collect();
+        assert!(orders[0] != orders[1] && orders[1] != orders[2]);
+        visits.sort_unstable();
+        let all: Vec<_> = (0..3).flat_map(|copy| (0..10).map(move |split| (copy, split))).collect();
+        assert_eq!(visits, all);
+        assert_eq!((visit((10, 3), 7, 2, 30), visit((10, 0), 7, 2, 0)), (None, None));
+        assert_eq!(permute(0, 1, 1, 0), None);
+        assert_eq!(permute(1, 1, 1, 0), Some(0));
+        assert_eq!(permute(5, 1, 1, 5), None);
+        assert_eq!(Order::new(5, 1, 1).position_of(5), None);
+        let largest = Order::new(u32::MAX, 1, 1);
+        let split = largest.split_at(u32::MAX - 1).unwrap();
+        assert_eq!(largest.position_of(split), Some(u32::MAX - 1));
+    }
+
+    /// Over many seeds every split is about as often at every position: no seat is favoured.
+    #[test]
+    fn the_order_is_even() {
+        const N: usize = 8;
+        let mut seen = [[0u32; N]; N];
+        for seed in 0..4_000 {
+            let order = Order::new(N as u32, seed, 0);
+            for (position, seen) in (0..).zip(&mut seen) {
+                seen[order.split_at(position).unwrap() as usize] += 1;
+            }
+        }
+        // 500 expected; five standard deviations are 105.
+        assert!(seen.iter().flatten().all(|times| (395..=605).contains(times)), "{seen:?}");
+    }
+
+    /// Neighbours in the dataset do not stay neighbours.
+    #[test]
+    fn the_order_breaks_up_runs() {
+        let order = Order::new(10_000, 3, 0);
+        let splits: Vec<_> =
+            (0..10_000).map(|position| order.split_at(position).unwrap()).collect();
+        let runs = splits.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) == 1).count();
+        assert!(runs < 20, "{runs} neighbours");
+    }
+
+    #[test]
+    fn bundles_ramp_up() {
+        let sizes = |n, r| {
+            let ramp = Ramp::new(n, r);
+            (0..ramp.bundles()).map(|bundle| ramp.positions(bundle).len()).collect::<Vec<_>>()
+        };
+        assert_eq!(sizes(30, 8), [1, 1, 2, 4, 8, 8, 6]);
+        assert_eq!(sizes(4, 1), [1, 1, 1, 1]);
+        assert_eq!(sizes(7, 2), [1, 1, 2, 2, 1]);
+        assert_eq!(sizes(0, 8), [0; 0]);
+        assert_eq!(sizes(5, 100), [1, 1, 2, 1]);
+        assert_eq!(sizes(5, 7), [1, 1, 2, 1]);
+    }
+
+    #[test]
+    fn small_datasets_have_small_bundles() {
+        assert_eq!([0, 255, 256, 511, 512, 1024, u32::MAX].map(default_r), [1, 1, 2, 2, 4, 8, 8]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_a_bijection(n in 1u32..600, seed: u64, epoch: u32) {
+            let order = Order::new(n, seed, epoch);
+            let mut seen = vec![false; n as usize];
+            for position in 0..n {
+                let split = order.split_at(position).unwrap();
+                prop_assert!(!std::mem::replace(&mut seen[split as usize], true));
+                prop_assert_eq!(order.position_of(split), Some(position));
+            }
+        }
+
+        #[test]
+        fn every_position_is_in_exactly_its_bundle(n in 1u32..2_000, r in 0u32..12) {
+            let ramp = Ramp::new(n, r);
+            let mut next = 0;
+            for bundle in 0..ramp.bundles() {
+                let positions = ramp.positions(bundle);
+                prop_assert_eq!(positions.start, next);
+                prop_assert!(!positions.is_empty() && positions.len() <= ramp.r() as usize);
+                for position in positions.clone() {
+                    prop_assert_eq!(ramp.bundle_of(position), Some(bundle));
+                }
+                next = positions.end;
+            }
+            prop_assert_eq!(next, n);
+            prop_assert_eq!(ramp.bundle_of(n), None);
+            prop_assert!(ramp.positions(ramp.bundles()).is_empty());
+            prop_assert!(ramp.positions(u32::MAX).is_empty());
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What a transition answers: an item to write, the fact that it is written already, or a refusal
+//! that says what the caller does next.
+
+use crate::splits::consumer::Cursor;
+use crate::{Attempt, BundleIndex};
+
+/// The result of a command that is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome<T> {
+    /// Write this item, on condition that the one decided on is still there.
+    Write(T),
+    /// The item as it is already holds the effect of this command: answer success, write nothing.
+    AlreadyApplied(T),
+}
+
+impl<T> Outcome<T> {
+    /// The item as it is once the command is applied.
+    pub fn item(&self) -> &T {
+        match self {
+            Self::Write(item) | Self::AlreadyApplied(item) => item,
+        }
+    }
+
+    /// As [`Outcome::item`], by value.
+    pub fn into_item(self) -> T {
+        match self {
+            Self::Write(item) | Self::AlreadyApplied(item) => item,
+        }
+    }
+
+    /// The item to write, if there is anything to write.
+    pub fn write(&self) -> Option<&T> {
+        match self {
+            Self::Write(item) => Some(item),
+            Self::AlreadyApplied(_) => None,
+        }
+    }
+}
+
+/// Why a command has no effect, by what the caller does next.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refusal {
+    /// Somebody works on the bundle: try another, or this one at `until_ms`.
+    #[error("bundle is leased until {until_ms} ms: claim another")]
+    Leased { until_ms: u64 },
+    /// The bundle failed a moment ago: try another, or this one at `retry_at_ms`.
+    #[error("bundle is not to be retried before {retry_at_ms} ms: claim another")]
+    NotDue { retry_at_ms: u64 },
+    /// Every split of the bundle is committed: try another.
+    #[error("bundle is done: claim another")]
+    Done,
+    /// The bundle was given up: the job has failed with this error.
+    #[error("bundle was given up: {error}")]
+    Dead { error: String },
+    /// The last owner died in `attempt`, working on split `at` if that is known: record the death
+    /// in the death log, then claim the same bundle again with what the log answered.
+    #[error("the owner of attempt {attempt} died: record its death, then claim again")]
+    DeathUnrecorded { attempt: Attempt, at: Option<u8> },
+    /// The lease is not (or no longer) the caller's: drop the work and claim again.
+    #[error("the lease is no longer yours: drop the work and claim again")]
+    Lost,
+    /// The command denies something already committed: a fault of the caller, never retried.
+    #[error("split {at} of the bundle is committed otherwise: {what}")]
+    Contradiction { at: u8, what: &'static str },
+    /// The command can never be right.
+    #[error("invalid command: {what}")]
+    Invalid { what: &'static str },
+    /// A newer generation of this consumer has registered: stop.
+    #[error("consumer generation {generation} has taken over: stop this one")]
+    Fenced { generation: u64 },
+    /// The checkpoint is older than what has been collected: its batches are gone.
+    #[error("checkpoint is behind the collected horizon {horizon}: restore a newer one")]
+    Collected { horizon: Cursor },
+    /// The epoch cannot be sealed: this bundle is not done.
+    #[error("bundle {bundle} is not done: seal later")]
+    NotDone { bundle: BundleIndex },
+    /// More records were skipped than the job allows: fail the job.
+    #[error(
+        "{skipped} records of an epoch were skipped and {max} may be: mend the data, or raise \
+         --max-skipped"
+    )]
+    TooManySkipped { skipped: u64, max: u64 },
+    /// Some consumer still needs the epoch.
+    #[error("a consumer still needs the epoch from {durable}: close later")]
+    NotDurable { durable: Cursor },
+    /// The epoch or job is past the state the command is for.
+    #[error("already {state}: nothing to do")]
+    Ended { state: &'static str },
+}

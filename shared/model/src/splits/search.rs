@@ -1,0 +1,451 @@
+//! The search for a bundle to claim: a partition's own end is the high-water mark.
+//!
+//! A bundle that is absent was never claimed, and those of a partition are claimed in order. So whoever
+//! knows the last one that is there knows the next one to claim, and no item counts them. A search looks at
+//! two partitions and takes the lower one; if somebody was faster, the next of that partition. Before
+//! it finds nothing it has looked at all.
+
+use crate::splits::{
+    course::Course,
+    window::{Ahead, Window},
+};
+use crate::{BundleIndex, Epoch, Nonce};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Partitions that a search looks at first.
+const AT_FIRST: usize = 2;
+/// The same where few are at work: what the trainer waits for is not to be left to chance.
+const AT_FIRST_OF_FEW: usize = 8;
+/// Partitions that are looked at together where few are at work and what was seen before is old.
+const OF_FEW_AT_ONCE: usize = 3;
+/// Bundles that others took before a search gives up: more at one time are a fault of something else.
+const MOST_TAKEN: u32 = 60;
+
+/// Items that may be found.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope {
+    pub partitions: u32,
+    /// None where there is none: an index.
+    pub window: Option<Window>,
+    pub ahead: Ahead,
+    /// Few are at work.
+    pub few: bool,
+}
+
+/// The end of a partition, as far as one leg of the course goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct End {
+    /// Index in the course's legs.
+    pub leg: usize,
+    pub partition: u32,
+}
+
+/// A bundle that nobody had claimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub end: End,
+    pub bundle: BundleIndex,
+    /// Its first position, counted through all epochs.
+    pub linear: u64,
+}
+
+/// The next step of a search.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The highest bundle that is there, of each: [`Search::saw`].
+    Look(Vec<End>),
+    /// To claim this one; if somebody was faster, [`Search::taken`].
+    Claim(Found),
+    /// Nothing can be claimed.
+    Nothing,
+    /// Too many claim at this time.
+    Crowded,
+}
+
+/// The highest bundle seen in each partition of one job, if there was one. What is there stays there, so that
+/// each is at most the partition's end for ever: where that leaves nothing to claim, nobody has to look.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ends {
+    highest: BTreeMap<(Epoch, u32), Option<BundleIndex>>,
+    /// The last search found all as it had been seen before: most likely nobody else claims.
+    is_current: bool,
+}
+
+impl Ends {
+    fn saw(&mut self, at: (Epoch, u32), bundle: Option<BundleIndex>) {
+        let highest = self.highest.entry(at).or_default();
+        *highest = bundle.max(*highest);
+    }
+
+    /// Adds what another search saw, and drops the epochs before `from`.
+    pub fn add(&mut self, other: &Self, from: Epoch) {
+        for (at, bundle) in &other.highest {
+            self.saw(*at, *bundle);
+        }
+        self.highest.retain(|(epoch, _), _| *epoch >= from);
+        self.is_current = other.is_current;
+    }
+}
+
+/// The next thing behind a partition's highest bundle.
+enum Behind {
+    Bundle(Found),
+    /// The partition's end in the next epoch.
+    Leg(End),
+    Nothing,
+}
+
+/// A search under way.
+#[derive(Debug, Clone)]
+pub struct Search<'a> {
+    course: &'a Course,
+    scope: Scope,
+    ends: Ends,
+    /// Partitions not looked at yet.
+    ahead: VecDeque<u32>,
+    /// Ends that this search looked at.
+    looked: Vec<End>,
+    /// What was seen before is tried without a look.
+    is_trusting: bool,
+    at_first: usize,
+    to_look: Vec<End>,
+    found: Vec<Found>,
+    taken: u32,
+}
+
+impl<'a> Search<'a> {
+    /// `nonce` decides where it begins; `ends` is what earlier searches of this job saw.
+    pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, mut ends: Ends) -> Self {
+        let partitions = scope.partitions;
+        let chance = u64::from_be_bytes(nonce.0);
+        let head = course.legs.first().map_or(0, |leg| leg.bundles.start % partitions);
+        let first = if scope.few { head } else { (chance % u64::from(partitions)) as u32 };
+        let mut ahead: VecDeque<u32> = (0..partitions).map(|i| (first + i) % partitions).collect();
+        if !scope.few && partitions > AT_FIRST as u32 {
+            let second = 1 + ((chance >> 32) % u64::from(partitions - 1)) as usize;
+            ahead.swap(1, second);
+        }
+        let was_current = std::mem::replace(&mut ends.is_current, true);
+        let at_first = if scope.few { AT_FIRST_OF_FEW } else { AT_FIRST };
+        Self {
+            course,
+            scope,
+            ends,
+            ahead,
+            looked: Vec::new(),
+            is_trusting: scope.few && was_current,
+            at_first,
+            to_look: Vec::new(),
+            found: Vec::new(),
+            taken: 0,
+        }
+    }
+
+    /// What this search and those before it saw.
+    pub fn into_ends(self) -> Ends {
+        self.ends
+    }
+
+    /// The next step. Each step is to be carried out before the next one is asked for.
+    pub fn step(&mut self) -> Step {
+        loop {
+            if self.taken > MOST_TAKEN {
+                return Step::Crowded;
+            }
+            let unknown = self.unknown();
+            if !unknown.is_empty() {
+                return Step::Look(unknown);
+            }
+            if let Some(found) =
+                self.found.pop_if(|f| self.is_trusting || self.looked.contains(&f.end))
+            {
+                return Step::Claim(found);
+            }
+            if !self.found.is_empty() {
+                return Step::Look(self.lowest_unseen());
+            }
+            if self.ahead.is_empty() || self.course.legs.is_empty() {
+                return Step::Nothing;
+            }
+            // First some, then all that are left.
+            let some = std::mem::replace(&mut self.at_first, usize::MAX).min(self.ahead.len());
+            self.to_look
+                .extend(self.ahead.drain(..some).map(|partition| End { leg: 0, partition }));
+        }
+    }
+
+    /// The ends to look at now. Not those that are known to have nothing to claim; and of few, not those that are
+    /// known to have something, until it is their turn.
+    fn unknown(&mut self) -> Vec<End> {
+        let mut unknown = Vec::new();
+        while let Some(end) = self.to_look.pop() {
+            let known = self.at(end).and_then(|at| self.ends.highest.get(&at)).copied();
+            match known.map(|highest| self.behind(end, highest)) {
+                Some(Behind::Bundle(found)) if self.scope.few => self.found(found),
+                None | Some(Behind::Bundle(_)) => unknown.push(end),
+                Some(Behind::Leg(next)) => self.to_look.push(next),
+                Some(Behind::Nothing) => {}
+            }
+        }
+        unknown
+    }
+
+    fn found(&mut self, found: Found) {
+        self.found.push(found);
+        self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
+    }
+
+    /// The lowest of those that were found without a look.
+    fn lowest_unseen(&mut self) -> Vec<End> {
+        let first = self.found.len().saturating_sub(OF_FEW_AT_ONCE);
+        let lowest = self.found.split_off(first);
+        let (seen, unseen): (Vec<_>, Vec<_>) =
+            lowest.into_iter().partition(|found| self.looked.contains(&found.end));
+        self.found.extend(seen);
+        unseen.into_iter().map(|found| found.end).collect()
+    }
+
+    /// The highest bundle of a partition, in that leg's epoch.
+    pub fn saw(&mut self, end: End, highest: Option<BundleIndex>) {
+        if let Some(at) = self.at(end) {
+            let known = self.ends.highest.get(&at);
+            self.ends.is_current &= known.is_none_or(|known| *known >= highest);
+            self.ends.saw(at, highest);
+        }
+        self.looked.push(end);
+        match self.behind(end, highest) {
+            Behind::Bundle(found) => self.found(found),
+            Behind::Leg(next) => self.to_look.push(next),
+            Behind::Nothing => {}
+        }
+    }
+
+    fn at(&self, end: End) -> Option<(Epoch, u32)> {
+        Some((self.course.legs.get(end.leg)?.epoch, end.partition))
+    }
+
+    /// The next thing in a partition behind its highest bundle.
+    fn behind(&self, end: End, highest: Option<BundleIndex>) -> Behind {
+        let Some(leg) = self.course.legs.get(end.leg) else { return Behind::Nothing };
+        let Scope { partitions, window, ahead, .. } = self.scope;
+        let Some(bundle) = leg.first_in((end.partition, partitions), highest) else {
+            let next = End { leg: end.leg + 1, ..end };
+            let is_there = next.leg < self.course.legs.len();
+            return if is_there { Behind::Leg(next) } else { Behind::Nothing };
+        };
+        let positions = leg.positions(&self.course.ramp, bundle);
+        match window.is_none_or(|window| window.admits(ahead, &positions)) {
+            true => Behind::Bundle(Found { end, bundle, linear: positions.start }),
+            false => Behind::Nothing,
+        }
+    }
+
+    /// Its caller has claimed it.
+    pub fn claimed(&mut self, found: Found) {
+        if let Some(at) = self.at(found.end) {
+            self.ends.saw(at, Some(found.bundle));
+        }
+    }
+
+    /// Somebody was faster.
+    pub fn taken(&mut self, found: Found) {
+        self.taken += 1;
+        self.ends.is_current = false;
+        match std::mem::take(&mut self.is_trusting) {
+            // What was seen before is old: by how much, a look tells.
+            true => self.found(found),
+            false => self.saw(found.end, Some(found.bundle)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::splits::order::Ramp;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// The claimed part of a run, and by how many it is claimed.
+    struct Table {
+        claimed: BTreeSet<(u32, BundleIndex)>,
+        partitions: u32,
+    }
+
+    impl Table {
+        fn highest(&self, course: &Course, end: End) -> Option<BundleIndex> {
+            let epoch = course.legs[end.leg].epoch;
+            let of = |at: &&(u32, u32)| at.0 == epoch && at.1 % self.partitions == end.partition;
+            self.claimed.iter().filter(of).map(|at| at.1).max()
+        }
+    }
+
+    fn scope(partitions: u32, window: u32, delivered: u64, few: bool) -> Scope {
+        let ahead = Ahead { delivered, ready: 0, ready_bytes: 0 };
+        let window = Some(Window::new(window, u64::MAX, 4));
+        Scope { partitions, window, ahead, few }
+    }
+
+    /// Searches; `faster` says of each bundle found whether somebody else takes it first.
+    fn search(
+        table: &mut Table,
+        course: &Course,
+        scope: Scope,
+        (chance, ends): (u64, &mut Ends),
+        mut faster: impl FnMut() -> bool,
+    ) -> (Step, usize) {
+        let nonce = Nonce(chance.to_be_bytes());
+        let mut search = Search::new(course, scope, nonce, ends.clone());
+        let mut looks = 0;
+        loop {
+            match search.step() {
+                Step::Look(ends) => {
+                    for end in ends {
+                        looks += 1;
+                        search.saw(end, table.highest(course, end));
+                    }
+                }
+                Step::Claim(found) => {
+                    let at = (course.legs[found.end.leg].epoch, found.bundle);
+                    let is_free = table.claimed.insert(at);
+                    assert!(is_free || scope.few, "found what was claimed");
+                    if is_free && !faster() {
+                        search.claimed(found);
+                        ends.add(&search.into_ends(), 0);
+                        return (Step::Claim(found), looks);
+                    }
+                    search.taken(found);
+                }
+                step => {
+                    ends.add(&search.into_ends(), 0);
+                    return (step, looks);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn all_that_may_be_claimed_is_found_and_nothing_else(
+            n in 1u32..120, log in 0u32..5, window in 1u32..200, delivered in 0u64..200,
+            epochs in 1u64..4, few: bool, chance: u64, processes in 1usize..4, faster in proptest::collection::vec(0u8..5, 1..40),
+        ) {
+            let ramp = Ramp::new(n, 4);
+            let run = u64::from(n) * epochs;
+            let delivered = delivered.min(run);
+            let scope = scope(1 << log, window, delivered, few);
+            let end = scope.window.unwrap().end(delivered).min(run);
+            let course = Course::of_run(ramp, delivered..end, |_| true);
+            let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
+            let mut races = faster.iter().cycle();
+            // Each remembers what it saw itself.
+            let mut ends = vec![Ends::default(); processes];
+            for i in 0.. {
+                let chance = chance.wrapping_mul(i + 1);
+                let known = &mut ends[chance as usize % processes];
+                let step = search(&mut table, &course, scope, (chance, known), || *races.next().unwrap() == 0).0;
+                if step == Step::Nothing {
+                    break;
+                }
+                prop_assert!(matches!(step, Step::Claim(_)), "{step:?}");
+            }
+            let admitted = course.legs.iter().flat_map(|leg| {
+                leg.bundles.clone().filter_map(|bundle| {
+                    let positions = leg.positions(&ramp, bundle);
+                    scope.window.unwrap().admits(scope.ahead, &positions).then_some((leg.epoch, bundle))
+                })
+            });
+            prop_assert_eq!(table.claimed, admitted.collect::<BTreeSet<_>>());
+        }
+    }
+
+    #[test]
+    fn two_looks_are_enough_where_there_is_plenty() {
+        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let scope = scope(32, 9_000, 0, false);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 32 };
+        for i in 0..1_000_u64 {
+            let chance = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let (step, looks) =
+                search(&mut table, &course, scope, (chance, &mut Ends::default()), || false);
+            assert!(matches!(step, Step::Claim(_)) && looks == 2);
+        }
+        let highest = table.claimed.iter().map(|at| at.1).max().unwrap();
+        assert!(highest < 1_000 + 32 * 6, "partitions fill alike: {highest}");
+    }
+
+    #[test]
+    fn of_few_the_head_comes_first() {
+        let course = Course::of_run(Ramp::new(1_000, 4), 100..900, |_| true);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let (step, _) = search(
+            &mut table,
+            &course,
+            scope(8, 800, 100, true),
+            (7, &mut Ends::default()),
+            || false,
+        );
+        assert!(matches!(step, Step::Claim(found) if found.linear == 100), "{step:?}");
+    }
+
+    #[test]
+    fn of_few_nobody_looks_where_it_saw_before() {
+        let course = Course::of_run(Ramp::new(1_000, 4), 0..1_000, |_| true);
+        let (scope, mut ends) = (scope(8, 1_000, 0, true), [Ends::default(), Ends::default()]);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let mut looks = [0; 2];
+        for chance in 0..80_u64 {
+            let process = usize::from(chance % 16 == 15);
+            let known = &mut ends[process];
+            let (step, some) = search(&mut table, &course, scope, (chance, known), || false);
+            assert!(matches!(step, Step::Claim(_)), "{step:?}");
+            looks[process] += some;
+        }
+        let in_order: BTreeSet<_> = (0..80).map(|bundle| (0, bundle)).collect();
+        assert_eq!(table.claimed, in_order);
+        // The one looks where the other has claimed, the other where it sees what it did not.
+        assert!(looks[0] <= 8 + 5 * 6 && looks[1] <= 8 * 5, "{looks:?}");
+    }
+
+    #[test]
+    fn a_crowd_is_told_to_come_again() {
+        let course = Course::of_run(Ramp::new(10_000, 4), 0..9_000, |_| true);
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let (step, _) = search(
+            &mut table,
+            &course,
+            scope(8, 9_000, 0, false),
+            (7, &mut Ends::default()),
+            || true,
+        );
+        assert_eq!(step, Step::Crowded);
+    }
+    #[test]
+    fn nobody_looks_twice_where_all_is_claimed() {
+        let course = Course::of_run(Ramp::new(300, 4), 0..600, |_| true);
+        let (scope, mut ends) = (scope(8, 900, 0, false), Ends::default());
+        let mut table = Table { claimed: BTreeSet::new(), partitions: 8 };
+        let mut looks = 0;
+        for chance in 0_u64.. {
+            let (step, some) = search(&mut table, &course, scope, (chance, &mut ends), || false);
+            looks = some;
+            if step == Step::Nothing {
+                break;
+            }
+        }
+        assert_eq!(looks, 0, "the one that found nothing looked");
+        // Another process looks at each partition once, in both epochs.
+        let mut others = Ends::default();
+        assert_eq!(
+            search(&mut table, &course, scope, (1, &mut others), || false),
+            (Step::Nothing, 16)
+        );
+        assert_eq!(
+            search(&mut table, &course, scope, (2, &mut others), || false),
+            (Step::Nothing, 0)
+        );
+        assert_eq!(ends.highest, others.highest);
+        others.add(&Ends::default(), 1);
+        assert_eq!(others.highest.len(), 8, "the first epoch's are dropped");
+    }
+}

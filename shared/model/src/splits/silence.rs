@@ -1,0 +1,48 @@
+//! How long the owner of a lease is silent at most, and after how long it has most likely died.
+//!
+//! It is heard of with each flush, by a third of its bundle at the latest; when that takes longer than its splits took
+//! so far, it renews its lease in between. One that is silent for longer than that, while others go on, is not waited
+//! for until its lease ends.
+
+use crate::Attempt;
+
+/// A bundle's splits are flushed by so many times.
+const FLUSHES: u64 = 3;
+/// Whatever splits take, an owner says that it lives after this long at the earliest and at the latest.
+const SIGN_MS: (u64, u64) = (1_500, 10_000);
+/// The same of who waits for it: well above, as a call may be sent more than once.
+const PATIENCE_MS: (u64, u64) = (2_500, 15_000);
+/// From this attempt on, a lease lasts as long as it says.
+const TOO_OFTEN: Attempt = 4;
+
+/// Milliseconds without a flush after which the owner of a bundle of `splits` renews its lease. Its splits took
+/// `split_ms` so far, 0 if there were none.
+pub fn sign_of_life_ms(split_ms: u64, splits: usize) -> u64 {
+    let to_a_flush = (splits as u64).div_ceil(FLUSHES);
+    (split_ms.saturating_mul(to_a_flush) * 3 / 2).clamp(SIGN_MS.0, SIGN_MS.1)
+}
+
+/// Milliseconds of silence after which the owner of a bundle of `splits` has most likely died, where splits take others
+/// `longest_ms`. A bundle that came back is waited for twice as long each time; none if only its lease ends it.
+pub fn patience_ms(longest_ms: u64, splits: usize, attempt: Attempt) -> Option<u64> {
+    let to_a_flush = (splits as u64).div_ceil(FLUSHES);
+    let tried = attempt.saturating_sub(1);
+    let at_first = longest_ms.saturating_mul(to_a_flush * 3).max(PATIENCE_MS.0);
+    (attempt < TOO_OFTEN).then(|| at_first.saturating_mul(1 << tried).min(PATIENCE_MS.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn who_lives_is_heard_of_in_time(split_ms in 0u64..100_000, splits in 1usize..=8, attempt in 1u32..6) {
+            let sign = sign_of_life_ms(split_ms, splits);
+            let patience = patience_ms(split_ms, splits, attempt);
+            prop_assert!(patience.is_none_or(|patience| sign + 1_000 <= patience));
+            prop_assert_eq!(patience.is_none(), attempt >= TOO_OFTEN);
+        }
+    }
+}

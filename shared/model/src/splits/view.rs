@@ -1,0 +1,330 @@
+//! A dataset as an epoch sees it: files one after the other, maybe zipped with those of other datasets,
+//! then what dataset operators make of them, found by arithmetic for any place without going through
+//! what comes before it.
+
+use crate::splits::order::Order;
+use crate::{DatasetOp, Epoch};
+use std::ops::Range;
+
+/// Most runs of neighbours that interleaved files may consist of: 16 bytes each, in every worker.
+const MAX_RUNS: u64 = 4_000_000;
+
+/// Neighbours in one file, in the order of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// Index of the file in the dataset.
+    pub file: u32,
+    pub first_record: u32,
+    /// How many records, at least 1.
+    pub records: u32,
+    /// Which time an epoch has these records, from 0.
+    pub copy: u32,
+}
+
+/// Why a view of a dataset cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ViewError {
+    #[error("the dataset has more {0} than can be counted")]
+    TooMany(&'static str),
+    #[error(
+        "`interleave` makes more than {MAX_RUNS} runs of this dataset: give it a larger \
+         `block_length`"
+    )]
+    TooFine,
+    #[error("`interleave` works on files: put it before the other dataset operators")]
+    NotOnFiles,
+    #[error("`interleave` works on the files of one dataset, not on those of a zip")]
+    Zipped,
+}
+
+/// One of the datasets of an epoch; that several are zipped means that record i of the first goes with
+/// record i of each other one, as far as the shortest has any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member<'a> {
+    pub records_per_file: &'a [u32],
+    /// How often its records come, one time after the other.
+    pub times: u32,
+}
+
+impl<'a> Member<'a> {
+    /// A dataset whose records come once.
+    pub const fn once(records_per_file: &'a [u32]) -> Self {
+        Self { records_per_file, times: 1 }
+    }
+}
+
+/// The records of an epoch in their order, but for how splits are permuted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct View {
+    /// One for each dataset, the first of which names the records.
+    sequences: Vec<Sequence>,
+    steps: Vec<Step>,
+    records: u64,
+    shuffle: Option<u64>,
+}
+
+/// The records of a dataset, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sequence {
+    /// First place of each run, in ascending order; the total last.
+    starts: Vec<u64>,
+    /// What begins there: file and record.
+    runs: Vec<(u32, u32)>,
+    /// How often it is gone through.
+    times: u32,
+}
+
+/// One operator, with what it must know of its input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Skip { count: u64 },
+    Repeat { input: u64, count: u32 },
+    Shuffle { input: u64, block: u64, seed: u64 },
+}
+
+/// Neighbours at one stage of the view.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    start: u64,
+    records: u64,
+    copy: u32,
+}
+
+impl View {
+    /// What `ops` make of zipped datasets, the first files being those of the first, cut into splits of
+    /// `split_records`.
+    pub(crate) fn new(
+        members: &[Member<'_>],
+        ops: &[DatasetOp],
+        split_records: u32,
+    ) -> Result<Self, ViewError> {
+        let mut sequences = Vec::with_capacity(members.len());
+        let mut first_file = 0_u32;
+        for member in members {
+            let files = (first_file..).zip(member.records_per_file);
+            let runs =
+                files.map(|(file, &records)| Run { file, first_record: 0, records, copy: 0 });
+            sequences.push(Sequence::new(&runs.collect::<Vec<_>>(), member.times));
+            let files = u32::try_from(member.records_per_file.len()).ok();
+            let after = files.and_then(|files| first_file.checked_add(files));
+            first_file = after.ok_or(ViewError::TooMany("files"))?;
+        }
+        let lengths = sequences.iter().map(Sequence::records).collect::<Option<Vec<_>>>();
+        let lengths = lengths.ok_or(ViewError::TooMany("records"))?;
+        let records = lengths.into_iter().min().unwrap_or(0);
+        let mut view = View { sequences, steps: Vec::new(), records, shuffle: None };
+        for op in ops {
+            view.apply(op, members, split_records)?;
+        }
+        Ok(view)
+    }
+
+    /// Records of an epoch.
+    pub(crate) fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Whether the records inside a split come in random order, and what keys it.
+    pub(crate) fn shuffle(&self) -> Option<u64> {
+        self.shuffle
+    }
+
+    /// The neighbours that the records at `places` are, in their order: those of each dataset.
+    pub(crate) fn runs(&self, places: Range<u64>, seed: u64, epoch: Epoch) -> Vec<Vec<Run>> {
+        let end = places.end.min(self.records);
+        let records = end.saturating_sub(places.start);
+        let mut stretches = vec![Stretch { start: places.start, records, copy: 0 }];
+        for step in self.steps.iter().rev() {
+            let mut before = Vec::with_capacity(stretches.len());
+            for stretch in stretches {
+                step.undo(stretch, (seed, epoch), &mut before);
+            }
+            stretches = before;
+        }
+        let of = |sequence: &Sequence| {
+            let mut runs = Vec::with_capacity(stretches.len());
+            stretches.iter().for_each(|stretch| sequence.cut(*stretch, &mut runs));
+            runs
+        };
+        self.sequences.iter().map(of).collect()
+    }
+
+    fn apply(
+        &mut self,
+        op: &DatasetOp,
+        members: &[Member<'_>],
+        split_records: u32,
+    ) -> Result<(), ViewError> {
+        match *op {
+            DatasetOp::Take { count } => self.records = self.records.min(count),
+            DatasetOp::Skip { count } => {
+                self.records = self.records.saturating_sub(count);
+                self.steps.push(Step::Skip { count });
+            }
+            DatasetOp::Repeat { count } => {
+                let input = self.records;
+                let total = input.checked_mul(u64::from(count));
+                self.records = total.ok_or(ViewError::TooMany("records"))?;
+                self.steps.push(Step::Repeat { input, count });
+            }
+            DatasetOp::Interleave { cycle_length, block_length } => {
+                let ([sequence], [member]) = (&mut *self.sequences, members) else {
+                    return Err(ViewError::Zipped);
+                };
+                if !self.steps.is_empty() || Some(self.records) != sequence.records() {
+                    return Err(ViewError::NotOnFiles);
+                }
+                let runs = interleave(member.records_per_file, cycle_length, block_length)?;
+                *sequence = Sequence::new(&runs, member.times);
+            }
+            DatasetOp::Shuffle { blocks, seed } => {
+                let block = u64::from(split_records.div_ceil(blocks.max(1)).max(1));
+                let input = self.records;
+                if input.div_ceil(block) > u64::from(u32::MAX) {
+                    return Err(ViewError::TooMany("blocks"));
+                }
+                self.steps.push(Step::Shuffle { input, block, seed });
+                self.shuffle = Some(self.shuffle.unwrap_or(0) ^ seed);
+            }
+            DatasetOp::InOrder => {}
+        }
+        Ok(())
+    }
+}
+
+impl Sequence {
+    /// Runs one after the other, as often as `times`.
+    fn new(runs: &[Run], times: u32) -> Self {
+        let mut total = 0;
+        let ends = runs.iter().map(|run| sum(&mut total, u64::from(run.records)));
+        let starts = std::iter::once(0).chain(ends).collect();
+        let runs = runs.iter().map(|run| (run.file, run.first_record)).collect();
+        Self { starts, runs, times }
+    }
+
+    /// Of one time.
+    fn total(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Of all times; none if that cannot be counted.
+    fn records(&self) -> Option<u64> {
+        self.total().checked_mul(u64::from(self.times))
+    }
+
+    /// Cuts neighbours in the sequence at the ends of runs.
+    fn cut(&self, stretch: Stretch, runs: &mut Vec<Run>) {
+        let Stretch { mut start, records, copy } = stretch;
+        let total = self.total();
+        let end = start.saturating_add(records).min(self.records().unwrap_or(0));
+        while start < end {
+            let (time, place) = (start / total, start % total);
+            // The last run that begins at or before it: those without records begin there too.
+            let at = self.starts.partition_point(|first| *first <= place) - 1;
+            let length = (self.starts[at + 1] - place).min(end - start);
+            let (file, first) = self.runs[at];
+            let first_record = first + (place - self.starts[at]) as u32;
+            let copy = copy.saturating_mul(self.times).saturating_add(time as u32);
+            let run = Run { file, first_record, records: length as u32, copy };
+            match runs.last_mut().filter(|last| follows(last, &run)) {
+                Some(last) => last.records += run.records,
+                None => runs.push(run),
+            }
+            start += length;
+        }
+    }
+}
+
+fn sum(total: &mut u64, records: u64) -> u64 {
+    *total += records;
+    *total
+}
+
+fn follows(last: &Run, run: &Run) -> bool {
+    last.file == run.file
+        && last.copy == run.copy
+        && last.first_record.checked_add(last.records) == Some(run.first_record)
+}
+
+impl Step {
+    /// The neighbours in the input of this operator that `stretch` of its output is.
+    fn undo(&self, stretch: Stretch, (seed, epoch): (u64, Epoch), before: &mut Vec<Stretch>) {
+        let Stretch { mut start, records, copy } = stretch;
+        let end = start + records;
+        match *self {
+            Step::Skip { count } => before.push(Stretch { start: start + count, records, copy }),
+            Step::Repeat { input, count } => {
+                while start < end {
+                    let (time, at) = (start / input, start % input);
+                    let records = (input - at).min(end - start);
+                    let copy = copy.saturating_mul(count).saturating_add(time as u32);
+                    before.push(Stretch { start: at, records, copy });
+                    start += records;
+                }
+            }
+            Step::Shuffle { input, block, seed: own } => {
+                let blocks = input.div_ceil(block) as u32;
+                // Each time an epoch has the records, in another order.
+                let order = Order::new(blocks, mixed(seed, own, copy), epoch);
+                // All blocks are as long but the last, which stands anywhere: those after it begin
+                // that much earlier.
+                let missing = u64::from(blocks) * block - input;
+                let short_at = order.position_of(blocks.saturating_sub(1)).unwrap_or(0);
+                let short_end = (u64::from(short_at) + 1) * block - missing;
+                while start < end {
+                    let place = if start < short_end { start } else { start + missing };
+                    let Some(chosen) = order.split_at((place / block) as u32) else { return };
+                    let length = if chosen + 1 == blocks { block - missing } else { block };
+                    let at = place % block;
+                    let records = (length - at).min(end - start);
+                    before.push(Stretch { start: u64::from(chosen) * block + at, records, copy });
+                    start += records;
+                }
+            }
+        }
+    }
+}
+
+/// Seeds of one order among several of a job.
+pub(crate) fn mixed(seed: u64, own: u64, copy: u32) -> u64 {
+    let copy = u64::from(copy) + 1;
+    seed ^ own.rotate_left(32) ^ copy.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The runs of files read in turn, as tf.data's `interleave` without parallelism: `cycle_length`
+/// files are open, each gives `block_length` records in its turn. A file that ends gives up its turn,
+/// and at the next one another file takes its place.
+fn interleave(
+    records_per_file: &[u32],
+    cycle_length: u32,
+    block_length: u32,
+) -> Result<Vec<Run>, ViewError> {
+    let block = block_length.max(1);
+    let blocks = records_per_file.iter().map(|n| u64::from(n.div_ceil(block))).sum::<u64>();
+    if blocks > MAX_RUNS {
+        return Err(ViewError::TooFine);
+    }
+    let mut waiting = records_per_file.iter().copied().enumerate();
+    let mut open: Vec<Option<Run>> = vec![None; cycle_length.max(1) as usize];
+    let mut runs = Vec::with_capacity(blocks as usize);
+    let mut turn = 0;
+    while waiting.len() > 0 || open.iter().any(Option::is_some) {
+        let file = open[turn].take().or_else(|| {
+            let (file, records) = waiting.next()?;
+            Some(Run { file: file as u32, first_record: 0, records, copy: 0 })
+        });
+        // That a file has ended shows when it is asked for more.
+        if let Some(file) = file.filter(|file| file.records > 0) {
+            let records = file.records.min(block);
+            runs.push(Run { records, ..file });
+            let (first_record, rest) = (file.first_record + records, file.records - records);
+            let whole = records == block;
+            open[turn] = whole.then_some(Run { first_record, records: rest, ..file });
+        }
+        turn = (turn + 1) % open.len();
+    }
+    Ok(runs)
+}
+
+#[cfg(test)]
+mod tests;

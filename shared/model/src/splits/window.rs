@@ -1,0 +1,145 @@
+//! How far workers may run ahead of the trainer: a window of positions, and a cap on bytes that are
+//! ready and not yet taken.
+//!
+//! Positions are counted through all epochs (see [`crate::splits::Place::linear`]), so that the window
+//! reaches over the end of one. At the top nothing is handed out and workers go away; they are woken
+//! once the window is half empty, not at the first free slot, so that they do not come and go.
+
+use std::ops::Range;
+
+/// The bounds of the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    splits: u64,
+    /// Two bundles.
+    least: u64,
+    ready_bytes: u64,
+}
+
+/// Where the consumer stands in the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// The first position not taken in, counted through all epochs.
+    pub delivered: u64,
+    /// Positions committed and not taken in.
+    pub ready: u64,
+    /// Bytes of those.
+    pub ready_bytes: u64,
+}
+
+/// Whether workers are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// Less than half full: wake workers.
+    Low,
+    /// Leave things as they are.
+    Between,
+    /// Full: let workers go.
+    High,
+}
+
+impl Window {
+    /// At most `splits` positions (2 x `r` at least, so that the bundle the consumer waits for and
+    /// the one after it always fit) and `ready_bytes`.
+    pub fn new(splits: u32, ready_bytes: u64, r: u32) -> Self {
+        let least = 2 * u64::from(r);
+        Self { splits: u64::from(splits).max(least), least, ready_bytes }
+    }
+
+    /// The same, of no more than `splits` positions, or two bundles.
+    #[must_use]
+    pub fn at_most(self, splits: u32) -> Self {
+        Self { splits: self.splits.min(u64::from(splits).max(self.least)), ..self }
+    }
+
+    /// How many positions it spans.
+    pub fn splits(&self) -> u64 {
+        self.splits
+    }
+
+    /// The first position beyond the window.
+    pub fn end(&self, delivered: u64) -> u64 {
+        delivered.saturating_add(self.splits)
+    }
+
+    /// Whether a bundle of these positions may be handed out. The bundle the consumer waits for
+    /// always is, however many bytes are ready.
+    pub fn admits(&self, ahead: Ahead, bundle: &Range<u64>) -> bool {
+        bundle.start <= ahead.delivered
+            || bundle.end <= self.end(ahead.delivered) && ahead.ready_bytes < self.ready_bytes
+    }
+
+    /// How full the window is.
+    pub fn level(&self, ahead: Ahead) -> Level {
+        let half_bytes = self.ready_bytes / 2;
+        if ahead.ready >= self.splits || ahead.ready_bytes >= self.ready_bytes {
+            Level::High
+        } else if ahead.ready * 2 < self.splits && ahead.ready_bytes <= half_bytes {
+            Level::Low
+        } else {
+            Level::Between
+        }
+    }
+
+    /// Whether workers are to be held, given whether they were: drained at the top, woken below half.
+    pub fn wants_workers(&self, ahead: Ahead, wanted: bool) -> bool {
+        match self.level(ahead) {
+            Level::Low => true,
+            Level::Between => wanted,
+            Level::High => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::splits::order::Ramp;
+    use proptest::prelude::*;
+
+    fn ahead(delivered: u64, ready: u64, ready_bytes: u64) -> Ahead {
+        Ahead { delivered, ready, ready_bytes }
+    }
+
+    #[test]
+    fn drains_at_the_top_and_wakes_below_half() {
+        let window = Window::new(8, 1000, 1);
+        let mut wanted = true;
+        let mut seen = Vec::new();
+        for ready in [0, 3, 7, 8, 7, 4, 3, 4, 7] {
+            wanted = window.wants_workers(ahead(0, ready, 0), wanted);
+            seen.push(wanted);
+        }
+        assert_eq!(seen, [true, true, true, false, false, false, true, true, true]);
+        assert!(!window.wants_workers(ahead(0, 1, 1000), true));
+    }
+
+    #[test]
+    fn a_window_is_never_smaller_than_two_bundles() {
+        assert_eq!(Window::new(1, 0, 8).splits(), 16);
+        let sizes = [0, 20, 90].map(|most| Window::new(64, 0, 8).at_most(most).splits());
+        assert_eq!(sizes, [16, 20, 64]);
+    }
+
+    proptest! {
+        #[test]
+        fn what_the_consumer_waits_for_is_always_admitted(
+            n in 1u32..500, r in 0u32..4, splits in 0u32..40, at in 0u32..500, bytes: u64, cap: u64,
+        ) {
+            let ramp = Ramp::new(n, 1 << r);
+            let position = at % n;
+            let bundle = ramp.positions(ramp.bundle_of(position).unwrap());
+            let bundle = u64::from(bundle.start)..u64::from(bundle.end);
+            let window = Window::new(splits, cap, ramp.r());
+            prop_assert!(window.admits(ahead(u64::from(position), 0, bytes), &bundle));
+        }
+
+        #[test]
+        fn nothing_is_admitted_beyond_the_window(start in 1u64..100, len in 1u64..9, ready: u8) {
+            let window = Window::new(16, 100, 8);
+            let bytes = u64::from(ready);
+            let admitted = window.admits(ahead(0, 0, bytes), &(start..start + len));
+            prop_assert_eq!(admitted, start + len <= 16 && bytes < 100);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Names of stored objects and items.
+
+pub mod keys;

@@ -1,0 +1,211 @@
+//! Names of objects in the bucket, and of what functions share in the table. Every key starts with its namespace, so that a role or a bucket
+//! policy can be scoped to one.
+
+use crate::{Attempt, BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, Position, RecordKey};
+
+/// Everything a namespace owns.
+fn root(ns: &Namespace) -> String {
+    format!("t/{ns}")
+}
+
+/// All objects of all jobs' chunks.
+pub fn jobs_prefix(ns: &Namespace) -> String {
+    format!("{}/jobs/", root(ns))
+}
+
+/// All objects of a job's chunks.
+pub fn job_prefix(ns: &Namespace, job: &JobName) -> String {
+    format!("{}{job}/", jobs_prefix(ns))
+}
+
+/// All attempts at the splits of one bundle.
+pub fn bundle_prefix(ns: &Namespace, job: &JobName, epoch: Epoch, bundle: BundleIndex) -> String {
+    format!("{}e{epoch:06}/b{bundle:08}/", job_prefix(ns, job))
+}
+
+/// Everything that is cached.
+pub fn cache_prefix(ns: &Namespace) -> String {
+    format!("{}/cache/", root(ns))
+}
+
+/// What says of each cached prefix that it is complete, and where it lies.
+pub fn cache_entries(ns: &Namespace) -> String {
+    format!("{}entries/", cache_prefix(ns))
+}
+
+/// The entry of one prefix.
+pub fn cache_entry(ns: &Namespace, prefix: Fingerprint) -> String {
+    format!("{}{prefix}.json", cache_entries(ns))
+}
+
+/// The fingerprint of a key that [`cache_entry`] made; none for any other.
+pub fn parse_cache_entry(ns: &Namespace, key: &str) -> Option<Fingerprint> {
+    key.strip_prefix(&cache_entries(ns))?.strip_suffix(".json")?.parse().ok()
+}
+
+/// Where one job stores a prefix: another one that does so at the time has a `build` of its own.
+pub fn cache_shelf(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String {
+    format!("{}{prefix}/{build}/", cache_prefix(ns))
+}
+
+/// All attempts at the splits of one bundle, where they are put on a shelf.
+pub fn shelf_bundle(shelf: &str, bundle: BundleIndex) -> String {
+    format!("{shelf}b{bundle:08}/")
+}
+
+/// What lies on a shelf, where it is what epochs deliver.
+pub fn shelf_manifest(shelf: &str) -> String {
+    format!("{shelf}manifest.json")
+}
+
+/// What came out at a point within the pipeline for one visit of a split (split x copies + copy). Its
+/// content the visit determines, so that whoever stores it stores the same.
+pub fn cached_split(shelf: &str, visit: u64) -> String {
+    format!("{shelf}{visit:010}.gmc")
+}
+
+/// A part of [`cached_split`], where that has several and is an index of them.
+pub fn cached_part(cached_split: &str, part: usize) -> String {
+    format!("{cached_split}.{part:04}")
+}
+
+/// One attempt at one split. The nonce keeps two attempts, or two runs of one attempt, apart.
+pub fn chunk(bundle_prefix: &str, position: Position, attempt: Attempt, nonce: Nonce) -> String {
+    format!("{bundle_prefix}{position:08}.{attempt}.{nonce}.gmc")
+}
+
+/// The inverse of [`chunk`]; none for any other key.
+pub fn parse_chunk(bundle_prefix: &str, key: &str) -> Option<(Position, Attempt, Nonce)> {
+    let name = key.strip_prefix(bundle_prefix)?.strip_suffix(".gmc")?;
+    let mut parts = name.split('.');
+    let (position, attempt, nonce) = (parts.next()?, parts.next()?, parts.next()?);
+    let parsed = (position.parse().ok()?, attempt.parse().ok()?, nonce.parse().ok()?);
+    parts.next().is_none().then_some(parsed)
+}
+
+/// Whether a key is that of a chunk.
+pub fn is_chunk(key: &str) -> bool {
+    key.ends_with(".gmc")
+}
+
+/// Everything that was set aside, or left out, of a job.
+pub fn quarantine_prefix(ns: &Namespace, job: &JobName) -> String {
+    format!("{}/quarantine/{job}/", root(ns))
+}
+
+/// Records left out of one split, as JSON lines of [`crate::wire::SkippedAt`]. Which they are the split
+/// decides, not the attempt.
+pub fn skipped(ns: &Namespace, job: &JobName, epoch: Epoch, position: Position) -> String {
+    format!("{}e{epoch:06}-{position:08}.skipped.json", quarantine_prefix(ns, job))
+}
+
+/// The epoch of a key that [`skipped`] made; none for any other.
+pub fn parse_skipped(prefix: &str, key: &str) -> Option<Epoch> {
+    let name = key.strip_prefix(prefix)?.strip_prefix('e')?.strip_suffix(".skipped.json")?;
+    name.split_once('-')?.0.parse().ok()
+}
+
+/// A raw record set aside by the `quarantine` policy.
+pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
+    format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
+}
+
+/// What the bucket of a mounted directory is called, before digits of its path's fingerprint.
+const MOUNT: &str = "dir-";
+const MOUNT_DIGITS: usize = 24;
+
+/// The bucket under which a directory of this machine is mounted, by the fingerprint of its path.
+pub fn mount(path: Fingerprint) -> String {
+    format!("{MOUNT}{}", &path.to_string()[..MOUNT_DIGITS])
+}
+
+/// Whether a bucket is a directory of this machine.
+pub fn is_mount(bucket: &str) -> bool {
+    bucket.strip_prefix(MOUNT).is_some_and(|digits| {
+        digits.len() == MOUNT_DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+    })
+}
+
+/// The index of one source file, by [`crate::wire::SourceFile::fingerprint`] and what its records were taken
+/// for: any file is one of lines, say.
+pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {
+    format!("{}/index/{file}.{format}.gmi", root(ns))
+}
+
+/// A pack of images, by [`crate::wire::Pack::fingerprint`].
+pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
+    format!("{}/index/{pack}.pack.json", root(ns))
+}
+
+/// A file that an operator needs, by the hash of its content. Jobs that come later may need it too.
+pub fn asset(ns: &Namespace, content: Fingerprint) -> String {
+    format!("{}/index/{content}.asset", root(ns))
+}
+
+/// The files of a dataset version as listed.
+pub fn listing(ns: &Namespace, version: Fingerprint) -> String {
+    format!("{}/datasets/{version}/listing.json", root(ns))
+}
+
+/// The files of a dataset version with their record counts.
+pub fn manifest(ns: &Namespace, version: Fingerprint) -> String {
+    format!("{}/datasets/{version}/manifest.json", root(ns))
+}
+
+/// Partition of a job's own items.
+pub fn job_partition(ns: &Namespace, job: &JobName) -> String {
+    format!("T#{ns}#J#{job}")
+}
+
+/// Partition that lists the namespace's jobs: a sort key for each name.
+pub fn jobs_partition(ns: &Namespace) -> String {
+    format!("T#{ns}#JOBS")
+}
+
+/// Partition of what is known of the use of the cache: a sort key for each fingerprint.
+pub fn cache_partition(ns: &Namespace) -> String {
+    format!("T#{ns}#CACHE")
+}
+
+/// Sort key of the scaler's item in a job's partition.
+pub const SCALE: &str = "SCALE";
+
+/// Shards of workers that left are spread over this many partitions.
+const LEFT_PARTITIONS: u32 = 8;
+
+/// The partition and the sort key of a shard of workers that left.
+pub fn left(ns: &Namespace, job: &JobName, shard: u32) -> (String, String) {
+    (format!("{}#L#{}", job_partition(ns, job), shard % LEFT_PARTITIONS), format!("L#{shard:08}"))
+}
+
+/// The partitions of all of them.
+pub fn left_partitions(ns: &Namespace, job: &JobName) -> impl Iterator<Item = String> {
+    (0..LEFT_PARTITIONS).map(|shard| left(ns, job, shard).0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_never_share_a_key() {
+        let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
+        let prefix = bundle_prefix(&ns, &job, 1, 2);
+        let first = chunk(&prefix, 3, 1, Nonce([1; 8]));
+        assert_eq!(first, "t/a/jobs/j/e000001/b00000002/00000003.1.0101010101010101.gmc");
+        assert_eq!(parse_chunk(&prefix, &first), Some((3, 1, Nonce([1; 8]))));
+        assert_ne!(first, chunk(&prefix, 3, 2, Nonce([1; 8])));
+        assert_ne!(first, chunk(&prefix, 3, 1, Nonce([2; 8])));
+    }
+
+    #[test]
+    fn reports_are_told_from_records_set_aside() {
+        let (ns, job) = ("a".parse().unwrap(), "j".parse().unwrap());
+        let prefix = quarantine_prefix(&ns, &job);
+        let report = skipped(&ns, &job, 12, 3);
+        assert_eq!(report, "t/a/quarantine/j/e000012-00000003.skipped.json");
+        assert_eq!(parse_skipped(&prefix, &report), Some(12));
+        let raw = quarantined(&ns, &job, RecordKey { file: 1, record: 2 });
+        assert_eq!(parse_skipped(&prefix, &raw), None);
+    }
+}

@@ -1,0 +1,350 @@
+//! Autocaching as trainer, workers and coordinator speak of it: what an epoch does about a job's
+//! `autocache` points, and where what is stored lies (Cachew 4.4).
+
+use crate::{Attempt, BundleIndex, Epoch, Fingerprint, Nonce, Position};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What workers do with `autocache` points. `point` counts the pipeline's points from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "mode")]
+pub enum CacheMode {
+    /// Computes, with scaling held so that it skews no measurement.
+    #[default]
+    Profile,
+    /// Computes.
+    Compute,
+    /// Computes, and stores what comes out at the point.
+    Put { point: u32 },
+    /// Reads what was stored at the point, and computes what comes after it.
+    Get { point: u32 },
+}
+
+impl CacheMode {
+    /// One word for it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            CacheMode::Profile => "profile",
+            CacheMode::Compute => "compute",
+            CacheMode::Put { .. } => "put",
+            CacheMode::Get { .. } => "get",
+        }
+    }
+}
+
+impl fmt::Display for CacheMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CacheMode::Put { point } | CacheMode::Get { point } => {
+                f.pad(&format!("{} at point {point}", self.name()))
+            }
+            mode => f.pad(mode.name()),
+        }
+    }
+}
+
+/// One `autocache` point of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointView {
+    /// The operator before it.
+    pub after: String,
+    /// Of the prefix that ends there.
+    pub fingerprint: Fingerprint,
+    /// An operator of the prefix draws at random.
+    pub random: bool,
+    /// What it drew may be used again.
+    pub reuse_random: bool,
+    /// It stands after the batch: what is delivered is what is cached.
+    pub whole: bool,
+}
+
+/// How a job's epochs are run, from one of them on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EpochMode {
+    pub from: Epoch,
+    #[serde(flatten)]
+    pub mode: CacheMode,
+    /// Why, with what was predicted.
+    pub reason: String,
+    /// Prefix of the keys under which what the mode stores or reads lies.
+    #[serde(default)]
+    pub shelf: Option<String>,
+}
+
+/// What a job does about its `autocache` points.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachingView {
+    /// In the order they stand in the pipeline.
+    pub points: Vec<PointView>,
+    /// By epoch, ascending; the first is from epoch 0.
+    pub modes: Vec<EpochMode>,
+    /// The first epoch whose mode is not known yet: nothing of it is handed out.
+    pub unsettled: Option<Epoch>,
+}
+
+impl CachingView {
+    /// What `epoch` does.
+    pub fn of(&self, epoch: Epoch) -> Option<&EpochMode> {
+        self.modes.iter().rev().find(|mode| mode.from <= epoch)
+    }
+
+    /// The prefix under which the chunks of `epoch` are put, if not among the job's own: they are the
+    /// cache, or may become it.
+    pub fn chunks_shelf(&self, epoch: Epoch) -> Option<&str> {
+        let mode = self.of(epoch)?;
+        match mode.mode {
+            CacheMode::Profile => mode.shelf.as_deref(),
+            CacheMode::Put { point } if self.is_whole(point) => mode.shelf.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The prefix under which everything that `epoch` delivers lies already: no worker has a part in it.
+    pub fn delivered_shelf(&self, epoch: Epoch) -> Option<&str> {
+        let mode = self.of(epoch).filter(|_| self.unsettled.is_none_or(|first| epoch < first))?;
+        match mode.mode {
+            CacheMode::Get { point } if self.is_whole(point) => mode.shelf.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The shelf that epochs are delivered from without workers, if one is.
+    pub fn whole_shelf(&self) -> Option<&str> {
+        self.modes.iter().find_map(|mode| self.delivered_shelf(mode.from))
+    }
+
+    /// What a worker is told about an epoch.
+    pub fn orders(&self, epoch: Epoch) -> CacheOrders {
+        let Some(EpochMode { mode, shelf, .. }) = self.of(epoch) else {
+            return CacheOrders::default();
+        };
+        let profile = *mode == CacheMode::Profile;
+        let chunks = self.chunks_shelf(epoch).map(str::to_owned);
+        let inner = |point: u32| {
+            let shelf = shelf.clone().filter(|_| !self.is_whole(point))?;
+            let random = self.points.get(point as usize).is_some_and(|point| point.random);
+            Some(PointOrder { point, shelf, random })
+        };
+        let (put, get) = match *mode {
+            CacheMode::Put { point } => (inner(point), None),
+            CacheMode::Get { point } => (None, inner(point)),
+            CacheMode::Profile | CacheMode::Compute => (None, None),
+        };
+        CacheOrders { profile, chunks, put, get }
+    }
+
+    /// Whether `point` is what is delivered.
+    pub fn is_whole(&self, point: u32) -> bool {
+        self.points.get(point as usize).is_some_and(|point| point.whole)
+    }
+}
+
+/// What the worker of a lease does beside computing.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheOrders {
+    /// Says with each flush what its operators took and made.
+    pub profile: bool,
+    /// Prefix of the chunks' keys, if they are not put among the job's own.
+    pub chunks: Option<String>,
+    /// Stores what comes out at a point.
+    pub put: Option<PointOrder>,
+    /// Begins with what was stored at a point.
+    pub get: Option<PointOrder>,
+}
+
+/// A point within the pipeline, and where what belongs to it lies.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointOrder {
+    pub point: u32,
+    pub shelf: String,
+    /// The prefix draws as in epoch 0, whatever epoch stores it.
+    pub random: bool,
+}
+
+/// What an epoch that is read from a cache delivers, by visit: split x copies + copy.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct CacheManifest {
+    pub copies: u32,
+    /// Splits are delivered in the dataset's order.
+    pub in_order: bool,
+    pub chunks: Vec<CachedChunk>,
+}
+
+/// One chunk of a cached epoch: what names its object, and what it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedChunk {
+    /// As in the epoch that stored it.
+    pub bundle: BundleIndex,
+    pub position: Position,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub object_bytes: u64,
+    pub crc32c: u32,
+    pub rows: u32,
+    pub batches: u32,
+    pub remainder_rows: u32,
+    pub skipped: u32,
+}
+
+/// What operators took and made over some splits: what is decided by what to cache.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorkProfile {
+    pub splits: u32,
+    pub batches: u32,
+    /// Source records read.
+    pub records: u64,
+    /// Bytes of the chunks.
+    pub object_bytes: u64,
+    /// The source, then every operator in the order they run.
+    pub ops: Vec<OpWork>,
+    /// Reads of a split's source: (bytes, microseconds).
+    pub reads: Vec<(u64, u64)>,
+    /// Time for which computing had to wait for them.
+    pub source_wait_ms: u64,
+}
+
+impl WorkProfile {
+    /// Most reads that are kept one by one.
+    const MAX_READS: usize = 256;
+
+    /// Adds what was measured elsewhere of the same pipeline.
+    pub fn add(&mut self, other: &WorkProfile) {
+        self.splits += other.splits;
+        self.batches += other.batches;
+        self.records += other.records;
+        self.object_bytes += other.object_bytes;
+        self.source_wait_ms += other.source_wait_ms;
+        let room = Self::MAX_READS.saturating_sub(self.reads.len());
+        self.reads.extend(other.reads.iter().take(room));
+        if self.ops.is_empty() {
+            self.ops.clone_from(&other.ops);
+            return;
+        }
+        for (mine, theirs) in self.ops.iter_mut().zip(&other.ops) {
+            mine.active_us += theirs.active_us;
+            mine.elements += theirs.elements;
+            mine.bytes += theirs.bytes;
+        }
+    }
+}
+
+/// Totals of one operator.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct OpWork {
+    /// As the pipeline file names it; `source` for the first.
+    pub op: String,
+    /// Index in the pipeline's stages; none for the source.
+    pub stage: Option<u32>,
+    pub active_us: u64,
+    /// Elements it yielded.
+    pub elements: u64,
+    /// Bytes it wrote; of an `autocache` point all of the element there.
+    pub bytes: u64,
+}
+
+/// A cached prefix, as `gristmill cache ls` shows it. Written once, when all of it is stored: that it is
+/// there says that it is complete.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheEntry {
+    pub fingerprint: Fingerprint,
+    /// Prefix of the keys of its objects.
+    pub shelf: String,
+    /// What is delivered, or what comes out at a point within.
+    pub whole: bool,
+    /// The operator before the point.
+    pub after: String,
+    pub job: crate::JobName,
+    pub bytes: u64,
+    pub splits: u32,
+    /// How the dataset was divided: a job that reads it divides it likewise.
+    pub split_records: u32,
+    pub copies: u32,
+    pub rows: u64,
+    pub skipped: u64,
+    pub stored_ms: u64,
+    /// Delivered elements a second of one worker that reads it, as predicted.
+    pub elements_per_s: f64,
+    /// Worker seconds that one epoch of it saves, as predicted.
+    pub saved_s: f64,
+    /// All that takes part in its fingerprint, for explaining misses: JSON of the policy's own.
+    pub described: Option<serde_json::Value>,
+}
+
+/// An entry, and how it is used.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheListed {
+    #[serde(flatten)]
+    pub entry: CacheEntry,
+    /// Epochs that read it, those of late counting more.
+    pub uses: f64,
+    /// Living jobs that read it.
+    pub readers: Vec<crate::JobName>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(modes: Vec<EpochMode>) -> CachingView {
+        let point = |whole| PointView {
+            after: "op".into(),
+            fingerprint: Fingerprint([0; 32]),
+            random: false,
+            reuse_random: false,
+            whole,
+        };
+        CachingView { points: vec![point(false), point(true)], modes, unsettled: None }
+    }
+
+    fn from(from: Epoch, mode: CacheMode, shelf: &str) -> EpochMode {
+        EpochMode { from, mode, reason: String::new(), shelf: Some(shelf.to_owned()) }
+    }
+
+    #[test]
+    fn an_epoch_does_what_the_last_change_before_it_says() {
+        let modes = vec![
+            from(0, CacheMode::Profile, "a/"),
+            from(1, CacheMode::Put { point: 0 }, "b/"),
+            from(2, CacheMode::Get { point: 0 }, "b/"),
+        ];
+        let view = view(modes);
+        assert_eq!(view.chunks_shelf(0), Some("a/"));
+        assert_eq!((view.chunks_shelf(1), view.delivered_shelf(2)), (None, None));
+        assert!(view.orders(0).profile && view.orders(0).put.is_none());
+        assert_eq!(view.orders(1).put.map(|order| order.shelf).as_deref(), Some("b/"));
+        assert_eq!(view.orders(9).get.map(|order| order.point), Some(0));
+        assert_eq!(view.orders(9).chunks, None);
+    }
+
+    #[test]
+    fn what_is_stored_whole_is_read_by_the_trainer_alone() {
+        let modes = vec![
+            from(0, CacheMode::Put { point: 1 }, "a/"),
+            from(3, CacheMode::Get { point: 1 }, "a/"),
+        ];
+        let mut view = view(modes);
+        assert_eq!((view.chunks_shelf(2), view.delivered_shelf(2)), (Some("a/"), None));
+        assert_eq!((view.chunks_shelf(3), view.delivered_shelf(3)), (None, Some("a/")));
+        assert_eq!(view.orders(3), CacheOrders::default());
+        view.unsettled = Some(4);
+        assert_eq!((view.delivered_shelf(3), view.delivered_shelf(4)), (Some("a/"), None));
+    }
+
+    #[test]
+    fn profiles_add_up() {
+        let op =
+            OpWork { op: "decode".into(), stage: Some(0), active_us: 5, elements: 2, bytes: 9 };
+        let one = WorkProfile {
+            splits: 1,
+            ops: vec![op],
+            reads: vec![(1, 2); 200],
+            ..WorkProfile::default()
+        };
+        let mut sum = WorkProfile::default();
+        sum.add(&one);
+        sum.add(&one);
+        assert_eq!((sum.splits, sum.ops[0].active_us, sum.reads.len()), (2, 10, 256));
+    }
+}

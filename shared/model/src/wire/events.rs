@@ -1,0 +1,161 @@
+//! Events that invoke the worker and the scaler function, and the scaler's books.
+
+use crate::wire::{Outstanding, TrainingReport};
+use crate::{InvocationId, JobName, Namespace};
+use serde::{Deserialize, Serialize};
+
+/// Starts one worker. It claims, works and leaves; nothing else is told to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerEvent {
+    pub v: u32,
+    pub ns: Namespace,
+    pub job: JobName,
+    /// The worker's number in the scaler's books, never reused within a job.
+    pub worker: u32,
+}
+
+/// Asks the scaler to look at a job. Sent by the coordinator when a trainer's report shows claimable
+/// work and too few workers, and by a schedule.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScalerEvent {
+    pub v: u32,
+    pub ns: Namespace,
+    pub job: JobName,
+    /// Positions that may be claimed now.
+    pub claimable: u32,
+    /// Workers on the books that nothing has been heard of for too long: their event was lost, or the
+    /// word that they left. They are struck off.
+    #[serde(default)]
+    pub silent: Vec<u32>,
+    /// Remote workers the job wants, or the most of them.
+    pub wanted: u32,
+    /// Whether the scaler decides how many.
+    #[serde(default)]
+    pub autoscale: bool,
+    /// Workers that the job's budget pays for, where it has one.
+    #[serde(default)]
+    pub budget_workers: Option<u32>,
+    /// What the trainer reported, if this is about it.
+    #[serde(default)]
+    pub report: Option<TrainingReport>,
+    /// Changes when what workers do for a batch does, such as reading a cache instead of computing.
+    #[serde(default)]
+    pub mode: u32,
+    /// Batches delivered to the trainer so far: the timeline's x axis.
+    pub batches: u64,
+    /// Splits committed so far; see [`Barren`].
+    #[serde(default)]
+    pub progress: u64,
+    /// When the observation was made.
+    pub at_ms: u64,
+}
+
+/// The scaler's item: which invocations are outstanding, and what was decided last.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct ScaleState {
+    /// Workers to hold while there is work; 0 before anything was decided.
+    pub target: u32,
+    /// What the scaling policy remembers between two reports, as JSON of its own.
+    #[serde(default)]
+    pub policy: Option<String>,
+    /// Invocations that the platform refused since the report before.
+    #[serde(default)]
+    pub throttled: u32,
+    /// The worker function, version included, that the job began with and keeps: workers of two
+    /// versions might give different bytes.
+    #[serde(default)]
+    pub worker_function: Option<String>,
+    /// Number the next worker gets.
+    pub next_worker: u32,
+    /// Invocations sent and not known to have ended. Those that left since it was written are in the shards of
+    /// [`Left`](crate::wire::Left).
+    pub outstanding: Outstanding,
+    /// Invocations reported dead last, oldest first, bounded: a claim that one of them had sent may
+    /// still arrive.
+    #[serde(default)]
+    pub dead: Vec<InvocationId>,
+    /// The latest decisions, oldest first, bounded.
+    pub log: Vec<ScaleDecision>,
+    /// Workers that came to nothing, since one last committed something.
+    #[serde(default)]
+    pub barren: Barren,
+}
+
+/// Longest time that one worker more adds to [`Barren::lasted_ms`].
+const STEP_MS: u64 = 15_000;
+/// Longest error that [`Barren`] keeps, in bytes.
+const MAX_ERROR_BYTES: usize = 300;
+
+/// Workers that died, could not begin or could not be invoked, one after the other, without one split
+/// committed between: a sign that it is not a split they fail for.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Barren {
+    /// Splits committed when the first of them ended; another number ends the series.
+    pub progress: u64,
+    pub workers: u32,
+    /// When the latest ended, by the clock of whoever noted it.
+    pub latest_ms: u64,
+    /// How long it has gone on. Clocks of two hosts may differ, so that no step counts for more than
+    /// [`STEP_MS`], either way.
+    pub lasted_ms: u64,
+    /// Of the latest that left one, one line.
+    pub error: String,
+}
+
+impl Barren {
+    /// Counts `workers` more that ended for `error`, which may be empty.
+    pub fn note(&mut self, workers: u32, progress: u64, now_ms: u64, error: &str) {
+        if self.workers == 0 || self.progress != progress {
+            *self = Self { progress, latest_ms: now_ms, ..Self::default() };
+        }
+        self.workers = self.workers.saturating_add(workers);
+        self.lasted_ms = match now_ms.checked_sub(self.latest_ms) {
+            Some(later_ms) => self.lasted_ms + later_ms.min(STEP_MS),
+            None => self.lasted_ms.saturating_sub((self.latest_ms - now_ms).min(STEP_MS)),
+        };
+        self.latest_ms = now_ms;
+        if !error.is_empty() {
+            let line = error.split_whitespace().collect::<Vec<_>>().join(" ");
+            let end =
+                (0..=MAX_ERROR_BYTES.min(line.len())).rev().find(|&end| line.is_char_boundary(end));
+            self.error = line[..end.unwrap_or(0)].to_owned();
+        }
+    }
+}
+
+/// One change of the worker count, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScaleDecision {
+    /// Batches delivered when it was made.
+    pub batch: u64,
+    /// Workers to hold after it.
+    pub workers: u32,
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_in_vain_are_counted_until_something_is_committed() {
+        let mut barren = Barren::default();
+        for step in 0..5 {
+            barren.note(1, 7, 1_000 + step * 2_000, if step == 1 { "killed\n9" } else { "" });
+        }
+        assert_eq!((barren.workers, barren.lasted_ms), (5, 8_000));
+        assert_eq!(barren.error, "killed 9");
+        barren.note(3, 8, 20_000, "");
+        assert_eq!((barren.workers, barren.lasted_ms, barren.error.as_str()), (3, 0, ""));
+    }
+
+    #[test]
+    fn clocks_that_differ_make_no_time() {
+        let mut barren = Barren::default();
+        for step in 0..100 {
+            let ahead_ms = if step % 2 == 0 { 0 } else { 600_000 };
+            barren.note(1, 7, 1_000_000 + step * 1_000 + ahead_ms, "");
+        }
+        assert!(barren.lasted_ms <= 15_000, "{barren:?}");
+    }
+}

@@ -1,0 +1,288 @@
+//! What a job is: its specification, its dataset, and the split plan derived from both.
+
+use crate::wire::{CachingView, Members};
+use crate::{Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Nonce, Position, Sharding, SkipLimit, SkippedRecord, Visitation};
+use serde::{Deserialize, Serialize};
+
+/// One file of a dataset as it was listed; `etag` pins its content for the life of the job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    pub key: String,
+    pub size: u64,
+    pub etag: String,
+}
+
+impl SourceFile {
+    /// Names this exact content of this file in `bucket`: what its index is stored under.
+    pub fn fingerprint(&self, bucket: &str) -> Fingerprint {
+        let Self { key, size, etag } = self;
+        Fingerprint::of(
+            "gristmill source file v1",
+            format!("{bucket}\n{key}\n{size}\n{etag}").as_bytes(),
+        )
+    }
+}
+
+/// The files a job reads, in delivery-key order (the file index of a record key).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dataset {
+    pub bucket: String,
+    pub files: Vec<SourceFile>,
+    #[serde(default, skip_serializing_if = "Members::is_one")]
+    pub members: Members,
+}
+
+impl Dataset {
+    /// The files of one dataset.
+    pub fn one(bucket: impl Into<String>, files: Vec<SourceFile>) -> Self {
+        Self { bucket: bucket.into(), files, members: Members::default() }
+    }
+
+    /// BLAKE3 over bucket, keys, sizes, etags and the format they are read as: changes when any file
+    /// does, when other records are found in them, and when they are other datasets' of a zip.
+    pub fn version(&self, format: &str) -> Fingerprint {
+        let lines = self.files.iter().map(|file| file.fingerprint(&self.bucket).to_string() + "\n");
+        let members = self.members.to_string();
+        let lines = format!("{format}{members}\n{}", lines.collect::<String>());
+        Fingerprint::of("gristmill dataset v2", lines.as_bytes())
+    }
+}
+
+/// The stored list of a dataset's files: [`keys::listing`](crate::wire::keys::listing).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredListing {
+    pub version: Fingerprint,
+    pub files: usize,
+}
+
+/// A file of an indexed dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ManifestFile {
+    #[serde(flatten)]
+    pub file: SourceFile,
+    pub records: u32,
+}
+
+/// An indexed dataset: written once per dataset version, read by workers and coordinator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub bucket: String,
+    pub files: Vec<ManifestFile>,
+    #[serde(default, skip_serializing_if = "Members::is_one")]
+    pub members: Members,
+}
+
+impl Manifest {
+    /// Records of each file, in file order.
+    pub fn records(&self) -> Vec<u32> {
+        self.files.iter().map(|file| file.records).collect()
+    }
+}
+
+/// A record left out of an epoch, and where to find it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SkippedAt {
+    #[serde(flatten)]
+    pub record: SkippedRecord,
+    /// The file, and which record of it; or the image.
+    pub source: String,
+}
+
+/// What determines the batches of a job, and how it is run. Frozen at registration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobSpec {
+    /// Canonical JSON of the pipeline, its version included.
+    pub pipeline: String,
+    pub seed: u64,
+    pub epochs: Epoch,
+    pub on_error: ErrorPolicy,
+    /// Decoder build and architecture of the workers: a job never mixes them. Empty: that of the worker
+    /// that claims first.
+    pub numerics: String,
+    /// Batches per split; chosen from object size and dataset size when absent.
+    pub split_batches: Option<u32>,
+    /// Remote workers the scaler holds while there is work, or the most of them if it decides how
+    /// many; 0 leaves all work to local workers.
+    pub workers: u32,
+    /// The scaler decides how many workers there are, from what the trainer reports.
+    #[serde(default)]
+    pub autoscale: bool,
+    /// Workers that the job's budget pays for, where it has one.
+    #[serde(default)]
+    pub budget_workers: Option<u32>,
+    /// Workers that run inside the trainer's host; they widen the window.
+    pub local_workers: u32,
+    /// Most records that an epoch may skip before the job fails after all.
+    #[serde(default)]
+    pub max_skipped: SkipLimit,
+    #[serde(default)]
+    pub visitation: Visitation,
+    #[serde(default)]
+    pub sharding: Sharding,
+    #[serde(default)]
+    pub compress: Compression,
+}
+
+/// A way in which a registration differs from the job it names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpecDifference {
+    pub field: &'static str,
+    pub registered: String,
+    pub requested: String,
+}
+
+impl JobSpec {
+    /// A job that goes once through `pipeline` (its canonical JSON), with one worker and all else by default.
+    pub fn new(pipeline: String) -> Self {
+        Self {
+            pipeline,
+            seed: 0,
+            epochs: 1,
+            on_error: ErrorPolicy::default(),
+            numerics: String::new(),
+            split_batches: None,
+            workers: 1,
+            autoscale: false,
+            budget_workers: None,
+            local_workers: 0,
+            max_skipped: SkipLimit::default(),
+            visitation: Visitation::default(),
+            sharding: Sharding::default(),
+            compress: Compression::default(),
+        }
+    }
+
+    /// Names the batches that the job makes of a dataset: jobs of one fingerprint number the same batches in
+    /// the same way. How many epochs there are, and who computes them, is no part of it.
+    pub fn fingerprint(&self) -> Fingerprint {
+        let copies = match self.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => self.workers.saturating_add(self.local_workers).max(1),
+        };
+        let Self { pipeline, seed, on_error, split_batches, .. } = self;
+        let text = format!("{seed}\n{on_error}\n{split_batches:?}\n{copies}\n{pipeline}");
+        Fingerprint::of("gristmill batches v1", text.as_bytes())
+    }
+
+    /// The first difference that would change what is delivered; how many workers run is no such.
+    pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
+        let pairs = [
+            ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
+            ("seed", self.seed.to_string(), other.seed.to_string()),
+            ("epochs", self.epochs.to_string(), other.epochs.to_string()),
+            ("on-error", self.on_error.to_string(), other.on_error.to_string()),
+            ("visitation", self.visitation.to_string(), other.visitation.to_string()),
+            ("sharding", self.sharding.to_string(), other.sharding.to_string()),
+            (
+                "split-batches",
+                format!("{:?}", self.split_batches),
+                format!("{:?}", other.split_batches),
+            ),
+        ];
+        let open = self.numerics.is_empty() || other.numerics.is_empty();
+        let numerics = ("numerics class", self.numerics.clone(), other.numerics.clone());
+        let mut pairs = pairs.into_iter().chain((!open).then_some(numerics));
+        let differing = pairs.find(|(_, registered, requested)| registered != requested);
+        differing.map(|(field, registered, requested)| SpecDifference {
+            field,
+            registered,
+            requested,
+        })
+    }
+}
+
+/// Registers a job, or joins the one of that name if its specification is the same.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Register {
+    pub job: JobName,
+    pub spec: JobSpec,
+    pub dataset: Dataset,
+    /// The dataset's files lie in the listing of this version: they are too many for a call, and `dataset` has
+    /// none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listing: Option<StoredListing>,
+    /// Drawn by the caller: the same call, sent again, is no other.
+    #[serde(default)]
+    pub nonce: Option<Nonce>,
+}
+
+impl Register {
+    pub fn new(job: JobName, spec: JobSpec, dataset: Dataset) -> Self {
+        Self { job, spec, dataset, listing: None, nonce: None }
+    }
+
+    /// The same, of a dataset whose listing is stored as that of `version`.
+    #[must_use]
+    pub fn with_listing(mut self, version: Fingerprint) -> Self {
+        let files = std::mem::take(&mut self.dataset.files).len();
+        Self { listing: Some(StoredListing { version, files }), ..self }
+    }
+
+    /// The version of the dataset, read as `format`: see [`Dataset::version`].
+    pub fn dataset_version(&self, format: &str) -> Fingerprint {
+        self.listing.map_or_else(|| self.dataset.version(format), |listing| listing.version)
+    }
+
+    /// Files of all its datasets.
+    pub fn n_files(&self) -> usize {
+        self.listing.map_or(self.dataset.files.len(), |listing| listing.files)
+    }
+}
+
+/// The split arithmetic of a running job, fixed once its dataset is indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Records of an epoch: of all its copies of the dataset.
+    pub records: u64,
+    /// How often an epoch visits the dataset.
+    #[serde(default = "once")]
+    pub copies: u32,
+    pub batch_size: u32,
+    /// An epoch's last batch is left out when it is not full.
+    pub drop_last: bool,
+    /// Batches hold the rows of an epoch in the order of the dataset.
+    #[serde(default)]
+    pub in_order: bool,
+    pub split_records: u32,
+    pub n_splits: Position,
+    /// Most positions of a bundle (a power of two).
+    pub r: u32,
+    /// Positions workers may run ahead of the lowest undelivered one, where all that the job may have are at
+    /// work, and bytes ready beyond it.
+    pub window_splits: u32,
+    pub window_bytes: u64,
+}
+
+fn once() -> u32 {
+    1
+}
+
+/// Where a job stands.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "state")]
+pub enum JobState {
+    Indexing,
+    Running,
+    Done,
+    Stopped,
+    Failed { error: String },
+}
+
+/// A job as its trainer and its workers see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobView {
+    pub job: JobName,
+    /// When it was registered, in milliseconds since the Unix epoch: tells it from an earlier job of the
+    /// name that was forgotten.
+    #[serde(default)]
+    pub registered_ms: u64,
+    pub spec: JobSpec,
+    pub dataset_version: Fingerprint,
+    pub n_files: u32,
+    #[serde(flatten)]
+    pub state: JobState,
+    pub plan: Option<Plan>,
+    /// Of a pipeline with `autocache` points.
+    #[serde(default)]
+    pub caching: Option<CachingView>,
+}

@@ -1,0 +1,105 @@
+//! Which files are those of which dataset, where several are zipped.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// How many files each of several zipped datasets has, those of the first coming first. Empty: all files
+/// are those of one dataset.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Members(Vec<u32>);
+
+impl Members {
+    /// Datasets of so many files.
+    pub fn of(files: Vec<u32>) -> Self {
+        match files.len() {
+            0 | 1 => Self::default(),
+            _ => Self(files),
+        }
+    }
+
+    /// Whether there is one dataset.
+    pub fn is_one(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// How many datasets there are.
+    pub fn count(&self) -> usize {
+        self.0.len().max(1)
+    }
+
+    /// The dataset that a file is of.
+    pub fn of_file(&self, file: u32) -> usize {
+        let mut end = 0_u64;
+        let before = self.0.iter().take_while(|&&files| {
+            end += u64::from(files);
+            end <= u64::from(file)
+        });
+        before.count()
+    }
+
+    /// Something known of every file, by dataset; none if it is not known of as many.
+    pub fn divide<'a, T>(&self, mut files: &'a [T]) -> Option<Vec<&'a [T]>> {
+        if self.is_one() {
+            return Some(vec![files]);
+        }
+        let mut divided = Vec::with_capacity(self.0.len());
+        for count in &self.0 {
+            let (own, rest) = files.split_at_checked(*count as usize)?;
+            divided.push(own);
+            files = rest;
+        }
+        files.is_empty().then_some(divided)
+    }
+}
+
+/// As it takes part in a dataset's version: nothing for one dataset.
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|files| write!(f, " {files}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Dataset, SourceFile};
+    use crate::Fingerprint;
+
+    #[test]
+    fn files_are_those_of_datasets_one_after_the_other() {
+        let members = Members::of(vec![2, 0, 1]);
+        assert_eq!((members.count(), members.is_one()), (3, false));
+        assert_eq!([0, 1, 2].map(|file| members.of_file(file)), [0, 0, 2]);
+        assert_eq!(members.divide(&["a", "b", "c"]), Some(vec![&["a", "b"][..], &[], &["c"]]));
+        assert_eq!(members.divide(&["a", "b"]), None);
+        assert_eq!(members.divide(&["a", "b", "c", "d"]), None);
+        assert_eq!(members.to_string(), " 2 0 1");
+    }
+
+    #[test]
+    fn what_is_stored_of_one_dataset_is_as_before_there_were_several() {
+        let file = SourceFile { key: "k".into(), size: 7, etag: "e".into() };
+        let lines = format!("jsonl\n{}\n", file.fingerprint("b"));
+        let one = Dataset::one("b", vec![file.clone()]);
+        let version = Fingerprint::of("gristmill dataset v2", lines.as_bytes());
+        assert_eq!(one.version("jsonl"), version);
+        let stored = r#"{"bucket":"b","files":[{"key":"k","size":7,"etag":"e"}]}"#;
+        assert_eq!(serde_json::to_string(&one).unwrap(), stored);
+        assert_eq!(serde_json::from_str::<Dataset>(stored).unwrap(), one);
+        let members = Members::of(vec![1, 1]);
+        let two = Dataset { files: vec![file.clone(), file], members, ..one };
+        let stored = serde_json::to_string(&two).unwrap();
+        assert!(stored.ends_with(r#","members":[1,1]}"#), "{stored}");
+        assert_eq!(serde_json::from_str::<Dataset>(&stored).unwrap(), two);
+    }
+
+    #[test]
+    fn one_dataset_is_nothing_special() {
+        for files in [vec![], vec![7]] {
+            let one = Members::of(files);
+            assert_eq!((one.count(), one.of_file(3), one.to_string()), (1, 0, String::new()));
+            assert_eq!(one.divide(&[1, 2]), Some(vec![&[1, 2][..]]));
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The protocol as the model runs it: the real transitions, or one of them with a deliberate fault
+//! put around it, to show that the model would notice.
+
+use gristmill_model::splits::collect::{self, ChunkName, Verdict};
+use gristmill_model::splits::{Ack, Bundle, BundleState, Claim, Consumer, Death, DeathLog, DeathRecord, Fail, Flush, Limits, Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark, release};
+use gristmill_model::Position;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    None,
+    /// FLUSH commits whoever asks.
+    CommitWithoutOwner,
+    /// Two attempts of one worker write to one key.
+    KeyWithoutAttempt,
+    /// The horizon follows what was delivered instead of what is durable.
+    CollectByDelivered,
+    /// Objects nobody has committed yet are taken for orphans.
+    CollectOrphansBeforeDone,
+    /// A retry that finds its own write is told it failed.
+    ConditionFailedIsFailure,
+    /// Acks of an old run of the trainer count.
+    UnfencedAck,
+    /// RELEASE ends whatever lease it finds.
+    ReleaseUnchecked,
+    /// Deaths elsewhere do not end a suspicion.
+    PoisonUnisolated,
+    /// A death counts though no control lived before it.
+    PoisonWithoutControl,
+    /// Deaths of no known split are not recorded.
+    UnmarkedDeathsForgotten,
+}
+
+impl Mutation {
+    pub const ALL: [Self; 10] = [
+        Self::CommitWithoutOwner,
+        Self::KeyWithoutAttempt,
+        Self::CollectByDelivered,
+        Self::CollectOrphansBeforeDone,
+        Self::ConditionFailedIsFailure,
+        Self::UnfencedAck,
+        Self::ReleaseUnchecked,
+        Self::PoisonUnisolated,
+        Self::PoisonWithoutControl,
+        Self::UnmarkedDeathsForgotten,
+    ];
+
+    pub fn record(
+        self,
+        before: Option<&DeathLog>,
+        death: DeathRecord,
+        is_marked: bool,
+    ) -> Outcome<DeathLog> {
+        match before {
+            Some(log) if self == Self::UnmarkedDeathsForgotten && !is_marked => {
+                Outcome::AlreadyApplied(log.clone())
+            }
+            _ => DeathLog::record(before, death, is_marked),
+        }
+    }
+
+    pub fn claim(
+        self,
+        before: Option<&Bundle>,
+        command: &Claim<'_>,
+        limits: &Limits,
+    ) -> Result<Outcome<Bundle>, Refusal> {
+        let mut command = command.clone();
+        let suspect = before.and_then(|before| before.suspect);
+        if let (Self::PoisonUnisolated, Some(suspect), Some(death)) = (self, suspect, command.death)
+        {
+            command.death = Some(Death { ordinal: Some(suspect.ordinal + 1), ..death });
+        }
+        if let (Self::PoisonWithoutControl, Some(real)) = (self, before) {
+            let control = Some(Place::default());
+            let after = claim(Some(&Bundle { control, ..real.clone() }), &command, limits)?;
+            return Ok(match after {
+                Outcome::AlreadyApplied(_) => Outcome::AlreadyApplied(real.clone()),
+                write => write,
+            });
+        }
+        claim(before, &command, limits)
+    }
+
+    pub fn mark(self, before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, Refusal> {
+        mark(before, command)
+    }
+
+    pub fn flush(
+        self,
+        before: Option<&Bundle>,
+        command: &Flush<'_>,
+    ) -> Result<Outcome<Bundle>, Refusal> {
+        let open = |b: &&Bundle| !matches!(b.state, BundleState::Done | BundleState::Dead);
+        let Some(real) = before.filter(|_| self == Self::CommitWithoutOwner).filter(open) else {
+            return self.answer(flush(before, command));
+        };
+        let (attempt, owner) = (command.attempt, command.nonce);
+        let theirs = Bundle { attempt, owner, state: BundleState::Leased, ..real.clone() };
+        let mut after = flush(Some(&theirs), command)?.into_item();
+        (after.attempt, after.owner) = (real.attempt, real.owner);
+        if after.state == BundleState::Leased {
+            after.state = real.state;
+        }
+        Ok(Outcome::Write(after))
+    }
+
+    pub fn fail(
+        self,
+        before: Option<&Bundle>,
+        command: &Fail<'_>,
+    ) -> Result<Outcome<Bundle>, Refusal> {
+        fail(before, command)
+    }
+
+    fn answer<T>(self, answer: Result<Outcome<T>, Refusal>) -> Result<Outcome<T>, Refusal> {
+        match answer {
+            Ok(Outcome::AlreadyApplied(_)) if self == Self::ConditionFailedIsFailure => {
+                Err(Refusal::Lost)
+            }
+            answer => answer,
+        }
+    }
+
+    pub fn release(
+        self,
+        before: Option<&Bundle>,
+        command: &Release<'_>,
+    ) -> Result<Outcome<Bundle>, Refusal> {
+        match before {
+            Some(bundle) if self == Self::ReleaseUnchecked => release(
+                before,
+                &Release { invocation: &bundle.invocation, attempt: None, blameless: false },
+            ),
+            _ => release(before, command),
+        }
+    }
+
+    pub fn key(self, name: ChunkName) -> ChunkName {
+        match self {
+            Self::KeyWithoutAttempt => ChunkName { attempt: 0, ..name },
+            _ => name,
+        }
+    }
+
+    pub fn ack(
+        self,
+        before: Option<&Consumer>,
+        command: &Ack,
+    ) -> Result<Outcome<Consumer>, Refusal> {
+        match before {
+            Some(before) if self == Self::UnfencedAck => {
+                let generation = command.generation.max(before.generation);
+                let over = before.generation;
+                ack(Some(before), &Ack { generation, over, ..*command })
+            }
+            _ => ack(before, command),
+        }
+    }
+
+    pub fn collected(self, before: Option<&Consumer>) -> Result<Outcome<Consumer>, Refusal> {
+        match before {
+            Some(real) if self == Self::CollectByDelivered => {
+                let doctored = Consumer { durable_place: real.delivered, ..*real };
+                let after = collected(Some(&doctored))?.into_item();
+                Ok(Outcome::Write(Consumer { durable_place: real.durable_place, ..after }))
+            }
+            _ => collected(before),
+        }
+    }
+
+    pub fn verdict(
+        self,
+        object: &ChunkName,
+        bundle: Option<&Bundle>,
+        first: Position,
+        horizon: Place,
+    ) -> Verdict {
+        match bundle {
+            Some(bundle) if self == Self::KeyWithoutAttempt => {
+                let at = u8::try_from(object.position - first).unwrap();
+                let attempt = bundle.entry(at).map_or(0, |entry| entry.attempt);
+                let object = ChunkName { attempt, ..*object };
+                collect::verdict(&object, Some(bundle), first, horizon, false)
+            }
+            Some(bundle) if self == Self::CollectOrphansBeforeDone => {
+                let done = Bundle { state: BundleState::Done, ..bundle.clone() };
+                collect::verdict(object, Some(&done), first, horizon, false)
+            }
+            _ => collect::verdict(object, bundle, first, horizon, false),
+        }
+    }
+}

@@ -1,0 +1,606 @@
+//! What each action does to a world, with every invariant checked on the way.
+
+use crate::mutants::Mutation;
+use crate::world::{
+    Action, BATCH_SIZE, Call, Checkpoint, Held, Late, Message, SPLIT_RECORDS, State, Worker, World,
+    invocation, nonce,
+};
+use gristmill_model::splits::batches::{Counts, Joiner, Piece, Source};
+use gristmill_model::splits::collect::{self, ChunkName, Verdict};
+use gristmill_model::splits::epoch::{self, EpochState, Seal};
+use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
+use gristmill_model::splits::{Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathRecord, Entry, EntryKind, Fail, Flush, Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term};
+use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Content differs between attempts here, so that a commit that points at the wrong one shows.
+fn checksum(attempt: Attempt, nonce: Nonce) -> u32 {
+    attempt * 256 + u32::from(nonce.0[0])
+}
+
+/// A fault of the model or of a caller: no command it sends is ever malformed.
+fn unexpected(what: &'static str) -> Violation {
+    Violation { number: 0, what }
+}
+
+const LIMITS: Limits =
+    Limits { max_attempts: 50, patience_ms: 0, poison_strikes: 3, on_error: ErrorPolicy::Skip };
+
+impl World {
+    pub fn step(&self, state: &mut State, action: &Action) -> Check {
+        match action {
+            Action::Call { w, call, lost, copy } => {
+                let message = message(state, *w, call);
+                if *copy {
+                    state.budget.copies -= 1;
+                    state.late = Some(Late::Worker(message.clone()));
+                }
+                self.send(state, *w, message, false, *lost)?;
+            }
+            Action::Retry(w) => {
+                if let Some((message, applied)) = state.workers[usize::from(*w)].pending.take() {
+                    self.send(state, *w, message, applied, false)?;
+                }
+            }
+            Action::LateArrives => self.late_arrives(state)?,
+            Action::RecordDeath(w) => record_death(self.mutation, state, *w),
+            Action::RunControl(w) => {
+                if let Some(held) = &mut state.workers[usize::from(*w)].held {
+                    held.control = false;
+                }
+            }
+            Action::Run { w, at } => self.run(state, *w, *at),
+            Action::Crash(w) => {
+                state.budget.crashes -= 1;
+                die(state, *w);
+            }
+            Action::Restart(w) => {
+                let worker = &mut state.workers[usize::from(*w)];
+                let life = worker.life + 1;
+                *worker = Worker { life, ..Worker::new(w + 4 * life, w + 4 * life) };
+            }
+            Action::Release { invocation, bundle } => self.release(state, *invocation, *bundle)?,
+            Action::Take
+            | Action::Finish
+            | Action::Deliver
+            | Action::Save
+            | Action::Ack { .. }
+            | Action::TrainerCrash
+            | Action::Restore { .. } => self.step_trainer(state, action)?,
+            Action::Collect | Action::Doom(_) | Action::Delete | Action::Seal | Action::Close => {
+                self.step_collector(state, action)?;
+            }
+        }
+        self.check(state)
+    }
+
+    /// The invariants of every state.
+    fn check(&self, state: &State) -> Check {
+        let bundles =
+            self.bundles.iter().zip(&state.bundles).map(|(r, b)| (r.start, b.as_ref())).collect();
+        let consumers = state.consumer.as_slice();
+        let view = EpochView { epoch: 0, item: Some(&state.epoch), bundles };
+        invariants::world(&invariants::World {
+            epochs: vec![view],
+            consumers,
+            objects: &self.named(state),
+        })?;
+        for bundle in state.bundles.iter().flatten() {
+            invariants::invariant_14_released_was_reported(bundle, |reported| {
+                state.dead.iter().any(|dead| invocation(*dead) == *reported)
+            })?;
+            invariants::invariant_16_attempts_are_bounded(bundle, LIMITS.max_attempts)?;
+        }
+        Ok(())
+    }
+
+    /// The objects as entries name them, which is as they are stored unless a mutation stores them
+    /// under another key.
+    fn named<'a>(&self, state: &'a State) -> Cow<'a, BTreeMap<ChunkName, u32>> {
+        if self.mutation != Mutation::KeyWithoutAttempt {
+            return Cow::Borrowed(&state.objects);
+        }
+        let positions = 0..self.n_splits();
+        let named = positions.filter_map(|position| {
+            let Entry { attempt, nonce, .. } = *self.entry(state, position)?;
+            let name = ChunkName { epoch: 0, position, attempt, nonce };
+            Some((name, *state.objects.get(&self.mutation.key(name))?))
+        });
+        Cow::Owned(named.collect())
+    }
+
+    // ---- workers
+
+    fn send(&self, state: &mut State, w: u8, message: Message, applied: bool, lost: bool) -> Check {
+        let answer = self.apply(state, &message);
+        if matches!(message.call, Call::Flush(_)) {
+            invariants::invariant_13_applied_is_never_failed(applied, &answer)?;
+        }
+        let worker = &mut state.workers[usize::from(w)];
+        if lost {
+            state.budget.lost_answers -= 1;
+            worker.pending = Some((message, answer.is_ok()));
+            return Ok(());
+        }
+        hear(worker, &message, answer)
+    }
+
+    /// Nobody hears the answer to a copy.
+    fn late_arrives(&self, state: &mut State) -> Check {
+        match state.late.take() {
+            Some(Late::Worker(message)) => {
+                let _ = self.apply(state, &message);
+            }
+            Some(Late::Trainer(ack)) => {
+                self.apply_ack(state, &ack)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// One call at the coordinator: read, decide, write.
+    fn apply(&self, state: &mut State, message: &Message) -> Result<Outcome<Bundle>, Refusal> {
+        let before = state.bundles[message.bundle].clone();
+        let (attempt, nonce) = (message.attempt, nonce(message.nonce));
+        let answer = match &message.call {
+            Call::Claim { expired, death, .. } => {
+                let control = self.control(state);
+                self.claim(before.as_ref(), message, *expired, *death, control)
+            }
+            Call::Mark(cur) => {
+                self.mutation.mark(before.as_ref(), &Mark { attempt, nonce, cur: *cur })
+            }
+            Call::Flush(put) => {
+                let commits: Vec<_> = put
+                    .iter()
+                    .map(|at| commit(message, *at, self.is_local(message.nonce)))
+                    .collect();
+                let term = Term { now_ms: 0, remaining_ms: 0, predicted_ms: 0 };
+                let spent = Metrics::default();
+                let command = Flush { attempt, nonce, commits: &commits, next: None, term, spent };
+                self.mutation.flush(before.as_ref(), &command)
+            }
+            Call::Fail => {
+                let command = Fail { attempt, nonce, error: "", retry_at_ms: 0, fatal: false };
+                self.mutation.fail(before.as_ref(), &command)
+            }
+        };
+        if let (Call::Claim { death: Some(death), .. }, Ok(Outcome::Write(_)), Some(before)) =
+            (&message.call, &answer, &before)
+        {
+            // What counts is the mark the claim sees, not the one seen when the death was recorded.
+            let bundle = u32::try_from(message.bundle).unwrap();
+            let record = DeathRecord { epoch: 0, bundle, attempt: before.attempt };
+            if death.attempt == before.attempt
+                && matches!(before.state, BundleState::Leased | BundleState::Released)
+                && let Some(found) = state.found.iter_mut().find(|found| found.death == record)
+            {
+                found.at = before.cur;
+                found.controlled = before.had_control();
+            }
+        }
+        if let Ok(Outcome::Write(after)) = &answer
+            && let Err(violation) = self.write(state, message.bundle, after.clone())
+        {
+            state.violation = Some(violation);
+        }
+        answer
+    }
+
+    fn claim(
+        &self,
+        before: Option<&Bundle>,
+        message: &Message,
+        expired: bool,
+        death: Option<gristmill_model::splits::Death>,
+        control: Option<Place>,
+    ) -> Result<Outcome<Bundle>, Refusal> {
+        let positions = &self.bundles[message.bundle];
+        // Time is what each bundle needs it to be: the present of its lease, or its end.
+        let due = before.map_or(0, |before| match before.state {
+            BundleState::Failed => before.retry_at_ms,
+            _ if expired => before.until_ms,
+            _ => 0,
+        });
+        let command = Claim {
+            nonce: nonce(message.nonce),
+            invocation: &invocation(message.invocation),
+            term: Term { now_ms: due, remaining_ms: 0, predicted_ms: 0 },
+            first: positions.start,
+            records: &vec![SPLIT_RECORDS; positions.len()],
+            death,
+            control,
+        };
+        self.mutation.claim(before, &command, &LIMITS)
+    }
+
+    /// A committed split, if there is one.
+    fn control(&self, state: &State) -> Option<Place> {
+        let committed = |position: &Position| {
+            self.entry(state, *position).is_some_and(|entry| entry.kind != EntryKind::Poison)
+        };
+        (0..self.n_splits()).find(committed).map(|position| Place { epoch: 0, position })
+    }
+
+    /// Puts a bundle into the table, after a look at the step that made it.
+    fn write(&self, state: &mut State, b: usize, mut after: Bundle) -> Check {
+        let before = state.bundles[b].as_ref();
+        invariants::bundle_step(before, &after)?;
+        let first = self.bundles[b].start;
+        invariants::invariant_02_one_commit_per_split(&mut state.seen, 0, first, &after)?;
+        let poisoned = |bundle: &Bundle| {
+            let poison = |e: &&Entry| e.kind == EntryKind::Poison;
+            bundle.entries.iter().flatten().filter(poison).count()
+        };
+        if before.map_or(0, poisoned) < poisoned(&after) {
+            let index = u32::try_from(b).unwrap();
+            invariants::invariant_14_deaths_were_isolated((0, index), &after, &state.found)?;
+        }
+        // Absolute times and messages would tell states apart that are the same.
+        if after.state == BundleState::Leased {
+            after.until_ms = 1;
+        }
+        after.retry_at_ms = after.retry_at_ms.min(1);
+        after.since_ms = 0;
+        after.error = None;
+        state.bundles[b] = Some(after);
+        Ok(())
+    }
+
+    /// The first life of worker 0 runs inside the trainer's host, where the world has such.
+    fn is_local(&self, nonce: u8) -> bool {
+        self.local && nonce == 0
+    }
+
+    fn run(&self, state: &mut State, w: u8, at: u8) {
+        let worker = &mut state.workers[usize::from(w)];
+        let Some(held) = &mut worker.held else { return };
+        let position = self.bundles[held.bundle].start + u32::from(at);
+        if self.poison == Some(position) {
+            die(state, w);
+            return;
+        }
+        held.put.push(at);
+        if self.is_local(worker.nonce) {
+            return;
+        }
+        let (attempt, nonce) = (held.attempt, nonce(worker.nonce));
+        let name = ChunkName { epoch: 0, position, attempt, nonce };
+        // If-None-Match: the first put stays.
+        let content = checksum(attempt, nonce);
+        state.objects.entry(self.mutation.key(name)).or_insert(content);
+    }
+
+    fn release(&self, state: &mut State, dead: u8, b: usize) -> Check {
+        let command = Release { invocation: &invocation(dead), attempt: None, blameless: false };
+        let answer = self.mutation.release(state.bundles[b].as_ref(), &command);
+        match answer {
+            Ok(Outcome::Write(after)) => self.write(state, b, after),
+            _ => Ok(()),
+        }
+    }
+
+    // ---- the trainer
+
+    fn step_trainer(&self, state: &mut State, action: &Action) -> Check {
+        match action {
+            Action::Take => self.take(state)?,
+            Action::Finish => {
+                let trainer = &mut state.trainer;
+                trainer.finished = true;
+                let (joiner, needed) = (trainer.joiner.clone(), trainer.joiner.first_needed());
+                let last = joiner.finish().filter(|batch| batch.g >= trainer.next);
+                trainer.queue.extend(last.map(|batch| (batch, needed)));
+            }
+            Action::Deliver => {
+                let Some((batch, _)) = state.trainer.queue.pop_front() else { return Ok(()) };
+                state.trainer.next = batch.g + 1;
+                if let Some(first) = state.delivered.insert(batch.g, batch.clone()) {
+                    state.replayed = true;
+                    invariants::invariant_07_replay_is_identical(&first, &batch)?;
+                }
+            }
+            Action::Save => {
+                let trainer = &mut state.trainer;
+                trainer.saved = [trainer.checkpoint(), trainer.saved[0]];
+            }
+            Action::Ack { copy } => {
+                let ack = ack_of(state);
+                if *copy {
+                    state.budget.copies -= 1;
+                    state.late = Some(Late::Trainer(ack));
+                }
+                self.apply_ack(state, &ack)?;
+            }
+            Action::TrainerCrash => {
+                state.budget.trainer_crashes -= 1;
+                state.trainer.alive = false;
+            }
+            Action::Restore { older } => self.restore(state, *older)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn entry<'a>(&self, state: &'a State, position: Position) -> Option<&'a Entry> {
+        let b = self.bundle_of(position);
+        let at = u8::try_from(position - self.bundles[b].start).ok()?;
+        state.bundles[b].as_ref()?.entry(at)
+    }
+
+    /// Reads the next split if it is committed.
+    fn take(&self, state: &mut State) -> Check {
+        let Some(entry) = self.entry(state, state.trainer.joiner.position()).copied() else {
+            return Ok(());
+        };
+        self.read(state, state.trainer.joiner.position())?;
+        let mut made = Vec::new();
+        let trainer = &mut state.trainer;
+        let needed = trainer.joiner.first_needed();
+        trainer.joiner.push(Counts::from(&entry), |batch| made.push(batch));
+        let made = made.into_iter().filter(|batch| batch.g >= trainer.next);
+        trainer.queue.extend(made.map(|batch| (batch, needed)));
+        Ok(())
+    }
+
+    /// A trainer that is not fenced finds every object it asks for.
+    fn read(&self, state: &State, position: Position) -> Check {
+        let entry = self.entry(state, position).ok_or(unexpected("read before commit"))?;
+        if entry.kind != EntryKind::Object {
+            return Ok(());
+        }
+        let Entry { attempt, nonce, .. } = *entry;
+        let name = self.mutation.key(ChunkName { epoch: 0, position, attempt, nonce });
+        match state.objects.get(&name) == Some(&entry.crc32c) {
+            true => Ok(()),
+            false => Err(Violation { number: 5, what: "the trainer misses an object" }),
+        }
+    }
+
+    fn apply_ack(&self, state: &mut State, ack: &Ack) -> Result<bool, Violation> {
+        let before = state.consumer;
+        let answer = self.mutation.ack(before.as_ref(), ack);
+        match answer {
+            Ok(Outcome::Write(after)) => {
+                invariants::invariant_11_old_generations_are_fenced(
+                    before.as_ref(),
+                    ack.generation,
+                    true,
+                )?;
+                invariants::consumer_step(before.as_ref(), &after)?;
+                state.consumer = Some(after);
+                Ok(true)
+            }
+            Ok(Outcome::AlreadyApplied(_)) => Ok(true),
+            Err(Refusal::Fenced { .. } | Refusal::Collected { .. }) => Ok(false),
+            Err(_) => Err(unexpected("an ack was refused as malformed")),
+        }
+    }
+
+    /// Starts the trainer again from a checkpoint; a refused one leaves it down.
+    fn restore(&self, state: &mut State, older: bool) -> Check {
+        let saved = state.trainer.saved[usize::from(older)];
+        let counts = (0..self.n_splits()).map_while(|p| self.entry(state, p)).map(Counts::from);
+        let joiner = Joiner::seek(self.cut(), saved.g, counts);
+        let needed: Vec<_> = joiner.carry().map(|piece| piece.position).collect();
+        let previous = state.trainer.clone();
+        let trainer = &mut state.trainer;
+        trainer.generation += 1;
+        trainer.over = state.consumer.map_or(0, |consumer| consumer.generation);
+        trainer.alive = true;
+        trainer.finished = false;
+        trainer.queue.clear();
+        trainer.next = saved.g;
+        trainer.joiner = joiner;
+        trainer.saved = [saved, saved];
+        let ack = ack_of(state);
+        if !self.apply_ack(state, &ack)? {
+            state.trainer = previous;
+            return match older {
+                true => Ok(()),
+                false => Err(Violation { number: 12, what: "the latest checkpoint was refused" }),
+            };
+        }
+        needed.into_iter().try_for_each(|position| self.read(state, position))
+    }
+
+    // ---- the collector
+
+    fn step_collector(&self, state: &mut State, action: &Action) -> Check {
+        match action {
+            Action::Collect => {
+                if let Ok(Outcome::Write(after)) = self.mutation.collected(state.consumer.as_ref())
+                {
+                    let before = state.consumer;
+                    state.consumer = Some(after);
+                    invariants::consumer_step(before.as_ref(), &after)?;
+                }
+            }
+            Action::Doom(name) => {
+                let b = self.bundle_of(name.position);
+                let horizon = collect::horizon(state.consumer.as_ref());
+                let bundle = state.bundles[b].as_ref();
+                let first = self.bundles[b].start;
+                let verdict = self.mutation.verdict(name, bundle, first, horizon);
+                if verdict != Verdict::Keep {
+                    state.doomed = Some((*name, verdict));
+                }
+            }
+            Action::Delete => {
+                let Some((name, verdict)) = state.doomed.take() else { return Ok(()) };
+                let b = self.bundle_of(name.position);
+                let consumers = state.consumer.as_slice();
+                let (bundle, first) = (state.bundles[b].as_ref(), self.bundles[b].start);
+                invariants::invariant_06_only_useless_objects_go(
+                    &name, verdict, bundle, first, consumers,
+                )?;
+                state.objects.remove(&name);
+                state.deleted_passed |= verdict == Verdict::DeletePassed;
+            }
+            Action::Seal => self.seal(state)?,
+            Action::Close => {
+                let durable: Vec<Cursor> = state.consumer.iter().map(|c| c.durable).collect();
+                if let Ok(Outcome::Write(after)) = epoch::close(Some(&state.epoch), 0, &durable) {
+                    state.epoch = after;
+                    self.check_exactly_once(state)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn seal(&self, state: &mut State) -> Check {
+        let bundles: Vec<_> = state.bundles.iter().map(Option::as_ref).collect();
+        let command =
+            Seal { bundles: &bundles, batch_size: BATCH_SIZE, drop_last: false, max_skipped: 100 };
+        if let Ok(Outcome::Write(after)) = epoch::seal(Some(&state.epoch), &command) {
+            state.epoch = after;
+        }
+        Ok(())
+    }
+
+    fn check_exactly_once(&self, state: &State) -> Check {
+        debug_assert_eq!(state.epoch.state, EpochState::Closed);
+        let mut times = vec![0; (self.n_splits() * SPLIT_RECORDS) as usize];
+        let rows = state.delivered.values().flat_map(|batch| match &batch.source {
+            Source::Whole { position, frame } => {
+                vec![Piece {
+                    position: *position,
+                    rows: frame * BATCH_SIZE..(frame + 1) * BATCH_SIZE,
+                }]
+            }
+            Source::Joined(pieces) => pieces.clone(),
+        });
+        let records: Vec<u32> = rows
+            .flat_map(|Piece { position, rows }| {
+                rows.map(move |row| position * SPLIT_RECORDS + row)
+            })
+            .collect();
+        records.iter().for_each(|record| times[*record as usize] += 1);
+        if self.in_order {
+            invariants::invariant_19_in_order(&records)?;
+        }
+        invariants::invariant_08_exactly_once(times)
+    }
+}
+
+/// What a worker sends.
+fn message(state: &mut State, w: u8, call: &Call) -> Message {
+    let worker = &state.workers[usize::from(w)];
+    let (bundle, attempt) = match (call, &worker.held) {
+        (Call::Claim { bundle, .. }, _) => (*bundle, 0),
+        (_, held) => held.as_ref().map_or((0, 0), |held| (held.bundle, held.attempt)),
+    };
+    if let Call::Claim { expired: true, death: Some(_), .. } = call {
+        let owner = state.bundles[bundle].as_ref().map(|bundle| bundle.owner);
+        let lives = |w: &Worker| w.alive && Some(nonce(w.nonce)) == owner;
+        let steals = u8::from(state.workers.iter().any(lives));
+        state.budget.steals = state.budget.steals.saturating_sub(steals);
+    }
+    let worker = &state.workers[usize::from(w)];
+    Message {
+        nonce: worker.nonce,
+        invocation: worker.invocation,
+        bundle,
+        attempt,
+        call: call.clone(),
+    }
+}
+
+/// A worker hears the answer to its call.
+fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, Refusal>) -> Check {
+    match (&message.call, answer) {
+        (Call::Claim { bundle, .. }, Ok(outcome)) => {
+            worker.death = None;
+            let after = outcome.item();
+            let lease = after.lease().filter(|_| after.owner == nonce(message.nonce));
+            worker.held = lease.map(|lease| Held {
+                bundle: *bundle,
+                attempt: lease.attempt,
+                todo: lease.todo,
+                marks: lease.marks,
+                marked: None,
+                control: lease.control.is_some(),
+                put: Vec::new(),
+            });
+        }
+        (Call::Claim { bundle, .. }, Err(Refusal::DeathUnrecorded { attempt, at })) => {
+            let bundle = u32::try_from(*bundle).unwrap();
+            worker.found = Some((DeathRecord { epoch: 0, bundle, attempt }, at));
+        }
+        (Call::Claim { .. }, Err(_)) => worker.death = None,
+        (Call::Fail, _) | (_, Err(Refusal::Lost)) => worker.held = None,
+        (Call::Mark(at), Ok(_)) => {
+            if let Some(held) = &mut worker.held {
+                held.marked = Some(*at);
+            }
+        }
+        (Call::Flush(put), Ok(_)) => {
+            if let Some(held) = &mut worker.held {
+                held.todo.retain(|at| !put.contains(at));
+                held.put.clear();
+                held.marked = None;
+            }
+            if worker.held.as_ref().is_some_and(|held| held.todo.is_empty()) {
+                worker.held = None;
+            }
+        }
+        (_, Err(_)) => return Err(unexpected("a worker's call was refused as malformed")),
+    }
+    Ok(())
+}
+
+fn record_death(mutation: Mutation, state: &mut State, w: u8) {
+    let worker = &mut state.workers[usize::from(w)];
+    let Some((death, at)) = worker.found.take() else { return };
+    let outcome = mutation.record(state.log.as_ref(), death, at.is_some());
+    if let Outcome::Write(log) = &outcome {
+        state.found.retain(|found| found.death != death);
+        state.log = Some(log.clone());
+    }
+    // Those that are not written too.
+    if !state.found.iter().any(|found| found.death == death) {
+        state.found.push(FoundDeath { death, at, controlled: false });
+    }
+    let bundle = usize::try_from(death.bundle).unwrap();
+    worker.death = Some((bundle, outcome.item().death(death, at.is_some())));
+}
+
+fn die(state: &mut State, w: u8) {
+    let worker = &mut state.workers[usize::from(w)];
+    worker.alive = false;
+    worker.held = None;
+    worker.pending = None;
+    worker.found = None;
+    worker.death = None;
+    state.dead.insert(worker.invocation);
+}
+
+fn commit(message: &Message, at: u8, local: bool) -> Commit {
+    Commit {
+        at,
+        local,
+        bytes: 1,
+        crc32c: checksum(message.attempt, nonce(message.nonce)),
+        rows: SPLIT_RECORDS,
+        batches: SPLIT_RECORDS / BATCH_SIZE,
+        remainder: SPLIT_RECORDS % BATCH_SIZE,
+        skipped: 0,
+    }
+}
+
+fn ack_of(state: &State) -> Ack {
+    let trainer = &state.trainer;
+    let Checkpoint { g, position } = trainer.saved[0];
+    Ack {
+        generation: trainer.generation,
+        over: trainer.over,
+        delivered: Place { epoch: 0, position: trainer.joiner.position() },
+        durable: Cursor { epoch: 0, g },
+        durable_place: Place { epoch: 0, position },
+        now_ms: 0,
+    }
+}
