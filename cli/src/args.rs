@@ -1,8 +1,8 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
 use gristmill_model::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
+use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
 use std::{path::PathBuf, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -42,7 +42,7 @@ pub enum Command {
     #[command(
         after_help = "Exit code: 0 all bars hold, 1 one does not, 2 bad input. docs/scenarios.md says how to write a scenario.\n\nExamples:\n  gristmill simulate --all\n  gristmill simulate my.toml --sweep --svg plots"
     )]
-    Simulate(gristmill_scenario::Args),
+    Simulate(gristmill_scaling::Args),
     /// Measure gristmill on this machine
     Bench(BenchArgs),
     /// Run one function of a local service (started by the service itself)

@@ -7,10 +7,10 @@ use crate::{
 };
 use gristmill_aws::{Aws, LocalService, Settings};
 use gristmill_fetcher::{AttachError, FetcherPorts, Folders, ServiceFile, aws_of, waiting::Link};
-use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
+use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheEntry;
-use gristmill_model::Namespace;
+use gristmill_ports::{Coordinator, ObjectError, ObjectPath, Objects};
 use gristmill_web::{Reach, WithWeb};
 use std::{
     fs::DirBuilder,

@@ -14,9 +14,9 @@ use crate::{
 use bytes::Bytes;
 use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
 use gristmill_fetcher::Source;
+use gristmill_model::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use gristmill_pipeline::{Format, Pipeline};
 use gristmill_synthetic::DatasetSpec;
-use gristmill_model::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use serde_json::json;
 use std::{
     path::Path,

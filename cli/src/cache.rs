@@ -9,7 +9,9 @@ use crate::{
     train::{optimised, own, parse_source},
 };
 use gristmill_fetcher::{Authored, Listing, Source};
-use gristmill_model::wire::{CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply};
+use gristmill_model::wire::{
+    CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
+};
 use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
 use std::{collections::BTreeMap, path::Path};

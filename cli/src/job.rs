@@ -7,9 +7,9 @@ use crate::{
     operators,
 };
 use gristmill_fetcher::{Authored, Fetcher, ListError, Listing, Source};
-use gristmill_pipeline::Pipeline;
-use gristmill_model::wire::{Dataset, JobSpec, JobView, Register};
 use gristmill_model::JobName;
+use gristmill_model::wire::{Dataset, JobSpec, JobView, Register};
+use gristmill_pipeline::Pipeline;
 use std::path::Path;
 
 /// Reads and checks a pipeline file, and the files that it names.

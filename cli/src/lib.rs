@@ -104,9 +104,9 @@ fn explained(asked: &clap::Error) -> ExitCode {
     }
 }
 
-fn simulate(args: &gristmill_scenario::Args) -> Result<(), Failure> {
-    use gristmill_scenario::Outcome;
-    match gristmill_scenario::run(args, &mut output::Output).map_err(Failure::usage)? {
+fn simulate(args: &gristmill_scaling::Args) -> Result<(), Failure> {
+    use gristmill_scaling::Outcome;
+    match gristmill_scaling::run(args, &mut output::Output).map_err(Failure::usage)? {
         Outcome::Held => Ok(()),
         // The table names those that do not hold.
         Outcome::Failed => Err(Failure { code: 1, message: String::new() }),

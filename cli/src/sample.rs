@@ -6,10 +6,10 @@ use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
 use gristmill_fetcher::{Found, LeftOut};
+use gristmill_model::ErrorPolicy;
 use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
-use gristmill_model::ErrorPolicy;
 use gristmill_web::{Reach, WithWeb};
 use std::{fmt, path::Path, sync::Arc, time::Duration};
 

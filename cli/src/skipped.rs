@@ -3,10 +3,10 @@
 use crate::{attach::Stack, failure::Failure};
 use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_fetcher::Folders;
-use gristmill_ports::ObjectPath;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::SkippedAt;
 use gristmill_model::{Epoch, JobName, RecordKey};
+use gristmill_ports::ObjectPath;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 

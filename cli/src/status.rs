@@ -8,8 +8,8 @@ use crate::{
     skipped,
 };
 use gristmill_fetcher::Folders;
-use gristmill_ports::{CallError, call_with_retry};
 use gristmill_model::wire::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
+use gristmill_ports::{CallError, call_with_retry};
 use serde_json::json;
 use std::time::Duration;
 

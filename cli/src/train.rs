@@ -22,13 +22,13 @@ use crate::{
 use gristmill_fetcher::{
     Authored, Fetcher, FetcherConfig, Listing, Source, signals::interruption, waiting::while_saying,
 };
+use gristmill_model::Sharding;
+use gristmill_model::wire::{Call, JobStatus, JobView, Plan, Reply};
 use gristmill_pipeline::{
     Pipeline,
     passes::{Change, Measured, Optimised, optimise},
 };
-use gristmill_model::wire::{Call, JobStatus, JobView, Plan, Reply};
 use gristmill_synthetic::DatasetSpec;
-use gristmill_model::Sharding;
 use measure::Usage;
 use progress::Progress;
 use std::{path::Path, time::Instant};
@@ -212,7 +212,7 @@ async fn train_on(
     if let Some(path) = &args.report {
         let known = (&view, source.to_string());
         let timeline = timeline::timeline(args, pipeline, (known.0, &known.1), &trained, &profile);
-        std::fs::write(path, gristmill_timeline::render(&timeline)).map_err(|error| {
+        std::fs::write(path, gristmill_report::render(&timeline)).map_err(|error| {
             Failure::failed(format!("the report cannot be written to {}: {error}", path.display()))
         })?;
         eprintln!("wrote {}", path.display());

@@ -10,12 +10,12 @@ use crate::{
     waits::{Stage, StageClock},
 };
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
-use gristmill_format::{Chunk, FormatError, Frame, Limits};
-use gristmill_ports::{BufferPool, Clock};
-use gristmill_model::wire::{Plan, ReadyEntry, ReadyKind};
-use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
 use gristmill_model::Epoch;
+use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
+use gristmill_model::wire::{Plan, ReadyEntry, ReadyKind};
+use gristmill_ports::{BufferPool, Clock};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 

@@ -4,12 +4,12 @@
 use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
 use gristmill_executor::{NUMERICS, check_asset};
+use gristmill_model::stored::keys;
+use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{
     Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Signatures, Stage,
 };
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
-use gristmill_model::stored::keys;
-use gristmill_model::{Fingerprint, Namespace};
 use std::{collections::BTreeMap, path::Path};
 
 /// A pipeline whose operators name files by their content.

@@ -1,9 +1,9 @@
 //! Epochs that are read from a cache as a whole: what they deliver is known without asking.
 
 use crate::FetchError;
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheManifest;
+use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use std::sync::Arc;
 
 /// Where what is cached lies.

@@ -1,7 +1,7 @@
 //! Where a trainer goes on: the position with the job that it is a position of, and the file that keeps it.
 
-use gristmill_model::wire::JobView;
 use gristmill_model::Epoch;
+use gristmill_model::wire::JobView;
 use serde::{Deserialize, Serialize};
 use std::{
     ffi::{OsStr, OsString},

@@ -7,11 +7,11 @@ use crate::{
 };
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use gristmill_folder::Entry;
-use gristmill_pipeline::{Format, Source as PipelineSource};
-use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, Members, SourceFile};
 use gristmill_model::{Fingerprint, Namespace};
+use gristmill_pipeline::{Format, Source as PipelineSource};
+use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
 use std::{
     fs, io,
     path::{Path, PathBuf},

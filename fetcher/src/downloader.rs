@@ -8,10 +8,10 @@ use crate::{
     progress::Progress,
 };
 use bytes::Bytes;
-use gristmill_format::Chunk;
-use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
+use gristmill_chunk::Chunk;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CachedChunk, CachingView, Plan, ReadyEntry, ReadyKind};
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use gristmill_runner::{JobContext, Runner};
 use std::{sync::Arc, time::Duration};
 use tokio::{

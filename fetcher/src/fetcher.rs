@@ -15,10 +15,12 @@ use crate::{
     waits::{StageClock, Waits},
 };
 use gristmill_executor::user::Operators;
-use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock};
-use gristmill_model::wire::{Call, JobState, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics};
-use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
+use gristmill_model::wire::{
+    Call, JobState, JobView, Plan, Register, Reply, ScaleState, TrainerMetrics,
+};
 use gristmill_model::{Epoch, ErrorPolicy, JobName, Namespace, Visitation};
+use gristmill_ports::{CallError, Clock, Coordinator, Objects, SystemClock};
+use gristmill_runner::{Compute, JobContext, RunError, Runner, RunnerConfig};
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 

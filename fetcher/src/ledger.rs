@@ -2,8 +2,10 @@
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
-use gristmill_model::wire::{CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState};
 use gristmill_model::splits::order::{visit_number, visit_of};
+use gristmill_model::wire::{
+    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
+};
 use gristmill_model::{Epoch, Position};
 use std::{
     collections::BTreeMap,

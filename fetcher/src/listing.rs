@@ -1,11 +1,11 @@
 //! The list of a dataset's files: told with the registration, or stored where a call cannot carry it.
 
 use crate::{FetchError, FetcherPorts, fetcher::insist};
-use gristmill_pipeline::Pipeline;
-use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
+use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::Register;
-use gristmill_model::Namespace;
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::time::Duration;
 
 /// Bytes of a list that a registration carries. Longer ones are stored: a call takes six times as many.
@@ -56,8 +56,8 @@ pub(crate) async fn tell(
 mod tests {
     use super::*;
     use async_trait::async_trait;
-    use gristmill_ports::{CallError, Coordinator, Objects as _, memory::MemoryObjects};
     use gristmill_model::wire::{Call, Dataset, JobSpec, Reply, SourceFile};
+    use gristmill_ports::{CallError, Coordinator, Objects as _, memory::MemoryObjects};
     use gristmill_runner::Compute;
     use std::sync::Arc;
 

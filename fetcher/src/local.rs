@@ -6,12 +6,14 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_format::{Chunk, Codec, FormatError, Limits, checksum, repack};
-use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry};
+use gristmill_chunk::{Chunk, Codec, FormatError, Limits, checksum, repack};
+use gristmill_model::wire::{
+    CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry,
+};
+use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use gristmill_runner::{
     Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink, SplitName,
 };
-use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use std::{
     collections::HashMap,
     sync::{

@@ -8,9 +8,9 @@ use crate::{
     progress::Progress,
     waits::StageClock,
 };
-use gristmill_ports::{CallError, Clock, Coordinator};
-use gristmill_model::wire::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_model::JobName;
+use gristmill_model::wire::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
 /// Progress is written at most this often unless the window waits for it.

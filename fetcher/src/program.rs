@@ -13,10 +13,12 @@ use anyhow::Context;
 use clap::Parser;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
 use gristmill_executor::user::Operators;
+use gristmill_model::wire::{JobSpec, Register};
+use gristmill_model::{
+    Compression, ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation,
+};
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_ports::Objects;
-use gristmill_model::wire::{JobSpec, Register};
-use gristmill_model::{Compression, ErrorPolicy, JobName, Namespace, Sharding, SkipLimit, Visitation};
 use gristmill_web::{Reach, WithWeb};
 use std::{
     cell::RefCell,

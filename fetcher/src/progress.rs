@@ -1,7 +1,9 @@
 //! How far the trainer is, and what it felt on the way: what the poller reports.
 
 use crate::ledger::Place;
-use gristmill_model::wire::{Ack, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds};
+use gristmill_model::wire::{
+    Ack, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
+};
 use gristmill_model::{Epoch, Nonce};
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,10 +1,10 @@
 //! Rows that batches are joined of: those of the split at hand, and those kept of earlier ones.
 
 use bytes::Bytes;
-use gristmill_format::{Chunk, FormatError, Frame, Limits, join_rows};
-use gristmill_ports::BufferPool;
-use gristmill_model::splits::batches::Piece;
+use gristmill_chunk::{Chunk, FormatError, Frame, Limits, join_rows};
 use gristmill_model::Position;
+use gristmill_model::splits::batches::Piece;
+use gristmill_ports::BufferPool;
 use std::{collections::BTreeMap, ops::Range};
 
 /// Rows of one split, copied out of its object so that this can be freed.

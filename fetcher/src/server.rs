@@ -6,9 +6,9 @@ use crate::{
     cursor::{Cursor, CursorStore, Identity, Saved},
     framing::{ClientHello, FrameKind, Said, header, read_said},
 };
-use gristmill_ports::Clock;
 use gristmill_model::wire::JobState;
 use gristmill_model::{Epoch, Visitation};
+use gristmill_ports::Clock;
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},

@@ -8,8 +8,8 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_executor::Finisher;
-use gristmill_runner::JobContext;
 use gristmill_model::Epoch;
+use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::mpsc, task::JoinSet};
 

@@ -52,8 +52,8 @@ where
 mod tests {
     use super::*;
     use async_trait::async_trait;
-    use gristmill_ports::{CallError, Coordinator};
     use gristmill_model::wire::{Call, Reply};
+    use gristmill_ports::{CallError, Coordinator};
     use std::{cell::Cell, future::ready, sync::Arc};
 
     struct Silent;

@@ -5,8 +5,8 @@ use crate::{
     waits::{Stage, StageClock},
 };
 use async_trait::async_trait;
-use gristmill_ports::{CallError, Coordinator};
 use gristmill_model::wire::{Call, Reply};
+use gristmill_ports::{CallError, Coordinator};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},

@@ -2,10 +2,10 @@
 
 use crate::{one_line, read_everything::reseal};
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, Limits};
 use gristmill_executor::{ExecError, Program, ResumeInput};
-use gristmill_format::{Chunk, Limits};
-use gristmill_pipeline::Pipeline;
 use gristmill_model::ErrorPolicy;
+use gristmill_pipeline::Pipeline;
 use std::sync::LazyLock;
 
 fn program(yaml: &str) -> Program {

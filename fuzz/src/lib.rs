@@ -6,7 +6,7 @@
 // A broken promise is reported by a panic: that is what a fuzz target is.
 #![allow(clippy::expect_used, reason = "a panic is how a fuzz target reports")]
 
-#[path = "../../shared/format/tests/support/read_everything.rs"]
+#[path = "../../shared/chunk/tests/support/read_everything.rs"]
 mod read_everything;
 
 mod cache;
@@ -17,8 +17,8 @@ use gristmill_executor::{
     Program,
     sources::{FileIndex, Limits},
 };
-use gristmill_pipeline::{Asset, Format, Pipeline};
 use gristmill_model::wire::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
+use gristmill_pipeline::{Asset, Format, Pipeline};
 
 /// Takes any bytes.
 pub type Target = fn(&[u8]);

@@ -6,7 +6,7 @@ use crate::{
     read_everything::{self, packed_object},
 };
 use bytes::{Bytes, BytesMut};
-use gristmill_format::{Chunk, Frame};
+use gristmill_chunk::{Chunk, Frame};
 use zstd::zstd_safe::get_frame_content_size;
 
 /// A compressed frame, under indices that say of it what it says itself, and other sizes.

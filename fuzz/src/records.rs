@@ -1,13 +1,13 @@
 //! Files of records: indexed, then run as a worker runs them, leaving out what is bad.
 
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, Limits as ChunkLimits};
 use gristmill_executor::{
     Part, Program, SplitInput,
     sources::{FileIndex, IndexBuilder, Limits, Records, images},
 };
-use gristmill_format::{Chunk, Limits as ChunkLimits};
-use gristmill_pipeline::{Format, Pipeline, Source};
 use gristmill_model::{ErrorPolicy, RecordKey};
+use gristmill_pipeline::{Format, Pipeline, Source};
 use libjpeg_turbo_rs::DecodeWarning;
 use std::sync::LazyLock;
 

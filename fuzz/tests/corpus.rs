@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
-use gristmill_format::{Chunk, Codec, Encoding, Limits, repack};
+use gristmill_chunk::{Chunk, Codec, Encoding, Limits, repack};
 use gristmill_fuzz::{TARGETS, Target};
 use std::{fs, path::Path};
 

@@ -7,14 +7,14 @@ use super::{
 };
 use crate::{args::BenchCompressionArgs, output::say};
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, Codec, Limits};
 use gristmill_executor::{Part, Program, SplitInput};
-use gristmill_format::{Chunk, Codec, Limits};
+use gristmill_model::RecordKey;
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_policy::{
     compression::{Sample, Try},
     cost::{FunctionShape, Prices, SplitWork},
 };
-use gristmill_model::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,

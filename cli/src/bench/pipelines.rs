@@ -8,9 +8,9 @@ use gristmill_executor::{
     Part, Program, SplitInput, floor,
     sources::{FileIndex, IndexBuilder},
 };
+use gristmill_model::RecordKey;
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_synthetic::{DatasetSpec, Random};
-use gristmill_model::RecordKey;
 use serde_json::json;
 use std::{
     collections::BTreeMap,

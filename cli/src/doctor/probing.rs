@@ -10,9 +10,9 @@ use gristmill_aws::{
     Quota, Settings, SettingsError, Trouble,
 };
 use gristmill_fetcher::{AttachError, ServiceFile, aws_of};
-use gristmill_ports::{CallError, Coordinator};
-use gristmill_model::wire::{Call, Reply};
 use gristmill_model::Namespace;
+use gristmill_model::wire::{Call, Reply};
+use gristmill_ports::{CallError, Coordinator};
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 

@@ -5,8 +5,8 @@ mod deployment;
 use super::{Check, Verdict, probing::Findings};
 use crate::args::Backend;
 use gristmill_aws::{BucketRights, Trouble};
-use gristmill_ports::CallError;
 use gristmill_model::wire::RefusalKind;
+use gristmill_ports::CallError;
 
 /// Clocks this far apart are told; signatures are refused from 5 minutes.
 const SKEW_WARN_S: i64 = 60;

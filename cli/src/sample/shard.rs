@@ -6,9 +6,9 @@ use gristmill_executor::{
     ExecError, Part,
     sources::{FileIndex, IndexBuilder, Records},
 };
+use gristmill_model::RecordKey;
 use gristmill_pipeline::Source;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, get_long_range};
-use gristmill_model::RecordKey;
 use std::{fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
 
 /// Bytes of a file that are looked through for its first records, at most; as far as one is found in any case.

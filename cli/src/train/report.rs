@@ -4,9 +4,9 @@ use super::{measure::Usage, trainer::Trained};
 use crate::output::{say, say_all};
 use crate::{args::TrainArgs, failure::Failure, skipped};
 use gristmill_fetcher::{LeftOut, Waits};
-use gristmill_model::wire::CacheMode;
-use gristmill_timeline::{Advice, Stalls};
 use gristmill_model::JobName;
+use gristmill_model::wire::CacheMode;
+use gristmill_report::{Advice, Stalls};
 use serde_json::{Value, json};
 
 /// Records left out that are shown; `status --skipped` lists all.
@@ -284,7 +284,7 @@ impl Report {
 /// The parts of a wait in seconds, and what would help.
 fn stalls_json(stalls: &Stalls) -> Value {
     let part =
-        |part: &gristmill_timeline::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());
+        |part: &gristmill_report::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());
     json!({
         "seconds": rounded(stalls.total_s, 3),
         "parts": stalls.parts.iter().map(part).collect::<serde_json::Map<String, Value>>(),

@@ -4,10 +4,10 @@
 use super::{report::EpochReport, trainer::Trained};
 use crate::args::{TrainArgs, Workers};
 use gristmill_fetcher::Snapshot;
+use gristmill_model::wire::{CacheMode, JobView, OpWork, ScaleDecision, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};
-use gristmill_model::wire::{CacheMode, JobView, OpWork, ScaleDecision, WorkProfile};
-use gristmill_timeline::{
+use gristmill_report::{
     Cost, Decision, Epoch, Job, OpSeconds, Sample, Stalls, Timeline, Waits, WorkerShares, attribute,
 };
 use std::time::{Duration, Instant};

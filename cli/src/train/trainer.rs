@@ -9,13 +9,13 @@ use super::{
     timeline::{Recorded, Recorder},
 };
 use crate::{args::TrainArgs, attach::Stack, failure::Failure};
+use gristmill_chunk::{DType, Frame, Limits};
 use gristmill_fetcher::{
     Batch, Delivery, EpochTotals, Fetcher,
     waiting::{Link, Waiting, while_saying},
 };
-use gristmill_format::{DType, Frame, Limits};
-use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
 use gristmill_model::wire::ScaleDecision;
+use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline, ops::Normalise};
 use std::time::{Duration, Instant};
 
 /// How often the progress line is brought up to date.

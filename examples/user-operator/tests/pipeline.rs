@@ -3,14 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, Limits};
 use gristmill_executor::{
     Compiler, ExecError, Part, Program, SplitInput,
     sources::IndexBuilder,
     user::{Draw, Operators, Output, UserOperator, View},
 };
-use gristmill_format::{Chunk, Limits};
-use gristmill_pipeline::{Declaration, FieldSchema, Format, Pipeline};
 use gristmill_model::{Fingerprint, RecordKey};
+use gristmill_pipeline::{Declaration, FieldSchema, Format, Pipeline};
 use gristmill_user_operator::operators;
 
 const SIDE: usize = 6;

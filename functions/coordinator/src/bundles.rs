@@ -6,10 +6,14 @@ use crate::{
     store::{Versioned, decode},
 };
 use futures::future::try_join_all;
-use gristmill_ports::Item;
+use gristmill_model::splits::{
+    Bundle, EntryKind, Place, TRIAL_ATTEMPTS,
+    course::{Course, Leg},
+    order::Ramp,
+};
 use gristmill_model::wire::Refusal;
-use gristmill_model::splits::{Bundle, EntryKind, Place, TRIAL_ATTEMPTS, course::{Course, Leg}, order::Ramp};
 use gristmill_model::{BundleIndex, Epoch, JobName, Position};
+use gristmill_ports::Item;
 use std::ops::Range;
 
 /// Bundles up to which one batch read is cheaper than a query of each partition, where there are fewer

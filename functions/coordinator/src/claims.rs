@@ -9,8 +9,14 @@ use crate::{
     store::{Versioned, busy, invalid},
 };
 use futures::future::try_join_all;
+use gristmill_model::splits::{
+    self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term,
+    course::{BundleAt, Course, FEWEST_PARTITIONS},
+    job::JobEvent,
+    search::{End, Scope, Search, Step},
+    window::Ahead,
+};
 use gristmill_model::wire::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
-use gristmill_model::splits::{self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term, course::{BundleAt, Course, FEWEST_PARTITIONS}, job::JobEvent, search::{End, Scope, Search, Step}, window::Ahead};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
 /// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that

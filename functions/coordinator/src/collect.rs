@@ -11,10 +11,15 @@ use crate::{
     jobs::object_fault,
     store::Versioned,
 };
+use gristmill_model::JobName;
+use gristmill_model::splits::{
+    self, Consumer, EntryKind, Outcome, Place,
+    collect::{ChunkName, Verdict, verdict},
+    course::Course,
+    job::JobState,
+};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Plan, Refusal};
-use gristmill_model::splits::{self, Consumer, EntryKind, Outcome, Place, collect::{ChunkName, Verdict, verdict}, course::Course, job::JobState};
-use gristmill_model::JobName;
 
 /// Splits whose objects one report deletes at most: a report is answered in time.
 const MOST_SWEPT: u64 = 4_000;

@@ -1,9 +1,9 @@
 //! Controls: a split is found guilty of the death of its workers only beside one that they live through.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
-use gristmill_model::wire::Refusal;
-use gristmill_model::splits::{Consumer, Place};
 use gristmill_model::JobName;
+use gristmill_model::splits::{Consumer, Place};
+use gristmill_model::wire::Refusal;
 
 /// Splits behind the trainer that are searched, where nothing ahead of it is committed.
 const SEARCHED_BACK: u64 = 64;

@@ -9,11 +9,11 @@ use crate::{
     snapshot::Memory,
     store::{Store, invalid},
 };
-use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
-use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_model::JobName;
 use gristmill_model::splits::job::{JobEvent, apply};
 use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
-use gristmill_model::JobName;
+use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
 use std::sync::Arc;
 
 /// The coordinator with what it touches.

@@ -7,8 +7,10 @@ use crate::{
     snapshot::Snapshot,
     store::decode,
 };
+use gristmill_model::splits::{
+    self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
+};
 use gristmill_model::wire::{LEFT_SHARD, Leave, Left, Refusal, Release, Reply, ScaleState};
-use gristmill_model::splits::{self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 

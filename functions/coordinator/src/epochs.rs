@@ -7,8 +7,12 @@ use crate::{
     items::{ItemName, JobItem},
     store::invalid,
 };
+use gristmill_model::splits::{
+    Bundle, Consumer, Outcome, Refusal as SplitRefusal,
+    epoch::{self, EpochItem, Seal},
+    job::{JobEvent, JobState},
+};
 use gristmill_model::wire::Refusal;
-use gristmill_model::splits::{Bundle, Consumer, Outcome, Refusal as SplitRefusal, epoch::{self, EpochItem, Seal}, job::{JobEvent, JobState}};
 use gristmill_model::{Epoch, JobName};
 
 impl Coordinator {

@@ -8,10 +8,10 @@ use crate::{
     store::invalid,
 };
 use futures::future::try_join_all;
-use gristmill_ports::ItemKey;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, Reply};
 use gristmill_model::{Epoch, JobName};
+use gristmill_ports::ItemKey;
 
 /// Items deleted in one call: the caller comes again for the rest.
 const ITEMS_AT_ONCE: u64 = 2_000;

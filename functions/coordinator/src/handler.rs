@@ -1,8 +1,10 @@
 //! The function's edge: HTTP requests to its URL, failure reports of the platform, and a schedule.
 
 use crate::Coordinator;
-use gristmill_model::wire::{Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Reply, Request, VERSION, WorkerEvent};
 use gristmill_model::InvocationId;
+use gristmill_model::wire::{
+    Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Reply, Request, VERSION, WorkerEvent,
+};
 use lambda_http::{
     Body, Error, Request as HttpRequest, Response, request::RequestContext, service_fn,
 };

@@ -4,10 +4,10 @@ use crate::{
     items::{ItemName, JobItem, parse_bundle_sk},
     store::{DELETED, Stored as _},
 };
-use gristmill_ports::ItemKey;
-use gristmill_model::wire::Home;
 use gristmill_model::splits::{Bundle, Consumer, job::JobState};
+use gristmill_model::wire::Home;
 use gristmill_model::{BundleIndex, Epoch, JobName, Namespace};
+use gristmill_ports::ItemKey;
 
 /// An item whose transitions the split protocol constrains.
 #[derive(Debug, Clone)]

@@ -1,11 +1,16 @@
 //! The items of the table: one enum states every key, one type each what is stored under it.
 
 use crate::caching::Caching;
-use gristmill_ports::ItemKey;
+use gristmill_model::splits::{
+    Place,
+    course::{Course, partitions},
+    job::JobState,
+    order::Ramp,
+};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Home, JobSpec, JobView, Plan};
-use gristmill_model::splits::{Place, course::{Course, partitions}, job::JobState, order::Ramp};
 use gristmill_model::{BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce};
+use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 

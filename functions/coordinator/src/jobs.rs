@@ -10,12 +10,14 @@ use crate::{
     store::{busy, invalid},
 };
 use bytes::Bytes;
+use gristmill_model::splits::{Outcome, job::JobState};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState,
+};
+use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState};
-use gristmill_model::splits::{Outcome, job::JobState};
-use gristmill_model::{Fingerprint, JobName, Sharding};
 
 impl Coordinator {
     /// Registers a job, or joins the one of that name.

@@ -1,8 +1,11 @@
 //! Leases: marked, flushed, given back. Each is one transition of one bundle.
 
 use crate::{Coordinator, coordinator::refuse, items::ItemName, store::Versioned};
+use gristmill_model::splits::{
+    self, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
+    retry_delay_ms,
+};
 use gristmill_model::wire::{Fail, Flush, Home, Mark, Refusal, Reply};
-use gristmill_model::splits::{self, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent, retry_delay_ms};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
 impl Coordinator {

@@ -9,9 +9,14 @@ use crate::{
     snapshot::Snapshot,
     trouble,
 };
-use gristmill_model::wire::{Poll, Refusal, ScaleState};
-use gristmill_model::splits::{Consumer, Place, course::BundleAt, frontier::{Frontier, MOST_RETURNED}, job::{JobEvent, JobState}};
 use gristmill_model::JobName;
+use gristmill_model::splits::{
+    Consumer, Place,
+    course::BundleAt,
+    frontier::{Frontier, MOST_RETURNED},
+    job::{JobEvent, JobState},
+};
+use gristmill_model::wire::{Poll, Refusal, ScaleState};
 use std::collections::BTreeMap;
 
 /// Looks that are this far apart do not follow each other: between them, workers may not have been answered.

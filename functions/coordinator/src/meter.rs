@@ -3,8 +3,8 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome};
 use gristmill_model::wire::{Call, Reply};
+use gristmill_ports::{Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome};
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},

@@ -5,8 +5,8 @@ use crate::{
     coordinator::no_job,
     items::{ItemName, JobItem},
 };
-use gristmill_model::wire::{Claim, Refusal};
 use gristmill_model::splits::Outcome;
+use gristmill_model::wire::{Claim, Refusal};
 
 impl Coordinator {
     /// The first worker decides the job's numerics class, if its trainer did not; the error says why

@@ -1,11 +1,15 @@
 //! Plans: how an indexed dataset is divided into splits, and what a job without records is told.
 
 use crate::{Coordinator, caching::Caching, store::invalid};
+use gristmill_model::Sharding;
+use gristmill_model::splits::{
+    Member, SplitPlan,
+    job::JobState,
+    order::{Ramp, default_r},
+};
+use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::ObjectPath;
-use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
-use gristmill_model::splits::{Member, SplitPlan, job::JobState, order::{Ramp, default_r}};
-use gristmill_model::Sharding;
 
 /// Bundles in flight that workers may hold of one job: what the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;

@@ -9,8 +9,8 @@ use crate::{
     store::{Versioned, invalid},
 };
 use futures::future::try_join;
-use gristmill_model::wire::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_model::splits::{self, Consumer, Cursor, Place, frontier::Frontier, job::JobState};
+use gristmill_model::wire::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
 use gristmill_model::{JobName, Visitation};
 
 /// Longest time between two looks of a trainer that polls.

@@ -1,8 +1,8 @@
 //! Committed splits in the order in which the trainer takes them.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
-use gristmill_model::wire::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
 use gristmill_model::splits::{self, Bundle, Entry, EntryKind, Place};
+use gristmill_model::wire::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
 use gristmill_model::{JobName, Position};
 
 /// Entries of one answer: less than a megabyte of JSON.

@@ -1,7 +1,9 @@
 //! Tests of what is ready: a prefix, however it is read.
 
 use super::*;
-use gristmill_model::splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, course::Course, flush, order::Ramp};
+use gristmill_model::splits::{
+    Claim, Commit, Flush, Limits, Metrics, Term, claim, course::Course, flush, order::Ramp,
+};
 use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
 

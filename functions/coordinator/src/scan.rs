@@ -1,8 +1,11 @@
 //! Reading the bundles of a stretch of the run: what is committed, who works, what may be claimed.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
+use gristmill_model::splits::{
+    Bundle, BundleState, Consumer, Entry, EntryKind, Place,
+    window::{Ahead, Window},
+};
 use gristmill_model::wire::Refusal;
-use gristmill_model::splits::{Bundle, BundleState, Consumer, Entry, EntryKind, Place, window::{Ahead, Window}};
 use gristmill_model::{InvocationId, JobName, Nonce, Position};
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
 //! What an operator tunes.
 
 use crate::snapshot::Snapshot;
-use gristmill_pipeline::Batching;
 use gristmill_model::splits::Limits;
 use gristmill_model::{ErrorPolicy, Namespace};
+use gristmill_pipeline::Batching;
 use std::{num::NonZeroU32, time::Duration};
 
 /// Deaths on one split, each beside a control that lived, that make it poison. More than the three that are

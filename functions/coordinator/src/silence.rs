@@ -10,9 +10,9 @@ use crate::{
     items::{ItemName, JobItem},
     scan::Scan,
 };
-use gristmill_model::wire::Refusal;
-use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
 use gristmill_model::JobName;
+use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
+use gristmill_model::wire::Refusal;
 
 /// A committed bundle as a witness: when, and what each of its splits took.
 struct Witness<'a> {

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::scan::scanned;
-use gristmill_model::splits::{Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp};
+use gristmill_model::splits::{
+    Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp,
+};
 use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
 

@@ -6,11 +6,11 @@ use crate::{
     scan::Scan,
     store::Versioned,
 };
-use gristmill_ports::ObjectPath;
+use gristmill_model::splits::{Consumer, Entry, Outcome, Place};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, SkippedAt};
-use gristmill_model::splits::{Consumer, Entry, Outcome, Place};
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
+use gristmill_ports::ObjectPath;
 use std::collections::BTreeMap;
 
 /// Splits that the trainer may pass before the count is written, where nothing was skipped.

@@ -7,10 +7,12 @@ use crate::{
     items::{ItemName, JobItem, Swept},
     store::{Stored as _, Versioned, decode, invalid},
 };
-use gristmill_ports::Item;
+use gristmill_model::splits::{
+    Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends,
+};
 use gristmill_model::wire::{Claim, Home, Refusal, ScaleState};
-use gristmill_model::splits::{Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends};
 use gristmill_model::{Epoch, JobName};
+use gristmill_ports::Item;
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex, MutexGuard, PoisonError},

@@ -2,10 +2,12 @@
 
 use crate::items::ItemName;
 use bytes::Bytes;
-use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
-use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
-use gristmill_model::splits::{Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier};
 use gristmill_model::Namespace;
+use gristmill_model::splits::{
+    Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier,
+};
+use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
+use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
 

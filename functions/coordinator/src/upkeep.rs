@@ -10,10 +10,10 @@ use crate::{
     snapshot::Snapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
+use gristmill_model::JobName;
+use gristmill_model::splits::{Outcome, job::JobEvent};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, RefusalKind};
-use gristmill_model::splits::{Outcome, job::JobEvent};
-use gristmill_model::JobName;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -8,15 +8,19 @@ mod quiet;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush,
+    JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
+    TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost,
+};
+use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
     TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush, JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost};
-use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     ops::Range,

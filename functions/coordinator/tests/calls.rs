@@ -10,13 +10,17 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
+use gristmill_model::wire::{
+    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark,
+    Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
+    TrainerMetrics, VERSION, Work, WorkerCost,
+};
+use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, Item, ItemKey, ObjectPath, Objects as _, Table, TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_model::wire::{Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark, Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost};
-use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use quiet::{BETWEEN_POLLS, ManualClock, NoWorkers};
 use std::{
     collections::BTreeMap,

@@ -8,14 +8,20 @@ mod quiet;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave,
+    Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt,
+    SourceFile, TrainerMetrics, VERSION, Work, WorkerCost,
+};
+use gristmill_model::{
+    ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
+};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
     memory::{MemoryObjects, MemoryTable},
 };
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave, Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, TrainerMetrics, VERSION, Work, WorkerCost};
-use gristmill_model::{ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord};
 use quiet::{BETWEEN_POLLS, ManualClock};
 use std::{
     ops::Range,

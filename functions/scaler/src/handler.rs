@@ -1,14 +1,17 @@
 //! One look at one job: load its books, decide, write them, act on them.
 
 use futures::future::join_all;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent,
+    WorkerSeconds,
+};
 use gristmill_policy::scaling::{
     Observation, Reason, Report, Settings, State, WorkerTimes, decide, top_up,
 };
 use gristmill_ports::{
     InvokeError, Invoked, Invoker, Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome,
 };
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds};
 use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},

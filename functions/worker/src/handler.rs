@@ -1,10 +1,10 @@
 //! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
 
 use crate::tally::Tallied;
-use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_model::wire::{Call, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
-use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
 use gristmill_model::{InvocationId, JobName};
+use gristmill_ports::{CallError, Metrics, call_with_retry};
+use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
 use serde::Serialize;
 use std::{
     sync::{Arc, Mutex, PoisonError},

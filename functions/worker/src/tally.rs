@@ -1,8 +1,8 @@
 //! What one invocation has done, counted where it passes by: on the way to the coordinator.
 
 use async_trait::async_trait;
-use gristmill_ports::{CallError, Coordinator, Measure};
 use gristmill_model::wire::{Call, Flush, RefusalKind, Reply, Work};
+use gristmill_ports::{CallError, Coordinator, Measure};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Totals since the last [`Tallied::take`].
@@ -98,8 +98,8 @@ impl Coordinator for Tallied {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::{Commit, Home, Refusal, WorkerCost};
     use gristmill_model::Nonce;
+    use gristmill_model::wire::{Commit, Home, Refusal, WorkerCost};
 
     fn flush(commits: usize) -> Call {
         let commit = Commit {

@@ -12,9 +12,9 @@ use async_trait::async_trait;
 use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_types::byte_stream::ByteStream;
-use gristmill_ports::{CallError, Coordinator};
-use gristmill_model::wire::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
 use gristmill_model::Namespace;
+use gristmill_model::wire::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
+use gristmill_ports::{CallError, Coordinator};
 use http::{Method, Uri, header};
 use std::time::Duration;
 

@@ -4,8 +4,8 @@
 
 use crate::ExecError;
 use bytes::Bytes;
-use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Op};
 use gristmill_model::Fingerprint;
+use gristmill_pipeline::{Asset, MAX_ASSET_BYTES, Op};
 use std::collections::BTreeMap;
 
 /// Where the contents are that [`Pipeline::assets`](gristmill_pipeline::Pipeline::assets) names. What comes

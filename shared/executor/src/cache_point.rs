@@ -10,9 +10,9 @@ use crate::{
     program::{Delivered, dtype, tensor_spec},
     step::{Action, Step},
 };
-use gristmill_format::{DType, FormatError, Schema, TensorSpec};
-use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
+use gristmill_chunk::{DType, FormatError, Schema, TensorSpec};
 use gristmill_model::Epoch;
+use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use std::fmt::Display;
 
 /// The epoch as which what comes before a place to cache draws when it is put there, whichever epoch

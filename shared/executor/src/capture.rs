@@ -10,7 +10,7 @@ use crate::{
     element::Element,
     run::{Fault, Run, Scratch},
 };
-use gristmill_format::{ChunkWriter, FormatError, FrameKind};
+use gristmill_chunk::{ChunkWriter, FormatError, FrameKind};
 use gristmill_model::{Epoch, RecordKey, SkippedRecord};
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@ use crate::{
     run::{Fault, Run, Scratch, too_many},
     step::{Action, Step, View},
 };
-use gristmill_pipeline::ops::MAX_ITEMS;
 use gristmill_model::RecordKey;
+use gristmill_pipeline::ops::MAX_ITEMS;
 
 /// What is the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! What can go wrong, by what the caller does next.
 
-use gristmill_format::FormatError;
+use gristmill_chunk::FormatError;
 use gristmill_model::SkippedRecord;
 
 /// Errors of indexing a source and running a split.

@@ -9,7 +9,7 @@ use crate::{
     steps::Steps,
 };
 use bytes::BytesMut;
-use gristmill_format::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
+use gristmill_chunk::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
 use gristmill_pipeline::{Pipeline, Schema, Stage};
 
 /// Takes batches from what crosses the wire to what is delivered. The bytes are those that workers would

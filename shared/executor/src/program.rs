@@ -8,7 +8,7 @@ use crate::{
     steps::Steps,
     zip::{self, ZippedReader},
 };
-use gristmill_format::{DType, Schema, TensorSpec};
+use gristmill_chunk::{DType, Schema, TensorSpec};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use std::sync::Arc;
 

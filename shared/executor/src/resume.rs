@@ -8,7 +8,7 @@ use crate::{
     run::{Fault, Run, Terms, Unfinished},
 };
 use bytes::Bytes;
-use gristmill_format::{Chunk, Frame, Limits, Schema, TensorView};
+use gristmill_chunk::{Chunk, Frame, Limits, Schema, TensorView};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 

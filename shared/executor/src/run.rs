@@ -12,7 +12,7 @@ use crate::{
     zip,
 };
 use bytes::Bytes;
-use gristmill_format::{ChunkWriter, Codec, FormatError, FrameKind};
+use gristmill_chunk::{ChunkWriter, Codec, FormatError, FrameKind};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

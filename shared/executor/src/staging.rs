@@ -2,7 +2,7 @@
 
 use crate::program::{Delivered, Program};
 use bytes::BytesMut;
-use gristmill_format::{
+use gristmill_chunk::{
     ChunkWriter, FormatError, Frame, FrameKind, Limits, Schema, TensorSpec, TensorView,
 };
 

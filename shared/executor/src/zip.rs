@@ -7,8 +7,8 @@ use crate::{
     split::{Record, Records, Zipped, records},
 };
 use bytes::Bytes;
-use gristmill_pipeline::Source;
 use gristmill_model::RecordKey;
+use gristmill_pipeline::Source;
 use std::ops::Range;
 
 /// Reads the records of a further dataset of a zip.

@@ -8,10 +8,10 @@ use crate::{
     lease::{Handover, LeaseRun, STOP_MARGIN_MS},
     storing::put,
 };
-use gristmill_ports::{ObjectPath, call_with_retry};
+use gristmill_model::splits::silence::sign_of_life_ms;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost};
-use gristmill_model::splits::silence::sign_of_life_ms;
+use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 

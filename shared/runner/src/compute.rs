@@ -2,8 +2,8 @@
 
 use crate::RunError;
 use futures::future::Either;
-use gristmill_ports::Clock;
 use gristmill_model::worker_threads;
+use gristmill_ports::Clock;
 use std::{future::Future, time::Duration};
 use tokio::task::JoinHandle;
 

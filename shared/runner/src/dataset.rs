@@ -15,12 +15,12 @@ use gristmill_executor::{
     Part, Pick, Zipped,
     sources::{FileIndex, Records, images},
 };
-use gristmill_pipeline::{Format, Source};
-use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Manifest, Pack};
-use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
+use gristmill_pipeline::{Format, Source};
+use gristmill_ports::{ObjectPath, Objects, get_long_range};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},

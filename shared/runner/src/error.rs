@@ -1,8 +1,8 @@
 //! What can go wrong while working on a lease, by what the worker does next.
 
-use gristmill_ports::{CallError, ObjectError};
-use gristmill_model::wire::{RefusalKind, Reply};
 use gristmill_model::SkippedRecord;
+use gristmill_model::wire::{RefusalKind, Reply};
+use gristmill_ports::{CallError, ObjectError};
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RunError {

@@ -3,8 +3,8 @@
 use crate::RunError;
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
-use gristmill_ports::{ObjectPath, Objects};
 use gristmill_model::wire::PackedImage;
+use gristmill_ports::{ObjectPath, Objects};
 
 /// Images read at a time: enough to hide the time to a first byte, few enough to hold.
 const READS_AHEAD: usize = 16;

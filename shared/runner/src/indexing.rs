@@ -8,11 +8,11 @@ use gristmill_executor::{
     ExecError,
     sources::{FileIndex, IndexBuilder},
 };
-use gristmill_pipeline::Format;
-use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{PACK_IMAGES, Pack, SourceFile};
-use gristmill_model::Namespace;
+use gristmill_pipeline::Format;
+use gristmill_ports::{ObjectError, ObjectPath, Objects};
 
 /// Makes sure that the index of `file` exists; returns its record count.
 pub(crate) async fn ensure_index(

@@ -8,9 +8,9 @@ use crate::{
     split::{Computed, from_the_source},
 };
 use async_trait::async_trait;
-use gristmill_ports::call_with_retry;
 use gristmill_model::wire::{CacheOrders, Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
+use gristmill_ports::call_with_retry;
 use std::{
     collections::VecDeque,
     sync::{

@@ -1,13 +1,13 @@
 //! How a worker keeps the frames that it stores.
 
 use bytes::Bytes;
+use gristmill_chunk::{Chunk, Codec, Limits, compressed_bytes};
 use gristmill_executor::OpMetrics;
-use gristmill_format::{Chunk, Codec, Limits, compressed_bytes};
+use gristmill_model::Compression;
 use gristmill_policy::{
     compression::{Sample, Try},
     cost::FunctionShape,
 };
-use gristmill_model::Compression;
 use std::{
     ops::RangeInclusive,
     sync::{Mutex, PoisonError},
@@ -101,7 +101,7 @@ fn sample(split: Stored<'_>, now: impl Fn() -> Duration) -> Option<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_format::{ChunkWriter, DType, FrameKind, Schema, TensorSpec};
+    use gristmill_chunk::{ChunkWriter, DType, FrameKind, Schema, TensorSpec};
 
     /// One frame of 1 MiB, all zero, that took a nanosecond.
     fn learn(packing: &Packing) {

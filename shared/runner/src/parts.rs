@@ -2,8 +2,8 @@
 //! last, so that where it is all parts are.
 
 use bytes::Bytes;
-use gristmill_ports::MAX_GET_BYTES;
 use gristmill_model::stored::keys;
+use gristmill_ports::MAX_GET_BYTES;
 
 /// The first bytes of an index; the bytes of each part follow, u64, little-endian. No chunk begins so.
 const MAGIC: &[u8; 8] = b"GMPARTS1";

@@ -2,10 +2,10 @@
 
 use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
 use async_trait::async_trait;
-use gristmill_ports::{ObjectPath, PutOutcome};
+use gristmill_model::JobName;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::Commit;
-use gristmill_model::JobName;
+use gristmill_ports::{ObjectPath, PutOutcome};
 
 /// Puts each split as one object under a key nobody else can have.
 pub struct ObjectSink {
@@ -24,7 +24,7 @@ impl Sink for ObjectSink {
         let shelf = split.shelf.as_ref();
         let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, name.bundle));
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
-        let checksum = gristmill_format::checksum(&split.object)
+        let checksum = gristmill_chunk::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;
         let commit = split.commit(name.index, false, checksum);
         let path = ObjectPath::new(&self.runner.config.bucket, &key);

@@ -8,11 +8,13 @@ use futures::future::Either;
 use gristmill_executor::{
     CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
 };
-use gristmill_ports::{Clock, ObjectError, ObjectPath};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost};
 use gristmill_model::splits::Visit;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost,
+};
 use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
+use gristmill_ports::{Clock, ObjectError, ObjectPath};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 mod resuming;

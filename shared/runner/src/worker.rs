@@ -6,13 +6,15 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
+use gristmill_model::splits::{SplitPlan, Visit};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply};
+use gristmill_model::{
+    Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply};
-use gristmill_model::splits::{SplitPlan, Visit};
-use gristmill_model::{Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position};
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::{

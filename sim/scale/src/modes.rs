@@ -8,9 +8,9 @@ use crate::{
     world::{Setting, World},
 };
 use bytes::Bytes;
-use gristmill_ports::{ItemKey, Table as _};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::ScaleState;
+use gristmill_ports::{ItemKey, Table as _};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 

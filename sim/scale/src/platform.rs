@@ -9,8 +9,8 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
-use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_model::wire::{Call, IdleReason, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_scaler::Scaler;
 use std::{
     sync::{Arc, Mutex, PoisonError},

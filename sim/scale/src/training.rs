@@ -6,12 +6,14 @@ use crate::{
     world::{BUCKET, DATA, World},
 };
 use gristmill_fetcher::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_model::InvocationId;
+use gristmill_model::wire::{
+    Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
+};
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
-use gristmill_model::wire::{Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile};
 use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
-use gristmill_model::InvocationId;
 use std::{sync::Arc, time::Duration};
 
 /// Objects as workers see them.

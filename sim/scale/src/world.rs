@@ -3,12 +3,12 @@
 use crate::{figures::Meter, platform::Environment, table::Store};
 use async_trait::async_trait;
 use bytes::Bytes;
+use gristmill_faults::VirtualTime;
+use gristmill_model::{JobName, Namespace, Nonce};
 use gristmill_ports::{
     Clock, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, memory::MemoryObjects,
 };
 use gristmill_runner::JobContext;
-use gristmill_sim::VirtualTime;
-use gristmill_model::{JobName, Namespace, Nonce};
 use std::{
     ops::Range,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},

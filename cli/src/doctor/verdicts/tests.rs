@@ -3,8 +3,8 @@
 use super::*;
 use gristmill_aws::{Caller, DeployedFunction, Heard, Quota};
 use gristmill_fetcher::NUMERICS;
-use gristmill_ports::TableError;
 use gristmill_model::wire::{Refusal, Reply};
+use gristmill_ports::TableError;
 
 fn refused(kind: RefusalKind, message: &str) -> Option<Result<Reply, CallError>> {
     Some(Err(CallError::Refused(Refusal { kind, message: message.to_owned() })))

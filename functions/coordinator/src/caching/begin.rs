@@ -9,14 +9,17 @@ use crate::{
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
+use gristmill_model::splits::Outcome;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    CacheEntry, CacheExplain, CachingView, Dataset, EpochMode, JobSpec, PointFound, PointView,
+    Refusal, Reply,
+};
+use gristmill_model::{ErrorPolicy, Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{CachePoint, Pipeline};
 use gristmill_policy::caching::{
     self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
 };
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheEntry, CacheExplain, CachingView, Dataset, EpochMode, JobSpec, PointFound, PointView, Refusal, Reply};
-use gristmill_model::splits::Outcome;
-use gristmill_model::{ErrorPolicy, Fingerprint, JobName, Sharding};
 
 /// Files that are described one by one, so that a miss can name those that changed; of more, only the
 /// dataset's version is.

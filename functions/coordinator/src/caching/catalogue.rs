@@ -7,12 +7,12 @@ use crate::{
     store::{busy, decode, invalid},
 };
 use bytes::Bytes;
-use gristmill_policy::caching::{self, EntryState, UseScore, evict};
-use gristmill_ports::{ObjectError, ObjectPath};
+use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{CacheEntry, CacheListed, CacheRemove, Refusal, RefusalKind, Reply};
-use gristmill_model::splits::Outcome;
 use gristmill_model::{Fingerprint, JobName};
+use gristmill_policy::caching::{self, EntryState, UseScore, evict};
+use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 
 /// Readers of an entry from which on those that have ended are left out, when one more comes.

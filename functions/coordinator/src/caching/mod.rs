@@ -11,10 +11,10 @@ mod begin;
 mod catalogue;
 mod settle;
 
-use gristmill_policy::caching::{Mode, State};
-use gristmill_model::wire::{CachingView, EpochMode};
-use gristmill_model::splits::epoch::Totals;
 use gristmill_model::Epoch;
+use gristmill_model::splits::epoch::Totals;
+use gristmill_model::wire::{CachingView, EpochMode};
+use gristmill_policy::caching::{Mode, State};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use begin::Wanted;
@@ -103,8 +103,8 @@ impl Caching {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gristmill_model::wire::PointView;
     use gristmill_model::Fingerprint;
+    use gristmill_model::wire::PointView;
 
     fn caching(
         state: Mode,

@@ -10,15 +10,23 @@ use crate::{
     store::invalid,
 };
 use bytes::Bytes;
+use gristmill_model::splits::{
+    Entry, EntryKind, Outcome,
+    epoch::Totals,
+    job::JobState,
+    order::{visit_number, visit_of},
+};
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{
+    CacheEntry, CacheManifest, CacheMode, CachedChunk, EpochMode, OpWork, Plan, PointView, Refusal,
+    WorkProfile,
+};
+use gristmill_model::{BundleIndex, Epoch, JobName, Position};
 use gristmill_policy::caching::{
     Decision, Event, Mode, OpProfile, PROFILE_BATCHES, PointProfile, Profile, ReadTime, Reads,
     Settings, State, decide,
 };
 use gristmill_ports::ObjectPath;
-use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheEntry, CacheManifest, CacheMode, CachedChunk, EpochMode, OpWork, Plan, PointView, Refusal, WorkProfile};
-use gristmill_model::splits::{Entry, EntryKind, Outcome, epoch::Totals, job::JobState, order::{visit_number, visit_of}};
-use gristmill_model::{BundleIndex, Epoch, JobName, Position};
 
 /// Splits up to which the objects of a point are listed when all are stored, to know their bytes; of more
 /// the prediction is taken.

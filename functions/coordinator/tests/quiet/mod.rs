@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{Clock, InvokeError, Invoked, Invoker};
 use gristmill_model::Nonce;
+use gristmill_ports::{Clock, InvokeError, Invoked, Invoker};
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,

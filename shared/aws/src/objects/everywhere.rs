@@ -8,8 +8,8 @@ use super::S3Objects;
 use crate::Aws;
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use gristmill_model::stored::keys;
+use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::ops::Range;
 use tokio::sync::OnceCell;
 

@@ -13,6 +13,7 @@ use crate::{
     random::{Draw, DrawKey},
     step::{Action, Made, Tools, View},
 };
+use gristmill_model::RecordKey;
 use gristmill_pipeline::{
     DType, FieldSchema, Number, Op, Schema,
     ops::{
@@ -21,7 +22,6 @@ use gristmill_pipeline::{
         ResizeShorter, Rotate, Scale, Shear, Solarize, Standardise, VerticalFlip,
     },
 };
-use gristmill_model::RecordKey;
 use half::{bf16, f16};
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ use crate::{
     random::{Draw, DrawKey},
     step::{Action, Made, Tools, View},
 };
-use gristmill_pipeline::{DType, FieldSchema, Pipeline, Schema};
 use gristmill_model::RecordKey;
+use gristmill_pipeline::{DType, FieldSchema, Pipeline, Schema};
 use proptest::prelude::*;
 
 /// One operator on an image whose size is not known before, as a worker runs it.

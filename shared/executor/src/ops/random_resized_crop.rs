@@ -84,8 +84,8 @@ impl Transform for CropAndResize {
 mod tests {
     use super::*;
     use crate::random::DrawKey;
-    use gristmill_pipeline::ops::Fields;
     use gristmill_model::RecordKey;
+    use gristmill_pipeline::ops::Fields;
 
     fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
         let (fields, size) = (Fields::one("image"), [8, 8]);

@@ -12,11 +12,11 @@ use crate::{
     random::{Draw, DrawKey},
     step::{InPlace, Tools, Transform, View},
 };
+use gristmill_model::RecordKey;
 use gristmill_pipeline::{
     DType,
     ops::{GaussianBlur, Scale},
 };
-use gristmill_model::RecordKey;
 use std::time::Instant;
 
 const SIDE: usize = 224;

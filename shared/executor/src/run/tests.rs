@@ -11,7 +11,7 @@ use crate::{
     },
     step::{Action, View},
 };
-use gristmill_format::{Chunk, Frame, Limits};
+use gristmill_chunk::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
 use std::{
     cell::Cell as Counter,

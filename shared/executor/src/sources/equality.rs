@@ -12,8 +12,8 @@ use ::parquet::{
     schema::parser::parse_message_type,
 };
 use bytes::Bytes;
-use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
 use gristmill_model::RecordKey;
+use gristmill_pipeline::{Feature, FeatureDType, Format, Pipeline, Source};
 use miniz_oxide::deflate::compress_to_vec;
 use proptest::prelude::*;
 

@@ -238,7 +238,7 @@ impl FileIndex {
             Ok(compressed) if compressed.len() < content.len() => out.extend(compressed),
             _ => out.extend(content),
         }
-        let crc = gristmill_format::crc32c(&out);
+        let crc = gristmill_chunk::crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
@@ -271,7 +271,7 @@ impl FileIndex {
         if !head.starts_with(&MAGIC) {
             return Err("it does not start with the magic bytes".into());
         }
-        if gristmill_format::crc32c(checked) != u32::from_le_bytes(*crc) {
+        if gristmill_chunk::crc32c(checked) != u32::from_le_bytes(*crc) {
             return Err("its checksum does not match".into());
         }
         let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
@@ -363,7 +363,7 @@ mod tests {
         stored[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
         let sealed = |mut bytes: Vec<u8>| {
             bytes.truncate(bytes.len() - 4);
-            let crc = gristmill_format::crc32c(&bytes);
+            let crc = gristmill_chunk::crc32c(&bytes);
             bytes.extend(crc.to_le_bytes());
             FileIndex::decode(&bytes, Format::TfRecord).unwrap_err().to_string()
         };
@@ -411,7 +411,7 @@ mod tests {
             bytes.extend(records.to_le_bytes());
             bytes.extend(raw.to_le_bytes());
             bytes.extend(body);
-            let crc = gristmill_format::crc32c(&bytes);
+            let crc = gristmill_chunk::crc32c(&bytes);
             bytes.extend(crc.to_le_bytes());
             let format = if packing == 2 { Format::Parquet } else { Format::TfRecord };
             if let Ok(index) = FileIndex::decode(&bytes, format) {

@@ -14,7 +14,7 @@ const HEADER_BYTES: usize = 12;
 pub(crate) const FRAMING_BYTES: usize = HEADER_BYTES + 4;
 
 fn masked_crc32c(bytes: &[u8]) -> u32 {
-    gristmill_format::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
+    gristmill_chunk::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
 fn crc_at(bytes: &[u8]) -> Option<u32> {

@@ -9,9 +9,9 @@ use crate::{
     },
 };
 use bytes::Bytes;
-use gristmill_format::{Chunk, Limits};
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_chunk::{Chunk, Limits};
 use gristmill_model::{ErrorPolicy, RecordKey};
+use gristmill_pipeline::{Format, Pipeline};
 use proptest::prelude::*;
 
 const ID: &str = "id: { dtype: i64 }, w: { dtype: f32, shape: [2] }";

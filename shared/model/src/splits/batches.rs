@@ -8,8 +8,8 @@
 //! In order, no row may pass another: where rows are left over, the batches of the next split are
 //! cut anew, and begin with those rows.
 
-use crate::splits::Entry;
 use crate::Position;
+use crate::splits::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -62,8 +62,8 @@ pub fn verdict(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::splits::{Entry, Metrics};
     use crate::InvocationId;
+    use crate::splits::{Entry, Metrics};
 
     fn bundle(state: BundleState, kinds: &[Option<EntryKind>]) -> Bundle {
         let (owner, attempt) = (Nonce([2; 8]), 2);

@@ -1,8 +1,8 @@
 //! The epoch item: open, then sealed with totals that are derived once from all bundles, then
 //! closed when nobody needs it any more.
 
-use crate::splits::{Bundle, BundleState, Cursor, EntryKind, Outcome, Refusal, invariants};
 use crate::BundleIndex;
+use crate::splits::{Bundle, BundleState, Cursor, EntryKind, Outcome, Refusal, invariants};
 use serde::{Deserialize, Serialize};
 
 /// Where an epoch stands.

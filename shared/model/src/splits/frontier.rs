@@ -3,8 +3,8 @@
 //! Hints, all of it. A claim that follows a wrong one finds less than there is, or asks in vain; what it may
 //! take the bundle itself decides. The next look puts it right.
 
-use crate::splits::{Outcome, course::BundleAt};
 use crate::InvocationId;
+use crate::splits::{Outcome, course::BundleAt};
 use serde::{Deserialize, Serialize};
 
 /// Most returned bundles that are named.

@@ -1,7 +1,9 @@
 //! Names of objects in the bucket, and of what functions share in the table. Every key starts with its namespace, so that a role or a bucket
 //! policy can be scoped to one.
 
-use crate::{Attempt, BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, Position, RecordKey};
+use crate::{
+    Attempt, BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, Position, RecordKey,
+};
 
 /// Everything a namespace owns.
 fn root(ns: &Namespace) -> String {

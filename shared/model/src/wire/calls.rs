@@ -1,7 +1,10 @@
 //! Calls to the coordinator and their replies.
 
 use crate::wire::{CacheListed, CacheOrders, Dataset, JobSpec, JobView, Register, WorkProfile};
-use crate::{Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position, SkippedRecord};
+use crate::{
+    Attempt, BundleIndex, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
+    SkippedRecord,
+};
 use serde::{Deserialize, Serialize};
 
 /// One call, as POSTed: version and tenant first, so that they are checked before all else.

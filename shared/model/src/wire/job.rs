@@ -1,7 +1,10 @@
 //! What a job is: its specification, its dataset, and the split plan derived from both.
 
 use crate::wire::{CachingView, Members};
-use crate::{Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Nonce, Position, Sharding, SkipLimit, SkippedRecord, Visitation};
+use crate::{
+    Compression, Epoch, ErrorPolicy, Fingerprint, JobName, Nonce, Position, Sharding, SkipLimit,
+    SkippedRecord, Visitation,
+};
 use serde::{Deserialize, Serialize};
 
 /// One file of a dataset as it was listed; `etag` pins its content for the life of the job.

@@ -63,8 +63,8 @@ impl fmt::Display for Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Dataset, SourceFile};
     use crate::Fingerprint;
+    use crate::wire::{Dataset, SourceFile};
 
     #[test]
     fn files_are_those_of_datasets_one_after_the_other() {

@@ -1,9 +1,12 @@
 //! The protocol as the model runs it: the real transitions, or one of them with a deliberate fault
 //! put around it, to show that the model would notice.
 
-use gristmill_model::splits::collect::{self, ChunkName, Verdict};
-use gristmill_model::splits::{Ack, Bundle, BundleState, Claim, Consumer, Death, DeathLog, DeathRecord, Fail, Flush, Limits, Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark, release};
 use gristmill_model::Position;
+use gristmill_model::splits::collect::{self, ChunkName, Verdict};
+use gristmill_model::splits::{
+    Ack, Bundle, BundleState, Claim, Consumer, Death, DeathLog, DeathRecord, Fail, Flush, Limits,
+    Mark, Outcome, Place, Refusal, Release, ack, claim, collected, fail, flush, mark, release,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {

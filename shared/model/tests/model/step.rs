@@ -9,7 +9,10 @@ use gristmill_model::splits::batches::{Counts, Joiner, Piece, Source};
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
 use gristmill_model::splits::epoch::{self, EpochState, Seal};
 use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
-use gristmill_model::splits::{Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathRecord, Entry, EntryKind, Fail, Flush, Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term};
+use gristmill_model::splits::{
+    Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathRecord, Entry, EntryKind, Fail, Flush,
+    Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term,
+};
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
 use std::collections::BTreeMap;

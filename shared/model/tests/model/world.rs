@@ -5,7 +5,9 @@ use gristmill_model::splits::batches::{Batch, Cut, Joiner};
 use gristmill_model::splits::collect::{ChunkName, Verdict};
 use gristmill_model::splits::epoch::{EpochItem, EpochState};
 use gristmill_model::splits::invariants::{FoundDeath, Violation};
-use gristmill_model::splits::{Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, EntryKind, Place};
+use gristmill_model::splits::{
+    Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, EntryKind, Place,
+};
 use gristmill_model::{Attempt, InvocationId, Nonce, Position};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;

@@ -1,8 +1,8 @@
 //! Why a lookup found nothing: what differs from the cached prefix that is nearest.
 
 use super::Entry;
-use gristmill_pipeline::{CachePoint, DescribedOp, DescribedPrefix, Pipeline};
 use gristmill_model::Fingerprint;
+use gristmill_pipeline::{CachePoint, DescribedOp, DescribedPrefix, Pipeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};

@@ -4,9 +4,9 @@ use super::{Begun, Computed, Extras, FinishedSplit, Task, micros, run_error};
 use crate::{RunError, Runner};
 use bytes::Bytes;
 use gristmill_executor::ResumeInput;
-use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
-use gristmill_model::wire::SkippedAt;
 use gristmill_model::SkippedRecord;
+use gristmill_model::wire::SkippedAt;
+use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 /// A part of what is stored.

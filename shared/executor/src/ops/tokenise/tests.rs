@@ -3,8 +3,8 @@
 use super::*;
 use crate::{Compiler, Program, random::DrawKey};
 use bytes::Bytes;
-use gristmill_pipeline::{Asset, Pipeline};
 use gristmill_model::RecordKey;
+use gristmill_pipeline::{Asset, Pipeline};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

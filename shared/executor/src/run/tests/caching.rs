@@ -6,7 +6,7 @@ use crate::{
     Compiler, ResumeInput,
     user::{Draw, Operators, Output, UserOperator},
 };
-use gristmill_format::{DType, TensorSpec};
+use gristmill_chunk::{DType, TensorSpec};
 use gristmill_pipeline::{CachePoint, Declaration, FieldSchema, Randomness};
 use proptest::prelude::*;
 

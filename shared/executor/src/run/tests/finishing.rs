@@ -3,7 +3,7 @@
 use super::*;
 use crate::Finisher;
 use bytes::BytesMut;
-use gristmill_format::join_rows;
+use gristmill_chunk::join_rows;
 use gristmill_pipeline::passes::{Measured, optimise};
 
 const NORMALISE: &str = "normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]";

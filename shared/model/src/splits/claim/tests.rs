@@ -39,7 +39,8 @@ fn leased(id: u8) -> Bundle {
 
 /// The platform reports that the owner died.
 fn reported(bundle: &Bundle) -> Bundle {
-    let report = crate::splits::Release { invocation: &invocation(), attempt: None, blameless: false };
+    let report =
+        crate::splits::Release { invocation: &invocation(), attempt: None, blameless: false };
     release(Some(bundle), &report).unwrap().into_item()
 }
 
@@ -355,7 +356,8 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
 
 #[test]
 fn a_released_bundle_is_claimed_at_once() {
-    let command = crate::splits::Release { invocation: &invocation(), attempt: Some(1), blameless: false };
+    let command =
+        crate::splits::Release { invocation: &invocation(), attempt: Some(1), blameless: false };
     let released = release(Some(&leased(1)), &command).unwrap().into_item();
     let death = Some(Death { attempt: 1, ordinal: Some(1) });
     let after = try_claim(Some(&released), 2, 0, death, &Limits::default()).unwrap().into_item();

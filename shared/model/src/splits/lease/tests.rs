@@ -1,8 +1,8 @@
 //! Transitions of a lease, case by case.
 
 use super::*;
-use crate::splits::{Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect, claim};
 use crate::ErrorPolicy;
+use crate::splits::{Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect, claim};
 use proptest::prelude::*;
 
 const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };

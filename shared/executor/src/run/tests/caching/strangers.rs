@@ -67,7 +67,7 @@ const RIGHT: Forged =
 
 impl Forged {
     fn object(&self) -> Vec<u8> {
-        let schema = gristmill_format::Schema::new(vec![
+        let schema = gristmill_chunk::Schema::new(vec![
             TensorSpec::ragged("image", DType::U8, []),
             TensorSpec::fixed("label", DType::I64, []),
             TensorSpec::fixed("__key__", DType::U64, []),
@@ -88,7 +88,7 @@ impl Forged {
             writer.row_mut(6, row).unwrap().copy_from_slice(sizes.as_flattened());
         }
         writer.end_frame(FrameKind::Batch, 2).unwrap();
-        let schema = gristmill_format::Schema::new(vec![
+        let schema = gristmill_chunk::Schema::new(vec![
             TensorSpec::fixed("__key__", DType::U64, []),
             TensorSpec::fixed("__record__", DType::U32, []),
             TensorSpec::ragged("__op__", DType::U8, []),

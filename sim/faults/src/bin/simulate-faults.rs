@@ -1,0 +1,175 @@
+//! Simulates many worlds and says what went wrong in them, and whether it did any harm.
+
+use clap::Parser;
+use gristmill_faults::{Fault, Mutant, Outcome, simulate};
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+/// Run the production coordinator, workers, scaler and fetcher in simulated worlds full of faults.
+///
+/// Each seed decides one world: its job, what goes wrong and when. Every write and deletion is
+/// checked against the invariants of the split protocol, and the end against exactly-once. A seed
+/// gives the same world every time. Exit code: 0 no violation, 1 violations, 2 bad usage.
+#[derive(Debug, Parser)]
+#[command(name = "simulate-faults", max_term_width = 100)]
+struct Args {
+    /// Worlds to run
+    #[arg(long, default_value_t = 10_000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Run this seed only and print all that happens in it
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Make a deliberate mistake of this name in every world, to see how it is noticed
+    #[arg(long, value_parser = mutant)]
+    mutant: Option<Mutant>,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    json: bool,
+}
+
+fn mutant(name: &str) -> Result<Mutant, String> {
+    let names = || Mutant::ALL.map(|mutant| format!("{mutant:?}")).join(", ");
+    let named = Mutant::ALL.into_iter().find(|mutant| format!("{mutant:?}") == name);
+    named.ok_or_else(|| format!("one of {}", names()))
+}
+
+#[derive(Default)]
+struct Sum {
+    worlds: u64,
+    calls: u64,
+    batches: u64,
+    replays: u64,
+    given_up: u64,
+    virtual_seconds: u64,
+    faults: BTreeMap<Fault, u64>,
+    broken: Vec<Outcome>,
+    /// Worlds that could not be run at all.
+    errors: Vec<String>,
+}
+
+impl Sum {
+    fn add(&mut self, seed: u64, outcome: io::Result<Outcome>) {
+        self.worlds += 1;
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return self.errors.push(format!("seed {seed}: {error}")),
+        };
+        self.calls += outcome.tally.calls;
+        self.batches += outcome.batches as u64;
+        self.replays += outcome.replays;
+        self.given_up += u64::from(outcome.given_up);
+        self.virtual_seconds += outcome.took.as_secs();
+        for (fault, count) in &outcome.tally.faults {
+            *self.faults.entry(*fault).or_default() += count;
+        }
+        if !outcome.tally.violations.is_empty() {
+            self.broken.push(outcome);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let began = Instant::now();
+    let sum = match args.seed {
+        Some(seed) => {
+            let mut sum = Sum::default();
+            sum.add(seed, simulate(seed, args.mutant, true));
+            sum
+        }
+        None => run_all(&args),
+    };
+    print(&sum, began.elapsed().as_secs_f64());
+    if args.json {
+        println!("{}", as_json(&sum));
+    }
+    match sum.broken.is_empty() && sum.errors.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn run_all(args: &Args) -> Sum {
+    let (next, end) = (AtomicU64::new(args.first), args.first.saturating_add(args.seeds));
+    let sum = Mutex::new(Sum::default());
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let outcome = simulate(seed, args.mutant, false);
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    sum.add(seed, outcome);
+                    progress(&sum, args.seeds);
+                }
+            });
+        }
+    });
+    sum.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One line that is written over, for people only.
+fn progress(sum: &Sum, seeds: u64) {
+    if sum.worlds.is_multiple_of(100) && io::stderr().is_terminal() {
+        let broken = sum.broken.len() + sum.errors.len();
+        eprint!("\r{} of {seeds} worlds, {broken} broken ", sum.worlds);
+        let _ = io::stderr().flush();
+    }
+}
+
+fn print(sum: &Sum, seconds: f64) {
+    if io::stderr().is_terminal() {
+        eprintln!();
+    }
+    println!(
+        "{} worlds in {seconds:.0} s: {} calls, {} batches, {} of them replayed, {} h of virtual time",
+        sum.worlds,
+        sum.calls,
+        sum.batches,
+        sum.replays,
+        sum.virtual_seconds / 3600
+    );
+    for (fault, count) in &sum.faults {
+        println!("{count:>12}  {fault:?}");
+    }
+    println!("{:>12}  faults", sum.faults.values().sum::<u64>());
+    println!("{:>12}  jobs that failed as their policy says", sum.given_up);
+    println!("{:>12}  worlds with violations", sum.broken.len() + sum.errors.len());
+    for outcome in sum.broken.iter().take(20) {
+        println!("seed {}: {}", outcome.seed, outcome.tally.violations.join("; "));
+    }
+    for error in sum.errors.iter().take(20) {
+        println!("{error}");
+    }
+}
+
+fn as_json(sum: &Sum) -> serde_json::Value {
+    let faults = sum.faults.iter().map(|(fault, count)| (format!("{fault:?}"), *count));
+    let broken: Vec<u64> = sum.broken.iter().map(|outcome| outcome.seed).collect();
+    serde_json::json!({
+        "seeds": sum.worlds,
+        "calls": sum.calls,
+        "batches": sum.batches,
+        "replays": sum.replays,
+        "given_up": sum.given_up,
+        "faults": faults.collect::<BTreeMap<_, _>>(),
+        "violations": broken.len() + sum.errors.len(),
+        "broken_seeds": broken,
+    })
+}

@@ -1,0 +1,417 @@
+//! The deployed stack: the coordinator behind its URL, and the platform that runs scaler and workers.
+
+use crate::{
+    Fault, Kind, Mutant, Process, SimClock, World,
+    link::{Link, Platform},
+    objects::{SimObjects, Store},
+    scenario::Scenario,
+    table::{Items, SimTable},
+};
+use bytes::Bytes;
+use gristmill_coordinator::{
+    Coordinator as Function, Memory, Settings,
+    inspect::{self, Stored},
+};
+use gristmill_model::splits::BundleState;
+use gristmill_model::wire::{
+    Call, Commit, Flush, Refusal, RefusalKind, Release, Reply, Request, ScalerEvent, VERSION,
+    WorkerEvent,
+};
+use gristmill_model::{InvocationId, JobName};
+use gristmill_ports::{CallError, Clock as _, Coordinator, ItemKey, Metrics};
+use gristmill_runner::{Compute, Runner, RunnerConfig};
+use gristmill_scaler::Scaler;
+use gristmill_worker::WorkerFunction;
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+pub const BUCKET: &str = "chunks";
+const SCALER: &str = "scaler";
+const WORKER: &str = "worker";
+pub const LATENCY_MS: u64 = 30;
+/// When the platform ends an invocation.
+const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
+const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Events that wait longer are dropped.
+const EVENT_AGE_MS: u64 = 60_000;
+/// Repeated calls and reports come as late as this.
+pub const LATEST_MS: u64 = 6 * 3_600_000;
+
+/// As many functions at a time as anybody could want.
+const UNLIMITED: u32 = 10_000;
+/// Longer than any world lasts.
+const FOREVER_MS: u64 = 1 << 50;
+
+/// Where a call's answer goes.
+type Answer = oneshot::Sender<Result<Reply, CallError>>;
+
+/// Everything that is deployed.
+pub struct Cloud {
+    pub world: Arc<World>,
+    pub items: Arc<Items>,
+    pub store: Arc<Store>,
+    /// Jobs compete for what the account has.
+    pub is_shared: bool,
+    events: Arc<AtomicU64>,
+    /// The version of the worker function that is deployed; those before are deleted.
+    version: Arc<AtomicU32>,
+    /// Those that run now, of the coordinator and of the others.
+    slots: [Arc<Semaphore>; 2],
+    workers: Mutex<Vec<Process>>,
+    /// The memory of the coordinator's environments.
+    warm: [Memory; 3],
+}
+
+impl Cloud {
+    pub fn new(world: &Arc<World>, store: Store) -> Arc<Self> {
+        let (coordinators, others) = world.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
+        Arc::new(Self {
+            world: Arc::clone(world),
+            items: Arc::default(),
+            store: Arc::new(store),
+            is_shared: false,
+            events: Arc::default(),
+            version: Arc::new(AtomicU32::new(1)),
+            slots: [coordinators, others].map(|most| Arc::new(Semaphore::new(most as usize))),
+            workers: Mutex::default(),
+            warm: Default::default(),
+        })
+    }
+
+    /// The same stack as another job sees it, at the same time or later.
+    pub fn of(&self, job: JobName, scenario: Scenario, is_shared: bool) -> Arc<Self> {
+        Arc::new(Self {
+            world: Arc::clone(&self.world),
+            items: Arc::clone(&self.items),
+            store: Arc::new(self.store.of(job, scenario)),
+            is_shared,
+            events: Arc::clone(&self.events),
+            version: Arc::clone(&self.version),
+            slots: self.slots.clone(),
+            workers: Mutex::default(),
+            warm: self.warm.clone(),
+        })
+    }
+
+    /// Room for one more function of this kind in the account, until it is dropped.
+    fn slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
+        let reserved = kind == Kind::Coordinator && self.world.mutant != Some(Mutant::NoHeadroom);
+        let slot = Arc::clone(&self.slots[usize::from(!reserved)]).try_acquire_owned().ok();
+        if slot.is_none() {
+            self.world.suffers(Fault::AccountFull);
+        }
+        slot
+    }
+
+    /// Remote workers that do what they are there for.
+    pub fn workers(&self) -> u32 {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        workers.retain(|worker| !worker.is_dead());
+        workers.iter().filter(|worker| worker.is_well()).count() as u32
+    }
+
+    /// Whether `function` can be invoked: a version that was deleted cannot.
+    pub fn is_deployed(&self, function: &str) -> bool {
+        function == SCALER || function == self.worker_function()
+    }
+
+    fn worker_function(&self) -> String {
+        format!("{WORKER}:{}", self.version.load(Ordering::Relaxed))
+    }
+
+    /// The coordinator's URL, for `process` to call.
+    pub fn link(self: &Arc<Self>, process: &Process) -> Arc<dyn Coordinator> {
+        Arc::new(Link::new(process.clone(), Arc::clone(self)))
+    }
+
+    pub fn objects(&self, process: &Process) -> Arc<SimObjects> {
+        let (store, items) = (Arc::clone(&self.store), Arc::clone(&self.items));
+        Arc::new(SimObjects { process: process.clone(), store, items })
+    }
+
+    fn table(&self, process: &Process) -> Arc<SimTable> {
+        let (store, items) = (Arc::clone(&self.store), Arc::clone(&self.items));
+        Arc::new(SimTable { process: process.clone(), store, items })
+    }
+
+    fn platform(self: &Arc<Self>, process: &Process) -> Arc<Platform> {
+        Arc::new(Platform { process: process.clone(), cloud: Arc::clone(self) })
+    }
+
+    fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
+        let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
+        let forever = self.world.mutant == Some(Mutant::SharedForGood);
+        // A second, as where thousands work.
+        let shared_ms = if forever { u64::MAX } else { 1_000 };
+        Function::new(
+            self.table(process),
+            self.objects(process),
+            self.platform(process),
+            Arc::new(SimClock(process.clone())),
+            Settings { shared_reads: vec![(1, shared_ms)], ..settings },
+        )
+        .sharing(&self.warm[self.world.below(self.warm.len() as u64) as usize])
+    }
+
+    /// Asks a coordinator that runs in `process` itself.
+    pub async fn ask(self: &Arc<Self>, process: &Process, call: Call) -> Reply {
+        let request = Request { v: VERSION, ns: self.store.ns.clone(), call };
+        self.coordinator(process).answer(&request).await
+    }
+
+    /// Runs `work` as an invocation of a function; none if it died or took too long.
+    async fn invocation<T>(
+        &self,
+        process: &Process,
+        timeout: Duration,
+        work: impl Future<Output = T>,
+    ) -> Option<T> {
+        tokio::select! {
+            biased;
+            outcome = process.run(work) => outcome,
+            () = self.world.time.sleep(timeout) => {
+                process.kill();
+                None
+            }
+        }
+    }
+
+    /// A call reaches the coordinator.
+    pub fn deliver(self: &Arc<Self>, call: Call, answer: Option<Answer>) {
+        let cloud = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(_slot) = cloud.slot(Kind::Coordinator) else {
+                let full = CallError::Unavailable("429: too many functions (simulated)".to_owned());
+                // The caller may be gone.
+                return answer.map_or((), |answer| drop(answer.send(Err(full))));
+            };
+            let process = Process::new(&cloud.world, Kind::Coordinator);
+            let call = cloud.mistaken(call).await;
+            let request = Request { v: VERSION, ns: cloud.store.ns.clone(), call };
+            let coordinator = cloud.coordinator(&process);
+            let work = coordinator.answer(&request);
+            let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
+            if let (Call::Flush(flush), Some(Reply::Refused(refusal))) = (&request.call, &reply)
+                && refusal.kind != RefusalKind::Busy
+            {
+                cloud.check_refused(flush, refusal).await;
+            }
+            if let (Some(answer), Some(reply)) = (answer, reply) {
+                // The caller may be gone.
+                let _ = answer.send(Ok(reply));
+            }
+        });
+    }
+
+    fn bundle_key(&self, flush: &Flush) -> ItemKey {
+        let Flush { home, epoch, bundle, .. } = *flush;
+        inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
+    }
+
+    /// 13. What is refused for good was not applied.
+    async fn check_refused(&self, flush: &Flush, refusal: &Refusal) {
+        let key = self.bundle_key(flush);
+        let Some(item) = self.items.item(&key).await else { return };
+        let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
+        let applied = |commit: &Commit| {
+            bundle
+                .entry(commit.index)
+                .is_some_and(|entry| (entry.attempt, entry.nonce) == (flush.attempt, flush.nonce))
+        };
+        if !flush.commits.is_empty() && flush.commits.iter().all(applied) {
+            self.world.violated(format_args!("invariant 13: applied, and refused: {refusal}"));
+        }
+    }
+
+    /// The call as a coordinator that makes this world's mistake would understand it.
+    async fn mistaken(&self, mut call: Call) -> Call {
+        match (self.world.mutant, &mut call) {
+            (Some(Mutant::CommitsWithoutOwner), Call::Flush(flush)) => {
+                let key = self.bundle_key(flush);
+                if let Some(item) = self.items.item(&key).await
+                    && let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body)
+                    && bundle.state == BundleState::Leased
+                {
+                    (flush.attempt, flush.nonce) = (bundle.attempt, bundle.owner);
+                }
+            }
+            (Some(Mutant::CollectsDelivered), Call::Poll(poll)) => {
+                if let Some(ack) = &mut poll.ack {
+                    ack.durable_position = ack.delivered;
+                }
+            }
+            (Some(Mutant::LeasesForGood), Call::Claim(claim)) => {
+                (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
+            }
+            (Some(Mutant::UnfencedAcks), Call::Poll(poll)) => {
+                if let Some(ack) = &mut poll.ack {
+                    ack.generation = 1;
+                }
+            }
+            _ => {}
+        }
+        call
+    }
+
+    /// The schedule: upkeep every quarter of an hour, for as long as the world lasts.
+    pub async fn upkeep(self: Arc<Self>) {
+        loop {
+            self.world.time.sleep(Duration::from_secs(900)).await;
+            let process = Process::new(&self.world, Kind::Coordinator);
+            let coordinator = self.coordinator(&process);
+            let _ = self.invocation(&process, COORDINATOR_TIMEOUT, coordinator.upkeep()).await;
+        }
+    }
+
+    /// The mistake of collecting what is not committed yet.
+    pub async fn collect_early(self: Arc<Self>) {
+        use gristmill_ports::Objects as _;
+        loop {
+            self.world.time.sleep(Duration::from_secs(1)).await;
+            let process = Process::new(&self.world, Kind::Coordinator);
+            let objects = self.objects(&process);
+            let prefix = gristmill_model::stored::keys::job_prefix(&self.store.ns, &self.store.job);
+            let Ok(found) = objects.list(BUCKET, &prefix).await else { continue };
+            let keys: Vec<_> = found.into_iter().map(|object| object.key).collect();
+            let _ = objects.delete(BUCKET, &keys).await;
+        }
+    }
+
+    /// Room for an event's function, as soon as there is some; none before the event is too old.
+    async fn wait_for_slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
+        let give_up = self.world.time.now() + Duration::from_millis(EVENT_AGE_MS);
+        loop {
+            match self.slot(kind) {
+                None if self.world.time.now() < give_up => {
+                    self.world.time.sleep(self.world.between_ms(1_000, 5_000)).await;
+                }
+                slot => return slot,
+            }
+        }
+    }
+
+    fn run_scaler(self: &Arc<Self>, event: ScalerEvent) {
+        let cloud = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(_slot) = cloud.wait_for_slot(Kind::Scaler).await else { return };
+            let process = Process::new(&cloud.world, Kind::Scaler);
+            if cloud.world.happens(Fault::VersionDeleted) {
+                cloud.version.fetch_add(1, Ordering::Relaxed);
+            }
+            let scaler = Scaler {
+                table: cloud.table(&process),
+                invoker: cloud.platform(&process),
+                worker_function: cloud.worker_function(),
+                max_workers: None,
+                metrics: Metrics::default(),
+            };
+            let _ = cloud.invocation(&process, SCALER_TIMEOUT, scaler.handle(&event)).await;
+        });
+    }
+
+    fn run_worker(self: &Arc<Self>, event: WorkerEvent, request_id: String) {
+        let cloud = Arc::clone(self);
+        tokio::spawn(async move {
+            let Some(slot) = cloud.wait_for_slot(Kind::Worker).await else {
+                return cloud.report(&event, request_id, true).await;
+            };
+            let process = Process::new(&cloud.world, Kind::Worker);
+            cloud.workers.lock().unwrap_or_else(PoisonError::into_inner).push(process.clone());
+            let lifetime = cloud.world.between_ms(20_000, 900_000);
+            let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
+            let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());
+            let work = function.handle(&event, request_id.clone(), deadline_ms);
+            let ended = cloud.invocation(&process, lifetime, work).await;
+            drop(slot);
+            if let Some(Ok(_)) = ended {
+                return;
+            }
+            cloud.world.event(format_args!("worker {} of {request_id} died", event.worker));
+            cloud.report(&event, request_id, false).await;
+        });
+    }
+
+    /// A worker's loop in `process`.
+    pub fn runner(self: &Arc<Self>, process: &Process, local: bool) -> Runner {
+        Runner {
+            coordinator: self.link(process),
+            objects: self.objects(process),
+            clock: Arc::new(SimClock(process.clone())),
+            compute: Compute::Inline,
+            operators: Arc::default(),
+            config: RunnerConfig {
+                ns: self.store.ns.clone(),
+                bucket: BUCKET.to_owned(),
+                local,
+                shape: None,
+            },
+        }
+    }
+
+    /// The platform tells the coordinator that an invocation failed.
+    async fn report(self: &Arc<Self>, event: &WorkerEvent, request_id: String, blameless: bool) {
+        let world = &self.world;
+        world.time.sleep(world.between_ms(10, 2_000)).await;
+        let release = Release {
+            job: event.job.clone(),
+            invocation: InvocationId::of(event.worker, &request_id),
+            worker: Some(event.worker),
+            blameless,
+            error: String::new(),
+        };
+        if !world.happens(Fault::ReportLost) {
+            self.deliver(Call::Release(release.clone()), None);
+        }
+        if world.happens(Fault::ReportRepeated) {
+            world.time.sleep(world.between_ms(1, LATEST_MS)).await;
+            self.deliver(Call::Release(release), None);
+        }
+    }
+
+    /// An accepted event takes its course.
+    pub fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
+        let cloud = Arc::clone(self);
+        let world = &self.world;
+        if function == SCALER {
+            let Ok(mut event) = serde_json::from_slice::<ScalerEvent>(payload) else { return };
+            if world.mutant == Some(Mutant::NobodyIsSilent) {
+                event.silent.clear();
+            }
+            let late = self.delay();
+            tokio::spawn(async move {
+                cloud.world.time.sleep(late).await;
+                cloud.run_scaler(event);
+            });
+            return;
+        }
+        let Ok(event) = serde_json::from_slice::<WorkerEvent>(payload) else { return };
+        let request_id = format!("request-{}", self.events.fetch_add(1, Ordering::Relaxed));
+        if world.happens(Fault::EventDropped) {
+            tokio::spawn(async move {
+                cloud.world.time.sleep(Duration::from_millis(EVENT_AGE_MS)).await;
+                cloud.report(&event, request_id, true).await;
+            });
+            return;
+        }
+        let copies = if world.happens(Fault::EventRepeated) { 2 + world.below(2) } else { 1 };
+        for _ in 0..copies {
+            let (cloud, event, request_id) = (Arc::clone(self), event.clone(), request_id.clone());
+            let late = self.delay();
+            tokio::spawn(async move {
+                cloud.world.time.sleep(late).await;
+                cloud.run_worker(event, request_id);
+            });
+        }
+    }
+
+    fn delay(&self) -> Duration {
+        let most = if self.world.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
+        self.world.between_ms(1, most)
+    }
+}

@@ -1,0 +1,187 @@
+//! How processes reach the deployed stack: the coordinator's URL, and the platform's way to start functions.
+
+use crate::{
+    Fault, Mutant, Process,
+    cloud::{Cloud, LATENCY_MS, LATEST_MS},
+};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_model::wire::{Call, Flush, Poll, Refusal, RefusalKind, Register, Reply};
+use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
+use serde::Serialize;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+use tokio::sync::oneshot;
+
+/// How long a caller waits for an answer.
+const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most bytes of a call and of its answer.
+const MAX_SYNC_BYTES: usize = 6 << 20;
+/// Most bytes of an event.
+const MAX_EVENT_BYTES: usize = 1 << 20;
+/// Entries or files above which a message is measured; none of fewer is near the limit.
+const WORTH_MEASURING: usize = 1_000;
+/// Marks a refusal that no error of the system itself is.
+pub const DENIED: &str = "403 (simulated)";
+
+/// The way from a process to the coordinator.
+pub struct Link {
+    process: Process,
+    cloud: Arc<Cloud>,
+    /// Whether nothing is ever heard of this worker's leaving.
+    leaves_unheard: OnceLock<bool>,
+}
+
+impl Link {
+    pub fn new(process: Process, cloud: Arc<Cloud>) -> Self {
+        Self { process, cloud, leaves_unheard: OnceLock::new() }
+    }
+}
+
+/// What operators take is not what this machine takes, or no world would be the same twice: computing is
+/// slow, and reading fast.
+fn measured_alike(call: &Call) -> Call {
+    let mut call = call.clone();
+    if let Call::Flush(Flush { profile: Some(profile), .. }) = &mut call {
+        for (i, op) in profile.ops.iter_mut().enumerate() {
+            op.active_us = if i == 0 { 1_000_000 } else { 10 };
+        }
+        for (_, took_us) in &mut profile.reads {
+            *took_us = 100;
+        }
+        profile.source_wait_ms = 0;
+    }
+    call
+}
+
+fn is_larger(message: &impl Serialize, most: usize) -> bool {
+    serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() > most)
+}
+
+fn no_answer(why: &str) -> CallError {
+    CallError::Unavailable(format!("simulated: {why}"))
+}
+
+#[async_trait]
+impl Coordinator for Link {
+    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+        let Self { process, cloud, .. } = self;
+        let world = &cloud.world;
+        let mut call = measured_alike(call);
+        if let Call::Claim(claim) = &mut call
+            && claim.resent
+            && world.happens(Fault::ResentLost)
+        {
+            claim.resent = false;
+        }
+        let call = &call;
+        world.count_call();
+        world.event(format_args!("call {}", call.name()));
+        process.point(LATENCY_MS).await;
+        let unheard = || *self.leaves_unheard.get_or_init(|| world.happens(Fault::LeaveLost));
+        if world.happens(Fault::CallLost) || matches!(call, Call::Leave(_)) && unheard() {
+            world.time.sleep(CALL_TIMEOUT).await;
+            return Err(no_answer("the call was lost"));
+        }
+        if world.happens(Fault::CallDenied) {
+            // As the adapter has it.
+            return Err(CallError::Denied(DENIED.to_owned()));
+        }
+        if let Call::Register(Register { dataset, .. }) = call
+            && dataset.files.len() > WORTH_MEASURING
+            && is_larger(call, MAX_SYNC_BYTES)
+        {
+            return Err(CallError::Rejected("413: the request is too large".to_owned()));
+        }
+        if world.happens(Fault::CallRepeated) {
+            for _ in 0..=world.below(4) {
+                let (cloud, call) = (Arc::clone(cloud), call.clone());
+                let most = if world.below(2) == 0 { 5_000 } else { LATEST_MS };
+                let late = world.between_ms(0, most);
+                tokio::spawn(async move {
+                    cloud.world.time.sleep(late).await;
+                    cloud.deliver(call, None);
+                });
+            }
+        }
+        let (sender, answer) = oneshot::channel();
+        cloud.deliver(call.clone(), Some(sender));
+        let reply = tokio::select! {
+            biased;
+            reply = answer => reply.map_err(|_| no_answer("the coordinator died"))??,
+            () = world.time.sleep(CALL_TIMEOUT) => {
+                return Err(match world.mutant {
+                    Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
+                        kind: RefusalKind::Invalid,
+                        message: "timeout".to_owned(),
+                    }),
+                    _ => no_answer("timeout"),
+                });
+            }
+        };
+        process.point(LATENCY_MS).await;
+        if world.happens(Fault::AnswerLost) {
+            return Err(no_answer("the answer was lost"));
+        }
+        match reply {
+            Reply::Polled(polled)
+                if polled.ready.len() > WORTH_MEASURING && is_larger(&polled, MAX_SYNC_BYTES) =>
+            {
+                Err(no_answer("502: the answer is too large"))
+            }
+            Reply::Polled(polled) => {
+                let (ready, claimable) = (polled.ready.len(), polled.claimable);
+                world.event(format_args!("{ready} ready, {claimable} claimable"));
+                if let Call::Poll(Poll { ack: Some(ack), .. }) = call {
+                    process.let_in(ack.generation);
+                }
+                Ok(Reply::Polled(polled))
+            }
+            Reply::Refused(refusal) => Err(CallError::Refused(refusal)),
+            reply => Ok(reply),
+        }
+    }
+}
+
+/// The platform by the hands of a process.
+pub struct Platform {
+    pub process: Process,
+    pub cloud: Arc<Cloud>,
+}
+
+#[async_trait]
+impl Invoker for Platform {
+    async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
+        let Self { process, cloud } = self;
+        process.point(LATENCY_MS).await;
+        let world = &cloud.world;
+        let fails = |reason: &str, gone: bool| {
+            let (function, reason) = (function.to_owned(), reason.to_owned());
+            Err(InvokeError { function, reason, gone })
+        };
+        if payload.len() > MAX_EVENT_BYTES {
+            return fails("RequestTooLargeException (simulated)", false);
+        }
+        if !cloud.is_deployed(function) {
+            world.event(format_args!("{function} is gone"));
+            // One that jobs are never moved from.
+            let gone = world.mutant != Some(Mutant::PinnedForGood);
+            return fails("ResourceNotFoundException (simulated)", gone);
+        }
+        if world.happens(Fault::CallDenied) {
+            return fails(DENIED, false);
+        }
+        if world.happens(Fault::InvokeThrottled) {
+            return Ok(Invoked::Throttled);
+        }
+        world.event(format_args!("invoke {function}"));
+        cloud.accept(function, &payload);
+        process.point(LATENCY_MS).await;
+        match world.happens(Fault::InvokeFails) {
+            true => fails("simulated", false),
+            false => Ok(Invoked::Accepted),
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Whoever removes what is cached, while everything fails, and what must be left of that: nothing.
+
+use crate::{
+    Kind, Process, World,
+    cloud::{BUCKET, Cloud},
+};
+use gristmill_model::Fingerprint;
+use gristmill_model::stored::keys;
+use gristmill_model::wire::{CacheRemove, Call, Reply};
+use gristmill_ports::Objects as _;
+use std::{sync::Arc, time::Duration};
+
+/// How long faults go on once the job is done.
+const UNDER_FIRE: Duration = Duration::from_secs(60);
+/// Tries with nothing that goes wrong.
+const TRIES: u32 = 20;
+
+/// Removes all that is cached: under fire first, so that coordinators die between any two steps, then in
+/// peace. Then nothing of it is there.
+pub async fn remove_all(cloud: &Arc<Cloud>) {
+    let world = &cloud.world;
+    world.fire_again(UNDER_FIRE);
+    let until = world.time.now() + UNDER_FIRE;
+    while world.time.now() < until {
+        world.time.sleep(world.between_ms(10, 5_000)).await;
+        let process = Process::new(world, Kind::Trainer);
+        let _ = process.run(remove_some(cloud, &process)).await;
+    }
+    let process = Process::new(world, Kind::Observer);
+    for _ in 0..TRIES {
+        world.time.sleep(Duration::from_secs(5)).await;
+        if remove_some(cloud, &process).await == Some(0) {
+            break;
+        }
+    }
+    check_empty(world, cloud).await;
+}
+
+/// Asks for the removal of everything listed; how many there were, if that is known.
+async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
+    let link = cloud.link(process);
+    let Ok(Reply::Cached { entries, .. }) = link.call(&Call::CacheList).await else { return None };
+    let found: Vec<Fingerprint> = entries.iter().map(|listed| listed.entry.fingerprint).collect();
+    for &fingerprint in &found {
+        // It is repeated until it is known to be done, or somebody gives up.
+        for _ in 0..3 {
+            match link.call(&Call::CacheRemove(CacheRemove { fingerprint })).await {
+                Err(error) if error.is_passing() => {}
+                _ => break,
+            }
+        }
+    }
+    Some(found.len())
+}
+
+/// What was published as cached is gone as a whole: its entry, its objects, and the mark that it goes.
+async fn check_empty(world: &World, cloud: &Cloud) {
+    let ns = &cloud.store.ns;
+    let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();
+    let shelves = cloud.store.published();
+    let left = listed.iter().filter(|object| {
+        object.key.starts_with(&keys::cache_entries(ns))
+            || shelves.iter().any(|shelf| object.key.starts_with(shelf.as_str()))
+    });
+    if let Some(object) = left.into_iter().next() {
+        world.violated(format_args!("{} is left of what was removed from the cache", object.key));
+    }
+}

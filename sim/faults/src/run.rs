@@ -1,0 +1,248 @@
+//! One world from its seed to its end.
+
+use crate::{
+    Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
+    cloud::Cloud,
+    company::{Company, take_name},
+    objects::Store,
+    progress::{has_ended, watch},
+    remover::remove_all,
+    scenario::{Cached, Expected, Scenario, expected, remember},
+    serving::{self, Host},
+    trainer::{Log, train, train_second},
+};
+use gristmill_model::JobName;
+use gristmill_model::wire::Register;
+use std::{io, sync::Arc, time::Duration};
+
+/// A job that is not done by now never will be: faults end after ten minutes.
+const LONGEST: Duration = Duration::from_secs(3 * 3600);
+/// Repeated calls and reports come in until then.
+const AFTERMATH: Duration = Duration::from_secs(7 * 3600);
+
+/// What became of one world.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    pub seed: u64,
+    pub scenario: Scenario,
+    pub tally: Tally,
+    /// When the job was done.
+    pub took: Duration,
+    pub batches: usize,
+    pub replays: u64,
+    /// The job failed loudly, for a split that seemed to kill its workers.
+    pub given_up: bool,
+}
+
+/// Runs the world of `seed` to its end, making `mutant`'s mistake if one is named.
+///
+/// # Errors
+/// The runtime cannot be made, or an undisturbed run of the same job fails.
+pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut scenario = Scenario::draw(&mut random);
+    let mut plan = FaultPlan::draw(&mut random);
+    if let Some(mutant) = mutant {
+        scenario.served |= mutant.is_of_serving() && scenario.may_be_served();
+        plan = plan.with(mutant.needs());
+    }
+    if scenario.killer {
+        // What dies of something else could look as if its split had killed it.
+        plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
+    }
+    if scenario.is_long() {
+        // So that much is left to do when all is well again.
+        plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
+    }
+    let company = Company::draw(&mut random, &scenario);
+    let expected = match company {
+        Company::Alone => vec![expectation(&scenario)?],
+        Company::Beside | Company::Again => {
+            vec![expectation(&scenario)?, expectation(&scenario.other())?]
+        }
+    };
+    run(random.u64(..), (&scenario, company), plan, mutant, &expected, verbose)
+        .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+/// The delivery that `scenario` must end with.
+fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
+    if let Some(expected) = expected(scenario) {
+        return Ok(expected);
+    }
+    let alone = (scenario, Company::Alone);
+    let (outcome, delivered) = run(0, alone, FaultPlan::none(), None, &[], false)?;
+    if !outcome.tally.violations.is_empty() {
+        let what = outcome.tally.violations.join("; ");
+        return Err(io::Error::other(format!("undisturbed, {scenario:?}: {what}")));
+    }
+    let expected = Arc::new(delivered);
+    remember(scenario, Arc::clone(&expected));
+    Ok(expected)
+}
+
+/// Runs an epoch of `splits` splits in which nothing goes wrong but that its trainer dies near the end.
+///
+/// # Errors
+/// The runtime cannot be made.
+pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
+    run(0, (&Scenario::large(splits), Company::Alone), FaultPlan::none(), None, &[], false)
+        .map(|(outcome, _)| outcome)
+}
+
+/// Runs a job of `seed` in which nothing goes wrong but `faults`, for the first ten minutes.
+///
+/// # Errors
+/// The runtime cannot be made, or an undisturbed run of the same job fails.
+pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let drawn = Scenario::draw(&mut random);
+    let scenario = Scenario { killer: false, ..drawn };
+    let plan = FaultPlan::only(faults, Duration::from_secs(600));
+    let expected = [expectation(&scenario)?];
+    run(random.u64(..), (&scenario, Company::Alone), plan, None, &expected, false)
+        .map(|(outcome, _)| Outcome { seed, ..outcome })
+}
+
+fn run(
+    seed: u64,
+    (scenario, company): (&Scenario, Company),
+    plan: FaultPlan,
+    mutant: Option<Mutant>,
+    expected: &[Arc<Expected>],
+    verbose: bool,
+) -> io::Result<(Outcome, Expected)> {
+    let time = Arc::new(VirtualTime::default());
+    let runtime = time.runtime()?;
+    let world = World::new(Arc::clone(&time), seed, plan, mutant, verbose);
+    let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
+    let took = runtime.block_on(live(&world, &logs, scenario, company))?;
+    // What still waits goes with the runtime.
+    drop(runtime);
+    for (log, expected) in logs.iter().zip(expected) {
+        let whole = log.is_done() && !world.is_violated();
+        if whole && !expected.allows(&log.delivered(), scenario.visitation) {
+            world.violated("invariant 8: the batches are not those of an undisturbed run");
+        }
+    }
+    let (log, delivered) = (&logs[0], logs[0].delivered());
+    let outcome = Outcome {
+        seed,
+        scenario: scenario.clone(),
+        tally: world.tally(),
+        took,
+        batches: delivered.batches.len(),
+        replays: log.replays(),
+        given_up: log.is_given_up(),
+    };
+    Ok((outcome, delivered))
+}
+
+async fn live(
+    world: &Arc<World>,
+    logs: &[Arc<Log>; 2],
+    scenario: &Scenario,
+    company: Company,
+) -> io::Result<Duration> {
+    let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
+    let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
+    let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
+    let cloud = Cloud::new(world, Store::new(name("sim")?, job.clone(), scenario.clone()));
+    tokio::spawn(Arc::clone(&cloud).upkeep());
+    if world.mutant == Some(Mutant::CollectsEarly) {
+        tokio::spawn(Arc::clone(&cloud).collect_early());
+    }
+    let mut clouds = vec![Arc::clone(&cloud)];
+    match company {
+        Company::Alone => act(&cloud, &logs[0], scenario).await?,
+        Company::Beside => {
+            clouds[0] = cloud.of(job, scenario.clone(), true);
+            let (other, shared) = (scenario.other(), Arc::clone(&clouds[0]));
+            let second = cloud.of(beside, other.clone(), true);
+            clouds.push(Arc::clone(&second));
+            let both =
+                tokio::join!(act(&shared, &logs[0], scenario), act(&second, &logs[1], &other));
+            both.0.and(both.1)?;
+        }
+        Company::Again => {
+            act(&cloud, &logs[0], scenario).await?;
+            let (log, other) = (&logs[0], scenario.other());
+            if !world.is_violated() && (log.is_done() || log.is_given_up()) {
+                let again = cloud.of(job, other.clone(), false);
+                let register = other.prepare(&again).await.map_err(io::Error::other)?;
+                if take_name(&again, register).await {
+                    act(&again, &logs[1], &other).await?;
+                }
+                clouds = vec![again];
+            }
+        }
+    }
+    let took = world.time.now();
+    if world.is_violated() || logs.iter().any(|log| log.is_given_up()) {
+        return Ok(took);
+    }
+    world.time.sleep(AFTERMATH).await;
+    for cloud in &clouds {
+        if !has_ended(cloud).await {
+            world.violated("invariant 16: all is delivered, and the job counts as living");
+        }
+    }
+    if scenario.cached != Cached::Nowhere && !world.is_violated() {
+        remove_all(&clouds[0]).await;
+    }
+    Ok(took)
+}
+
+/// One job from its registration to its end, and what must be true of it then.
+async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
+    let world = &cloud.world;
+    let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
+    let trained = async {
+        match scenario.served {
+            true => train_served(cloud, log, register).await,
+            false => {
+                let second = train_second(Arc::clone(cloud), Arc::clone(log), register.clone());
+                tokio::join!(train(Arc::clone(cloud), Arc::clone(log), register), second);
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = trained => {}
+        () = watch(cloud, log) => {}
+        () = world.time.sleep(LONGEST) => world.violated("invariant 16: the job does not end"),
+    }
+    if world.is_violated() || log.is_given_up() {
+        return Ok(());
+    }
+    if !log.is_done() {
+        world.violated("invariant 16: no trainer is left and the job is not done");
+    }
+    log.check_visits(world, scenario);
+    Ok(())
+}
+
+/// The same by the program that trainers connect to.
+async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
+    let host = Host::new(&cloud.world);
+    let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
+    let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
+    let second = async {
+        let world = &cloud.world;
+        world.time.sleep(world.between_ms(100, 30_000)).await;
+        if world.happens(Fault::SecondClient) {
+            begin(with()).await;
+        }
+    };
+    let disturbed = {
+        let (cloud, host, log, register) = with();
+        serving::disturb(cloud, host, log, register)
+    };
+    let (cloud, host, log, register) = with();
+    let served = serving::serve(cloud, host, log, register);
+    tokio::select! {
+        biased;
+        () = served => {}
+        ((), (), ()) = async { tokio::join!(begin(with()), second, disturbed) } => {}
+    }
+}

@@ -1,0 +1,284 @@
+//! The jobs of simulated worlds, and what they must deliver.
+
+use crate::cloud::Cloud;
+use bytes::Bytes;
+use gristmill_model::splits::{SplitPlan, order::visit};
+use gristmill_model::wire::{Dataset, JobSpec, Register, SourceFile};
+use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
+use gristmill_pipeline::Pipeline;
+use gristmill_ports::{ObjectPath, Objects as _};
+use gristmill_synthetic::tfrecord::{Example, RecordWriter};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
+
+const DATA: &str = "data";
+
+/// One job over one small dataset.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Scenario {
+    /// Records of each file.
+    pub files: Vec<u32>,
+    pub batch_size: u32,
+    pub drop_last: bool,
+    pub split_batches: u32,
+    pub epochs: Epoch,
+    pub workers: u32,
+    pub local_workers: u32,
+    pub visitation: Visitation,
+    pub sharding: Sharding,
+    /// Records come in the order of the dataset.
+    pub in_order: bool,
+    /// The first record kills every worker that has computed its split and means to store it; the job
+    /// leaves out what it cannot have.
+    pub killer: bool,
+    /// Where the pipeline has an `autocache`, which is then always found worth it.
+    pub cached: Cached,
+    /// What a worker takes to make a split, beside what everything takes.
+    pub split_ms: u64,
+    /// The first trainer that is handed this batch dies of it.
+    pub dies_at: Option<u64>,
+    /// A trainer connects to its fetcher, instead of running it in its own process.
+    pub served: bool,
+    pub seed: u64,
+}
+
+/// Where a job's pipeline may be cached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cached {
+    Nowhere,
+    /// Before the batch: put, then get by workers.
+    Inner,
+    /// Behind the batch: profile, then get by the trainer alone.
+    Whole,
+}
+
+/// Names one batch.
+pub type BatchName = (Epoch, u64);
+
+/// What an undisturbed run delivers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Expected {
+    pub batches: BTreeMap<BatchName, blake3::Hash>,
+}
+
+impl Expected {
+    /// Whether a disturbed run may have delivered `batches`: the same, or, where trainers that died may
+    /// have taken some along, some of the same.
+    pub fn allows(&self, other: &Self, visitation: Visitation) -> bool {
+        match visitation {
+            Visitation::ExactlyOnce => self == other,
+            Visitation::AtMostOnce | Visitation::ZeroOnceOrMore => {
+                other.batches.iter().all(|(name, hash)| self.batches.get(name) == Some(hash))
+            }
+        }
+    }
+}
+
+impl Scenario {
+    /// One of a few dozen jobs, so that what they must deliver is computed once each.
+    pub fn draw(random: &mut fastrand::Rng) -> Self {
+        let scenario = match random.u64(0..78) {
+            shape @ 0..72 => Self::short(shape),
+            shape => Self::long(shape),
+        };
+        Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
+    }
+
+    /// Whether its trainer may take its batches over a connection: only then it keeps its place there.
+    pub fn may_be_served(&self) -> bool {
+        self.visitation == Visitation::ExactlyOnce
+    }
+
+    /// A job that is not over when nothing goes wrong any more.
+    fn long(shape: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(shape);
+        Self {
+            files: vec![random.u32(200..400), random.u32(200..400)],
+            batch_size: 4,
+            drop_last: false,
+            split_batches: 1,
+            epochs: 1,
+            workers: random.u32(2..6),
+            local_workers: 0,
+            visitation: Visitation::ExactlyOnce,
+            sharding: Sharding::Dynamic,
+            killer: false,
+            in_order: false,
+            cached: Cached::Nowhere,
+            split_ms: random.u64(1_000..3_000),
+            dies_at: None,
+            served: false,
+            seed: shape,
+        }
+    }
+
+    /// One epoch of so many splits of one record each, whose trainer dies when a hundredth is left.
+    pub fn large(splits: u32) -> Self {
+        let files = vec![splits.div_ceil(100); 100];
+        Self {
+            files,
+            batch_size: 1,
+            drop_last: false,
+            split_batches: 1,
+            epochs: 1,
+            workers: 8,
+            local_workers: 0,
+            visitation: Visitation::ExactlyOnce,
+            sharding: Sharding::Dynamic,
+            killer: false,
+            in_order: false,
+            cached: Cached::Nowhere,
+            split_ms: 0,
+            dies_at: Some(u64::from(splits) / 100 * 99),
+            served: false,
+            seed: 0,
+        }
+    }
+
+    /// Another job over the same data by the same pipeline, in another order.
+    pub fn other(&self) -> Self {
+        Self { seed: self.seed + 1_000, ..self.clone() }
+    }
+
+    pub fn is_long(&self) -> bool {
+        self.split_ms > 0
+    }
+
+    fn short(shape: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(shape);
+        let mut files: Vec<u32> = (0..random.usize(1..5)).map(|_| random.u32(0..40)).collect();
+        files[0] += 1;
+        let local_workers = u32::from(random.u8(0..4) == 0);
+        let scenario = Self {
+            files,
+            batch_size: random.u32(2..9),
+            drop_last: random.u8(0..4) == 0,
+            split_batches: random.u32(1..3),
+            epochs: if shape < 48 { random.u32(1..4) } else { random.u32(2..5) },
+            workers: random.u32(1..6),
+            local_workers,
+            visitation: match random.u8(0..6) {
+                0 => Visitation::AtMostOnce,
+                1 => Visitation::ZeroOnceOrMore,
+                _ => Visitation::ExactlyOnce,
+            },
+            sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
+            // A local worker takes its trainer along, which says nothing of the split.
+            killer: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
+            cached: match shape {
+                0..48 => Cached::Nowhere,
+                48..60 => Cached::Inner,
+                _ => Cached::Whole,
+            },
+            split_ms: 0,
+            dies_at: None,
+            served: false,
+            seed: shape,
+            in_order: false,
+        };
+        Self { in_order: shape % 4 == 1 && !scenario.killer, ..scenario }
+    }
+
+    fn pipeline(&self) -> String {
+        let Self { batch_size, drop_last, cached, .. } = self;
+        let order = if self.in_order { "in_order, " } else { "" };
+        let (before, after) = match cached {
+            Cached::Nowhere => ("", ""),
+            Cached::Inner => ("autocache, ", ""),
+            Cached::Whole => ("", ", autocache"),
+        };
+        format!(
+            "source: {{ tfrecord: x, features: {{ value: {{ key: value, dtype: i64 }} }} }}\n\
+             ops: [{order}{before}batch: {{ size: {batch_size}, drop_remainder: {drop_last} }}{after}]\n"
+        )
+    }
+
+    /// Stores the dataset and says how the job is registered.
+    pub async fn prepare(&self, cloud: &Cloud) -> Result<Register, String> {
+        let mut value = 0;
+        for (i, &records) in self.files.iter().enumerate() {
+            let mut file = Vec::new();
+            let mut writer = RecordWriter::new(&mut file);
+            for _ in 0..records {
+                let example = Example::default().with_int("value", value);
+                writer.write(&example).map_err(|error| error.to_string())?;
+                value += 1;
+            }
+            writer.finish().map_err(|error| error.to_string())?;
+            let path = ObjectPath::new(DATA, format!("f{i}"));
+            let put = cloud.store.memory.put_if_absent(&path, Bytes::from(file), "data").await;
+            put.map_err(|error| error.to_string())?;
+        }
+        let listed = cloud.store.memory.list(DATA, "").await.map_err(|error| error.to_string())?;
+        let files = listed.into_iter();
+        let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
+        let pipeline = Pipeline::parse(&self.pipeline()).map_err(|error| error.to_string())?;
+        let spec = JobSpec {
+            seed: self.seed,
+            epochs: self.epochs,
+            on_error: if self.killer { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
+            split_batches: Some(self.split_batches),
+            workers: self.workers,
+            local_workers: self.local_workers,
+            max_skipped: SkipLimit::Records(if self.killer { u64::MAX } else { 0 }),
+            visitation: self.visitation,
+            sharding: self.sharding,
+            ..JobSpec::new(pipeline.canonical_json())
+        };
+        let dataset = Dataset::one(DATA, files);
+        Ok(Register::new(cloud.store.job.clone(), spec, dataset))
+    }
+
+    /// How often an epoch visits the dataset.
+    fn copies(&self) -> u32 {
+        match self.sharding {
+            Sharding::Dynamic => 1,
+            Sharding::Off => (self.workers + self.local_workers).max(1),
+        }
+    }
+
+    /// Whether computing the split at `position` is the end of a worker.
+    pub fn kills(&self, epoch: Epoch, position: Position) -> bool {
+        if !self.killer {
+            return false;
+        }
+        let splits = SplitPlan::new(&self.files, self.split_records());
+        let n = splits.map_or(0, |splits| splits.n_splits());
+        let visited = visit((n, self.copies()), self.seed, epoch, position);
+        visited.is_some_and(|(_, split)| split == 0)
+    }
+
+    fn split_records(&self) -> u32 {
+        self.split_batches * self.batch_size
+    }
+
+    /// What one epoch visits and can deliver: record keys, each with the number of the visit.
+    pub fn visits(&self) -> impl Iterator<Item = (u64, u32)> {
+        let of =
+            |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
+        let killed = if self.killer { self.split_records() } else { 0 };
+        // Keys of other files are larger than any of the first.
+        let keys = (0..).zip(&self.files).flat_map(of).filter(move |&key| key >= u64::from(killed));
+        keys.flat_map(|key| (0..self.copies()).map(move |copy| (key, copy)))
+    }
+
+    /// Records an epoch leaves out because its last batch would not be full.
+    pub fn left_out(&self) -> usize {
+        let visits = self.visits().count();
+        if self.drop_last { visits % self.batch_size as usize } else { 0 }
+    }
+}
+
+static KNOWN: LazyLock<Mutex<HashMap<Scenario, Arc<Expected>>>> = LazyLock::new(Mutex::default);
+
+/// What `scenario` must deliver, if an undisturbed run has shown it.
+pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(scenario).cloned()
+}
+
+/// Remembers what an undisturbed run delivered.
+pub fn remember(scenario: &Scenario, expected: Arc<Expected>) {
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(scenario.clone(), expected);
+}

@@ -1,0 +1,220 @@
+//! The table as one process sees it: slow, at times failing, and never inconsistent. Every write is
+//! checked against the invariants of the split protocol.
+
+use crate::{Fault, Mutant, Process, World, hints::Hints, link::DENIED, objects::Store};
+use async_trait::async_trait;
+use bytes::Bytes;
+use gristmill_coordinator::inspect::{Stored, decode};
+use gristmill_model::splits::{
+    Bundle, EntryKind,
+    collect::ChunkName,
+    invariants::{bundle_step, consumer_step},
+};
+use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome, memory::MemoryTable};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+const LATENCY_MS: u64 = 15;
+/// Most bytes of an item.
+const MAX_ITEM_BYTES: usize = 400 << 10;
+
+/// What is stored, for all processes.
+#[derive(Default)]
+pub struct Items {
+    pub memory: MemoryTable,
+    hints: Hints,
+    /// Writes in the current second, by partition.
+    writes: Mutex<BTreeMap<String, (u64, u64)>>,
+}
+
+impl Items {
+    /// Whether the partition's writes of this second are used up.
+    fn throttles(&self, world: &World, pk: &str) -> bool {
+        let second = world.time.now().as_secs();
+        let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
+        let (of, count) = writes.entry(pk.to_owned()).or_default();
+        if *of != second {
+            (*of, *count) = (second, 0);
+        }
+        *count += 1;
+        *count > world.plan.partition_writes
+    }
+
+    /// The item under `key`.
+    pub async fn item(&self, key: &ItemKey) -> Option<Item> {
+        self.memory.read(std::slice::from_ref(key)).await.ok()?.pop().flatten()
+    }
+}
+
+/// The table by the hands of `process`.
+pub struct SimTable {
+    pub process: Process,
+    pub items: Arc<Items>,
+    pub store: Arc<Store>,
+}
+
+impl SimTable {
+    async fn meet(&self) -> Result<(), TableError> {
+        self.process.point(LATENCY_MS).await;
+        let world = self.process.world();
+        let throttled = world.lasts(Fault::TableThrottled);
+        if throttled && world.mutant == Some(Mutant::ThrottlingIsFinal) {
+            return Err(TableError::Rejected("too much at a time".to_owned()));
+        }
+        if throttled || world.happens(Fault::TableFails) {
+            return Err(TableError::Unavailable("simulated".to_owned()));
+        }
+        match world.happens(Fault::TableDenied) {
+            true if world.mutant == Some(Mutant::TableDenialIsFinal) => {
+                Err(TableError::Rejected(DENIED.to_owned()))
+            }
+            // As the adapter has it.
+            true => Err(TableError::Unavailable(DENIED.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks one applied write.
+    async fn check(&self, key: &ItemKey, before: Option<&Item>, after: &Bytes) {
+        let world = self.process.world();
+        let before = before.map(|item| decode(key, &item.body));
+        match (before, decode(key, after)) {
+            (Some(Err(error)), _) | (_, Err(error)) => {
+                world.violated(format_args!("{key:?} cannot be read: {error}"));
+            }
+            (before, Ok(Stored::Bundle(bundle))) => {
+                let before = match before {
+                    Some(Ok(Stored::Bundle(before))) => Some(before),
+                    _ => None,
+                };
+                world.check(bundle_step(before.as_deref(), &bundle));
+                self.check_commits(key, before.as_deref(), &bundle);
+            }
+            (before, Ok(Stored::Consumer(consumer))) => {
+                let before = match before {
+                    Some(Ok(Stored::Consumer(before))) => Some(before),
+                    _ => None,
+                };
+                world.check(consumer_step(before.as_ref(), &consumer));
+            }
+            (_, Ok(Stored::Job(_) | Stored::Other)) => {}
+        }
+    }
+
+    /// 5. What is committed now is there, with the content that was promised.
+    fn check_commits(&self, key: &ItemKey, before: Option<&Bundle>, after: &Bundle) {
+        let Some((epoch, first)) = self.store.place_of(key) else { return };
+        for (i, entry) in (0..).zip(&after.entries) {
+            let known = before.and_then(|before| before.entry(i)).is_some();
+            let Some(entry) =
+                entry.as_ref().filter(|entry| !known && entry.kind == EntryKind::Object)
+            else {
+                continue;
+            };
+            let (attempt, nonce) = (entry.attempt, entry.nonce);
+            let name = ChunkName { epoch, position: first + u32::from(i), attempt, nonce };
+            if self.store.checksum(&name) != Some(entry.crc32c) {
+                self.process.world().violated(format_args!(
+                    "invariant 5: {name:?} is committed, its object is not"
+                ));
+            }
+        }
+    }
+}
+
+/// Whether what is written is a bundle as its claim leaves it.
+fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
+    let stored = decode(key, body);
+    matches!(stored, Ok(Stored::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
+}
+
+#[async_trait]
+impl Table for SimTable {
+    async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
+        self.meet().await?;
+        let world = self.process.world();
+        let arrives = |(key, item)| self.items.hints.arrives(world, key, item);
+        let items = self.items.memory.read(keys).await;
+        let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
+        // What was read is old by the time it arrives.
+        self.process.point(LATENCY_MS).await;
+        items
+    }
+
+    async fn write(
+        &self,
+        key: &ItemKey,
+        expected: u64,
+        body: Bytes,
+        expires_at_s: Option<u64>,
+    ) -> Result<WriteOutcome, TableError> {
+        self.meet().await?;
+        let world = self.process.world();
+        if self.items.throttles(world, &key.pk) && world.happens(Fault::WriteThrottled) {
+            return Err(TableError::Unavailable("simulated throttling".to_owned()));
+        }
+        if body.len() > MAX_ITEM_BYTES {
+            world.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
+            return Err(TableError::Rejected("the item is too large".to_owned()));
+        }
+        let before = self.items.item(key).await;
+        let expected = match world.mutant {
+            Some(Mutant::WritesUnconditionally) => before.as_ref().map_or(0, |item| item.version),
+            Some(Mutant::ClaimsUnseen) if expected == 0 && key.sk.starts_with("B#") => {
+                before.as_ref().map_or(0, |item| item.version)
+            }
+            Some(Mutant::NamedUnseen) if self.items.hints.name(key) && is_claimed(key, &body) => {
+                before.as_ref().map_or(0, |item| item.version)
+            }
+            _ => expected,
+        };
+        if !self.items.hints.note(world, key, &body) {
+            return Ok(WriteOutcome::Written);
+        }
+        let outcome = self.items.memory.write(key, expected, body.clone(), expires_at_s).await?;
+        let written = outcome == WriteOutcome::Written;
+        world.event(format_args!("write {}/{} at {expected}: {written}", key.pk, key.sk));
+        if written {
+            self.check(key, before.as_ref(), &body).await;
+        }
+        self.process.point(LATENCY_MS).await;
+        if written && world.happens(Fault::WriteUnreported) {
+            return Err(TableError::Unavailable("simulated lost answer".to_owned()));
+        }
+        if written && world.happens(Fault::WriteMeetsItself) {
+            if world.mutant == Some(Mutant::ConflictsAreFailures) {
+                return Err(TableError::Rejected("the conditional request failed".to_owned()));
+            }
+            return Ok(WriteOutcome::Conflict(self.items.item(key).await));
+        }
+        Ok(outcome)
+    }
+
+    async fn query(&self, pk: &str, prefix: &str) -> Result<Vec<(String, Item)>, TableError> {
+        self.meet().await?;
+        let found = self.items.memory.query(pk, prefix).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
+
+    async fn range(
+        &self,
+        pk: &str,
+        from: &str,
+        to: &str,
+    ) -> Result<Vec<(String, Item)>, TableError> {
+        self.meet().await?;
+        let found = self.items.memory.range(pk, from, to).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
+
+    async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
+        self.meet().await?;
+        let found = self.items.memory.last(pk, limit).await;
+        self.process.point(LATENCY_MS).await;
+        found
+    }
+}

@@ -1,0 +1,322 @@
+//! Trainers: they take batches, write checkpoints, die, and come back from one of those.
+
+use crate::{
+    Fault, Kind, Process, SimClock, World,
+    cloud::{BUCKET, Cloud},
+    scenario::{BatchName, Expected, Scenario},
+    verdict::{Fate, judge},
+};
+use bytes::Bytes;
+use gristmill_chunk::{Frame, Limits};
+use gristmill_coordinator::inspect::{self, Stored};
+use gristmill_fetcher::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_model::splits::{
+    invariants::{
+        invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,
+        invariant_19_in_order,
+    },
+    order::Ramp,
+};
+use gristmill_model::wire::Register;
+use gristmill_model::{Epoch, Visitation};
+use gristmill_pipeline::{COPY_FIELD, KEY_FIELD};
+use gristmill_runner::Compute;
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+/// How long a trainer asks for its job.
+pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Chunks held ahead: little, so that trainers wait for each other's budgets.
+const PREFETCH_BYTES: u64 = 4 << 10;
+/// The same where there is much to fetch.
+const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
+
+/// What all trainers of a job were handed, and what they have saved.
+#[derive(Default)]
+pub struct Log(Mutex<Entries>);
+
+#[derive(Default)]
+struct Entries {
+    batches: BTreeMap<BatchName, blake3::Hash>,
+    /// How often each record came, replays counted once.
+    records: BTreeMap<(Epoch, u64, u32), u32>,
+    /// The records of each batch, as copies of the dataset and keys.
+    order: BTreeMap<BatchName, Vec<(u32, u64)>>,
+    replays: u64,
+    /// Checkpoints on durable storage, oldest first: the batch to resume at.
+    saved: Vec<BatchName>,
+    done: bool,
+    /// Somebody has died of the batch that the scenario names.
+    died: bool,
+    /// When the last batch came.
+    fed: Duration,
+    /// The job failed as its error policy says.
+    given_up: bool,
+}
+
+impl Log {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.entries().done
+    }
+
+    /// Whether the job was given up for a split that seemed to kill its workers.
+    pub fn is_given_up(&self) -> bool {
+        self.entries().given_up
+    }
+
+    /// When the last batch came.
+    pub fn fed(&self) -> Duration {
+        self.entries().fed
+    }
+
+    /// Whether somebody has died of the batch that is named for it; from now on one has.
+    fn has_died(&self) -> bool {
+        std::mem::replace(&mut self.entries().died, true)
+    }
+
+    /// The newest checkpoint.
+    pub fn latest(&self) -> BatchName {
+        self.entries().saved.iter().max().copied().unwrap_or_default()
+    }
+
+    pub fn replays(&self) -> u64 {
+        self.entries().replays
+    }
+
+    pub fn delivered(&self) -> Expected {
+        Expected { batches: self.entries().batches.clone() }
+    }
+
+    /// A checkpoint is on durable storage.
+    pub fn save(&self, next: BatchName) {
+        self.entries().saved.push(next);
+    }
+
+    /// All is delivered and acknowledged.
+    pub fn finish(&self) {
+        self.entries().done = true;
+    }
+
+    /// The job failed as its error policy says.
+    pub fn give_up(&self) {
+        self.entries().given_up = true;
+    }
+
+    /// Notes a batch; one that came before must be the same.
+    pub fn note(&self, world: &World, visitation: Visitation, batch: &BatchSeen<'_>) {
+        let hash = blake3::hash(batch.frame);
+        let name = (batch.epoch, batch.g);
+        world.event(format_args!("batch {name:?}"));
+        let mut entries = self.entries();
+        entries.fed = world.time.now();
+        if let Some(before) = entries.batches.insert(name, hash) {
+            entries.replays += 1;
+            if visitation == Visitation::AtMostOnce {
+                world.check(invariant_09_at_most_once([2]));
+            }
+            return world.check(invariant_07_replay_is_identical(&before, &hash));
+        }
+        let frame = Frame::parse(batch.frame.clone(), &Limits::default());
+        let Ok(frame) = frame else { return world.violated("a batch cannot be read") };
+        let (Some(keys), Some(copies)) = (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) else {
+            return world.violated("a batch does not say where its rows come from");
+        };
+        let (keys, _) = keys.values().as_chunks::<8>();
+        let (copies, _) = copies.values().as_chunks::<4>();
+        for (key, copy) in keys.iter().zip(copies) {
+            let visit = (batch.epoch, u64::from_le_bytes(*key), u32::from_le_bytes(*copy));
+            *entries.records.entry(visit).or_default() += 1;
+            entries.order.entry(name).or_default().push((visit.2, visit.1));
+        }
+    }
+
+    /// Invariant 8: every record of every epoch came once, but for what full batches leave out. Or
+    /// invariant 9: where a trainer that died may have taken some along, no more than once.
+    pub fn check_visits(&self, world: &World, scenario: &Scenario) {
+        let entries = self.entries();
+        for epoch in 0..scenario.epochs {
+            if scenario.in_order {
+                let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
+                let places: Vec<_> = batches.flat_map(|(_, records)| records).copied().collect();
+                world.check(invariant_19_in_order(&places));
+            }
+            let times =
+                |(key, copy)| entries.records.get(&(epoch, key, copy)).copied().unwrap_or(0);
+            if scenario.visitation != Visitation::ExactlyOnce {
+                world.check(invariant_09_at_most_once(scenario.visits().map(times)));
+                continue;
+            }
+            let missing = scenario.visits().filter(|&visit| times(visit) == 0).count();
+            if missing != scenario.left_out() {
+                world.violated(format_args!(
+                    "invariant 8: epoch {epoch} lacks {missing} records, not {}",
+                    scenario.left_out()
+                ));
+            }
+            let present = scenario.visits().map(times).filter(|&times| times > 0);
+            world.check(invariant_08_exactly_once(present));
+        }
+    }
+}
+
+/// A batch as a trainer is given it.
+pub struct BatchSeen<'a> {
+    pub epoch: Epoch,
+    pub g: u64,
+    pub frame: &'a Bytes,
+}
+
+/// Trains until the job is done or somebody else has taken it over, coming back from every death.
+pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    while !log.is_done() && !log.is_given_up() {
+        let exactly = register.spec.visitation == Visitation::ExactlyOnce;
+        // Otherwise nobody keeps a checkpoint of where the trainer is.
+        let resume = if exactly { choose_checkpoint(&world, &log) } else { (0, 0) };
+        let process = Process::new(&world, Kind::Trainer);
+        world.event(format_args!("a trainer starts at {resume:?}"));
+        let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
+        match lived {
+            Some(Ok(())) => log.finish(),
+            Some(Err(error)) => {
+                world.event(format_args!("a trainer ends: {error}"));
+                let let_in = process.generation().is_some();
+                let entitled = exactly && (let_in || resume == log.latest());
+                match judge(&world, &error, &register.spec, (let_in, entitled)) {
+                    Fate::GivenUp => log.give_up(),
+                    Fate::Broken | Fate::Superseded => return,
+                    Fate::Again => {}
+                }
+            }
+            None => {}
+        }
+        world.time.sleep(world.between_ms(100, 5_000)).await;
+    }
+}
+
+/// Invariant 12: a trainer whose start was accepted, and that no other has taken over from, finds all it
+/// needs, though it could make it again.
+async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
+    let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
+    let (Some(generation), 1..) = (process.generation(), lacking) else { return };
+    let key = inspect::consumer_key(&cloud.store.ns, &cloud.store.job);
+    let Some(item) = cloud.items.item(&key).await else { return };
+    if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
+        && consumer.generation <= generation
+    {
+        let world = &cloud.world;
+        world.violated(format_args!(
+            "invariant 12: a trainer that was let in lacks {lacking} objects"
+        ));
+    }
+}
+
+/// The last checkpoint, or at times one before it.
+pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
+    let saved = log.entries().saved.clone();
+    if saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
+        return saved[world.below(saved.len() as u64) as usize];
+    }
+    log.latest()
+}
+
+/// The ports of a fetcher of the job, in `process`.
+pub fn fetcher_of(
+    cloud: &Arc<Cloud>,
+    process: &Process,
+    register: &Register,
+) -> (FetcherPorts, FetcherConfig) {
+    let ports = FetcherPorts {
+        coordinator: cloud.link(process),
+        objects: cloud.objects(process),
+        clock: Arc::new(SimClock(process.clone())),
+        compute: Compute::Inline,
+        operators: Arc::default(),
+    };
+    let Register { job, spec, .. } = register;
+    let config = FetcherConfig {
+        local_workers: spec.local_workers,
+        prefetch_bytes: if cloud.store.is_large() { LARGE_PREFETCH_BYTES } else { PREFETCH_BYTES },
+        ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), job.clone())
+    };
+    (ports, config)
+}
+
+async fn one_life(
+    cloud: &Arc<Cloud>,
+    process: &Process,
+    log: &Arc<Log>,
+    register: &Register,
+    resume: BatchName,
+) -> Result<(), FetchError> {
+    let world = &cloud.world;
+    let (ports, config) = fetcher_of(cloud, process, register);
+    Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
+        .await?;
+    let spec = &register.spec;
+    let config = FetcherConfig { resume, ..config };
+    let mut fetcher = Fetcher::start(ports, config).await?;
+    let step_ms = 1 + world.below(60);
+    let (mut unsaved, mut batches) = (None, 0);
+    loop {
+        match fetcher.next().await? {
+            Delivery::Batch(batch) => {
+                batches += 1;
+                if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
+                    cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
+                }
+                check_loss(cloud, process, &fetcher).await;
+                let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };
+                log.note(world, spec.visitation, &seen);
+                if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
+                    process.kill();
+                }
+                process.point(step_ms).await;
+                unsaved = Some((batch.epoch, batch.g));
+                if world.below(3) == 0 {
+                    save(process, log, &fetcher, unsaved.take()).await;
+                }
+            }
+            Delivery::EpochEnd(totals) => {
+                world.event(format_args!("{totals:?}"));
+            }
+            Delivery::End => break,
+        }
+    }
+    save(process, log, &fetcher, unsaved).await;
+    log.save((spec.epochs, 0));
+    process.point(10).await;
+    fetcher.checkpointed_epochs(spec.epochs);
+    let counted = fetcher.finish().await?.metrics.batches;
+    if counted != batches {
+        world.violated(format_args!("{batches} batches were counted as {counted}"));
+    }
+    Ok(())
+}
+
+/// Writes a checkpoint, and says so when it is safe.
+async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<BatchName>) {
+    let Some((epoch, g)) = last else { return };
+    process.point(50).await;
+    log.save((epoch, g + 1));
+    process.point(10).await;
+    fetcher.checkpointed(epoch, g);
+}
+
+/// A second trainer, some time after the first.
+pub async fn train_second(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
+    let world = Arc::clone(&cloud.world);
+    let after: Duration = world.between_ms(100, 30_000);
+    world.time.sleep(after).await;
+    if world.happens(Fault::SecondTrainer) {
+        train(cloud, log, register).await;
+    }
+}

@@ -1,0 +1,115 @@
+//! Thousands of worlds in which everything goes wrong, and the mistakes they must notice.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
+
+use gristmill_faults::{Fault, Mutant, Outcome, simulate, simulate_large, simulate_only};
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Instant,
+};
+
+const SEEDS: u64 = 2_000;
+/// Worlds a mistake may hide in.
+const SEEDS_PER_MUTANT: u64 = 2_000;
+
+/// Runs `seeds` worlds on every core, until `found` says that one is what was looked for.
+fn search(
+    seeds: u64,
+    mutant: Option<Mutant>,
+    found: impl Fn(&Outcome) -> bool + Sync,
+) -> Option<Outcome> {
+    let next = AtomicU64::new(0);
+    let result = Mutex::new(None);
+    let threads = thread::available_parallelism().map_or(2, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while next.load(Ordering::Relaxed) < seeds {
+                    let outcome =
+                        simulate(next.fetch_add(1, Ordering::Relaxed), mutant, false).unwrap();
+                    if found(&outcome) {
+                        next.store(seeds, Ordering::Relaxed);
+                        *result.lock().unwrap() = Some(outcome);
+                    }
+                }
+            });
+        }
+    });
+    result.into_inner().unwrap()
+}
+
+fn is_broken(outcome: &Outcome) -> bool {
+    !outcome.tally.violations.is_empty()
+}
+
+#[test]
+fn no_seed_breaks_an_invariant() {
+    if let Some(Outcome { seed, tally, .. }) = search(SEEDS, None, is_broken) {
+        panic!("seed {seed}: {:#?}", tally.violations);
+    }
+}
+
+#[test]
+fn one_seed_is_one_world() {
+    for seed in 0..20 {
+        let run = || simulate(seed, None, false).unwrap();
+        let (one, again) = (run(), run());
+        assert_eq!(one.tally, again.tally, "seed {seed}");
+        assert_eq!((one.took, one.replays), (again.took, again.replays), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_mistake_is_noticed() {
+    for mutant in Mutant::ALL {
+        let began = Instant::now();
+        let noticed = search(SEEDS_PER_MUTANT, Some(mutant), is_broken);
+        let Some(Outcome { seed, tally, .. }) = noticed else {
+            panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} worlds");
+        };
+        let seconds = began.elapsed().as_secs_f64();
+        println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", tally.violations[0]);
+    }
+}
+
+/// Splits of an epoch that is large for the control plane: were all of them told in one answer when its trainer
+/// comes back, that would be of 27 MB, where the platform allows 6.
+const MANY_SPLITS: u32 = 100_000;
+
+#[test]
+fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
+    let began = Instant::now();
+    let Outcome { tally, batches, replays, took, .. } = simulate_large(MANY_SPLITS).unwrap();
+    assert_eq!(tally.violations, Vec::<String>::new());
+    assert_eq!(batches, MANY_SPLITS as usize);
+    println!(
+        "{MANY_SPLITS} splits, {replays} batches again, {} s of virtual time: {:.1} s",
+        took.as_secs(),
+        began.elapsed().as_secs_f64()
+    );
+}
+
+/// A store or a table that asks everybody to slow down costs time; hardly a split is computed again for it. Spells last
+/// half a minute on average, follow each other closely, and one of the table outlasts a lease.
+#[test]
+fn throttling_costs_time_and_little_else() {
+    let expected = [(Fault::StoreThrottled, 20), (Fault::StoreFull, 5), (Fault::TableThrottled, 2)];
+    for (fault, spells_per_split) in expected {
+        let (mut spells, mut again) = (0, 0);
+        for seed in 0..60 {
+            let Outcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
+            assert_eq!(tally.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
+            spells += tally.faults.get(&fault).copied().unwrap_or_default();
+            again += tally.computed_again;
+        }
+        println!("{fault:?}: {spells} spells, {again} splits computed again");
+        assert!(
+            again * spells_per_split < spells,
+            "{fault:?}: {again} splits again, {spells} spells"
+        );
+    }
+}

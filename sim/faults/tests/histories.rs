@@ -1,0 +1,15 @@
+//! Trainers and servers that come and go: nothing is lost, nothing comes twice, or it is said.
+
+#![allow(clippy::unwrap_used, reason = "a world that cannot be made fails the test")]
+
+#[test]
+fn histories_of_a_trainer_and_its_server_come_to_every_batch_once() {
+    let (mut refusals, mut deaths) = (0, 0);
+    for seed in 0..300 {
+        let history = gristmill_faults::history(seed).unwrap();
+        assert!(history.violations.is_empty(), "seed {seed}: {history:#?}");
+        refusals += history.refusals;
+        deaths += history.deaths;
+    }
+    assert!(refusals > 100 && deaths > 50, "{refusals} refusals, {deaths} deaths: too calm");
+}

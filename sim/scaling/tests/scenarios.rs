@@ -1,0 +1,179 @@
+//! Scenarios as others meet them: the format's errors, runs that repeat, the sweep against arithmetic, the bars.
+
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use gristmill_policy::scaling::Policy;
+use gristmill_scaling::{
+    Args, Outcome, Scenario, check, measure, plots, policy, run, shipped, simulate, sweep,
+};
+
+const PLAIN: &str =
+    "name = \"plain\"\n[trainer]\nstep = \"100ms\"\n[worker]\ncompute = \"800ms\"\n";
+
+fn scenario(more: &str) -> Scenario {
+    Scenario::parse(&format!("{PLAIN}{more}"), "test.toml").unwrap()
+}
+
+fn error(text: &str) -> String {
+    Scenario::parse(text, "test.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn mistakes_are_one_line_with_their_place() {
+    for (more, says) in [
+        (
+            "[data]\nsplit_batchs = 8",
+            "test.toml:7: unknown key `split_batchs` in `data`; did you mean `split_batches`?",
+        ),
+        ("[limit]\n", "test.toml:6: unknown key `limit`; did you mean `limits`?"),
+        ("[limits]\nsource = \"71MB\"", "test.toml:7: `limits.source`: `71MB` is not a rate"),
+        (
+            "[data]\nsplit_batches = 0",
+            "test.toml:7: `data.split_batches` must be from 1 to 10000, not 0",
+        ),
+        ("[data]\nwindow_batches = 9", "must hold two leases and a batch for each client: 16"),
+        (
+            "[[change]]\nat_batch = 9\nstepp = \"1s\"",
+            "unknown key `stepp` in `change`; did you mean `step`?",
+        ),
+        ("[[change]]\nat_batch = 90000", "before the end (40000)"),
+        ("[report]\nnoise = { value = 0.1, guessed = \"x\" }", "unknown key `guessed`"),
+        ("[paper]\nsource = \"a figure\"", "stands beside a paper's figure: tag it"),
+        ("[run\n", "test.toml:6: "),
+    ] {
+        let said = error(&format!("{PLAIN}{more}"));
+        assert!(said.contains(says), "{said}\n  is to say: {says}");
+        assert_eq!(said.lines().count(), 1);
+    }
+    assert!(error("name = \"x\"").contains("`trainer.step` is missing"));
+}
+
+#[test]
+fn a_seed_decides_a_run() {
+    let scenario = scenario("[run]\nbatches = 5000\n[data]\nbatch = \"1MB\"\n");
+    let run = |seed| simulate(&scenario, seed, policy("ours", &scenario).unwrap());
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+    assert_eq!(run(3).batches, 5_000);
+}
+
+/// Batch time of a fixed count without noise, in seconds.
+fn batch_time_s(more: &str, workers: u32) -> f64 {
+    let mut quiet = scenario(more);
+    quiet.phases[0].world = quiet.phases[0].world.quiet();
+    measure(&quiet, 0, workers).batch_time_s
+}
+
+#[test]
+fn batch_time_is_what_arithmetic_says() {
+    // Two calls of 10 ms for each split of 8 batches.
+    let per_batch_s = 0.8 + 0.02 / 8.0;
+    // The last: an epoch of two splits takes 6.4 s to make and 1.5 s until its last batch is taken, and
+    // then somebody must look and invoke.
+    for (more, workers, expected_s) in [
+        ("", 1, per_batch_s),
+        ("", 4, per_batch_s / 4.0),
+        ("", 12, 0.1),
+        ("[data]\nbatch = \"71MB\"\n", 4, (per_batch_s + 1.0) / 4.0),
+        ("[data]\nsource_batch = \"10MB\"\n[limits]\nsource = \"50MB/s\"\n", 12, 0.2),
+        ("[limits]\nputs_per_s = 0.5\n", 12, 0.25),
+        ("[data]\nepoch_splits = 2\nepoch_barrier = true\n", 12, 0.5),
+    ] {
+        let measured_s = batch_time_s(more, workers);
+        let off = (measured_s / expected_s - 1.0).abs();
+        assert!(off < 0.03, "{more}{workers} workers: {measured_s} s, not {expected_s} s");
+    }
+    let ingest = PLAIN.replace("step = \"100ms\"", "step = \"100ms\"\ningest = \"4MB/s\"");
+    let mut slow = Scenario::parse(&format!("{ingest}[data]\nbatch = \"1MB\"\n"), "t").unwrap();
+    slow.phases[0].world = slow.phases[0].world.quiet();
+    assert!((measure(&slow, 0, 12).batch_time_s - 0.25).abs() < 0.01);
+}
+
+#[test]
+fn the_sweep_finds_the_knee() {
+    assert_eq!(sweep(&scenario(""), 0).optimum, 8);
+    let limited = "[data]\nsource_batch = \"10MB\"\n[limits]\nsource = \"50MB/s\"\n";
+    // A batch takes 0.94 s, the source lets through five a second; who meets another there waits.
+    assert!((5..=6).contains(&sweep(&scenario(limited), 0).optimum));
+    assert_eq!(sweep(&scenario("[policy]\nmax_workers = 3\n"), 0).optimum, 3);
+}
+
+#[test]
+fn counts_beyond_what_a_window_lets_work_are_measured_alike() {
+    let narrow = scenario("[data]\nsplit_batches = 20\nwindow_batches = 150\n");
+    let seven = measure(&narrow, 0, 7);
+    assert!(seven.batch_time_s < 0.97 * measure(&narrow, 0, 5).batch_time_s);
+    for workers in [9, 20, 40] {
+        assert_eq!(measure(&narrow, 0, workers).batch_time_s, seven.batch_time_s);
+    }
+}
+
+#[test]
+fn concurrency_and_deaths_are_accounted_for() {
+    let throttled = scenario("[platform]\nconcurrency = 12\nothers = 7\n[run]\nbatches = 4000\n");
+    let run = simulate(&throttled, 1, Policy::Fixed(12));
+    assert!(run.ticks.iter().all(|tick| tick.workers <= 5.0));
+    let text = PLAIN.replace("compute", "mean_life = \"60s\"\ncompute");
+    let deadly = Scenario::parse(&format!("{text}[run]\nbatches = 4000\n"), "t").unwrap();
+    let run = simulate(&deadly, 1, Policy::Fixed(12));
+    assert_eq!(run.batches, 4_000, "every split is done, whoever dies");
+    assert!(run.deaths > 10, "{}", run.deaths);
+}
+
+#[test]
+fn the_bars_hold_here_and_fail_where_they_must() {
+    let verdict = check(&scenario(""), 0, 10);
+    assert!(verdict.holds(), "{:?}", verdict.failures);
+    assert_eq!((verdict.phases[0].optimum, verdict.cachew), (8, Some((9, 8))));
+    // Nobody can follow what changes five reports before the end.
+    let late = "[[change]]\nat_batch = 39900\nstep = \"10ms\"\n";
+    let verdict = check(&scenario(late), 0, 5);
+    assert!(!verdict.holds() && verdict.failures[0].starts_with("phase 1"));
+}
+
+#[test]
+fn every_scenario_that_is_built_in_parses() {
+    assert!(shipped().len() >= 30);
+    for (name, text) in shipped() {
+        let scenario = Scenario::parse(text, name).unwrap();
+        assert!(!scenario.about.is_empty(), "{name}");
+    }
+}
+
+fn args(text: &[&str]) -> Args {
+    #[derive(clap::Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+    let argv = ["simulate"].iter().chain(text);
+    <Cli as clap::Parser>::try_parse_from(argv).unwrap().args
+}
+
+#[test]
+fn the_command_prints_tables_and_json() {
+    let mut out = Vec::new();
+    let held = run(&args(&["plain", "--seeds", "3", "--json"]), &mut out).unwrap();
+    assert_eq!(held, Outcome::Held);
+    let value: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(value["holds"], true);
+    assert_eq!(value["scenarios"][0]["phases"][0]["optimum"], 16);
+    for (wrong, says) in [
+        (vec!["nowhere.toml"], "nowhere.toml"),
+        (vec!["plain", "--policy", "best"], "`best`"),
+        (vec![], "--all"),
+    ] {
+        let said = run(&args(&wrong), &mut Vec::new()).unwrap_err().to_string();
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn a_plot_stands_alone() {
+    let scenario = scenario("[run]\nbatches = 3000\n");
+    let svg = plots(&scenario, &simulate(&scenario, 1, policy("ours", &scenario).unwrap()));
+    assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+    assert_eq!(svg.matches("<path").count(), 8, "eight lines in five panels");
+    assert!(!svg.contains("NaN") && !svg.contains("inf"), "a number is missing");
+    assert_eq!(svg.matches("http").count(), 1, "the name space only");
+}
