@@ -1,0 +1,162 @@
+//! Which crate may depend on which, where the cloud's SDK is named, and how versions are chosen.
+
+use crate::{
+    assert_none,
+    project::{members, parse, rust_files},
+};
+use toml::Value;
+
+/// What each crate may import of the others, `gristmill-` left out. `*`: it composes, and may import
+/// all but programs and tests. The same table, for people, is in ARCHITECTURE.md.
+const MAY_IMPORT: &[(&str, &str)] = &[
+    ("model", ""),
+    ("pipeline", "model"),
+    ("chunk", "model"),
+    ("report", ""),
+    ("policy", "model pipeline"),
+    ("ports", "model"),
+    ("jpeg", ""),
+    ("folder", ""),
+    ("synthetic", ""),
+    ("executor", "model pipeline chunk jpeg"),
+    ("runner", "model pipeline policy chunk ports executor"),
+    ("aws", "model ports"),
+    ("web", "ports"),
+    ("coordinator", "model pipeline policy chunk ports aws"),
+    ("scaler", "model pipeline policy chunk ports aws"),
+    ("worker", "model pipeline policy chunk ports aws web executor runner"),
+    ("fetcher", "model pipeline chunk ports aws web executor runner report folder"),
+    ("local", "*"),
+    ("faults", "*"),
+    ("scaling", "model policy"),
+    ("scale", "*"),
+    ("cli", "*"),
+    ("fuzz", "*"),
+    ("tests", "*"),
+    ("user-operator", "pipeline executor fetcher"),
+];
+
+/// Crates nothing may import, not even those that compose.
+const IMPORTED_BY_NONE: &[&str] = &["cli", "fuzz", "tests", "user-operator"];
+
+/// Crates of the AWS SDK proper; the signing and runtime crates beside it are not clients.
+const SDK: &str = concat!("aws", "-sdk-");
+const SDK_IN_CODE: &str = concat!("aws", "_sdk_");
+const ADAPTERS_IN_CODE: &str = concat!("gristmill", "_aws");
+
+#[test]
+fn crates_import_only_what_they_may() {
+    let mut violations = Vec::new();
+    for member in members() {
+        let Some((_, allowed)) = MAY_IMPORT.iter().find(|(name, _)| *name == member.name) else {
+            violations.push(format!(
+                "{}: crate `{}` has no row in the import table; add one in tests/tests/tidy/dependencies.rs and \
+                 in ARCHITECTURE.md",
+                member.path(),
+                member.name
+            ));
+            continue;
+        };
+        for kind in ["dependencies", "build-dependencies"] {
+            for (dependency, _) in member.dependencies(kind) {
+                let Some(imported) = dependency.strip_prefix("gristmill-") else { continue };
+                let composes = *allowed == "*" && !IMPORTED_BY_NONE.contains(&imported);
+                if !composes && !allowed.split(' ').any(|name| name == imported) {
+                    violations.push(format!(
+                        "{}: `{}` may not import `{imported}`, only: {allowed}; pass what it needs \
+                         as an argument or move the code",
+                        member.place(dependency),
+                        member.name
+                    ));
+                }
+            }
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn only_the_adapters_name_the_sdk() {
+    let mut violations = Vec::new();
+    for member in members().iter().filter(|member| member.name != "aws") {
+        // The stand-ins are held to the SDK itself, by their tests.
+        let held_to_it = member.name == "local";
+        for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            for (dependency, _) in member.dependencies(kind) {
+                if dependency.starts_with(SDK) && !(held_to_it && kind == "dev-dependencies") {
+                    violations.push(format!(
+                        "{}: only shared/aws depends on `{dependency}`; go through gristmill-ports",
+                        member.place(dependency)
+                    ));
+                }
+            }
+        }
+    }
+    for (path, text) in rust_files() {
+        let sdk = ["shared/aws/", "local/tests/", "local/examples/"];
+        let sdk = sdk.iter().any(|folder| path.starts_with(folder));
+        let function = path.strip_prefix("functions/").and_then(|path| path.split_once('/'));
+        let adapters = sdk
+            || path.starts_with("cli/")
+            || path == "fetcher/src/program.rs"
+            || function
+                .is_some_and(|(_, rest)| rest == "src/main.rs" || rest.starts_with("tests/"));
+        for (number, line) in (1..).zip(text.lines()) {
+            if line.contains(SDK_IN_CODE) && !sdk {
+                violations.push(format!(
+                    "{path}:{number}: only shared/aws names the AWS SDK; use a trait of gristmill-ports"
+                ));
+            }
+            if line.contains(ADAPTERS_IN_CODE) && !adapters {
+                violations.push(format!(
+                    "{path}:{number}: the AWS adapters are wired in programs only; take a trait \
+                     of gristmill-ports as an argument"
+                ));
+            }
+        }
+    }
+    assert_none(violations);
+}
+
+#[test]
+fn dependencies_are_chosen_once_for_all() {
+    let (text, workspace) = parse("Cargo.toml");
+    let mut violations = Vec::new();
+    let mut listed: Vec<&str> = Vec::new();
+    let section =
+        text.lines().enumerate().skip_while(|(_, line)| *line != "[workspace.dependencies]");
+    for (index, line) in section.skip(1).take_while(|(_, line)| !line.starts_with('[')) {
+        let Some((name, _)) = line.split_once('=') else { continue };
+        let name = name.trim();
+        // Our own crates come first.
+        let ours = |name: &str| !name.starts_with("gristmill-");
+        if let Some(before) =
+            listed.last().filter(|before| (ours(before), **before) > (ours(name), name))
+        {
+            violations.push(format!(
+                "Cargo.toml:{}: `{name}` comes before `{before}` in the alphabet; swap them",
+                index + 1
+            ));
+        }
+        listed.push(name);
+    }
+    let known = workspace["workspace"]["dependencies"].as_table().unwrap();
+    assert_eq!(listed.len(), known.len(), "every workspace dependency on one line of its own");
+    for member in members() {
+        for kind in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            for (dependency, spec) in member.dependencies(kind) {
+                if spec.get("workspace").and_then(Value::as_bool) != Some(true) {
+                    violations.push(format!(
+                        "{}: write `{dependency}.workspace = true`, its version in the root Cargo.toml",
+                        member.place(dependency)
+                    ));
+                }
+            }
+        }
+        let lints = member.manifest.get("lints").and_then(|lints| lints.get("workspace"));
+        if lints.and_then(Value::as_bool) != Some(true) {
+            violations.push(format!("{}: add `[lints]` with `workspace = true`", member.path()));
+        }
+    }
+    assert_none(violations);
+}

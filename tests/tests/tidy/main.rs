@@ -1,0 +1,12 @@
+//! Rules of the project that no compiler checks. Each failure names a file and line, the rule and
+//! the remedy. `--nocapture` also prints the dependency table and the counts.
+
+mod dependencies;
+mod docs;
+mod files;
+mod project;
+
+#[track_caller]
+fn assert_none(violations: Vec<String>) {
+    assert!(violations.is_empty(), "\n  {}\n", violations.join("\n  "));
+}
