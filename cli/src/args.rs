@@ -151,7 +151,7 @@ pub struct TrainArgs {
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub prefetch_mib: u64,
     /// How long service and object store may fail before the run gives up, such as 90s or 10m
-    #[arg(long, default_value = "120s", value_parser = gristmill_fetcher::parse_patience)]
+    #[arg(long, default_value = "120s", value_parser = gristmill_client::parse_patience)]
     pub patience: Duration,
     /// Write a page that shows the run: batch times, workers, modes, stalls and cost (HTML)
     #[arg(long, value_name = "FILE")]

@@ -6,7 +6,7 @@ use crate::{
     operators, up,
 };
 use gristmill_aws::{Aws, LocalService, Settings};
-use gristmill_fetcher::{AttachError, FetcherPorts, Folders, ServiceFile, aws_of, waiting::Link};
+use gristmill_client::{AttachError, FetcherPorts, Folders, ServiceFile, aws_of, waiting::Link};
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheEntry;

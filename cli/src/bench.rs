@@ -12,8 +12,8 @@ use crate::{
     train::{self, Report},
 };
 use bytes::Bytes;
+use gristmill_client::Source;
 use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
-use gristmill_fetcher::Source;
 use gristmill_model::{ErrorPolicy, RecordKey, Sharding, SkipLimit, Visitation};
 use gristmill_pipeline::{Format, Pipeline};
 use gristmill_synthetic::DatasetSpec;

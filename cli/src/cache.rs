@@ -8,7 +8,7 @@ use crate::{
     job, status,
     train::{optimised, own, parse_source},
 };
-use gristmill_fetcher::{Authored, Listing, Source};
+use gristmill_client::{Authored, Listing, Source};
 use gristmill_model::wire::{
     CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
 };

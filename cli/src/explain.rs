@@ -2,8 +2,8 @@
 
 use crate::output::say;
 use crate::{args::ExplainArgs, failure::Failure, job::read_pipeline, operators, sample};
+use gristmill_client::{Authored, LeftOut};
 use gristmill_executor::Compiler;
-use gristmill_fetcher::{Authored, LeftOut};
 use gristmill_pipeline::{
     FieldSchema, Pipeline, Schema, Source, Stage,
     passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},

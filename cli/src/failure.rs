@@ -1,7 +1,7 @@
 //! How a command ends when it does not end well: 2 for bad usage or a bad pipeline, 1 for a job that
 //! failed, 130 for Ctrl-C and 143 for SIGTERM.
 
-use gristmill_fetcher::signals::Interruption;
+use gristmill_client::signals::Interruption;
 
 /// An exit code and its one line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::{
     failure::Failure,
     operators,
 };
-use gristmill_fetcher::{Authored, Fetcher, ListError, Listing, Source};
+use gristmill_client::{Authored, Fetcher, ListError, Listing, Source};
 use gristmill_model::JobName;
 use gristmill_model::wire::{Dataset, JobSpec, JobView, Register};
 use gristmill_pipeline::Pipeline;
@@ -81,7 +81,7 @@ pub async fn register(
     let registered =
         Fetcher::register(&stack.ports, (&stack.ns, &stack.bucket), register, args.patience).await;
     registered.map_err(|error| match error {
-        gristmill_fetcher::FetchError::Refused(_) => Failure::usage(error),
+        gristmill_client::FetchError::Refused(_) => Failure::usage(error),
         _ => Failure::failed(error),
     })
 }

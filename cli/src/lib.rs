@@ -40,7 +40,7 @@ use std::{process::ExitCode, time::Duration};
 /// Runs the command line of this process, with operators of users beside ours.
 pub fn main_with(operators: Operators) -> ExitCode {
     operators::set(operators);
-    gristmill_fetcher::return_large_buffers();
+    gristmill_client::return_large_buffers();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(asked) => return explained(&asked),
@@ -50,7 +50,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
     }
     // A run reports what matters itself; the service's log is for operators of a service.
     let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
-    gristmill_fetcher::log_to_stderr(if keeps_service { "error" } else { "off" });
+    gristmill_client::log_to_stderr(if keeps_service { "error" } else { "off" });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {

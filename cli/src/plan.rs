@@ -3,7 +3,7 @@
 
 use crate::output::say;
 use crate::{args::PlanArgs, buckets::Division, failure::Failure, job::read_pipeline, sample};
-use gristmill_fetcher::{Authored, read_user_text};
+use gristmill_client::{Authored, read_user_text};
 use gristmill_pipeline::passes::{Measured, optimise};
 use gristmill_policy::{
     cost::{FunctionShape, Prices},

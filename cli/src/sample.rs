@@ -2,10 +2,10 @@
 
 use crate::{bench::thread_cpu, buckets::Division, failure::Failure, job::unlisted, operators};
 use gristmill_aws::Aws;
+use gristmill_client::{Found, LeftOut};
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
-use gristmill_fetcher::{Found, LeftOut};
 use gristmill_model::ErrorPolicy;
 use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
@@ -45,7 +45,7 @@ pub struct Data {
 }
 
 struct Member {
-    place: gristmill_fetcher::Source,
+    place: gristmill_client::Source,
     bucket: String,
     files: Vec<ObjectInfo>,
 }
@@ -66,17 +66,17 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
         Some(_) if source.is_zip() => Err(Failure::usage(
             "the pipeline zips datasets, whose paths stand in its file: leave out `--data`",
         )),
-        Some(data) => Ok(vec![gristmill_fetcher::Source::parse(data, Path::new("."))]),
+        Some(data) => Ok(vec![gristmill_client::Source::parse(data, Path::new("."))]),
         None => {
-            let place = |member: &Source| gristmill_fetcher::Source::parse_all(&member.paths, dir);
+            let place = |member: &Source| gristmill_client::Source::parse_all(&member.paths, dir);
             Ok(source.members().map(place).collect())
         }
     }?;
     let places: Vec<_> = places.into_iter().collect::<Result<_, _>>().map_err(Failure::usage)?;
     let on_s3 =
-        |place: &gristmill_fetcher::Source| matches!(place, gristmill_fetcher::Source::S3 { .. });
+        |place: &gristmill_client::Source| matches!(place, gristmill_client::Source::S3 { .. });
     let on_web =
-        |place: &gristmill_fetcher::Source| matches!(place, gristmill_fetcher::Source::Web { .. });
+        |place: &gristmill_client::Source| matches!(place, gristmill_client::Source::Web { .. });
     let objects: Option<Arc<dyn Objects>> = match places.iter().any(on_s3) {
         true => Some(Arc::new(Aws::ambient().await.objects())),
         false if places.iter().any(on_web) => Some(Arc::new(MemoryObjects::default())),

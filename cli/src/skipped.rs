@@ -2,7 +2,7 @@
 
 use crate::{attach::Stack, failure::Failure};
 use futures::{StreamExt, TryStreamExt, stream};
-use gristmill_fetcher::Folders;
+use gristmill_client::Folders;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::SkippedAt;
 use gristmill_model::{Epoch, JobName, RecordKey};

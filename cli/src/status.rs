@@ -7,7 +7,7 @@ use crate::{
     failure::Failure,
     skipped,
 };
-use gristmill_fetcher::Folders;
+use gristmill_client::Folders;
 use gristmill_model::wire::{Call, EpochMode, JobState, JobStatus, JobView, RefusalKind, Reply};
 use gristmill_ports::{CallError, call_with_retry};
 use serde_json::json;

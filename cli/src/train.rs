@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     job, skipped,
 };
-use gristmill_fetcher::{
+use gristmill_client::{
     Authored, Fetcher, FetcherConfig, Listing, Source, signals::interruption, waiting::while_saying,
 };
 use gristmill_model::Sharding;
@@ -130,7 +130,7 @@ pub async fn measured(
                 message: folders.in_words(&message),
             })
         }
-        why = gristmill_fetcher::give_up(trouble, &stack.link, args.patience) => Err(Failure::failed(why)),
+        why = gristmill_client::give_up(trouble, &stack.link, args.patience) => Err(Failure::failed(why)),
         by = interruption() => Err(Failure::interrupted(by)),
     };
     stack.close().await;

@@ -7,7 +7,7 @@ use crate::{
     output::{self, say},
 };
 use gristmill_aws::Settings;
-use gristmill_fetcher::{
+use gristmill_client::{
     ServiceFile, aws_of,
     signals::{Interruption, interruption},
 };

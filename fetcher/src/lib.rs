@@ -1,51 +1,8 @@
-//! Streams committed batches into the training loop: in order, exactly once, with bounded memory.
+//! `gristmill-fetcher`: the trainer's side of a job as a program of its own, over [`gristmill_client`].
 //!
-//! [`Fetcher::start`] joins a job; [`Fetcher::next`] hands out batches; [`Fetcher::checkpointed`]
-//! says what is safe. Everything else (polling, prefetching, joining splits, local workers)
-//! runs behind these three.
+//! A program with operators of one's own calls [`main_with`].
 
-mod assembler;
-mod authored;
-mod cached;
-pub mod cursor;
-mod dataset;
-mod downloader;
-mod error;
-mod fetcher;
-mod folders;
-pub mod framing;
-mod images;
-mod ledger;
-mod listing;
-mod local;
-mod memory;
-mod pace;
-mod poller;
 mod program;
-mod progress;
-mod rows;
-mod selection;
-pub mod server;
-mod service_file;
-pub mod signals;
-pub mod socket;
-mod stream;
-mod trouble;
-mod user_file;
-pub mod waiting;
-mod waits;
+mod socket;
 
-pub use assembler::Batch;
-pub use authored::Authored;
-pub use dataset::{Found, ListError, Listing, Source};
-pub use error::FetchError;
-pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
-pub use folders::Folders;
-pub use gristmill_executor::NUMERICS;
-pub use memory::return_large_buffers;
-pub use program::{aws_of, log_to_stderr, main_with, parse_patience};
-pub use selection::LeftOut;
-pub use service_file::{AttachError, ServiceFile};
-pub use trouble::give_up;
-pub use user_file::{read_user_file, read_user_text};
-pub use waits::Waits;
+pub use program::main_with;

@@ -1,17 +1,18 @@
 //! `gristmill-fetcher`: the trainer's side of a job as a program of its own. Joins or starts a job
 //! on a running service and serves its batches over a unix socket or standard output.
 
-use crate::{
-    Authored, Fetcher, FetcherConfig, FetcherPorts, Folders, Listing, ServiceFile, Source,
-    cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
-    server::{Activity, ServeError, Server},
-    signals::interruption,
-    socket::Socket,
-    waiting::{Link, Waiting, Watcher, while_saying},
-};
+use crate::socket::Socket;
 use anyhow::Context;
 use clap::Parser;
-use gristmill_aws::{Aws, Credentials, Endpoints, Settings};
+use gristmill_aws::{Aws, Settings};
+use gristmill_client::{
+    Authored, Fetcher, FetcherConfig, FetcherPorts, Folders, Listing, ServiceFile, Source, aws_of,
+    cursor::{CursorFile, CursorStore, Identity, NoCursor, Saved},
+    give_up, log_to_stderr, parse_patience, return_large_buffers,
+    server::{Activity, ServeError, Server},
+    signals::interruption,
+    waiting::{Link, Waiting, Watcher, while_saying},
+};
 use gristmill_executor::user::Operators;
 use gristmill_model::wire::{JobSpec, Register};
 use gristmill_model::{
@@ -22,13 +23,11 @@ use gristmill_ports::Objects;
 use gristmill_web::{Reach, WithWeb};
 use std::{
     cell::RefCell,
-    io::IsTerminal,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
     time::Duration,
 };
-use tracing_subscriber::EnvFilter;
 
 /// Serve the batches of a gristmill job to a training loop.
 ///
@@ -106,18 +105,9 @@ struct Args {
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
 pub fn main_with(operators: Operators) -> ExitCode {
     // Before there are other threads.
-    crate::return_large_buffers();
-    log_to_stderr("warn,gristmill_fetcher=info");
+    return_large_buffers();
+    log_to_stderr("warn,gristmill_client=info,gristmill_fetcher=info");
     serve(operators)
-}
-
-/// Has what a program logs written to standard error: what `RUST_LOG` asks for, or else `unless_asked`.
-pub fn log_to_stderr(unless_asked: &str) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| unless_asked.into());
-    let plain = std::env::var_os("NO_COLOR").is_some_and(|set| !set.is_empty());
-    let colours = !plain && std::io::stderr().is_terminal();
-    let log = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours);
-    log.with_env_filter(filter).init();
 }
 
 #[tokio::main]
@@ -183,22 +173,6 @@ async fn find(args: &Args) -> anyhow::Result<Place> {
     })
 }
 
-/// The AWS APIs of a service on this machine.
-pub fn aws_of(file: &ServiceFile) -> Aws {
-    let endpoints = Endpoints {
-        s3: file.s3.clone(),
-        dynamodb: file.dynamodb.clone(),
-        lambda: file.endpoint.clone(),
-        region: file.region.clone(),
-    };
-    let credentials = Credentials {
-        access_key_id: file.access_key_id.clone(),
-        secret_access_key: file.secret_access_key.clone(),
-        session_token: None,
-    };
-    Aws::with(endpoints, credentials)
-}
-
 async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let place = find(&args).await?;
     let service = place.local.as_ref().map(|file| place.aws.local_service(&file.endpoint));
@@ -208,7 +182,7 @@ async fn run(args: Args, operators: Operators) -> anyhow::Result<()> {
     let patience = args.patience;
     tokio::select! {
         served = serve_job(args, &place, &link, operators) => served,
-        why = crate::give_up(trouble, &link, patience) => Err(anyhow::Error::msg(why)),
+        why = give_up(trouble, &link, patience) => Err(anyhow::Error::msg(why)),
     }
 }
 
@@ -328,22 +302,6 @@ async fn start(args: &Args, place: &Place, ports: &FetcherPorts) -> anyhow::Resu
         tracing::info!(job = %args.job, epoch = cursor.epoch, g = cursor.g, "serving {at}");
     }
     Ok((server, socket, watcher))
-}
-
-/// A time such as `90s` or `10m`, of a second at least.
-pub fn parse_patience(text: &str) -> Result<Duration, String> {
-    let invalid = || format!("`{text}` is no time: write 90s or 10m");
-    let number = text.trim_end_matches(['s', 'm']);
-    let unit = match &text[number.len()..] {
-        "s" => 1,
-        "m" => 60,
-        _ => return Err(invalid()),
-    };
-    let seconds: u64 = number.parse().map_err(|_| invalid())?;
-    match seconds.saturating_mul(unit) {
-        seconds @ 1..=604_800 => Ok(Duration::from_secs(seconds)),
-        _ => Err(format!("`{text}` is not between 1s and a week")),
-    }
 }
 
 /// The state file, which must be of this job.

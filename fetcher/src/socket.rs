@@ -1,6 +1,6 @@
 //! The unix socket of a fetcher: its owner's alone, and gone when the fetcher is.
 
-use crate::server::Visitor;
+use gristmill_client::server::{Visitor, error_frame};
 use std::{
     fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
@@ -133,7 +133,7 @@ async fn offer(
         }
         Ok(Err(_)) => {}
         Err(_) => {
-            let frame = crate::server::error_frame(
+            let frame = error_frame(
                 "another trainer is connected to this fetcher: end it first, one reads at a time",
             );
             // It may have left.

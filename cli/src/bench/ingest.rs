@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     train::{self, Report},
 };
-use gristmill_fetcher::Source;
+use gristmill_client::Source;
 use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;

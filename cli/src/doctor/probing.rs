@@ -9,7 +9,7 @@ use gristmill_aws::{
     Aws, BucketRights, Caller, DeployedFunction, Heard, HttpCoordinator, PROBE_DEADLINE, Probes,
     Quota, Settings, SettingsError, Trouble,
 };
-use gristmill_fetcher::{AttachError, ServiceFile, aws_of};
+use gristmill_client::{AttachError, ServiceFile, aws_of};
 use gristmill_model::Namespace;
 use gristmill_model::wire::{Call, Reply};
 use gristmill_ports::{CallError, Coordinator};

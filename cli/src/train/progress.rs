@@ -2,7 +2,7 @@
 //! one that says what a long wait is for.
 
 use crate::failure::Failure;
-use gristmill_fetcher::{
+use gristmill_client::{
     Snapshot,
     signals::interruption,
     waiting::{Pace, Waiting},

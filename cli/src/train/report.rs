@@ -3,7 +3,7 @@
 use super::{measure::Usage, trainer::Trained};
 use crate::output::{say, say_all};
 use crate::{args::TrainArgs, failure::Failure, skipped};
-use gristmill_fetcher::{LeftOut, Waits};
+use gristmill_client::{LeftOut, Waits};
 use gristmill_model::JobName;
 use gristmill_model::wire::CacheMode;
 use gristmill_report::{Advice, Stalls};

@@ -1,7 +1,7 @@
 //! `--sink`: every delivered batch as a file, so that anyone can check what was delivered.
 
 use crate::failure::Failure;
-use gristmill_fetcher::Batch;
+use gristmill_client::Batch;
 use std::{
     fs,
     path::{Path, PathBuf},

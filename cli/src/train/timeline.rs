@@ -3,7 +3,7 @@
 
 use super::{report::EpochReport, trainer::Trained};
 use crate::args::{TrainArgs, Workers};
-use gristmill_fetcher::Snapshot;
+use gristmill_client::Snapshot;
 use gristmill_model::wire::{CacheMode, JobView, OpWork, ScaleDecision, WorkProfile};
 use gristmill_pipeline::Pipeline;
 use gristmill_policy::cost::{FunctionShape, Prices, Requests};

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{args::TrainArgs, attach::Stack, failure::Failure};
 use gristmill_chunk::{DType, Frame, Limits};
-use gristmill_fetcher::{
+use gristmill_client::{
     Batch, Delivery, EpochTotals, Fetcher,
     waiting::{Link, Waiting, while_saying},
 };

@@ -10,7 +10,7 @@ use crate::{
     trainer::REGISTER_PATIENCE,
     verdict::HINDRANCES,
 };
-use gristmill_fetcher::{
+use gristmill_client::{
     Fetcher, FetcherConfig, FetcherPorts,
     cursor::{CursorStore, Identity, Saved},
     server::{Server, Visitor},

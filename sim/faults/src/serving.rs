@@ -9,7 +9,7 @@ use crate::{
     trainer::{Log, fetcher_of},
     verdict::{Fate, judge},
 };
-use gristmill_fetcher::{
+use gristmill_client::{
     FetchError, Fetcher, FetcherConfig,
     cursor::{Cursor, CursorStore, Identity, Saved},
     server::{ServeError, Server, Visitor},

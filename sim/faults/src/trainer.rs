@@ -8,8 +8,8 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_chunk::{Frame, Limits};
+use gristmill_client::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_coordinator::inspect::{self, Stored};
-use gristmill_fetcher::{Delivery, FetchError, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_model::splits::{
     invariants::{
         invariant_07_replay_is_identical, invariant_08_exactly_once, invariant_09_at_most_once,

@@ -1,7 +1,7 @@
 //! Whether the end of a trainer's life is one that it may have.
 
 use crate::{Fault, World};
-use gristmill_fetcher::FetchError;
+use gristmill_client::FetchError;
 use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
 

@@ -216,7 +216,7 @@ fn index(setting: Setting) -> Result<Row, Failure> {
         start_workers(world).await?;
         let planned = async {
             // The trainer's polls are part of what indexing costs.
-            let fetcher = gristmill_fetcher::Fetcher::start(
+            let fetcher = gristmill_client::Fetcher::start(
                 training::ports(world),
                 training::fetcher_config(world),
             );

@@ -5,7 +5,7 @@ use crate::{
     platform::Link,
     world::{BUCKET, DATA, World},
 };
-use gristmill_fetcher::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
+use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
     Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile,

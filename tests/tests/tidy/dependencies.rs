@@ -25,7 +25,8 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("coordinator", "model pipeline policy chunk ports aws"),
     ("scaler", "model pipeline policy chunk ports aws"),
     ("worker", "model pipeline policy chunk ports aws web executor runner"),
-    ("fetcher", "model pipeline chunk ports aws web executor runner report folder"),
+    ("client", "model pipeline policy chunk ports aws web executor runner report folder"),
+    ("fetcher", "model pipeline ports aws web executor client"),
     ("local", "*"),
     ("faults", "*"),
     ("scaling", "model policy"),
@@ -98,7 +99,7 @@ fn only_the_adapters_name_the_sdk() {
         let function = path.strip_prefix("functions/").and_then(|path| path.split_once('/'));
         let adapters = sdk
             || path.starts_with("cli/")
-            || path == "fetcher/src/program.rs"
+            || ["shared/client/src/service.rs", "fetcher/src/program.rs"].contains(&path.as_str())
             || function
                 .is_some_and(|(_, rest)| rest == "src/main.rs" || rest.starts_with("tests/"));
         for (number, line) in (1..).zip(text.lines()) {

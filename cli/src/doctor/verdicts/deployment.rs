@@ -3,7 +3,7 @@
 use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
 use crate::args::Backend;
 use gristmill_aws::{DeployedFunction, Quota, Trouble};
-use gristmill_fetcher::NUMERICS;
+use gristmill_client::NUMERICS;
 use serde_json::Value;
 
 /// Bytes that cross regions are billed, and take their time.

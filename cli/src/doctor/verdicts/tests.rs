@@ -2,7 +2,7 @@
 
 use super::*;
 use gristmill_aws::{Caller, DeployedFunction, Heard, Quota};
-use gristmill_fetcher::NUMERICS;
+use gristmill_client::NUMERICS;
 use gristmill_model::wire::{Refusal, Reply};
 use gristmill_ports::TableError;
 

@@ -576,7 +576,7 @@ async fn send(
 }
 
 /// An error as a frame.
-pub(crate) fn error_frame(why: &str) -> Vec<u8> {
+pub fn error_frame(why: &str) -> Vec<u8> {
     [&header(FrameKind::Error, 0, 0, why.len())[..], why.as_bytes()].concat()
 }
 
