@@ -40,10 +40,10 @@ fn header(bytes: &[u8; 24]) -> Result<([u8; 4], u32, u64, usize)> {
     Ok(([bytes[0], bytes[1], bytes[2], bytes[3]], epoch, number(8).context("g")?, length as usize))
 }
 
-/// A connection to a fetcher that has said hello.
+/// A connection to a fetcher, after its hello frame.
 pub struct FrameReader {
     stream: UnixStream,
-    /// What the fetcher said first.
+    /// The fetcher's hello frame.
     pub hello: serde_json::Value,
 }
 

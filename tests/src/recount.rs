@@ -7,10 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a directory of delivered batches holds.
+/// Contents of a directory of delivered batches.
 #[derive(Debug, Default)]
 pub struct Delivered {
-    /// Per epoch: how often each record key came.
+    /// Per epoch: deliveries of each record key.
     pub keys: BTreeMap<u32, BTreeMap<u64, u32>>,
     /// Per epoch: rows of each batch in order.
     pub rows: BTreeMap<u32, Vec<usize>>,

@@ -1,8 +1,8 @@
-//! Finds the files below a folder of this machine: follows links, and says what it does not take.
+//! Finds the files below a folder of this machine, following links, and reports what it leaves out.
 //!
-//! A key is a path relative to the folder. Links to files and folders are followed wherever they lead, because
-//! whoever named the folder put them there; a folder is not entered again from within itself. What is no file that
-//! can be read is given to the caller with the reason, so that nothing is left out in silence.
+//! A key is a path relative to the folder. Links to files and folders are followed even outside the folder: its owner
+//! put them there. A folder is not entered again from within itself. Everything that is not a readable file is passed
+//! to the caller with the reason, so that nothing is left out silently.
 
 use rustix::fs::{Access, access};
 use std::{
@@ -15,16 +15,16 @@ use std::{
 
 /// Longest key, as on S3.
 pub const MAX_KEY_BYTES: usize = 1024;
-/// Most links to folders on the way to a file: folders that are linked to each other have very many ways.
+/// Most folder links on the way to a file: folders linked to each other have exponentially many paths.
 const MAX_LINKS: usize = 4;
 
 /// Something in a folder.
 #[derive(Debug)]
 pub enum Entry<'a> {
     File(File<'a>),
-    /// A folder, which is entered if the visitor says so. Its key ends in a slash.
+    /// A folder, with a trailing slash. It is entered if the visitor returns true.
     Folder(&'a str),
-    /// Its key, as far as that can be shown, and why it is no file of the folder's.
+    /// Anything else, by its printable key, with the reason.
     Other(&'a str, Why),
 }
 
@@ -33,7 +33,7 @@ pub enum Entry<'a> {
 pub struct File<'a> {
     pub key: &'a str,
     pub metadata: &'a Metadata,
-    /// The last link on the way, if there is any.
+    /// Last link on the path, if any.
     pub link: Option<Link<'a>>,
 }
 
@@ -41,22 +41,22 @@ pub struct File<'a> {
 #[derive(Debug, Clone, Copy)]
 pub struct Link<'a> {
     pub key: &'a str,
-    /// All links resolved.
+    /// Target with all links resolved.
     pub target: &'a Path,
 }
 
-/// Why something is no file to be read.
+/// Reason why an entry is not a readable file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Why {
     NotText,
     LongName,
     BrokenLink,
-    /// A link to a folder on the way to itself.
+    /// A link to a folder that contains it.
     Loop,
     ManyLinks,
-    /// A pipe, socket or device, by name.
+    /// A pipe, socket or device, in words.
     Special(&'static str),
-    /// It is there, and this process may not read it.
+    /// Exists but cannot be read by this process.
     Unreadable(String),
 }
 
@@ -74,13 +74,13 @@ impl fmt::Display for Why {
     }
 }
 
-/// Names the content of a file as its size and time of change tell it: another tag is another file.
+/// Identifies a file's content by its size and modification time.
 pub fn etag(metadata: &Metadata) -> String {
     let (seconds, nanoseconds) = (metadata.mtime(), metadata.mtime_nsec());
     format!("{:x}-{seconds:x}{nanoseconds:08x}", metadata.len())
 }
 
-/// Visits what lies below `root` and has a key that starts with `prefix`, in no particular order.
+/// Visits entries below `root` whose keys start with `prefix`, in no particular order.
 ///
 /// # Errors
 /// If `root` itself cannot be read.
@@ -90,7 +90,7 @@ pub fn walk(root: &Path, prefix: &str, visit: &mut dyn FnMut(Entry<'_>) -> bool)
     let place = root.join(start);
     let mut walk = Walk { root: &root, prefix, visit };
     let mut way = Way { folders: vec![root.clone()], ..Way::default() };
-    // The folders that the prefix names may be links as well.
+    // Folders within the prefix may be links too.
     for (slash, _) in start.match_indices('/') {
         let key = &start[..slash];
         match fs::symlink_metadata(root.join(key)) {
@@ -113,12 +113,12 @@ pub fn walk(root: &Path, prefix: &str, visit: &mut dyn FnMut(Entry<'_>) -> bool)
     }
 }
 
-/// How a folder was reached.
+/// The path by which a folder was reached.
 #[derive(Debug, Clone, Default)]
 struct Way {
-    /// The folders passed, all links resolved; the last is the one at hand.
+    /// Folders entered, with all links resolved; the current one is last.
     folders: Vec<PathBuf>,
-    /// The last link that was followed, as a key, and where it leads.
+    /// Last link followed: its key and its target.
     link: Option<(String, PathBuf)>,
     links: usize,
 }
@@ -133,7 +133,7 @@ impl Way {
         self.folders.last().map_or(Path::new(""), PathBuf::as_path)
     }
 
-    /// The way through the link `key`, which leads to a folder.
+    /// The path after following the link `key` to a folder.
     fn follow(&self, root: &Path, key: &str) -> Result<Self, Why> {
         let target = root.join(key).canonicalize().map_err(|error| unreadable(&error))?;
         if self.folders.iter().any(|passed| passed.starts_with(&target)) {
@@ -157,7 +157,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Visits what is in the folder of `key`, which is empty or ends in a slash.
+    /// Visits the folder of `key`, which is empty or ends in a slash.
     fn folder(&mut self, key: &str, way: &Way) -> io::Result<()> {
         let entries = match fs::read_dir(self.root.join(key)) {
             Ok(entries) => entries,
@@ -175,7 +175,7 @@ impl Walk<'_> {
                 continue;
             };
             let key = format!("{key}{name}");
-            // A folder may lead to the prefix though it does not start with it.
+            // A folder may contain the prefix without starting with it.
             if key.starts_with(self.prefix) || self.prefix.starts_with(&key) {
                 self.entry(&key, name, &entry, way)?;
             }
@@ -198,7 +198,7 @@ impl Walk<'_> {
             Err(error) if is_link && is_broken(&error) => {
                 return self.other(key, Why::BrokenLink);
             }
-            // Deleted since.
+            // Deleted since it was listed.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             Err(error) => return self.other(key, unreadable(&error)),
         };

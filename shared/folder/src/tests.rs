@@ -1,4 +1,4 @@
-//! Folders as users have them.
+//! Folders with links, loops, special files and unreadable entries.
 
 use super::*;
 use std::{
@@ -7,7 +7,7 @@ use std::{
     os::unix::{ffi::OsStrExt, fs::symlink, net::UnixListener},
 };
 
-/// Every key below `root` that starts with `prefix`, and what it is.
+/// Every key below `root` that starts with `prefix`, with its kind.
 fn found(root: &Path, prefix: &str) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
     walk(root, prefix, &mut |entry| {

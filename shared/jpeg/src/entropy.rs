@@ -1,4 +1,4 @@
-//! Blocks of coefficients from bits.
+//! Entropy decoding: bits to blocks of coefficients.
 
 use crate::{
     frame::NATURAL,
@@ -7,24 +7,24 @@ use crate::{
 };
 use std::ops::Range;
 
-/// A block's 64 coefficients, row-major. Behind them is where what leaves the block is written.
+/// A block's 64 coefficients, row-major, and space for writes of damaged runs that leave the block.
 pub(crate) type Block = [i16; 128];
 
-/// Bits there are after a refill, at least.
+/// Least bits after a refill.
 const REFILLED: u32 = 56;
-/// Look-ups of pairs that a refill suffices for. A code and its value have up to 31 bits.
+/// Pair look-ups per refill. A code and its value have up to 31 bits.
 const LOOKUPS: u32 = (REFILLED - 1) / AC_BITS;
 const _: () = assert!(REFILLED >= 31 && LOOKUPS >= 4);
 
-/// Reads bits, the first of a byte first.
+/// A bit reader, most significant bit of a byte first.
 #[derive(Debug)]
 pub(crate) struct Bits<'a> {
     bytes: &'a [u8],
-    /// Where the segment ends; a refill reads beyond it.
+    /// End of the segment; a refill reads beyond it.
     end: usize,
-    /// Of the next byte to refill from.
+    /// Index of the next byte to refill from.
     at: usize,
-    /// The next bits, in front; behind the first `count`, 0 or what a refill would bring again.
+    /// The next bits, left-aligned; after the first `count`, zeros or bits that the next refill repeats.
     bits: u64,
     count: u32,
 }
@@ -36,7 +36,7 @@ impl<'a> Bits<'a> {
         bits
     }
 
-    /// Whether no more was read than there was.
+    /// Whether all bits read were in the segment.
     pub(crate) fn sufficed(&self) -> bool {
         self.at * 8 <= self.end * 8 + self.count as usize
     }
@@ -63,13 +63,13 @@ impl<'a> Bits<'a> {
     /// A value of `size` bits, at most 15.
     #[inline(always)]
     fn value(&mut self, size: u32) -> i16 {
-        // In two steps, for a size of 0.
+        // Two shifts, because `size` may be 0.
         let bits = self.bits >> 1 >> (63 - size);
         self.skip(size);
         extend(bits as u32, size)
     }
 
-    /// By how much the mean differs from that of the component's last block.
+    /// Difference of the block's DC coefficient from that of the component's last block.
     #[inline(always)]
     pub(crate) fn difference(&mut self, table: &Dc) -> Option<i16> {
         let [mut length, mut size] = table.short(self.first(DC_BITS)).map(u32::from);
@@ -86,7 +86,7 @@ impl<'a> Bits<'a> {
         Some(difference)
     }
 
-    /// The other coefficients of a block, to where they stand if `STORE`.
+    /// Decodes the AC coefficients of a block; writes them if `STORE`.
     #[inline(always)]
     pub(crate) fn coefficients<const STORE: bool>(
         &mut self,
@@ -109,7 +109,7 @@ impl<'a> Bits<'a> {
                 }
                 if at >= 63 {
                     if first == 63 {
-                        // The block was full: the second is of the next one.
+                        // The block was full: the second code belongs to the next block.
                         (self.bits, self.count) = before;
                         self.skip(pair.first_bits.into());
                     }
@@ -126,7 +126,7 @@ impl<'a> Bits<'a> {
         }
     }
 
-    /// The next code, if it or its value is too long for the table of pairs. Returns where it is.
+    /// Decodes a code that is too long for the pair table. Returns its position.
     #[inline(always)]
     fn long<const STORE: bool>(&mut self, table: &Ac, at: u32, block: &mut Block) -> Option<u32> {
         let (length, symbol) = match table.pair(self.first(AC_BITS)) {
@@ -152,7 +152,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// Whether a block may end at this place: at its last coefficient, or because a code says so.
+/// Whether a block may end at this position: after its last coefficient, or at an end-of-block code.
 fn is_end(at: u32) -> bool {
     at == 63 || at >= END
 }

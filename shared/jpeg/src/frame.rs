@@ -1,6 +1,6 @@
-//! What stands before an image's entropy-coded data (ITU-T T.81, annex B).
+//! Headers before an image's entropy-coded data (ITU-T T.81, annex B).
 
-/// Zigzag position to row-major position; beyond the block, a place that is not part of it.
+/// Zigzag position to row-major position; positions beyond the block map outside it.
 pub(crate) static NATURAL: [u8; 256] = {
     let mut natural = [64; 256];
     let (mut row, mut column, mut at) = (0_usize, 0_usize, 0);
@@ -20,49 +20,49 @@ pub(crate) static NATURAL: [u8; 256] = {
     natural
 };
 
-/// Samples of a block's side.
+/// Samples per side of a block.
 pub(crate) const SIDE: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Component {
     id: u8,
-    /// Blocks in the unit that is coded together, across and down.
+    /// Blocks per coded unit (MCU), across and down.
     pub(crate) across: usize,
     pub(crate) down: usize,
     quantisation: usize,
-    /// Which Huffman tables.
+    /// Indices of its Huffman tables.
     pub(crate) dc: usize,
     pub(crate) ac: usize,
 }
 
-/// An image that [`Decoder`](crate::Decoder) may decode.
+/// Headers of an image that [`Decoder`](crate::Decoder) may decode.
 #[derive(Debug)]
 pub struct Frame<'a> {
     pub height: usize,
     pub width: usize,
     components: [Component; 3],
     count: usize,
-    /// Divisors of coefficients, row-major.
+    /// Quantisation tables, row-major.
     quantisation: [Option<[u16; 64]>; 4],
-    /// Definitions of Huffman tables: how many codes have each length, then their symbols.
+    /// Huffman table definitions: the number of codes of each length, then their symbols.
     pub(crate) dc: [Option<&'a [u8]>; 4],
     pub(crate) ac: [Option<&'a [u8]>; 4],
-    /// Units after which decoding starts afresh, or 0.
+    /// Units between restart markers, or 0.
     pub(crate) restart: usize,
-    /// From the first entropy-coded byte on.
+    /// Bytes from the first entropy-coded one.
     pub(crate) scan: &'a [u8],
 }
 
-/// Which colours three components are (as libjpeg decides, jdapimin.c).
+/// Colour space of three components (as libjpeg decides, jdapimin.c).
 #[derive(Default)]
 struct Colours {
     jfif: bool,
-    /// What Adobe's marker says.
+    /// Transform of Adobe's marker.
     transform: Option<u8>,
 }
 
 impl<'a> Frame<'a> {
-    /// Walks the markers up to the first scan. `None` for what is not decoded here.
+    /// Parses the markers up to the first scan. `None` for images that this crate does not decode.
     pub fn find(jpeg: &'a [u8]) -> Option<Frame<'a>> {
         if !jpeg.starts_with(&[0xff, 0xd8]) {
             return None;
@@ -96,7 +96,7 @@ impl<'a> Frame<'a> {
                 0xe0 => colours.jfif |= segment.starts_with(b"JFIF\0"),
                 0xee => colours.read_adobe(segment),
                 0xe1..=0xef | 0xfe => {}
-                // Progressive, lossless or arithmetic coding, a second frame, what is rare.
+                // Progressive, lossless or arithmetic coding, a second frame, or a rare marker.
                 _ => return None,
             }
             at = end;
@@ -111,7 +111,7 @@ impl<'a> Frame<'a> {
         self.quantisation.get(component.quantisation)?.as_ref()
     }
 
-    /// Height and width of the units that are coded together.
+    /// Height and width of a coded unit in samples.
     pub(crate) fn unit(&self) -> [usize; 2] {
         // The first component has the most samples.
         [self.components[0].down * SIDE, self.components[0].across * SIDE]
@@ -135,7 +135,7 @@ impl<'a> Frame<'a> {
         }
         let factors = self.components.map(|component| (component.across, component.down));
         match (self.count, factors) {
-            // One component is coded block by block, whatever its factors are.
+            // A single component is coded block by block, regardless of its factors.
             (1, [(1..=4, 1..=4), ..]) => {
                 (self.components[0].across, self.components[0].down) = (1, 1)
             }
@@ -180,7 +180,7 @@ impl<'a> Frame<'a> {
         Some(())
     }
 
-    /// All components in one scan, in the frame's order, all coefficients.
+    /// Accepts one scan of all components in the frame's order with all coefficients.
     fn read_scan(&mut self, segment: &[u8]) -> Option<()> {
         let (&count, segment) = segment.split_first()?;
         let (tables, rest) = segment.split_at_checked(self.count * 2)?;
@@ -207,7 +207,7 @@ impl Colours {
         }
     }
 
-    /// Only where every rule says so.
+    /// Whether all of libjpeg's rules agree on YCbCr.
     fn are_ycbcr(&self, frame: &Frame<'_>) -> bool {
         let numbered = frame.components.map(|component| component.id) == [1, 2, 3];
         match self.transform {

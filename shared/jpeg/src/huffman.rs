@@ -1,22 +1,22 @@
-//! Huffman tables for looking up several things at once.
+//! Huffman tables that decode several symbols per look-up.
 
 use std::ops::Range;
 
 /// Longest code, in bits.
 const LONGEST: usize = 16;
-/// Bits that index a table of AC codes. One fewer loses what pairs gain, one more costs the cache.
+/// Index bits of an AC table. One fewer loses the gain of pairs; one more exceeds the cache.
 pub(crate) const AC_BITS: u32 = 11;
-/// Bits that index a table of DC codes: all of the usual ones.
+/// Index bits of a DC table; covers all common codes.
 pub(crate) const DC_BITS: u32 = 9;
-/// How far the end of a block goes: beyond every position in it, and than a run may go beyond it.
+/// Step of an end-of-block code: larger than any position, and than a run that leaves the block.
 pub(crate) const END: u32 = 128;
 
-/// A code as JPEG defines them: shorter ones first, each one more than the last.
+/// Canonical Huffman code: shorter codes first, each one more than the last.
 #[derive(Debug)]
 pub(crate) struct Canonical {
-    /// By length: what the first 16 bits are below, if a code is of this length or shorter.
+    /// By length: exclusive bound of the next 16 bits if their code is of this length or shorter.
     below: [u32; LONGEST + 1],
-    /// By length: added to a code, the index of its symbol.
+    /// By length: offset from a code to the index of its symbol.
     offsets: [i32; LONGEST + 1],
     symbols: [u8; 256],
     count: usize,
@@ -30,7 +30,7 @@ impl Default for Canonical {
 }
 
 impl Canonical {
-    /// `None` if there are more codes than bits for them, or no symbols for codes.
+    /// `None` if there are more codes than their lengths allow, or fewer symbols than codes.
     fn read(definition: &[u8]) -> Option<Canonical> {
         let (lengths, symbols) = definition.split_first_chunk::<LONGEST>()?;
         let mut table = Canonical { count: symbols.len(), ..Canonical::default() };
@@ -48,8 +48,8 @@ impl Canonical {
         (index as usize == symbols.len()).then_some(table)
     }
 
-    /// Calls with every code of at most `longest` bits: which values of the next `longest` bits begin
-    /// with it, its length, and its symbol.
+    /// Calls `with` for every code of at most `longest` bits: the range of index values that begin with
+    /// it, its length, and its symbol.
     fn each(&self, longest: u32, mut with: impl FnMut(Range<usize>, u32, u8)) {
         let mut start = 0;
         for (length, symbol) in self.lengths().zip(&self.symbols[..self.count]) {
@@ -71,7 +71,7 @@ impl Canonical {
         (1..=LONGEST as u32).flat_map(move |length| (0..codes(length)).map(move |_| length))
     }
 
-    /// Length and symbol of the code that `bits`, 16 of them, begin with.
+    /// Length and symbol of the code at the start of the 16 bits `bits`.
     pub(crate) fn find(&self, bits: u32) -> Option<(u32, u8)> {
         let length = (1..=LONGEST).find(|&length| bits < self.below[length])?;
         let index = (bits >> (LONGEST - length)) as i32 + self.offsets[length];
@@ -80,17 +80,17 @@ impl Canonical {
     }
 }
 
-/// What a coefficient of `size` bits is (ITU-T T.81, F.2.2.1). `size` is at most 15.
+/// Value of a coefficient of `size` bits, at most 15 (ITU-T T.81, F.2.2.1).
 #[inline(always)]
 pub(crate) fn extend(bits: u32, size: u32) -> i16 {
     let negative = bits < (1 << size) >> 1;
     (bits as i32 - if negative { (1 << size) - 1 } else { 0 }) as i16
 }
 
-/// Codes of differences between the means of blocks.
+/// Codes of DC differences.
 #[derive(Debug)]
 pub(crate) struct Dc {
-    /// By the next bits: length and size, or 0 if the code is longer.
+    /// By the next bits: length and size, or 0 for longer codes.
     short: [[u8; 2]; 1 << DC_BITS],
     pub(crate) canonical: Canonical,
 }
@@ -108,21 +108,21 @@ impl Dc {
     }
 }
 
-/// What the next bits of a block say: one code, two, or no whole one.
+/// Result of one look-up: two codes, one, or none that fits the index.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(8))]
 pub(crate) struct Pair {
-    /// Bits of both, or 0 if the next code and its value are longer than the index.
+    /// Bits of both codes, or 0 if the next code and its value exceed the index.
     pub(crate) bits: u8,
-    /// Bits of the first. If there is none, of the code that begins here, or 0 if that alone is longer.
+    /// Bits of the first code. If none fits with its value: bits of the code alone, or 0 if it is longer.
     pub(crate) first_bits: u8,
-    /// By how much each moves on in the block. If there is none, the symbol of that code.
+    /// Positions that each code advances. If none fits: the symbol of the code.
     pub(crate) steps: [u8; 2],
-    /// The coefficients that stand where they move to. If there is no second, it is the first again.
+    /// Coefficients of the codes. Without a second code, the first one twice.
     pub(crate) values: [i16; 2],
 }
 
-/// Codes of the other coefficients.
+/// Codes of AC coefficients.
 #[derive(Debug)]
 pub(crate) struct Ac {
     pairs: Box<[Pair; 1 << AC_BITS]>,
@@ -142,7 +142,7 @@ impl Ac {
         self.pairs[bits as usize & ((1 << AC_BITS) - 1)]
     }
 
-    /// Adds to each entry the code behind its own, if that is all there too.
+    /// Extends each entry by the code that follows, if that fits as well.
     fn pair_up(&mut self) {
         for bits in 0..self.pairs.len() {
             let pair = self.pairs[bits];
@@ -159,7 +159,7 @@ impl Ac {
     }
 }
 
-/// A code of `length` bits with its value, if both are all there in the `bits` of an index.
+/// A code of `length` bits with its value, if both fit in the index `bits`.
 fn single(bits: usize, length: u32, symbol: u8) -> Option<Pair> {
     let (run, size) = (symbol >> 4, u32::from(symbol & 15));
     let behind = AC_BITS.checked_sub(length + size)?;
@@ -173,9 +173,9 @@ fn single(bits: usize, length: u32, symbol: u8) -> Option<Pair> {
     Some(Pair { bits: all, first_bits: all, steps: [step, 0], values: [value; 2] })
 }
 
-/// A table that is made from its definition.
+/// A decoding table built from its definition.
 pub(crate) trait Table: Default {
-    /// `None` if there is no such table; what it holds is then undefined.
+    /// Builds the table. `None` if the definition is invalid; the content is then undefined.
     fn fill(&mut self, definition: &[u8]) -> Option<()>;
 }
 
@@ -205,7 +205,7 @@ impl Table for Ac {
     }
 }
 
-/// The table of a slot, kept while images define it alike, as those of one encoder do.
+/// A table slot. The table is rebuilt only if an image defines it differently from the last one.
 #[derive(Debug, Default)]
 pub(crate) struct Slot<T> {
     definition: Vec<u8>,

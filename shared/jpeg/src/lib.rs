@@ -1,14 +1,13 @@
-//! Baseline JPEGs to RGB, whole or a window of them, pixel for pixel as libjpeg-turbo decodes them.
+//! Decodes baseline JPEGs to RGB, whole or a window, pixel for pixel as libjpeg-turbo does.
 //!
-//! Entropy decoding is two thirds of what a JPEG costs, and bound by one dependent table look-up a
-//! symbol. Here a look-up answers two symbols where they are short, bits are refilled without a
-//! branch from bytes whose stuffing is gone, and what lies outside the window is parsed without being
-//! stored, transformed or coloured. The transforms are libjpeg-turbo-rs's.
+//! Entropy decoding is two thirds of a JPEG's cost, bound by one dependent table look-up per symbol.
+//! Here one look-up decodes two short symbols, bits are refilled without a branch from bytes whose
+//! stuffing is removed, and data outside the window is parsed without being stored, transformed or
+//! converted. The transforms are libjpeg-turbo-rs's.
 //!
-//! What nearly every photograph in a dataset is, is decoded: one scan, Huffman codes, 8 bits, grey or
-//! YCbCr at 4:4:4, 4:2:2 or 4:2:0. For everything else, and for every image that is damaged, there is
-//! no answer but `None`: libjpeg-turbo-rs decodes those, or says what is wrong with them, so that only
-//! one decoder has an opinion.
+//! Supported: one scan, Huffman codes, 8 bits, grey or YCbCr at 4:4:4, 4:2:2 or 4:2:0, which covers
+//! nearly every photograph in a dataset. Everything else, including every damaged image, returns
+//! `None`; the caller falls back to libjpeg-turbo-rs, whose errors are then the only ones.
 
 mod entropy;
 mod frame;

@@ -1,4 +1,4 @@
-//! Samples of components to RGB.
+//! Colour conversion and upsampling: samples of components to RGB.
 
 use crate::{
     frame::{Component, Frame, SIDE},
@@ -6,19 +6,19 @@ use crate::{
 };
 use std::ops::Range;
 
-/// Samples of one component, of the units that were decoded.
+/// Samples of one component, for the decoded units.
 #[derive(Debug, Default)]
 pub(crate) struct Plane {
     samples: Vec<u8>,
-    /// Samples from a row to the next.
+    /// Samples per row.
     stride: usize,
-    /// Which columns and rows of the component these are, as far as the image has them.
+    /// Columns and rows of the component that are held, clipped to the image.
     x: Range<usize>,
     y: Range<usize>,
 }
 
 impl Plane {
-    /// Makes room for the component's samples of units.
+    /// Resizes the plane for the component's samples of the units.
     pub(crate) fn cover(
         &mut self,
         frame: &Frame<'_>,
@@ -28,7 +28,7 @@ impl Plane {
     ) -> Option<()> {
         let [height, width] = frame.unit();
         let (across, down) = (component.across * SIDE, component.down * SIDE);
-        // All but the first component have one block a unit.
+        // All components but the first have one block per unit.
         let columns = (frame.width * across).div_ceil(width);
         let rows = (frame.height * down).div_ceil(height);
         self.x = x.start * across..(x.end * across).min(columns);
@@ -42,7 +42,7 @@ impl Plane {
         Some(())
     }
 
-    /// Writes a block; `place` counts blocks, across and down.
+    /// Writes a block at `place`, in blocks across and down.
     #[inline(always)]
     pub(crate) fn put(&mut self, place: [usize; 2], samples: &[u8; SIDE * SIDE]) {
         let start = place[1] * SIDE * self.stride + place[0] * SIDE;
@@ -53,17 +53,17 @@ impl Plane {
         }
     }
 
-    /// A row of the component. Rows above and below the image are its first and last.
+    /// A row of the component, clamped to the first and last row of the image.
     fn row(&self, y: usize) -> &[u8] {
         let y = y.clamp(self.y.start, self.y.end - 1) - self.y.start;
         &self.samples[y * self.stride..][..self.x.len()]
     }
 }
 
-/// Brings colours to where brightness is, and both to RGB.
+/// Upsamples chroma and converts to RGB.
 #[derive(Debug, Default)]
 pub(crate) struct Colour {
-    /// A row of each colour, twice as wide as it was.
+    /// A row of each chroma component at twice its width.
     wide: [Vec<u8>; 2],
     sums: Vec<u16>,
 }
@@ -98,7 +98,7 @@ impl Colour {
                 }
                 _ => {
                     self.widen(colours, |plane, wide, sums| {
-                        // The nearer row, and the one that is next.
+                        // The nearer chroma row, and the next one.
                         let next =
                             if y.is_multiple_of(2) { (y / 2).saturating_sub(1) } else { y / 2 + 1 };
                         interpolate(plane.row(y / 2), plane.row(next), sums, wide);
@@ -120,8 +120,8 @@ impl Colour {
     }
 }
 
-/// One row twice as wide, between two that are twice as far apart: libjpeg's triangle filter
-/// (`h2v2_fancy_upsample`, jdsample.c). At least two samples.
+/// Doubles the width of one row, between two rows at half resolution: libjpeg's triangle filter
+/// (`h2v2_fancy_upsample`, jdsample.c). Needs at least two samples.
 fn interpolate(near: &[u8], next: &[u8], sums: &mut [u16], wide: &mut [u8]) {
     struct Work<'a>(&'a [u8], &'a [u8], &'a mut [u16], &'a mut [u8]);
     impl pulp::NullaryFnOnce for Work<'_> {

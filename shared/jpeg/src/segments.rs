@@ -1,8 +1,8 @@
-//! Entropy-coded data without what is stuffed into it (ITU-T T.81, B.1.1.5).
+//! Entropy-coded data with byte stuffing removed (ITU-T T.81, B.1.1.5).
 
 use std::ops::Range;
 
-/// Bytes read at once when bits are refilled: these may be read behind the data.
+/// Bytes read by one refill; up to this many may be read after the data.
 pub(crate) const READ_BYTES: usize = 8;
 
 /// The bytes of a scan; a restart marker begins a new segment.
@@ -13,8 +13,8 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Reads `scan` up to the end of the image. `None` if anything but it or a restart marker in its
-    /// turn ends the data.
+    /// Reads `scan` up to the end of the image. `None` if a marker other than the end of the image or the
+    /// expected restart marker appears.
     pub(crate) fn fill(&mut self, scan: &[u8], restarts: bool) -> Option<()> {
         self.bytes.clear();
         self.ranges.clear();

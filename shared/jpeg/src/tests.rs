@@ -1,4 +1,4 @@
-//! Every pixel, and every refusal, beside libjpeg-turbo-rs's.
+//! Compares every pixel and every refusal with libjpeg-turbo-rs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use crate::{Decoder, Frame};
@@ -16,7 +16,7 @@ struct Picture {
     subsampling: Subsampling,
     restart: u16,
     optimised: bool,
-    /// How much noise is in it: none is one colour.
+    /// Amount of noise; 0 is a single colour.
     noise: u32,
     seed: u32,
 }
@@ -55,7 +55,7 @@ fn pictures() -> impl Strategy<Value = Picture> {
     )
 }
 
-/// All of it, if the library decodes it without making anything up.
+/// The whole image, if the library decodes it without warnings.
 fn by_library(jpeg: &[u8]) -> Result<Vec<u8>, JpegError> {
     let mut decoder = libjpeg_turbo_rs::Decoder::new(jpeg)?;
     decoder.set_output_format(PixelFormat::Rgb);
@@ -91,7 +91,7 @@ proptest! {
     fn every_picture_is_what_the_library_makes_of_it(
         pictures in prop::collection::vec(pictures(), 1..4),
     ) {
-        // One decoder for all, so that what one leaves behind would show in the next.
+        // One decoder for all, to expose state that leaks from one image into the next.
         let mut decoder = Decoder::default();
         for picture in pictures {
             let jpeg = picture.jpeg();
@@ -125,7 +125,7 @@ proptest! {
         }
     }
 
-    /// Nothing is decoded that the library would refuse, or otherwise than by it.
+    /// A damaged image is refused, or decoded exactly as the library does.
     #[test]
     fn a_damaged_picture_is_refused_or_what_the_library_makes_of_it(
         picture in pictures(),

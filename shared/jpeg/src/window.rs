@@ -1,4 +1,4 @@
-//! A window of an image: which blocks it needs, and their samples.
+//! Window decoding: selects the blocks that a window needs and decodes them.
 
 use crate::{
     entropy::{Bits, Block},
@@ -10,15 +10,14 @@ use crate::{
 use libjpeg_turbo_rs::simd::{SimdRoutines, detect};
 use std::{fmt, ops::Range, sync::LazyLock};
 
-/// The transforms for the vector unit of this machine.
+/// Transforms for this machine's vector unit.
 pub(crate) static ROUTINES: LazyLock<SimdRoutines> = LazyLock::new(detect);
 
-/// Columns around a window whose samples count when colours are interpolated. Two would do, but
-/// libjpeg's interpolation knows rows of fewer than three samples as a case of its own.
+/// Columns decoded around a window for chroma interpolation. Two would do, but libjpeg treats rows of
+/// fewer than three samples as a special case.
 const AROUND: usize = 8;
 
-/// Decodes images one after the other, with memory that is kept for the next. What it holds has no
-/// effect on what it makes.
+/// Decodes images one after the other, reusing memory. Results do not depend on earlier images.
 #[derive(Default)]
 pub struct Decoder {
     dc: [Slot<Dc>; 4],
@@ -34,17 +33,17 @@ impl fmt::Debug for Decoder {
     }
 }
 
-/// Blocks in a unit, at most.
+/// Most blocks in a unit.
 const MOST_BLOCKS: usize = 6;
 
-/// One block of a unit: what it is decoded with, and where it goes.
+/// Tables and position of one block of a unit.
 #[derive(Clone, Copy)]
 struct BlockPlan<'a> {
     component: usize,
     dc: &'a Dc,
     ac: &'a Ac,
     quantisation: &'a [u16; 64],
-    /// Of the component's blocks in a unit, across and down: this one, and how many.
+    /// Position of this block among the component's blocks in a unit, across and down, and their number.
     place: [usize; 2],
     places: [usize; 2],
 }
@@ -53,7 +52,7 @@ struct BlockPlan<'a> {
 struct Units {
     x: Range<usize>,
     y: Range<usize>,
-    /// Units in a row of the image.
+    /// Units per row of the image.
     across: usize,
 }
 
@@ -70,9 +69,8 @@ impl Units {
 }
 
 impl Decoder {
-    /// RGB of the columns `x` and rows `y` of an image: `rgb` is u8 `[y.len(), x.len(), 3]`. `None`
-    /// if the image is damaged; what `rgb` holds is then undefined. What is damaged below the window
-    /// goes unnoticed, but not that an image was cut short.
+    /// Decodes columns `x` and rows `y` to RGB: `rgb` is u8 `[y.len(), x.len(), 3]`. `None` if the image
+    /// is damaged; `rgb` is then undefined. Damage below the window is not detected, truncation is.
     ///
     /// # Panics
     /// If the window is not inside the image, or `rgb` not of its size.
@@ -105,7 +103,7 @@ impl Decoder {
     }
 }
 
-/// The blocks of a unit, as they are coded.
+/// The blocks of a unit, in coded order.
 fn blocks<'a>(
     frame: &'a Frame<'_>,
     dc: &'a [Slot<Dc>; 4],
@@ -127,7 +125,7 @@ fn blocks<'a>(
     })
 }
 
-/// Reads units from the top down to the window's last, and the samples of those inside it.
+/// Parses units from the top to the window's last row; decodes those inside the window.
 fn read_units(
     frame: &Frame<'_>,
     units: &Units,

@@ -1,16 +1,16 @@
-//! Large buffers, used again: memory stays what was in use at once, and the kernel need not clear
-//! pages for each object or batch.
+//! A pool of large buffers. Memory stays bounded by the buffers in use at once, and the kernel need
+//! not clear pages for each object or batch.
 
 use bytes::{Bytes, BytesMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Smaller buffers are left to the allocator.
 const MIN_BYTES: usize = 1 << 20;
-/// Buffers are made in multiples of this, so that contents of about one size share them; what is
-/// never written to takes no memory.
+/// Capacities are multiples of this, so that contents of similar sizes share buffers. Pages that are
+/// never written take no memory.
 const GRAIN_BYTES: usize = 4 << 20;
 
-/// Idle buffers, shared by all clones: never more than were in use at once.
+/// Idle buffers, shared by all clones. Holds no more than were in use at once.
 #[derive(Debug, Clone, Default)]
 pub struct BufferPool {
     idle: Arc<Mutex<Vec<BytesMut>>>,
@@ -27,14 +27,14 @@ impl BufferPool {
         match idle.iter().position(|buffer| buffer.capacity() >= bytes) {
             Some(smallest_that_fits) => idle.remove(smallest_that_fits),
             None => {
-                // A new one takes the place of one that is too small.
+                // Replaces one that is too small.
                 idle.pop();
                 BytesMut::with_capacity(bytes.next_multiple_of(GRAIN_BYTES))
             }
         }
     }
 
-    /// The content of a buffer; the buffer comes back when the last reader is done.
+    /// Freezes `buffer`; it returns to the pool when the last reader drops it.
     pub fn lend(&self, buffer: BytesMut) -> Bytes {
         match buffer.len() < MIN_BYTES {
             true => buffer.freeze(),
@@ -82,7 +82,7 @@ mod tests {
         drop(content);
         assert!(pool.idle.lock().unwrap().is_empty(), "somebody still reads");
         drop(slice);
-        // Taken apart as a read in pieces does it, and joined again.
+        // Split as a read in pieces does, then joined again.
         let mut buffer = pool.take((2 << 20) + 7);
         let rest = buffer.split_off(1 << 20);
         buffer.resize(1 << 20, 2);

@@ -1,4 +1,4 @@
-//! Time and fresh names, so that simulation can decide both. All time goes through here.
+//! Time and nonces, as a port, so that a simulation controls both.
 
 use async_trait::async_trait;
 use gristmill_model::Nonce;
@@ -7,18 +7,18 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-/// Wall time in milliseconds, time to measure with, sleep, and unguessable fresh nonces.
+/// Wall time, monotonic time, sleep and nonces.
 #[async_trait]
 pub trait Clock: Send + Sync {
     /// Milliseconds since the Unix epoch. Never trusted for safety: clocks may be wrong.
     fn now_ms(&self) -> u64;
 
-    /// Time since a moment that stays the same while the process lives. Never goes back.
+    /// Time since a fixed moment of this process. Never goes back.
     fn monotonic(&self) -> Duration;
 
     async fn sleep(&self, duration: Duration);
 
-    /// A nonce nobody has had.
+    /// A nonce that was never returned before.
     fn nonce(&self) -> Nonce;
 }
 

@@ -1,5 +1,5 @@
-//! What every implementation of a port must do. Each suite panics with the rule that is broken; it
-//! works under a `prefix` of its own, so that it can run against a shared store.
+//! Conformance suites of the ports. Each suite panics with the rule that is broken, and works under
+//! its own `prefix`, so that it can run against a shared store.
 
 use crate::{Item, ItemKey, ObjectError, ObjectPath, Objects, PutOutcome, Table, WriteOutcome};
 use bytes::Bytes;
@@ -91,7 +91,7 @@ async fn bounds(table: &dyn Table, prefix: &str) {
     let pk = format!("{prefix}#bounds");
     let sks = ["A", "B#00000001", "B#00000002", "B#00000010", "B#é", "C"];
     fill(table, &pk, &sks).await;
-    // Neighbours by name, which no query of the partition may touch.
+    // Partitions with similar names, which a query must not touch.
     fill(table, &format!("{pk}#"), &["B#00000002"]).await;
     let range = async |from: &str, to: &str| {
         sort_keys(table.range(&pk, from, to).await.expect("a range succeeds"))
@@ -121,7 +121,7 @@ async fn ends(table: &dyn Table, prefix: &str) {
         expected.insert(0, sk);
         assert_eq!(last(1).await, expected[..1], "a write that was answered is the last item");
     }
-    // Neighbours by name, before and behind.
+    // Partitions with similar names, before and after.
     fill(table, &format!("{pk}#"), &["Z"]).await;
     fill(table, &format!("{prefix}#end"), &["Z"]).await;
     assert_eq!(last(4).await, expected[..4], "the highest keys come first");
@@ -130,7 +130,7 @@ async fn ends(table: &dyn Table, prefix: &str) {
     assert_eq!(last(0).await, [""; 0], "none are none");
 }
 
-/// Partitions larger than a page of 1 MB.
+/// Queries of partitions larger than a page of 1 MB.
 async fn pages(table: &dyn Table, prefix: &str) {
     let pk = format!("{prefix}#pages");
     let expected: Vec<_> = (0..6).map(|i| format!("B#{i}")).collect();

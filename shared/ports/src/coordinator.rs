@@ -1,23 +1,23 @@
-//! Calling the coordinator.
+//! Calls to the coordinator.
 
 use crate::Clock;
 use async_trait::async_trait;
 use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply};
 use std::{borrow::Cow, time::Duration};
 
-/// Errors by what the caller does next.
+/// Errors, by the caller's next step.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CallError {
-    /// No answer, or a passing fault: the call may or may not have had its effect; send it again.
+    /// No answer or a transient fault: the call may have had its effect. Send it again.
     #[error("coordinator: {0}")]
     Unavailable(String),
-    /// The coordinator understood and said no.
+    /// The coordinator refused the call.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// No permission, or something between that says no: it may pass, and mostly does not.
+    /// Permission denied, by the coordinator or something in between. Rarely transient.
     #[error("coordinator: {0}")]
     Denied(String),
-    /// Trying again cannot help: another protocol version, a message that is too long.
+    /// Permanent: another protocol version, or a message that is too long.
     #[error("coordinator: {0}")]
     Rejected(String),
 }
@@ -36,12 +36,12 @@ impl CallError {
 /// The coordinator of one namespace. A `Refused` reply is returned as an error.
 #[async_trait]
 pub trait Coordinator: Send + Sync {
-    /// One try, with a deadline.
+    /// Sends `call` once, with a deadline.
     async fn call(&self, call: &Call) -> Result<Reply, CallError>;
 }
 
-/// Sends `call` until it is answered or `patience` is over; every call is safe to repeat. Waits
-/// 20 ms, doubling to 1 s: a restarted coordinator is found within a second of its return.
+/// Sends `call` until it is answered or `patience` is over; every call is idempotent. Waits 20 ms,
+/// doubling to 1 s, so that a restarted coordinator is found within a second of its return.
 pub async fn call_with_retry(
     coordinator: &dyn Coordinator,
     clock: &dyn Clock,

@@ -1,14 +1,14 @@
-//! Starting functions.
+//! Asynchronous invocations of functions.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-/// What became of an asynchronous invocation.
+/// Outcome of an asynchronous invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Invoked {
-    /// The platform has the event; it may still wait for an environment, or run twice.
+    /// The platform accepted the event. It may still wait for an environment, or run twice.
     Accepted,
-    /// Too many requests: not accepted.
+    /// Too many requests; the event was not accepted.
     Throttled,
 }
 
@@ -17,7 +17,7 @@ pub enum Invoked {
 pub struct InvokeError {
     pub function: String,
     pub reason: String,
-    /// There is no such function, or no such version of it.
+    /// The function, or this version of it, does not exist.
     pub gone: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What the functions and the fetcher need of the world, as traits: objects, a table, an invoker,
-//! the coordinator, a clock. In-memory versions serve tests and simulation; the same conformance
-//! suite runs over every implementation.
+//! Ports of the functions and the fetcher, as traits: objects, a table, an invoker, the coordinator,
+//! a clock. In-memory versions serve tests and simulation; one conformance suite runs over every
+//! implementation.
 
 mod buffers;
 mod clock;

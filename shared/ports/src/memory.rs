@@ -35,7 +35,7 @@ pub struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// When each item expires, in Unix seconds; here nothing does.
+    /// Expiry of each item in Unix seconds. This table expires nothing.
     pub fn expiries(&self) -> Vec<(ItemKey, Option<u64>)> {
         self.items
             .lock()
@@ -91,7 +91,7 @@ impl Table for MemoryTable {
 
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
         let first = ItemKey { pk: pk.to_owned(), sk: String::new() };
-        // No key lies between a partition and the same name with a zero byte.
+        // No partition key sorts between `pk` and `pk` with a zero byte appended.
         let end = ItemKey { pk: format!("{pk}\0"), sk: String::new() };
         let items = self.items.lock();
         let found = items.range(first..end).rev().take(limit);

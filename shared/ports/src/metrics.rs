@@ -1,10 +1,9 @@
-//! What a function measures of itself, as one line of CloudWatch's embedded metric format on
-//! standard output: the platform keeps it as a log entry and makes metrics of it, and no request is
-//! sent.
+//! Metrics of a function, as one line of CloudWatch's embedded metric format on standard output. The
+//! platform turns the log entry into metrics; no request is sent.
 //!
 //! Every combination of dimension values is billed as a metric of its own, so there are two
-//! dimensions with few values: the function and the namespace. A job is a property: in the log,
-//! not in the bill.
+//! dimensions with few values: the function and the namespace. A job is a property: searchable in the
+//! log, absent from the bill.
 
 use gristmill_model::Namespace;
 use serde_json::{Map, Value, json};
@@ -37,8 +36,7 @@ impl Measure {
     }
 }
 
-/// The metrics of one function; none are printed by default: where nobody collects the lines they
-/// are noise.
+/// The metrics of one function. Off by default: without a collector the lines are noise.
 #[derive(Debug, Clone, Default)]
 pub struct Metrics(Option<Dimensions>);
 
@@ -49,17 +47,17 @@ struct Dimensions {
 }
 
 impl Metrics {
-    /// Those of `function` in `ns`, if they are on.
+    /// Metrics of `function` in `ns`, printed if `is_on`.
     pub fn new(function: &'static str, ns: Namespace, is_on: bool) -> Self {
         Self(is_on.then_some(Dimensions { function, ns }))
     }
 
-    /// Prints what was measured by `at_ms` (Unix time). Properties are found in the log only.
+    /// Prints values measured at `at_ms` (Unix time). Properties appear in the log only.
     pub fn print(&self, at_ms: u64, measured: &[Measure], properties: &[(&str, &str)]) {
         if let Some(dimensions) = &self.0 {
             let line = format!("{}\n", dimensions.line(at_ms, measured, properties));
-            // At once and whole, so that no other line comes in between. A function without
-            // standard output has nobody who listens.
+            // One write, so that no other line comes in between. Errors are ignored: a function without
+            // standard output has no reader.
             let _ = std::io::stdout().lock().write_all(line.as_bytes());
         }
     }

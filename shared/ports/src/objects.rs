@@ -1,4 +1,4 @@
-//! Immutable objects: put once under a fresh key, read by range, never listed to find data.
+//! Immutable objects: put once under a fresh key, read by range. Data is never found by listing.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -7,10 +7,10 @@ use std::{fmt, ops::Range};
 /// Most bytes one `get` returns; larger reads go by range.
 pub const MAX_GET_BYTES: u64 = 256 << 20;
 
-/// Read at a time of what is too long for one request.
+/// Bytes of one request of a longer read.
 const PIECE_BYTES: u64 = 32 << 20;
 
-/// Bytes `range` of an object, however many: in several requests if one cannot have them.
+/// Bytes `range` of an object, in several requests if it is longer than one may return.
 ///
 /// # Errors
 /// As [`Objects::get_range`].
@@ -36,7 +36,7 @@ pub async fn get_long_range(
     Ok(Bytes::from(whole))
 }
 
-/// A bucket and a key in it; or a web server's origin (`https://host`), and path and query of a file there.
+/// A bucket and a key; or a web server's origin (`https://host`) and the path and query of a file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectPath {
     pub bucket: String,
@@ -53,7 +53,7 @@ impl fmt::Display for ObjectPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bucket, key } = self;
         match bucket.contains("://") {
-            // A web server's; the query may be a secret.
+            // The query of a web address may be a secret.
             true => match key.split_once('?') {
                 Some((key, _)) => write!(f, "{bucket}/{key}?..."),
                 None => write!(f, "{bucket}/{key}"),
@@ -71,30 +71,30 @@ pub struct ObjectInfo {
     pub etag: String,
 }
 
-/// What a conditional put came to.
+/// Outcome of a conditional put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutOutcome {
-    /// The object is there with this body (a retry of the same put counts).
+    /// The object exists with this body; a retry of the same put counts.
     Created,
-    /// Somebody else's object is under that key.
+    /// Another writer's object has this key.
     Exists,
 }
 
-/// Errors by what the caller does next. Their texts say which store or server is meant.
+/// Errors, by the caller's next step. Their texts name the store or server.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ObjectError {
     #[error("{0} does not exist")]
     NotFound(ObjectPath),
-    /// `If-Match` failed: the object is no longer the one that was meant.
+    /// `If-Match` failed: the object was replaced.
     #[error("{0} has changed since it was listed")]
     Changed(ObjectPath),
-    /// Retries are used up; the store or the way to it is failing.
+    /// Retries are exhausted; the store or the network is failing.
     #[error("{0}")]
     Unavailable(String),
-    /// Not permitted. Policies change while jobs run, and take a while to be in force: worth another try.
+    /// Permission denied. Policies take effect with a delay, so another try may succeed.
     #[error("{0}")]
     Denied(String),
-    /// Trying again cannot help: no bucket, too large.
+    /// Permanent: no bucket, or too large.
     #[error("{0}")]
     Rejected(String),
 }
@@ -102,7 +102,7 @@ pub enum ObjectError {
 /// An object store. Every call has a deadline and its own retries.
 #[async_trait]
 pub trait Objects: Send + Sync {
-    /// Puts `body` if no object is under `path`. `put_id` recognises one's own earlier try whose
+    /// Puts `body` if no object has this path. `put_id` identifies an earlier try of the same put whose
     /// response was lost.
     async fn put_if_absent(
         &self,
@@ -114,7 +114,7 @@ pub trait Objects: Send + Sync {
     /// The whole object, at most [`MAX_GET_BYTES`].
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError>;
 
-    /// Bytes `range` of the object, which must still have `etag` if one is given.
+    /// Bytes `range` of the object. Fails if `etag` is given and no longer matches.
     async fn get_range(
         &self,
         path: &ObjectPath,

@@ -1,4 +1,4 @@
-//! Items with a version: every write is a compare-and-set of one whole item.
+//! Versioned items: every write is a compare-and-set of one whole item.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,22 +18,22 @@ pub struct Item {
     pub body: Bytes,
 }
 
-/// What a conditional write came to.
+/// Outcome of a conditional write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WriteOutcome {
     Written,
-    /// The item is at another version: here it is (absent: `None`). It may hold this very write,
+    /// The item is at another version, returned here (`None` if absent). It may hold this very write,
     /// applied by an earlier try whose response was lost; the caller decides on what it reads.
     Conflict(Option<Item>),
 }
 
-/// Errors by what the caller does next.
+/// Errors, by the caller's next step.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum TableError {
-    /// Retries are used up; the write may or may not be applied.
+    /// Retries are exhausted; the write may have been applied.
     #[error("table: {0}")]
     Unavailable(String),
-    /// Trying again cannot help: no permission, no table, too large.
+    /// Permanent: no permission, no table, or too large.
     #[error("table: {0}")]
     Rejected(String),
 }
@@ -48,9 +48,9 @@ pub trait Table: Send + Sync {
     /// one for each that is absent.
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError>;
 
-    /// Replaces the item under `key` if its version is `expected` (0: if there is none); its
-    /// version becomes `expected + 1`. `expires_at_s` (Unix time) lets the store tidy it up later.
-    /// Costs one write unit for each KB of the larger of the two items, a conflict too.
+    /// Replaces the item under `key` if its version is `expected` (0: if absent). Its version becomes
+    /// `expected + 1`. `expires_at_s` (Unix time) lets the store delete it later. Costs one write unit
+    /// for each KB of the larger of the two items, also on conflict.
     async fn write(
         &self,
         key: &ItemKey,

@@ -1,4 +1,4 @@
-//! One natural-looking JPEG from (seed, index), and from nothing else.
+//! One natural-looking JPEG as a function of (seed, index) alone.
 //!
 //! Photographs owe their file size and their decoding cost to energy at every scale, to hard edges
 //! and to sensor grain, so an image here is multi-octave noise over a gradient, a few solid shapes,
@@ -21,7 +21,7 @@ const SMOOTH_CHROMA_OCTAVES: u32 = 3;
 /// Share of photographs stored with 4:2:0 chroma; the rest are 4:4:4.
 const SUBSAMPLED_SHARE: f32 = 0.7;
 
-/// What was painted beside the JPEG bytes.
+/// Facts about a painted image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Painted {
     pub width: u16,
@@ -164,11 +164,11 @@ fn size(random: &mut Random) -> (u16, u16) {
     }
 }
 
-/// How the noise of one plane is made.
+/// Noise parameters of one plane.
 #[derive(Clone, Copy)]
 struct Plan {
     centre: f32,
-    /// Most that a gradient across the whole plane adds.
+    /// Largest contribution of a gradient across the whole plane.
     slope: f32,
     contrast: f32,
     /// Amplitude of an octave relative to the next coarser one.

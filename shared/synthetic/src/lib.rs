@@ -1,8 +1,8 @@
-//! Makes the demo's dataset, and TFRecord files for tests: deterministic, ImageNet-like, in TFRecord shards, once per machine.
+//! Generated datasets: the demo's ImageNet-like images and integers, in TFRecord shards, once per machine.
 //!
-//! Element `i` depends on (seed, i) alone. A dataset appears under its name only when it is complete:
-//! it is made in `<dir>.partial` beside it, locked against a second maker, and renamed at the end. A
-//! manifest with a hash over the shard sizes tells a finished dataset from anything else.
+//! Element `i` depends on (seed, i) alone. A dataset appears under its name only when complete: it is
+//! written to `<dir>.partial`, under a lock, and renamed at the end. A manifest with a hash over the
+//! shard sizes identifies a finished dataset.
 
 mod image;
 mod random;
@@ -24,27 +24,27 @@ use image::Painter;
 pub use random::Random;
 use tfrecord::{Example, RecordWriter};
 
-/// Raised whenever the same spec would give other bytes.
+/// Incremented whenever the same spec would give other bytes.
 const VERSION: u32 = 2;
 const MANIFEST: &str = "manifest.json";
-/// A manifest is some 200 bytes; what is larger is not one of ours.
+/// A manifest has about 200 bytes; a larger file is something else.
 const MANIFEST_BYTES_MAX: u64 = 4096;
 const SHARDS_MAX: u32 = 99_999;
 /// Default shards, as many as keep indexing and reading parallel.
 const SHARDS: u64 = 16;
-/// Fewer records than this do not earn a shard of their own.
+/// Least records of a shard.
 const SHARD_RECORDS_MIN: u64 = 100;
-/// Records between two reports of a maker.
+/// Records between two progress reports of a thread.
 const REPORT_RECORDS: u64 = 8;
 
-/// What the records hold.
+/// Content of the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Content {
     /// JPEGs of about 100 KB under `image/encoded`, beside `image/class/label` (0..1000),
     /// `image/height`, `image/width`, `image/filename` and `image/format`.
     Images,
-    /// One int64 under `value`, the record's index: for studies that are not about data.
+    /// One int64 under `value`: the record's index. For studies of everything but the data.
     Ints,
 }
 
@@ -94,8 +94,8 @@ impl DatasetSpec {
     }
 }
 
-/// 16 shards, or fewer when records are few, and such that no shard is a multiple of 64 records
-/// where that can be had: real shards do not end on a batch, so the demo's should not.
+/// 16 shards, fewer if there are few records. Avoids shards of a multiple of 64 records where possible:
+/// real shards do not end on a batch boundary, so the demo's should not.
 fn default_shards(records: u64) -> u32 {
     let most = (records / SHARD_RECORDS_MIN).clamp(1, SHARDS);
     let uneven = |&shards: &u64| {
@@ -104,7 +104,7 @@ fn default_shards(records: u64) -> u32 {
     (most / 2 + 1..=most).rev().find(uneven).unwrap_or(most) as u32
 }
 
-/// Where generated data is kept unless the user says: in the user's cache.
+/// Default folder of generated data, in the user's cache.
 ///
 /// # Errors
 /// Neither `XDG_CACHE_HOME` nor `HOME` names an absolute directory.
@@ -119,7 +119,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(cache.join("gristmill"))
 }
 
-/// The place of one dataset in the cache, by its spec.
+/// Default folder of one dataset, named by its spec.
 ///
 /// # Errors
 /// As [`cache_dir`].
@@ -139,11 +139,11 @@ fn dir_name(spec: &DatasetSpec) -> String {
     format!("{kind}-{}-{}{shards}-v{VERSION}", spec.records, spec.seed)
 }
 
-/// Makes sure `dir` holds the dataset of `spec`, generating it with all cores if it is not there.
+/// Makes sure that `dir` holds the dataset of `spec`, generating it on all cores if absent.
 ///
-/// `progress(done, total)` is called on the caller's thread as records are made, and not at all when
-/// the dataset exists; `Break` stops the work, removes what was made and is an error. A second
-/// process asking for the same directory waits for the first.
+/// `progress(done, total)` is called on the caller's thread as records are made, and not at all if
+/// the dataset exists. `Break` stops the work, removes what was made and is an error. A second
+/// process that asks for the same directory waits for the first.
 ///
 /// # Errors
 /// `dir` holds something else (it is left alone), the disk refuses, or `progress` broke off.
@@ -164,7 +164,7 @@ pub fn ensure(
             return Ok(());
         }
         if let Some(lock) = lock_partial(&partial)? {
-            // Another maker may have finished between the look and the lock.
+            // Another process may have finished between the check and the lock.
             if is_complete(dir, spec)? {
                 return fs::remove_dir(&partial)
                     .with_context(|| format!("cannot remove `{}`", partial.display()));
@@ -177,7 +177,7 @@ pub fn ensure(
             .with_context(|| format!("cannot move the finished dataset to `{}`", dir.display()))
     });
     if made.is_err() {
-        // The error at hand says more than a failure to tidy up after it would.
+        // A failed cleanup must not hide the error.
         let _ = fs::remove_dir_all(&partial);
     }
     made
@@ -205,7 +205,7 @@ impl Manifest {
     }
 }
 
-/// True: the dataset is there. False: nothing is. Anything else is an error that names it.
+/// Whether the dataset exists. An error if `dir` holds anything else.
 fn is_complete(dir: &Path, spec: &DatasetSpec) -> Result<bool> {
     let shown = dir.display();
     let mut entries = match fs::read_dir(dir) {
@@ -243,12 +243,12 @@ fn read_manifest(path: &Path) -> Result<Manifest> {
     serde_json::from_slice(&text).with_context(|| format!("cannot parse `{shown}`"))
 }
 
-/// Takes the directory datasets are made in, emptied; `None` if its former owner finished or gave up
-/// while we waited, so that the question must be asked again.
+/// Locks and empties the directory that datasets are made in. `None` if another process finished or
+/// gave up in the meantime: check again.
 fn lock_partial(partial: &Path) -> Result<Option<File>> {
     let context = || format!("cannot prepare `{}`", partial.display());
     match fs::create_dir_all(partial) {
-        // It was there, and went before that could be looked at: its owner has just finished.
+        // The directory was just removed by its owner, who has finished.
         Err(error)
             if error.kind() == io::ErrorKind::AlreadyExists
                 && fs::symlink_metadata(partial).is_ok_and(|found| !found.is_dir()) =>
@@ -262,7 +262,7 @@ fn lock_partial(partial: &Path) -> Result<Option<File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         other => other.with_context(context)?,
     };
-    // The system drops the lock with its holder, so this waits for work in progress, never forever.
+    // The system releases the lock when its holder ends, so this never waits forever.
     lock.lock().with_context(context)?;
     let held = lock.metadata().with_context(context)?;
     match fs::metadata(partial) {
@@ -295,7 +295,7 @@ fn make(
                 return Ok(sizes);
             }
             let made = make_shard(partial, spec, index, &mut painter, &reports, &stop);
-            // The others need not finish what nobody can use.
+            // One failed shard makes the others useless.
             sizes.push((index, made.inspect_err(|_| stop.store(true, Ordering::Relaxed))?));
         }
     };
@@ -362,7 +362,7 @@ fn make_shard(
 }
 
 fn report(reports: &Sender<u64>, unreported: &mut u64) {
-    // The receiver outlives the makers; were it gone, nobody would want to know.
+    // The receiver outlives the threads; if it is gone, the reports have no reader.
     let _ = reports.send(std::mem::take(unreported));
 }
 

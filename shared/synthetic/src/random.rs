@@ -1,5 +1,5 @@
-//! A small counter-based random stream keyed by (seed, index): no state is shared between elements,
-//! so an element never depends on which thread made it or on what was made before.
+//! A counter-based random stream keyed by (seed, index). Elements share no state, so an element never
+//! depends on the thread that made it or on earlier elements.
 //!
 //! SplitMix64 (Steele, Lea, Flood 2014): its steps are independent of one another, which lets the
 //! processor overlap them; pixels need no better.
@@ -17,7 +17,7 @@ impl Random {
         Self { state: mix(mix(seed ^ GOLDEN).wrapping_add(index)) }
     }
 
-    /// A stream of its own, for a loop whose length must not shift what follows.
+    /// A separate stream, for a loop whose length must not affect later draws.
     pub fn fork(&mut self) -> Self {
         Self { state: mix(self.next()) }
     }
@@ -59,7 +59,7 @@ impl Random {
     }
 
     /// Two near-gaussian integers about zero, as f32, with standard deviation 147.8: each the sum of
-    /// four random bytes, less its mean.
+    /// four random bytes minus its mean.
     #[inline]
     pub fn two_gaussians(&mut self) -> (f32, f32) {
         let bits = self.next();

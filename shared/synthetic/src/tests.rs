@@ -1,4 +1,4 @@
-//! Datasets as a whole: their bytes, their names, and what happens when making one is disturbed.
+//! Whole datasets: their bytes, their names, and interruptions.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn keep_going(_: u64, _: u64) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// Every payload of a TFRecord file, its checksums verified.
+/// Every payload of a TFRecord file. Verifies checksums.
 fn records(file: &[u8]) -> Vec<&[u8]> {
     let mut rest = file;
     let mut payloads = Vec::new();

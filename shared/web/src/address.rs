@@ -8,10 +8,10 @@ pub fn is_web(bucket: &str) -> bool {
     bucket.starts_with("https://") || bucket.starts_with("http://")
 }
 
-/// The origin of an address, and its path and query as they are written. None for other kinds of address.
+/// Origin, and path and query as written, of a web address. `None` for other kinds of address.
 ///
 /// # Errors
-/// Why it cannot be used, in words.
+/// The reason why the address cannot be used.
 pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
     if !is_web(text) {
         return None;

@@ -1,4 +1,4 @@
-//! Answers of servers.
+//! Responses of web servers, classified.
 
 use gristmill_ports::{ObjectError, ObjectPath};
 use reqwest::{
@@ -10,17 +10,17 @@ use reqwest::{
 };
 use std::{ops::Range, time::Duration};
 
-/// Longest rest that a server may ask for.
+/// Longest accepted `Retry-After`.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// An answer to a request for a range.
+/// A response to a range request.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// These bytes of a file of this many bytes, in this version.
+    /// Bytes `range` of a file of `total` bytes, in version `tag`.
     Part { range: Range<u64>, total: u64, tag: String },
-    /// Nothing: the range begins behind the end of a file of this many bytes.
+    /// The range begins after the end of a file of `total` bytes.
     Behind { total: u64, tag: String },
-    /// Try again, after a rest if one is asked for.
+    /// Try again, after `rest` if the server asked for one.
     Later { why: String, rest: Option<Duration> },
 }
 
@@ -28,7 +28,7 @@ fn header(response: &Response, name: HeaderName) -> Option<&str> {
     response.headers().get(name)?.to_str().ok()
 }
 
-/// Names a version of a file; none if the server says nothing that would change with it.
+/// Name of a file's version. `None` if the server sends nothing that changes with the content.
 fn tag(response: &Response, total: u64) -> Option<String> {
     let strong = header(response, ETAG).filter(|tag| !tag.starts_with("W/"));
     let version = strong.or_else(|| header(response, LAST_MODIFIED))?;
@@ -36,7 +36,7 @@ fn tag(response: &Response, total: u64) -> Option<String> {
 }
 
 impl Answer {
-    /// Judges the head of `response` to a request for bytes of `path`.
+    /// Classifies the head of `response` to a range request for `path`.
     pub fn of(response: &Response, path: &ObjectPath) -> Result<Self, ObjectError> {
         let status = response.status();
         let rejected = |why: String| Err(ObjectError::Rejected(format!("{path}: {why}")));
@@ -86,7 +86,7 @@ impl Answer {
     }
 }
 
-/// Range, if there is one, and length of the whole: `bytes 0-9/100`, `bytes */100`.
+/// Range, if any, and total length: `bytes 0-9/100`, `bytes */100`.
 fn parse_content_range(text: &str) -> Option<(Option<Range<u64>>, u64)> {
     let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
     let total = total.trim().parse().ok()?;

@@ -1,4 +1,4 @@
-//! The client, and its place beside another object store.
+//! The HTTP client, and its combination with another object store.
 
 use crate::{
     address::is_web,
@@ -16,7 +16,7 @@ use std::{
 };
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two pieces of an answer.
+/// Longest pause between two pieces of a response.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_REDIRECTS: usize = 10;
 const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
@@ -24,20 +24,20 @@ const AUTHORIZATION: &str = "GRISTMILL_WEB_AUTHORIZATION";
 /// Files of web servers.
 #[derive(Debug)]
 pub struct WebObjects {
-    /// Made when first needed: reading the certificates of this machine takes time.
+    /// Created on first use: reading this machine's certificates takes time.
     client: OnceLock<Client>,
     pub(crate) reach: Reach,
     pub(crate) buffers: BufferPool,
-    /// By server: the header that gives credentials.
+    /// Authorization header by server.
     authorization: BTreeMap<String, HeaderValue>,
 }
 
 impl WebObjects {
-    /// Asks servers within `reach`. `authorization` has a line `HOST VALUE` for each server that wants credentials,
-    /// such as `data.example.com Bearer 1234`; they are sent to no other.
+    /// Reads from servers within `reach`. `authorization` has a line `HOST VALUE` for each server that
+    /// requires credentials, such as `data.example.com Bearer 1234`; they are sent to no other server.
     ///
     /// # Errors
-    /// The line that is wrong, without quoting it.
+    /// The number of the malformed line, without its content.
     pub fn new(reach: Reach, authorization: &str) -> Result<Self, String> {
         let authorization = parse_authorization(authorization)?;
         Ok(Self { client: OnceLock::new(), reach, buffers: BufferPool::default(), authorization })
@@ -48,7 +48,7 @@ impl WebObjects {
             let client = client(self.reach).map_err(|error| {
                 ObjectError::Rejected(format!("no client for web servers: {error}"))
             })?;
-            // Another thread may have been faster; its client is the same.
+            // If another thread was faster, its client is equivalent.
             let _ = self.client.set(client);
         }
         let missing = || ObjectError::Rejected("no client for web servers".to_owned());
@@ -81,7 +81,7 @@ fn client(reach: Reach) -> reqwest::Result<Client> {
         .referer(false)
         .user_agent(concat!("gristmill/", env!("CARGO_PKG_VERSION")));
     match reach {
-        // A proxy would resolve names as it likes.
+        // A proxy would resolve names itself, past the check.
         Reach::Public => builder.no_proxy().dns_resolver(Arc::new(PublicOnly)),
         Reach::Any => builder,
     }
@@ -100,7 +100,7 @@ fn parse_authorization(text: &str) -> Result<BTreeMap<String, HeaderValue>, Stri
     pairs.collect()
 }
 
-/// An object store, and files of web servers beside it.
+/// An object store that also reads files of web servers.
 pub struct WithWeb {
     rest: Arc<dyn Objects>,
     web: WebObjects,
@@ -111,7 +111,7 @@ impl WithWeb {
         Self { rest, web }
     }
 
-    /// With the credentials that this process's environment has in `GRISTMILL_WEB_AUTHORIZATION`.
+    /// Reads credentials from the environment variable `GRISTMILL_WEB_AUTHORIZATION`.
     ///
     /// # Errors
     /// As [`WebObjects::new`].
@@ -121,7 +121,7 @@ impl WithWeb {
     }
 }
 
-/// Says that it was a web server that failed.
+/// Marks an error as a web server's.
 fn of_server(error: ObjectError) -> ObjectError {
     let named = |why| format!("web server: {why}");
     match error {
@@ -165,7 +165,7 @@ impl Objects for WithWeb {
         }
     }
 
-    /// Servers have no list: what is found is the file whose key is `prefix`, if there is one.
+    /// Web servers have no listings: finds the file whose key is `prefix`, if it exists.
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         match is_web(bucket) {
             true => {

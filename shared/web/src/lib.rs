@@ -1,9 +1,9 @@
-//! Files on web servers as objects that are only read.
+//! Files on web servers as read-only objects.
 //!
-//! The bucket of such an object is the server's origin (`https://host` or `https://host:port`), its key the path and
-//! query of its address. Its tag names a version: the length, and the strong ETag or else the date of the last change.
-//! Every answer is compared with it, so a file that changes while a job runs is noticed, whether or not the server
-//! understands conditions.
+//! The bucket of such an object is the server's origin (`https://host` or `https://host:port`); its key is the path
+//! and query. Its etag names a version: the length, and the strong ETag or else the date of the last change. Every
+//! response is compared with it, so a file that changes during a job is detected even if the server ignores
+//! conditional requests.
 
 mod address;
 mod answer;

@@ -1,7 +1,7 @@
-//! Which addresses may be asked.
+//! Addresses that a worker may connect to.
 //!
-//! A function in an account reaches what others do not: the metadata of its host, and whatever listens in a private
-//! network. Whoever names a dataset must not get at these through it.
+//! A function in an account can reach private addresses: its host's metadata service and private networks. A dataset's
+//! address is user input and must not give access to them (server-side request forgery).
 
 use reqwest::{
     Url,
@@ -9,20 +9,20 @@ use reqwest::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Servers that may be asked for files.
+/// Servers that files may be read from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Those with public addresses.
+    /// Servers with public addresses.
     Public,
-    /// All.
+    /// All servers.
     Any,
 }
 
 impl Reach {
-    /// Whether `url`, which may come from a redirect, may be asked. Names are judged when they are resolved.
+    /// Whether `url`, possibly from a redirect, may be requested. Names are checked when they are resolved.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason for the refusal.
     pub(crate) fn check(self, url: &Url) -> Result<(), String> {
         let address = match url.host_str() {
             Some(host) => host.trim_matches(['[', ']']).parse::<IpAddr>().ok(),
@@ -44,7 +44,7 @@ fn not_public(host: &str) -> String {
     )
 }
 
-/// Resolves names to public addresses only, at every connection: an answer may change between a check and its use.
+/// Resolves names to public addresses only, at every connection: a name may change between a check and its use.
 pub(crate) struct PublicOnly;
 
 impl Resolve for PublicOnly {
@@ -65,7 +65,7 @@ fn is_public(address: IpAddr) -> bool {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => match embedded(address) {
             Some(inner) => is_public_v4(inner),
-            // Global unicast, but for documentation.
+            // Global unicast, except documentation addresses.
             None => {
                 address.segments()[0] & 0xe000 == 0x2000
                     && address.segments()[..2] != [0x2001, 0xdb8]
@@ -74,7 +74,7 @@ fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped, NAT64 or 6to4.
+/// The IPv4 address embedded in an IPv6 address: mapped, NAT64 or 6to4.
 fn embedded(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let [a, b, c, d, e, f, g, h] = address.segments();
     let joined = |high: u16, low: u16| Ipv4Addr::from((u32::from(high) << 16) | u32::from(low));
@@ -93,7 +93,7 @@ fn is_public_v4(address: Ipv4Addr) -> bool {
         || address.is_link_local()
         || address.is_documentation()
         || a == 0
-        // Shared between customers of a network.
+        // Carrier-grade NAT.
         || a == 100 && (64..128).contains(&b)
         || (a, b, c) == (192, 0, 0)
         || a == 198 && (18..20).contains(&b)

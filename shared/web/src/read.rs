@@ -1,4 +1,4 @@
-//! Reading ranges, over as many requests as it takes.
+//! Range reads, over as many requests as it takes.
 
 use crate::{address::url, answer::Answer, client::WebObjects};
 use bytes::{Bytes, BytesMut};
@@ -9,22 +9,22 @@ use reqwest::{
 };
 use std::{error::Error, ops::Range, time::Duration};
 
-/// Requests of one read that may fail.
+/// Failed requests in a row before a read gives up.
 const TRIES: u32 = 5;
 const FIRST_REST: Duration = Duration::from_millis(100);
-/// All requests of one read.
+/// Limit for all requests of one read.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Bytes of a file on their way.
+/// A read in progress.
 struct Reading<'a> {
     path: &'a ObjectPath,
     range: Range<u64>,
-    /// The version that is meant.
+    /// Required version.
     tag: Option<&'a str>,
     buffer: BytesMut,
 }
 
-/// How a request ended that brought less than was asked for.
+/// A request that returned less than was asked for.
 struct Broken {
     why: String,
     rest: Option<Duration>,
@@ -98,7 +98,7 @@ impl WebObjects {
             match self.read_some(&mut reading).await? {
                 None => return Ok(self.buffers.lend(reading.buffer)),
                 Some(broken) => {
-                    // A connection that breaks off now and then is no reason to give up.
+                    // Progress resets the count: connections that break off occasionally are no reason to give up.
                     tries = if reading.buffer.len() > before { 1 } else { tries + 1 };
                     tokio::time::sleep(broken.rest.unwrap_or(rest)).await;
                     rest = (rest * 2).min(Duration::from_secs(5));
@@ -109,7 +109,7 @@ impl WebObjects {
         Err(ObjectError::Unavailable(format!("{}: {reason}", reading.path)))
     }
 
-    /// Goes on with a read: none if it is complete.
+    /// Continues a read. `None` if it is complete.
     async fn read_some(&self, reading: &mut Reading<'_>) -> Result<Option<Broken>, ObjectError> {
         let Reading { path, range, tag, buffer } = reading;
         let wanted = range.start + buffer.len() as u64..range.end;
@@ -162,7 +162,7 @@ impl WebObjects {
         self.reach.check(&url).map_err(refused)?;
         let mut request = self.client()?.get(url.clone());
         request = request.header(RANGE, format!("bytes={}-{}", range.start, range.end - 1));
-        // A range of what is compressed for the way is no range of the file.
+        // A range of a compressed response is no range of the file.
         request = request.header(ACCEPT_ENCODING, "identity");
         if let Some(authorization) = self.authorization(url.host_str().unwrap_or_default()) {
             request = request.header(AUTHORIZATION, authorization);
@@ -174,7 +174,7 @@ impl WebObjects {
     }
 }
 
-/// An error without its address, whose query may be a secret, but with its causes.
+/// An error and its causes, without the address, whose query may be a secret.
 fn in_words(error: &reqwest::Error) -> String {
     let mut causes = Vec::new();
     let mut cause = error.source();

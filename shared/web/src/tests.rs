@@ -1,4 +1,4 @@
-//! Against a server that does what it is told.
+//! Reads from scripted servers.
 
 use crate::{Reach, WebObjects, WithWeb};
 use gristmill_ports::{ObjectError, ObjectPath, Objects, memory::MemoryObjects};
@@ -16,7 +16,8 @@ type Respond = dyn Fn(&str, usize, usize) -> Vec<u8> + Send + Sync;
 
 const FILE: &[u8] = b"0123456789abcdef";
 
-/// The address of a server that answers each connection's one request with `respond`, and what it was asked.
+/// Starts a server that answers each connection's one request with `respond`. Returns its address and
+/// the requests it received.
 async fn serve(respond: Arc<Respond>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -6,8 +6,8 @@ use crate::{
 };
 use toml::Value;
 
-/// What each crate may import of the others, `gristmill-` left out. `*`: it composes, and may import
-/// all but programs and tests. The same table, for people, is in ARCHITECTURE.md.
+/// Crates that each crate may import, `gristmill-` left out. `*`: may import all but programs and
+/// tests, because it composes them. The same table, for people, is in ARCHITECTURE.md.
 const MAY_IMPORT: &[(&str, &str)] = &[
     ("model", ""),
     ("pipeline", "model"),

@@ -7,7 +7,7 @@ use crate::{
 use gristmill_pipeline::Pipeline;
 use std::fs;
 
-/// Places outside the repository, which whoever reads it does not have.
+/// Paths outside the repository, which its readers do not have.
 const ELSEWHERE: &[&str] = &[
     concat!("/wo", "rk/"),
     concat!("shared", "/design"),

@@ -5,6 +5,8 @@ mod dependencies;
 mod docs;
 mod files;
 mod project;
+mod record;
+mod words;
 
 #[track_caller]
 fn assert_none(violations: Vec<String>) {
