@@ -1,11 +1,11 @@
-//! Whether a worker compresses what it stores: work for its processor that relieves its network.
+//! Whether a worker compresses its objects: processor time spent to relieve its network.
 
 use crate::cost::{FunctionShape, SplitWork};
 
-/// Least part of a split's time that must be won: unpacking costs the trainer's host as much as a tenth of it.
+/// Least part of a split's time to gain: decompression costs the trainer's host as much as a tenth of it.
 const MIN_GAIN: f64 = 0.1;
 
-/// One split of a worker, and some of its frames compressed.
+/// Measurements of one split, with some of its frames compressed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
     /// Bytes read from the source.
@@ -23,15 +23,15 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Try {
     pub level: i32,
-    /// Bytes of those frames, compressed.
+    /// Compressed bytes of those frames.
     pub bytes: u64,
     /// Seconds of one thread.
     pub seconds: f64,
 }
 
 impl Sample {
-    /// The level at which a worker of `shape` takes least time for a split; none if that is not much less than
-    /// without compression.
+    /// The level at which a worker of `shape` takes the least time for a split. `None` if the gain over no compression is
+    /// small.
     pub fn best_level(&self, shape: &FunctionShape) -> Option<i32> {
         let plain = SplitWork {
             cpu_s: self.compute_s,
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
     use gristmill_model::MB_PER_VCPU;
 
-    /// 50 MB of frames, read from 25 MB, in `compute_s`; compressed at 400 MB/s to `ratio`, and at half of that
+    /// 50 MB of frames, read from 25 MB, computed in `compute_s`; compressed at 400 MB/s to `ratio`, and at half that
     /// speed to a tenth less.
     fn split(compute_s: f64, ratio: f64) -> Sample {
         let tried =

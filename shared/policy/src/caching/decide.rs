@@ -1,36 +1,36 @@
-//! The autocache decision (Cachew 4.4): of computing and of caching at each point, the one that takes
-//! a worker the least time, or costs the least; both are predicted and told.
+//! The autocache decision (Cachew 4.4): computes, or caches at the point that takes a worker the least
+//! time or costs the least. Both are predicted and reported.
 
 use super::{Mode, PointProfile, Profile, ReadTime, Reads};
 use crate::cost::{FunctionShape, Prices, Requests, Usd, quantity, ratio};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Part by which caching must be better than computing: below it noise decides, and computing stores
-/// nothing (the threshold Cachew 4.3 uses for batch times).
+/// Part by which caching must be better than computing. Below it noise decides, and computing stores
+/// nothing (the threshold that Cachew 4.3 uses for batch times).
 pub const TIE: f64 = 0.03;
 
-/// What is made small.
+/// The quantity to minimise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Objective {
-    /// Seconds of a worker for an epoch that is computed, or read.
+    /// Worker seconds of an epoch in its steady state.
     #[default]
     Time,
     /// Dollars of all epochs, storage included.
     Usd,
 }
 
-/// What a user tunes, and what is known of the future.
+/// Settings by the user, and assumptions about the future.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
     pub objective: Objective,
     /// See [`TIE`].
     pub tie: f64,
-    /// Epochs that will be computed or read, the one that is profiled and those of later jobs included.
+    /// Epochs to be computed or read, including the profiled one and those of later jobs.
     pub epochs: f64,
-    /// Days for which what is stored is kept.
+    /// Days for which stored data is kept.
     pub kept_days: f64,
     pub shape: FunctionShape,
     pub prices: Prices,
@@ -50,39 +50,40 @@ impl Default for Settings {
     }
 }
 
-/// One thing that could be done, and what it is predicted to take.
+/// One option and its prediction.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OptionEstimate {
     /// [`Mode::Compute`], or [`Mode::Put`] of a point.
     pub mode: Mode,
     /// "compute", or "cache after `resize`".
     pub name: String,
-    /// Worker seconds for what was profiled, in the mode's steady state; of the last operator seconds
+    /// Worker seconds for the profiled part, in the mode's steady state. After the last operator: seconds
     /// of the trainer's reads, which take no worker.
     pub profiled_s: f64,
-    /// Part of it that reads the cache.
+    /// Part of it spent reading the cache.
     pub read_s: f64,
-    /// Delivered elements a second of one worker.
+    /// Delivered elements per second of one worker.
     pub elements_per_s: f64,
     /// Worker seconds of an epoch in its steady state.
     pub epoch_s: f64,
     /// Bytes it stores.
     pub stored_bytes: f64,
-    /// An epoch in its steady state, without storage.
+    /// Cost of an epoch in its steady state, without storage.
     pub epoch_usd: Usd,
-    /// All of [`Settings::epochs`], the first computed and stored, and the storage.
+    /// Cost of all [`Settings::epochs`], the first computed and stored, and of the storage.
     pub total_usd: Usd,
-    /// Why it may not be chosen.
+    /// Reason why it may not be chosen.
     pub refused: Option<String>,
 }
 
-/// What to do, why, and what else there was.
+/// A decision, its reason and the alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
     /// [`Mode::Compute`], or [`Mode::Put`] of a point.
     pub mode: Mode,
-    /// What the least time would choose, and what the least money.
+    /// Choice by time alone.
     pub by_time: Mode,
+    /// Choice by cost alone.
     pub by_usd: Mode,
     pub reason: String,
     /// Computing first, then the points in order.
@@ -90,7 +91,7 @@ pub struct Decision {
 }
 
 impl fmt::Display for Decision {
-    /// The decision and a line for each option.
+    /// The decision, then a line for each option.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", self.mode, self.reason)?;
         for option in &self.options {
@@ -102,8 +103,8 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Decides what to do with the epochs that follow a profile. Nothing measured, or no point that may be
-/// cached: computing.
+/// Decides the mode of the epochs after a profile. Computes if nothing was measured or no point may be
+/// cached.
 pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> Decision {
     let compute = compute_option(profile, settings);
     let points = (0..).zip(&profile.points);
@@ -114,8 +115,8 @@ pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> D
     let least = |measure: fn(&OptionEstimate) -> f64| {
         let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
         let best = allowed().map(measure).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
-        // Of those that noise cannot tell apart the last: least is left to compute, and behind the last
-        // operator nobody is needed at all.
+        // Of those within noise the last: it leaves the least to compute, and after the last operator
+        // no worker is needed at all.
         let last = allowed().rfind(|option| measure(option) <= best * (1.0 + tie));
         let pays = |best: &&OptionEstimate| measure(best) < measure(&compute) * (1.0 - tie);
         last.filter(pays).unwrap_or(&compute)
@@ -129,23 +130,23 @@ pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> D
     Decision { mode: chosen.mode, by_time: by_time.mode, by_usd: by_usd.mode, reason, options }
 }
 
-/// Worker seconds and requests that an epoch takes, as dollars.
+/// Cost of an epoch's worker seconds and requests.
 fn epoch_usd(settings: &Settings, epoch_s: f64, splits: f64, requests: Requests) -> Usd {
     let Settings { shape, prices, .. } = settings;
     shape.usd_per_second(prices) * epoch_s + requests.usd(prices) * splits
 }
 
-/// Delivered elements a second, none measured giving none.
+/// Delivered elements per second; 0 if none were measured.
 fn rate(profile: &Profile, seconds: f64) -> f64 {
     ratio(profile.ops.last().map_or(0.0, |op| quantity(op.elements)), seconds)
 }
 
-/// How many times what was profiled an epoch is.
+/// Ratio of an epoch to the profiled part.
 fn epochs_of_profile(profile: &Profile) -> f64 {
     ratio(quantity(profile.epoch_records), quantity(profile.records))
 }
 
-/// Splits that were profiled; each makes one object whatever the point.
+/// Profiled splits; each makes one object at any point.
 fn splits(profile: &Profile) -> f64 {
     profile.points.iter().map(|point| quantity(point.objects)).fold(0.0, f64::max)
 }
@@ -192,7 +193,7 @@ fn cache_option(
     let scale = epochs_of_profile(profile);
     let (stored_bytes, epoch_s) = (bytes * scale, profiled_s * scale);
     let splits = objects * scale;
-    // At the last operator nobody but the trainer reads, and what it delivers is stored already.
+    // After the last operator only the trainer reads, and delivery stores the objects anyway.
     let steady_usd = match last {
         true => Requests::CACHED_SPLIT.usd(&settings.prices) * splits,
         false => epoch_usd(settings, epoch_s, splits, Requests::SPLIT),

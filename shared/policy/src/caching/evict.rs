@@ -1,5 +1,5 @@
-//! What to delete when the cache is full: whatever saves the least work for its bytes, as Cachew (5.1)
-//! plans after Nectar.
+//! Eviction: deletes the entries that save the least work for their bytes, as Cachew (5.1) plans after
+//! Nectar.
 
 use super::{Entry, EntryState};
 use crate::cost::{quantity, ratio};
@@ -7,41 +7,41 @@ use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// After this long a use counts half: three days, so that a weekend does not empty the cache and a
-/// project that ended a month ago weighs a thousandth.
+/// Half-life of a use. Three days, so that a weekend does not empty the cache and a project that ended
+/// a month ago weighs a thousandth.
 pub const USE_HALF_LIFE_S: f64 = 3.0 * 86_400.0;
-/// What storing something counts as, in uses: it was stored in order to be used.
+/// Weight of storing an entry, in uses: entries are stored in order to be used.
 const USES_OF_A_PUT: f64 = 1.0;
 
-/// Uses of an entry, recent ones counting more. Two numbers whatever happens, so that it fits an item.
+/// Uses of an entry, weighted by recency, in two numbers so that it fits an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct UseScore {
     /// Weighted uses as of `at_s`.
     pub weight: f64,
-    /// Of the last use, in seconds of any clock that is the same for all entries.
+    /// Time of the last use, in seconds of any clock common to all entries.
     pub at_s: f64,
 }
 
 impl UseScore {
-    /// Of something stored now.
+    /// Score of an entry stored now.
     pub fn stored(now_s: f64) -> UseScore {
         UseScore { weight: USES_OF_A_PUT, at_s: now_s }
     }
 
-    /// With one more use (an epoch that reads it).
+    /// Score after one more use, an epoch that reads it.
     #[must_use]
     pub fn used(&self, now_s: f64) -> UseScore {
         UseScore { weight: self.at(now_s) + 1.0, at_s: now_s.max(self.at_s) }
     }
 
-    /// Weighted uses as of `now_s`; a clock that went back makes nothing younger.
+    /// Weighted uses as of `now_s`. A clock that goes back has no effect.
     pub fn at(&self, now_s: f64) -> f64 {
         let age_s = quantity(now_s - self.at_s);
         quantity(self.weight) * (-age_s / USE_HALF_LIFE_S).exp2()
     }
 }
 
-/// The cache cannot hold what is to be stored.
+/// The cache cannot hold the bytes to be stored.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error(
     "the cache holds {capacity_bytes:.0} bytes, of which {in_use_bytes:.0} are in use; {needed_bytes:.0} more do \
@@ -50,16 +50,16 @@ impl UseScore {
 pub struct NoRoom {
     pub capacity_bytes: f64,
     pub needed_bytes: f64,
-    /// Of entries that are read or stored by living jobs.
+    /// Bytes of entries that live jobs read or store.
     pub in_use_bytes: f64,
 }
 
-/// Entries to delete so that `needed_bytes` more fit into `capacity_bytes`, the least useful first:
-/// those that save the fewest worker seconds, times recent uses, for their bytes. What a dead job left
-/// half stored goes first. What a living job reads or stores stays.
+/// Selects entries to delete so that `needed_bytes` more fit into `capacity_bytes`, least useful first:
+/// those with the fewest worker seconds saved, times recent uses, per byte. Entries that a dead job left
+/// incomplete go first. Entries that a live job reads or stores stay.
 ///
 /// # Errors
-/// If it would not fit even then; nothing is to be deleted in vain.
+/// If the bytes would not fit even then; nothing should be deleted in vain.
 pub fn evict(
     entries: &[Entry],
     capacity_bytes: f64,
@@ -83,7 +83,7 @@ pub fn evict(
         .filter(|entry| !in_use(entry))
         .map(|entry| (benefit_per_byte(entry, now_s), entry))
         .collect();
-    // The fingerprint makes the order the same everywhere.
+    // Ties are broken by fingerprint, so that the order is the same everywhere.
     idle.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.fingerprint.cmp(&b.1.fingerprint)));
     let mut chosen: Vec<&Entry> = Vec::new();
     for (_, entry) in idle {
@@ -93,7 +93,7 @@ pub fn evict(
         excess -= bytes(entry);
         chosen.push(entry);
     }
-    // A large one at the end may have made smaller and more useful ones before it unnecessary.
+    // A large last entry may make smaller, more useful ones before it unnecessary.
     for i in (0..chosen.len()).rev() {
         if excess + bytes(chosen[i]) <= 0.0 {
             excess += bytes(chosen[i]);
@@ -103,7 +103,7 @@ pub fn evict(
     Ok(chosen.into_iter().map(|entry| entry.fingerprint).collect())
 }
 
-/// Worker seconds a byte of it can be expected to save.
+/// Expected worker seconds saved per byte.
 fn benefit_per_byte(entry: &Entry, now_s: f64) -> f64 {
     match entry.state {
         EntryState::Putting { .. } => -1.0,
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(chosen(3.0), [] as [usize; 0], "it fits");
         assert_eq!(chosen(4.0), [0]);
         assert_eq!(chosen(14.0), [0, 2]);
-        // The first two do not do; then the small one may stay.
+        // The first two are too small together with the third; then the small one may stay.
         assert_eq!(chosen(22.0), [0, 1]);
         assert_eq!(chosen(25.0), [0, 2, 1]);
     }

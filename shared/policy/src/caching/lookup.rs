@@ -1,27 +1,27 @@
-//! What of a job's pipeline is cached already (Cachew 4.4), and the catalogue it is looked up in.
+//! Looks up which prefix of a job's pipeline is cached (Cachew 4.4).
 
 use super::{Described, Mode, UseScore};
 use gristmill_model::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// An `autocache` point of a job that registers.
+/// An `autocache` point of a job at registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// Of the prefix that ends there.
+    /// Fingerprint of the prefix that ends there.
     pub fingerprint: Fingerprint,
-    /// A random prefix is reused only if its author allows it.
+    /// Whether it may be reused. Random prefixes need their author's permission.
     pub reusable: bool,
     /// Whether it is the whole pipeline.
     pub whole: bool,
 }
 
-/// How far an entry of the catalogue is.
+/// State of a catalogue entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum EntryState {
     /// Every object of the prefix is stored.
     Complete,
-    /// A job stores it; `alive` until that job ends or falls silent.
+    /// A job is storing it; `alive` until that job ends or falls silent.
     Putting { alive: bool },
 }
 
@@ -32,37 +32,37 @@ pub struct Entry {
     #[serde(flatten)]
     pub state: EntryState,
     pub bytes: f64,
-    /// Delivered elements a second of one worker that reads it, as predicted or measured; 0 if not
-    /// known. At a last operator no worker is needed: the trainer's reads count.
+    /// Delivered elements per second of one worker that reads it, as predicted or measured; 0 if
+    /// unknown. After the last operator, of the trainer's reads.
     #[serde(default)]
     pub elements_per_s: f64,
-    /// Worker seconds that one epoch of it saves.
+    /// Worker seconds that it saves per epoch.
     #[serde(default)]
     pub saved_s: f64,
     #[serde(default)]
     pub uses: UseScore,
-    /// Whether a living job reads it.
+    /// Whether a live job reads it.
     #[serde(default)]
     pub leased: bool,
-    /// What it is, for explaining misses.
+    /// Description of the prefix, for explaining misses.
     #[serde(default)]
     pub described: Option<Described>,
 }
 
-/// What a lookup found.
+/// Result of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lookup {
-    /// The mode that the job begins in.
+    /// Initial mode of the job.
     pub mode: Mode,
     pub reason: String,
 }
 
-/// Looks a pipeline up: the whole of it if that is cached, since no worker is needed then; else the
-/// complete entry of the highest throughput among its points, without any comparison with computing,
-/// since it was found better when it was stored. Of equals the later point wins: less is left to
-/// compute. A pipeline without points computes; one without a hit is profiled.
+/// Looks up a pipeline. Prefers the whole pipeline, since no worker is needed then; else the complete
+/// entry of the highest throughput among its points. Entries are not compared with computing again: they
+/// were found better when stored. Of equals the later point wins, because less is left to compute. A
+/// pipeline without points is computed; one without a hit is profiled.
 ///
-/// `points` are in the order of the pipeline.
+/// `points` are in pipeline order.
 pub fn lookup(points: &[Candidate], catalogue: &[Entry]) -> Lookup {
     if points.is_empty() {
         let reason = "the pipeline has no autocache point".into();

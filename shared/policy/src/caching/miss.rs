@@ -1,4 +1,4 @@
-//! Why a lookup found nothing: what differs from the cached prefix that is nearest.
+//! Explains a cache miss by its differences from the nearest cached prefix.
 
 use super::Entry;
 use gristmill_model::Fingerprint;
@@ -10,22 +10,22 @@ use std::{collections::BTreeMap, fmt};
 #[cfg(test)]
 mod tests;
 
-/// Most files that are named one by one; a dataset that was written anew differs in all of them.
+/// Most files named one by one; a rewritten dataset differs in all of them.
 const MAX_FILES_NAMED: usize = 10;
-/// Digits of a version that are shown: enough to tell two apart.
+/// Digits of a version to show: enough to distinguish two.
 const SHOWN_HEX_DIGITS: usize = 12;
-/// Longest value that is shown of a parameter, in characters.
+/// Longest parameter value to show, in characters.
 const MAX_VALUE_CHARS: usize = 60;
 
-/// One operator as its fingerprint sees it.
+/// One operator as it enters the fingerprint.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpIdentity {
     pub op: String,
     pub version: u32,
-    /// Of canonical JSON: defaults filled in.
+    /// Parameters as canonical JSON, with defaults.
     #[serde(default)]
     pub params: Value,
-    /// Of random operators only: place in the author's file, which keys what they draw.
+    /// Position in the author's file, which keys the draws. Random operators only.
     #[serde(default)]
     pub ordinal: Option<u32>,
 }
@@ -34,30 +34,30 @@ pub struct OpIdentity {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceVersion {
     pub key: String,
-    /// What pins its content.
+    /// Identifies its content.
     pub etag: String,
 }
 
-/// All that takes part in the fingerprint of a prefix, in a form that can be compared.
+/// Everything that enters the fingerprint of a prefix, in comparable form.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Described {
-    /// How records are stored and which features are read.
+    /// Storage format of records and features read.
     #[serde(default)]
     pub source: Value,
     pub ops: Vec<OpIdentity>,
     pub dataset: Fingerprint,
-    /// The dataset's files if whoever wrote this listed them; else only the version can be told.
+    /// Files of the dataset, if they were listed; else only the version can be compared.
     #[serde(default)]
     pub files: Vec<SourceVersion>,
     /// Decoder build and architecture.
     pub numerics: String,
-    /// Seed and epoch that a random prefix was drawn with.
+    /// Seed and epoch of a random prefix.
     #[serde(default)]
     pub drawn: Option<(u64, u32)>,
 }
 
 impl Described {
-    /// What would be stored at `point`.
+    /// Describes the prefix that ends at `point`.
     pub fn of(
         pipeline: &Pipeline,
         point: &CachePoint,
@@ -75,11 +75,11 @@ impl Described {
     }
 }
 
-/// One thing that differs: `wanted` is the job's, `cached` the entry's.
+/// One difference: `wanted` is the job's value, `cached` the entry's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Difference {
-    /// The pipeline has an operator that the cached one has not. Places count from 1.
+    /// The pipeline has an operator that the cached one lacks. Places count from 1.
     OpAdded {
         op: String,
         place: usize,
@@ -101,7 +101,7 @@ pub enum Difference {
         wanted: u32,
         cached: u32,
     },
-    /// A random operator stands elsewhere in the author's file, so that it draws other numbers.
+    /// A random operator has another position in the author's file, so it draws other numbers.
     OpOrdinal {
         op: String,
         place: usize,
@@ -122,11 +122,11 @@ pub enum Difference {
     FileChanged {
         key: String,
     },
-    /// Files beyond those named.
+    /// Further files.
     MoreFiles {
         files: usize,
     },
-    /// Whose files are not known one by one.
+    /// The dataset differs, its files are not listed.
     Dataset {
         wanted: Fingerprint,
         cached: Fingerprint,
@@ -143,7 +143,7 @@ pub enum Difference {
         wanted: u32,
         cached: u32,
     },
-    /// One was drawn at random, the other not.
+    /// One prefix is random, the other is not.
     Drawn {
         wanted: bool,
     },
@@ -196,25 +196,25 @@ impl fmt::Display for Difference {
     }
 }
 
-/// A miss: the entry that is nearest, and what differs. No difference: the entry is not complete.
+/// A miss: the nearest entry and the differences. Without differences the entry is incomplete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Miss {
     pub nearest: Fingerprint,
     pub differences: Vec<Difference>,
 }
 
-/// Compares what is wanted with every entry that is described; the one with the fewest differences is
-/// the nearest. None if there is nothing to compare with.
+/// Compares `wanted` with every described entry. The one with the fewest differences is the nearest;
+/// `None` if there is nothing to compare with.
 pub fn explain_miss(wanted: &Described, entries: &[Entry]) -> Option<Miss> {
     let misses = entries.iter().filter_map(|entry| {
         let differences = differences(wanted, entry.described.as_ref()?);
         Some(Miss { nearest: entry.fingerprint, differences })
     });
-    // Of equally near ones always the same.
+    // The fingerprint breaks ties, so that the result is deterministic.
     misses.min_by_key(|miss| (distance(&miss.differences), miss.nearest))
 }
 
-/// An operator more or less is further away than a parameter of it.
+/// An added or missing operator is more distant than a changed parameter.
 fn distance(differences: &[Difference]) -> usize {
     let weight = |difference: &Difference| match difference {
         Difference::OpAdded { .. } | Difference::OpMissing { .. } => 2,
@@ -315,8 +315,8 @@ fn file_differences(wanted: &Described, cached: &Described, found: &mut Vec<Diff
     found.append(&mut files);
 }
 
-/// Tells every leaf of two parameter trees that differs, with its path; a tree that only one of them
-/// has as a whole.
+/// Reports every leaf that differs between two parameter trees, with its path; a subtree that only one
+/// of them has is reported as a whole.
 fn parameters(
     wanted: &Value,
     cached: &Value,
@@ -348,11 +348,10 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// Which operator corresponds to which: the longest common subsequence of their names, the rest on
-/// one side only, in order.
+/// Aligns operators: the longest common subsequence of their names, the rest unpaired, in order.
 fn align(wanted: &[OpIdentity], cached: &[OpIdentity]) -> Vec<(Option<usize>, Option<usize>)> {
     let (rows, columns) = (wanted.len(), cached.len());
-    // longest[i][j]: of wanted[i..] and cached[j..].
+    // longest[i][j]: length for wanted[i..] and cached[j..].
     let mut longest = vec![vec![0usize; columns + 1]; rows + 1];
     for i in (0..rows).rev() {
         for j in (0..columns).rev() {

@@ -1,11 +1,11 @@
-//! Autocaching: whether a job computes every epoch anew or stores the output of a prefix of its
-//! pipeline once and reads it from then on, and at which of its `autocache` points (Cachew 4.4, 5.1).
+//! Autocaching: whether a job computes every epoch, or stores the output of a prefix of its pipeline
+//! once and reads it from then on, and at which `autocache` point (Cachew 4.4, 5.1).
 //!
-//! A job goes through these in order: [`lookup`] at registration (somebody may have cached it),
-//! a profile of [`PROFILE_BATCHES`] batches with scaling held, [`decide`] over it, and
-//! [`State::advance`] at every decision and epoch's end. [`evict`] keeps the cache within its
-//! capacity, [`explain_miss`] says why a lookup found nothing. All of it is pure; [`study`] holds
-//! the decision against the best one in hindsight on made-up pipelines.
+//! A job goes through these in order: [`lookup`] at registration (another job may have cached the
+//! prefix), a profile of [`PROFILE_BATCHES`] batches during which scaling holds, [`decide`] over it, and
+//! [`State::advance`] at every decision and end of an epoch. [`evict`] keeps the cache within its
+//! capacity, [`explain_miss`] explains a lookup without a hit. All of it is pure; [`study`] compares
+//! the decision with the best one in hindsight on synthetic pipelines.
 
 mod decide;
 mod evict;
@@ -25,6 +25,6 @@ pub use modes::{Event, State, Transition};
 pub use profile::{OpProfile, PROBES, PointProfile, Profile, Reads};
 pub use read_time::ReadTime;
 
-/// Batches a profile is measured over before it is decided on (Cachew 4.4 finds 300 enough); an
-/// epoch that ends sooner is decided on with what there is.
+/// Batches of a profile before the decision (Cachew 4.4 finds 300 enough). An epoch that ends sooner
+/// is decided on with what was measured.
 pub const PROFILE_BATCHES: u32 = 300;

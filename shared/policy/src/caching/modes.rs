@@ -3,37 +3,37 @@
 use gristmill_model::wire::CacheMode as Mode;
 use serde::{Deserialize, Serialize};
 
-/// Something that may change the mode.
+/// An event that may change the mode.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// [`decide`](super::decide) decided. `stored_from_start`: everything that the epoch under way
-    /// has made at that point is stored and kept, as delivered objects are while it is profiled.
+    /// [`decide`](super::decide) decided. `stored_from_start`: everything that the current epoch made at
+    /// that point is stored and kept, as delivered objects are during a profile.
     Decided { mode: Mode, stored_from_start: bool },
-    /// The epoch is over and the next one begins. `complete`: every object of a put is stored.
+    /// The epoch ended and the next one begins. `complete`: every object of a put is stored.
     EpochEnded { complete: bool },
-    /// Something that was to be read is gone: evicted, expired, deleted.
+    /// Cached data is gone: evicted, expired or deleted.
     CacheLost,
-    /// There is no room for what is to be stored.
+    /// The cache has no room for the data to be stored.
     CacheRefused,
 }
 
-/// Where a job stands; small enough for the job's record.
+/// Caching state of a job; small enough for the job's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
-    /// Of now.
+    /// Current mode.
     #[serde(flatten)]
     pub mode: Mode,
-    /// The point at which the next epoch is to store.
+    /// Point at which the next epoch will store.
     pub put_next: Option<u32>,
 }
 
-/// The state after an event, and what it means for others.
+/// The state after an event, and its consequences.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Transition {
     pub state: State,
-    /// What a worker does per batch has changed: scaling begins anew with one worker.
+    /// Whether the worker's cost of a batch has changed: scaling then restarts with one worker.
     pub reset_scaling: bool,
     pub reason: String,
 }
@@ -49,8 +49,8 @@ impl State {
         self.mode == Mode::Profile
     }
 
-    /// Whether delivered objects must outlive their delivery, given the point at the last operator
-    /// if the pipeline has one: they may be, or become, the cache.
+    /// Whether delivered objects must outlive their delivery because they are, or may become, the cache.
+    /// `last_point`: the point after the last operator, if the pipeline has one.
     pub fn keeps_delivered(&self, last_point: Option<u32>) -> bool {
         last_point.is_some_and(|last| match self.mode {
             Mode::Profile => true,
@@ -59,8 +59,8 @@ impl State {
         })
     }
 
-    /// The state after `event`, and why. Events that do not concern a state leave it as it is, so
-    /// that one may be told twice.
+    /// The state after `event`, and the reason. Events that do not concern a state leave it unchanged, so
+    /// events may be repeated.
     pub fn advance(&self, event: &Event) -> Transition {
         let (state, reason) = match (self.mode, event) {
             (Mode::Profile, Event::Decided { mode: Mode::Put { point }, stored_from_start }) => {
@@ -98,8 +98,8 @@ impl State {
             }
             _ => (*self, format!("{} goes on", self.mode)),
         };
-        // A put and a profile compute all a worker can; putting objects is done beside it, but adds
-        // to its network, so that only profile -> compute leaves a worker's batch as it was.
+        // Profiling, computing and putting do the same work, but puts use the worker's network beside
+        // it, so only profile -> compute leaves the cost of a batch unchanged.
         let same_work = |mode| matches!(mode, Mode::Profile | Mode::Compute);
         let reset_scaling =
             state.mode != self.mode && !(same_work(state.mode) && same_work(self.mode));

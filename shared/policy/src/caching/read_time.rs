@@ -1,38 +1,38 @@
-//! How long a GET of so many bytes takes, fitted to our own: Cachew's throughput model of its store
-//! (4.4), for an object store that differs by region, size and hour.
+//! Time of a GET by size, fitted to our own GETs: Cachew's throughput model of its store (4.4), for an
+//! object store that differs by region, size and hour.
 
 use crate::cost::{NETWORK_BYTES_PER_S, quantity, ratio};
 use serde::{Deserialize, Serialize};
 
-/// Time to the first byte where nothing says otherwise: what S3 Standard is known for. Also what is
-/// taken for latency when all samples have one size, which cannot tell latency from bandwidth.
+/// Default time to the first byte, typical of S3 Standard. Also used when all samples have one size,
+/// which cannot separate latency from bandwidth.
 const TYPICAL_LATENCY_S: f64 = 0.03;
-/// Samples a knot needs, so that a stray one makes no knot of its own.
+/// Least samples of a knot, so that an outlier makes no knot of its own.
 const MIN_KNOT_SAMPLES: usize = 3;
-/// Sizes within this factor share a knot: objects of one kind are about as large as each other, and a
-/// median over more would mix what is slow with what is large.
+/// Sizes within this factor share a knot. Objects of one kind have similar sizes, and a median over a
+/// wider range would confuse slow with large.
 const KNOT_SPAN: f64 = 1.25;
-/// Up to here a read is latency (at 71 MB/s this takes 4 ms of some 30): all of them share a knot.
+/// Reads up to this size share a knot: they are mostly latency (4 of some 30 ms at 71 MB/s).
 const SMALL_READ_BYTES: f64 = 262_144.0;
-/// A sample counts for at most this many medians of its knot. A tail is part of the time that reads
-/// take; one read that stalled for a minute says nothing about the next.
+/// A sample counts as at most this many medians of its knot. A tail is part of the time that reads
+/// take; one read that stalled for a minute does not predict the next.
 const MAX_MEDIANS: f64 = 3.0;
-/// Reads without a tail that are taken as seen beforehand: with the usual ten or so samples, one slow
-/// read is no reason to think every tenth slow.
+/// Prior: this many reads without a tail. With about ten samples, one slow read is no reason to expect
+/// every tenth to be slow.
 const PRIOR_SAMPLES: f64 = 20.0;
 
-/// Seconds of a GET by its bytes: piecewise linear, never falling, never negative.
+/// Seconds of a GET by its bytes: piecewise linear, non-decreasing, non-negative.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ReadTime {
     /// (bytes, seconds), ascending in both.
     knots: Vec<(f64, f64)>,
-    /// GETs it was fitted to; 0: a guess.
+    /// GETs in the fit; 0: a default.
     samples: u32,
 }
 
 impl ReadTime {
-    /// Fits (bytes, seconds) of GETs. Samples that cannot be (negative, not finite) are left out; of
-    /// none at all it is what is typical of S3 from a function.
+    /// Fits (bytes, seconds) of GETs. Ignores samples that are negative or not finite. Without samples,
+    /// assumes what is typical of S3 from a function.
     pub fn fit(samples: &[(f64, f64)]) -> ReadTime {
         let sane = |&(bytes, seconds): &(f64, f64)| {
             bytes.is_finite() && seconds.is_finite() && bytes >= 0.0 && seconds >= 0.0
@@ -50,7 +50,7 @@ impl ReadTime {
         ReadTime { knots, samples }
     }
 
-    /// GETs it was fitted to; 0 if it is a guess.
+    /// GETs in the fit; 0 if it is a default.
     pub fn samples(&self) -> u32 {
         self.samples
     }
@@ -73,7 +73,7 @@ impl ReadTime {
         low.1 + (high.1 - low.1) * ratio(bytes - low.0, high.0 - low.0)
     }
 
-    /// Where the curve meets no bytes at all.
+    /// The curve's value at zero bytes.
     fn latency_s(&self, first: (f64, f64)) -> f64 {
         match self.knots.get(1) {
             Some(second) => {
@@ -84,8 +84,8 @@ impl ReadTime {
         }
     }
 
-    /// Seconds a byte beyond the last knot: the chord of the upper half, which one noisy knot does
-    /// not make flat; or the last knot's own bandwidth.
+    /// Seconds per byte beyond the last knot: the chord of the upper half, which is robust against one
+    /// noisy knot, or the last knot's own bandwidth.
     fn last_slope(&self, last: (f64, f64)) -> f64 {
         let middle = self.knots[(self.knots.len() - 1) / 2];
         let chord = ratio(last.1 - middle.1, last.0 - middle.0);
@@ -99,7 +99,7 @@ impl ReadTime {
     }
 }
 
-/// Runs of samples of about one size. Runs of too few are left out, unless there are no others.
+/// Groups of samples of similar size. Drops small groups unless there are no others.
 fn by_size(sorted: &[(f64, f64)]) -> Vec<&[(f64, f64)]> {
     let mut runs: Vec<&[(f64, f64)]> = Vec::new();
     let mut rest = sorted;
@@ -116,7 +116,7 @@ fn by_size(sorted: &[(f64, f64)]) -> Vec<&[(f64, f64)]> {
     runs
 }
 
-/// Mean bytes of a run, and the median of its seconds.
+/// Mean bytes of a group, and the median of its seconds.
 fn centre(run: &[(f64, f64)]) -> (f64, f64) {
     let mut seconds: Vec<f64> = run.iter().map(|sample| sample.1).collect();
     seconds.sort_by(f64::total_cmp);
@@ -128,7 +128,7 @@ fn centre(run: &[(f64, f64)]) -> (f64, f64) {
     (ratio(bytes, run.len() as f64), median_s)
 }
 
-/// How much longer reads take on average than in the median: their tail, of all sizes together.
+/// Ratio of the mean to the median of read times, over all sizes.
 fn mean_to_median(runs: &[&[(f64, f64)]]) -> f64 {
     let (mut extra, mut count) = (0.0, PRIOR_SAMPLES);
     for run in runs {
@@ -140,8 +140,8 @@ fn mean_to_median(runs: &[&[(f64, f64)]]) -> f64 {
     1.0 + (extra / count).max(0.0)
 }
 
-/// Pools neighbours until seconds never fall with bytes: isotonic regression by pooling adjacent
-/// violators, each knot with its number of samples.
+/// Merges neighbours until seconds do not decrease with bytes: isotonic regression by pooling adjacent
+/// violators. Each knot carries its number of samples.
 fn never_falling(knots: Vec<((f64, f64), f64)>) -> Vec<(f64, f64)> {
     let mut pooled: Vec<((f64, f64), f64)> = Vec::with_capacity(knots.len());
     for knot in knots {
@@ -197,20 +197,20 @@ mod tests {
         samples.push((4.1e7, 120.0));
         samples.push((f64::NAN, 1.0));
         samples.push((1e6, -5.0));
-        // Two stalls, each counted as two medians more, of 42 reads and 20 before: 4 / 62 = 6.5 %.
+        // Two stalls, each counted as two extra medians, among 42 reads and a prior of 20: 4 / 62 = 6.5 %.
         assert_within(&ReadTime::fit(&samples), 0.066, &[1e6, 2.1e7, 4.1e7, 6.1e7]);
         assert_within(&ReadTime::fit(&samples[..40]), 0.01, &[1e6, 2.1e7, 4.1e7, 6.1e7]);
     }
 
     #[test]
     fn a_tail_counts_and_a_stray_size_makes_no_knot() {
-        // Every fifth read takes twice as long: the mean is 1.2 medians; 60 / (20 + 60) of it is seen.
+        // Every fifth read takes twice as long: the mean is 1.2 medians, of which 60 / (20 + 60) is seen.
         let mut samples: Vec<_> =
             (0..60).map(|i| (1e7, if i % 5 == 0 { 0.4 } else { 0.2 })).collect();
         assert!((ReadTime::fit(&samples).seconds(1e7) - 0.2 * 1.15).abs() < 1e-9);
         samples.push((1e8, 500.0));
         assert!(ReadTime::fit(&samples).seconds(1e8) < 3.0);
-        // But it is better than nothing.
+        // A single sample is better than none.
         assert_eq!(ReadTime::fit(&[(1e8, 2.0)]).seconds(1e8), 2.0);
     }
 

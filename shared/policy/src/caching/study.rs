@@ -1,9 +1,9 @@
-//! The autocache decision against the best mode in hindsight, on made-up pipelines.
+//! Compares the autocache decision with the best mode in hindsight, on synthetic pipelines.
 //!
 //! One seed makes one pipeline, one object store and one noisy profile of 300 batches. The store's true
-//! curve (latency, slow start, bandwidth, a tail) is not of the form that is fitted to it. What is
-//! counted is an epoch in its steady state, in seconds of one worker: after the profile and, where
-//! something is cached, after it is stored. The whole job, both of these included, is told beside it.
+//! curve (latency, slow start, bandwidth, a tail) does not have the fitted form. The main result is the
+//! time of an epoch in its steady state, in seconds of one worker: after the profile and the put. The
+//! whole job, including both, is reported beside it.
 
 use super::{Mode, OpProfile, PointProfile, Profile, ReadTime, Reads, Settings, decide};
 use fastrand::Rng;
@@ -13,7 +13,7 @@ use std::{fmt, ops::Range};
 #[cfg(test)]
 mod tests;
 
-/// Standard deviation of what is measured of a batch or a GET, as a part of it.
+/// Relative standard deviation of measurements of a batch or a GET.
 pub const NOISE: f64 = 0.10;
 /// Elements of a batch.
 const BATCH: f64 = 64.0;
@@ -22,7 +22,7 @@ const SPLIT_BYTES: f64 = 64.0 * 1024.0 * 1024.0;
 /// One GET in this many takes several times as long.
 const TAIL_ONE_IN: u32 = 50;
 
-/// One made-up pipeline, what was decided of it and what would have been best.
+/// One pipeline, the decision and the best mode.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Case {
     pub seed: u64,
@@ -30,33 +30,33 @@ pub struct Case {
     pub epochs: u32,
     pub chosen: Mode,
     pub best: Mode,
-    /// Worker seconds for 1,000 records in the steady state: of the choice, of the best mode.
+    /// Worker seconds for 1,000 records in the steady state: of the choice, and of the best mode.
     pub chosen_s: f64,
     pub best_s: f64,
-    /// The whole job's worker seconds over those of the mode that makes it shortest, less 1.
+    /// Worker seconds of the whole job relative to the best mode's, minus 1.
     pub job_regret: f64,
 }
 
 impl Case {
-    /// By how much a steady epoch is slower than it could be: 0.05 is 5 %.
+    /// Relative excess time of a steady epoch: 0.05 is 5 %.
     pub fn regret(&self) -> f64 {
         self.chosen_s / self.best_s - 1.0
     }
 }
 
-/// Many of them.
+/// Many cases.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Study {
     pub cases: Vec<Case>,
 }
 
 impl Study {
-    /// The case that was decided worst.
+    /// The case with the largest regret.
     pub fn worst(&self) -> Option<&Case> {
         self.cases.iter().max_by(|a, b| a.regret().total_cmp(&b.regret()))
     }
 
-    /// Cases in which a steady epoch is more than `bar` slower than it could be.
+    /// Cases whose steady epoch is more than `bar` slower than the best.
     pub fn beyond(&self, bar: f64) -> usize {
         self.cases.iter().filter(|case| case.regret() > bar).count()
     }
@@ -97,10 +97,10 @@ pub fn study(seeds: Range<u64>, noise: f64) -> Study {
 struct Store {
     latency_s: f64,
     bytes_per_s: f64,
-    /// Extra time while a connection gets up to speed, and the bytes after which it has.
+    /// Extra time of a new connection, and the bytes after which it is at full speed.
     slow_start_s: f64,
     slow_start_bytes: f64,
-    /// What a slow GET takes of a usual one.
+    /// Time of a slow GET relative to a usual one.
     tail: f64,
 }
 
@@ -130,14 +130,14 @@ impl Store {
     }
 }
 
-/// An operator as it is: seconds, elements and bytes for each source record.
+/// True costs of an operator: seconds, elements and bytes per source record.
 struct Op {
     active_s: f64,
     elements: f64,
     bytes: f64,
 }
 
-/// A pipeline as it is.
+/// A synthetic pipeline with its true costs.
 struct World {
     ops: Vec<Op>,
     /// Operators after which there is an `autocache`; distinct, ascending.
@@ -149,11 +149,11 @@ struct World {
 }
 
 fn between(rng: &mut Rng, low: f64, high: f64) -> f64 {
-    // Evenly on a logarithmic scale: times and sizes spread over magnitudes.
+    // Uniform on a logarithmic scale: times and sizes spread over magnitudes.
     (low.ln() + rng.f64() * (high / low).ln()).exp()
 }
 
-/// A factor around 1, of standard deviation `noise`: twelve uniform draws make a normal one.
+/// A factor around 1 with standard deviation `noise`: twelve uniform draws approximate a normal one.
 fn noisy(rng: &mut Rng, noise: f64) -> f64 {
     let normal: f64 = (0..12).map(|_| rng.f64()).sum::<f64>() - 6.0;
     (1.0 + noise * normal).max(0.05)
@@ -166,15 +166,15 @@ impl World {
         let mut ops = vec![source];
         let (mut elements, mut bytes) = (1.0, source_bytes);
         for _ in 0..rng.usize(1..9) {
-            // One in five filters or multiplies, as `filter` and `flat_map` do.
+            // One in five changes the number of elements, as `filter` and `flat_map` do.
             let cardinality = if rng.u32(..5) == 0 { between(rng, 0.2, 3.0) } else { 1.0 };
             elements *= cardinality;
-            // Files stay readable: at most 16 MB a record.
+            // At most 16 MB per record.
             bytes = (bytes * cardinality * between(rng, 0.2, 6.0)).min(16e6);
             ops.push(Op { active_s: between(rng, 5e-6, 5e-3), elements, bytes });
         }
         let points: Vec<usize> = (0..ops.len()).filter(|_| rng.u32(..3) == 0).collect();
-        // Always somewhere; often at the end.
+        // At least one point; often one at the end.
         let points = match points.is_empty() || rng.bool() {
             true => {
                 points.into_iter().filter(|p| *p + 1 < ops.len()).chain([ops.len() - 1]).collect()
@@ -195,7 +195,7 @@ impl World {
         self.ops[op].bytes * self.records_per_split
     }
 
-    /// Seconds of one worker for a split's computing from operator `first` on.
+    /// Seconds of one worker to compute a split from operator `first` on.
     fn active_s(&self, first: usize) -> f64 {
         self.ops[first..].iter().map(|op| op.active_s).sum::<f64>() * self.records_per_split
     }
@@ -218,12 +218,12 @@ impl World {
         }
     }
 
-    /// True worker seconds of a job of `epochs` in splits, its profile and put epochs included.
+    /// True worker seconds of a job of `epochs`, in splits, including its profile and put epochs.
     fn job_s(&self, mode: Mode, epochs: u32) -> f64 {
         let (compute_s, steady_s) = (self.split_s(Mode::Compute), self.split_s(mode));
         let made = match mode {
             Mode::Put { point } if self.points[point as usize] + 1 == self.ops.len() => 1,
-            // The profiled epoch, and one that is stored.
+            // The profiled epoch and the stored one.
             Mode::Put { .. } => 2,
             _ => 0,
         };
@@ -231,7 +231,7 @@ impl World {
         f64::from(made) * compute_s + f64::from(epochs - made) * steady_s
     }
 
-    /// What a profile of 300 batches sees of it.
+    /// A noisy profile of 300 batches.
     fn measure(&self, rng: &mut Rng, noise: f64) -> (Profile, ReadTime) {
         let elements_per_record = self.ops.last().map_or(1.0, |op| op.elements);
         let records = f64::from(super::PROFILE_BATCHES) * BATCH / elements_per_record;
@@ -267,7 +267,7 @@ impl World {
             points: self.points.iter().map(point).collect(),
             reads: self.reads,
         };
-        // Our own GETs: manifests and indices, what the trainer fetched, and what is timed on purpose.
+        // GETs of the system itself: manifests and indices, the trainer's fetches, and probes.
         let mut samples = Vec::new();
         for _ in 0..6 {
             let bytes = between(rng, 1e3, 5e5);
@@ -277,7 +277,7 @@ impl World {
             let bytes = self.split_bytes(self.ops.len() - 1);
             samples.push((bytes, self.store.measure_s(rng, bytes, noise)));
         }
-        // No ranged read is longer than the object it is of.
+        // A ranged read is no longer than its object.
         let most = self.split_bytes(self.ops.len() - 1);
         for bytes in profile.probe_sizes().into_iter().map(|bytes| bytes.min(most)) {
             for _ in 0..super::PROBES {

@@ -1,4 +1,4 @@
-//! An epoch: how long it takes with a number of workers, what bounds it, and what it costs.
+//! Cost model of an epoch: its duration with a number of workers, its bottleneck and its price.
 
 use super::{Cost, FunctionShape, Prices, Requests, SplitBound, SplitWork, quantity, ratio};
 use serde::{Deserialize, Serialize};
@@ -9,28 +9,28 @@ use std::fmt;
 pub struct EpochWork {
     pub splits: u64,
     pub batches: u64,
-    /// Source records of the epoch: what "per million samples" counts.
+    /// Source records of the epoch: the denominator of "per million samples".
     pub records: u64,
     pub split: SplitWork,
     pub requests: Requests,
-    /// Object bytes that wait for the trainer or its checkpoint, on average.
+    /// Mean object bytes that wait for the trainer or its checkpoint.
     pub held_bytes: f64,
 }
 
-/// The trainer, as far as preprocessing feels it.
+/// The trainer's demand.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Trainer {
-    /// Seconds of a step that waits for nothing.
+    /// Seconds of a step without waiting.
     pub step_s: f64,
-    /// Bytes a second that its host takes in; 0 is no limit.
+    /// Bytes per second that its host can receive; 0 is no limit.
     pub ingest_bytes_per_s: f64,
 }
 
-/// What an epoch waits for.
+/// Bottleneck of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Training itself: data is always there.
+    /// Training itself: data is always ready.
     Trainer,
     /// The workers' computing.
     Workers,
@@ -55,26 +55,26 @@ impl fmt::Display for Bound {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EpochEstimate {
     pub workers: u32,
-    /// One epoch among many; a job's first begins later by a cold start and a split.
+    /// Seconds of an epoch among many; a job's first begins later by a cold start and a split.
     pub seconds: f64,
-    /// What training alone would take.
+    /// Seconds of training alone.
     pub trainer_s: f64,
     pub bound: Bound,
     pub cost: Cost,
-    /// `cost` for a million source records.
+    /// `cost` per million source records.
     pub per_million: Cost,
 }
 
 impl EpochWork {
-    /// Seconds that `workers` of `shape` take, whatever the trainer does. No more of them work than
-    /// there are splits; none waits at an epoch's end, since the next one is open by then. Without
-    /// workers there is none of it to wait for: ask only where somebody else does the work.
+    /// Seconds that `workers` of `shape` take, regardless of the trainer. At most one worker per split is
+    /// useful; none waits at an epoch's end, because the next epoch is already open. With 0 workers the
+    /// result is 0: ask only if something else does the work.
     pub fn workers_s(&self, workers: u32, shape: &FunctionShape) -> f64 {
         let at_work = u64::from(workers).min(self.splits) as f64;
         ratio(self.splits as f64 * self.split.worker_s(shape), at_work)
     }
 
-    /// Seconds of the epoch, and what bounds it. More workers never make it longer.
+    /// Seconds of the epoch, and its bottleneck. More workers never make it longer.
     pub fn seconds(&self, workers: u32, shape: &FunctionShape, trainer: &Trainer) -> (f64, Bound) {
         let trainer_s = self.batches as f64 * quantity(trainer.step_s);
         let bytes = self.splits as f64 * quantity(self.split.bytes_out);
@@ -83,7 +83,7 @@ impl EpochWork {
             SplitBound::Compute => Bound::Workers,
             SplitBound::Network => Bound::WorkerNetwork,
         };
-        // The first of equals is the one to name.
+        // Of equal bounds the first is named.
         let bounds = [
             (trainer_s, Bound::Trainer),
             (ingest_s, Bound::TrainerNetwork),
@@ -95,8 +95,8 @@ impl EpochWork {
         })
     }
 
-    /// What it costs and how long it takes on `workers` functions. Workers leave when the window is
-    /// full, so those beyond what the trainer needs cost no more than their start.
+    /// Duration and cost on `workers` functions. Workers leave when the window is full, so those beyond
+    /// the trainer's demand cost no more than their start.
     pub fn on_functions(
         &self,
         workers: u32,
@@ -114,7 +114,7 @@ impl EpochWork {
         self.estimate(workers, seconds, bound, trainer, cost)
     }
 
-    /// Puts an estimate together.
+    /// Assembles an estimate.
     pub(crate) fn estimate(
         &self,
         workers: u32,
@@ -128,11 +128,11 @@ impl EpochWork {
         EpochEstimate { workers, seconds, trainer_s, bound, cost, per_million }
     }
 
-    /// Fewest workers beyond which the epoch is not made shorter: by the trainer's step (Pecan 5.1;
-    /// FastFlow 9), by its network, or by a worker for every split. At least 1, at most `most`.
+    /// Fewest workers that make the epoch as short as it can be: limited by the trainer's step (Pecan 5.1;
+    /// FastFlow 9), its network, or one worker per split. At least 1, at most `most`.
     pub fn workers_needed(&self, shape: &FunctionShape, trainer: &Trainer, most: u32) -> u32 {
         let (least_s, _) = self.seconds(u32::MAX, shape, trainer);
-        // A hair less, for what rounding added.
+        // Slightly less, to absorb rounding.
         let needed = ratio(self.workers_s(1, shape), least_s) * (1.0 - 1e-9);
         (needed.ceil() as u32).clamp(1, most.max(1))
     }

@@ -1,11 +1,11 @@
-//! What a function of a given size can do, and what a second of it costs.
+//! Capability and price of a function of a given size.
 
 use super::{Prices, Usd, quantity};
 use gristmill_model::{MB_PER_VCPU, worker_threads};
 use serde::{Deserialize, Serialize};
 
-/// What a function moves each way, sustained: inferred from others' reports (600 Mbit/s and less),
-/// not published and not measured by us.
+/// Sustained network rate of a function in each direction. Inferred from others' reports (600 Mbit/s
+/// and less); neither published nor measured by us.
 pub const NETWORK_BYTES_PER_S: f64 = 71e6;
 /// MB in the gigabyte that memory is billed by.
 const MB_PER_GB: f64 = 1024.0;
@@ -20,14 +20,14 @@ pub enum Architecture {
     X86_64,
 }
 
-/// How large a worker function is.
+/// Size of a worker function.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FunctionShape {
     /// 128 to 10,240.
     pub memory_mb: u32,
     pub architecture: Architecture,
-    /// What it moves each way.
+    /// Network rate in each direction.
     pub network_bytes_per_s: f64,
 }
 
@@ -43,17 +43,17 @@ impl Default for FunctionShape {
 }
 
 impl FunctionShape {
-    /// Processors it has.
+    /// Processors of the function.
     pub fn vcpus(&self) -> f64 {
         f64::from(self.memory_mb) / MB_PER_VCPU
     }
 
-    /// Processors that compute: those that a worker has threads for.
+    /// Processors used for computing: those that a worker has threads for.
     pub fn computing_vcpus(&self) -> f64 {
         self.vcpus().min(f64::from(worker_threads(self.memory_mb)))
     }
 
-    /// A second of it, however busy.
+    /// Price of a second, busy or idle.
     pub fn usd_per_second(&self, prices: &Prices) -> Usd {
         let usd_per_gb_second = match self.architecture {
             Architecture::Arm64 => prices.function.arm64_usd_per_gb_second,

@@ -1,10 +1,9 @@
-//! The one cost model: what a split takes of a function's time and of the services beside it, and
-//! what an epoch of them costs in seconds and dollars. Caching, planning and budgets all ask here,
-//! so that two parts of the system never disagree about a price.
+//! The cost model: function time and service usage of a split, and an epoch of them in seconds and
+//! dollars. Caching, planning and budgets all use it, so that prices agree everywhere.
 //!
-//! Prices are data ([`Prices`]); nothing here is a measurement on AWS. Every input is taken as it
-//! is if it is finite and positive and as zero otherwise, so that a profile with holes gives a
-//! figure that is too low instead of one that is not a number.
+//! Prices are data ([`Prices`]); nothing here is a measurement on AWS. Inputs that are negative or not
+//! finite count as zero, so that an incomplete profile gives a figure that is too low instead of one
+//! that is not a number.
 
 mod epoch;
 mod function;
@@ -23,19 +22,19 @@ pub use usd::{Cost, Usd};
 #[cfg(test)]
 mod tests;
 
-/// Bytes of the gigabyte that AWS bills, of memory, storage and transfer alike.
+/// Bytes of a gigabyte as AWS bills memory, storage and transfer.
 pub const BILLED_GB_BYTES: f64 = (1u64 << 30) as f64;
-/// Days of the month in "GB-month": what S3 divides by is the days of the month at hand.
+/// Days of the month in "GB-month". S3 uses the actual days of the month.
 pub const DAYS_PER_MONTH: f64 = 30.0;
 /// Seconds of an hour.
 pub const HOUR_S: f64 = 3600.0;
 /// Seconds of a day.
 pub const DAY_S: f64 = 24.0 * HOUR_S;
 
-/// More than there is of anything (bytes, seconds, dollars): products of a few stay finite.
+/// Exceeds any real quantity (bytes, seconds, dollars); products of a few stay finite.
 const MAX_QUANTITY: f64 = 1e18;
 
-/// `value` if it can be a quantity, else nothing of it.
+/// `value` if it is a valid quantity, else 0.
 pub(crate) fn quantity(value: f64) -> f64 {
     match value.is_finite() {
         true => value.clamp(0.0, MAX_QUANTITY),
@@ -43,7 +42,7 @@ pub(crate) fn quantity(value: f64) -> f64 {
     }
 }
 
-/// `part / whole`, and zero of nothing.
+/// `part / whole`; 0 if `whole` is 0.
 pub(crate) fn ratio(part: f64, whole: f64) -> f64 {
     match whole > 0.0 {
         true => quantity(part / whole),

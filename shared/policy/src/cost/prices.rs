@@ -1,10 +1,10 @@
-//! What everything costs, as data a user may replace in part.
+//! Prices as data, which a user may replace in part.
 
 use super::{BILLED_GB_BYTES, DAY_S, DAYS_PER_MONTH, HOUR_S, Usd, quantity};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A price that cannot be one.
+/// An invalid price.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[error("price `{field}` is {value}: give a number of {least} or more{most}")]
 pub struct PriceError {
@@ -14,30 +14,30 @@ pub struct PriceError {
     most: &'static str,
 }
 
-/// Prices of one place at one time.
+/// Prices of one region at one time.
 ///
 /// The defaults are AWS's list prices of us-east-1 without free tiers and discounts, as of November
 /// 2026 (pages "AWS Lambda pricing", "Amazon S3 pricing", "Amazon DynamoDB pricing" for on-demand
 /// tables, "Amazon EC2 On-Demand pricing"). S3 requests and storage, and the instance,
-/// were not re-checked then. Whoever replaces a price says so in `source` and `checked`.
+/// were not re-checked then. Users who replace a price should update `source` and `checked`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Prices {
-    /// Whose prices, and of where: printed beside figures.
+    /// Provider and region, printed beside figures.
     pub source: String,
-    /// When somebody looked last: year and month.
+    /// Year and month of the last check.
     pub checked: String,
     pub function: FunctionPrices,
     pub objects: ObjectPrices,
     pub table: TablePrices,
     pub transfer: TransferPrices,
-    /// What would run the workers in the functions' place.
+    /// The instance that would run workers instead of functions.
     pub instance: InstancePrices,
-    /// The trainer with its accelerators; 0 leaves it out of account.
+    /// Price of the trainer with its accelerators; 0 ignores it.
     pub accelerator_usd_per_hour: f64,
 }
 
-/// Functions: memory x time, and calls.
+/// Functions: memory x time, and requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FunctionPrices {
@@ -63,8 +63,8 @@ pub struct TablePrices {
     pub usd_per_million_reads: f64,
 }
 
-/// Bytes on their way. Nothing within one region; between regions, out of AWS or through a NAT
-/// gateway they are billed.
+/// Data transfer. Free within one region; billed between regions, out of AWS or through a NAT
+/// gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TransferPrices {
@@ -74,15 +74,15 @@ pub struct TransferPrices {
     pub delivery_usd_per_gb: f64,
 }
 
-/// Instances that a user would run in the functions' place.
+/// Instances that would run workers instead of functions.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InstancePrices {
     pub name: String,
     pub usd_per_vcpu_hour: f64,
-    /// Part of the time it is paid for in which it works, above 0 and at most 1.
+    /// Fraction of the paid time in which it works, above 0 and at most 1.
     pub utilisation: f64,
-    /// Sustained, each way, of each vCPU it has.
+    /// Sustained, in each direction, per vCPU.
     pub network_mb_per_s_per_vcpu: f64,
 }
 
@@ -133,7 +133,7 @@ impl Default for InstancePrices {
             name: "c7g".into(),
             // c7g.large: $0.0725 an hour, 2 vCPUs.
             usd_per_vcpu_hour: 0.036_25,
-            // A pool that somebody sizes for its peak and keeps up between jobs.
+            // A pool that is sized for its peak and kept up between jobs.
             utilisation: 0.60,
             // c7g.large: 0.937 Gbit/s baseline, 2 vCPUs.
             network_mb_per_s_per_vcpu: 58.0,
@@ -142,10 +142,10 @@ impl Default for InstancePrices {
 }
 
 impl Prices {
-    /// Whether these can be prices.
+    /// Checks that all prices are valid.
     ///
     /// # Errors
-    /// The first that is negative or not a number, or a utilisation outside (0, 1].
+    /// The first price that is negative or not a number, or a utilisation outside (0, 1].
     pub fn check(&self) -> Result<(), PriceError> {
         let Prices { function, objects, table, transfer, instance, .. } = self;
         let prices = [
@@ -176,19 +176,19 @@ impl Prices {
         Ok(())
     }
 
-    /// `bytes` kept for `seconds`.
+    /// Price of `bytes` kept for `seconds`.
     pub fn stored(&self, bytes: f64, seconds: f64) -> Usd {
         let gb_months =
             quantity(bytes) / BILLED_GB_BYTES * quantity(seconds) / (DAY_S * DAYS_PER_MONTH);
         Usd(gb_months * quantity(self.objects.usd_per_gb_month))
     }
 
-    /// The trainer for `seconds`.
+    /// Price of the trainer for `seconds`.
     pub fn accelerator(&self, seconds: f64) -> Usd {
         Usd(quantity(seconds) / HOUR_S * quantity(self.accelerator_usd_per_hour))
     }
 
-    /// Bytes read from the dataset and bytes read by the trainer.
+    /// Price of bytes read from the dataset and bytes read by the trainer.
     pub fn transferred(&self, source_bytes: f64, delivered_bytes: f64) -> Usd {
         let TransferPrices { source_usd_per_gb, delivery_usd_per_gb } = self.transfer;
         let gb = |bytes: f64| quantity(bytes) / BILLED_GB_BYTES;

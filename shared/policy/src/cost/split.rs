@@ -1,25 +1,24 @@
-//! One split: what a worker takes for it, and what it costs.
+//! Cost model of one split.
 
 use super::{Cost, FunctionShape, Prices, Usd, quantity, ratio};
 use serde::{Deserialize, Serialize};
 
-/// What running one split takes.
+/// Resources that one split takes.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct SplitWork {
     /// Seconds of one vCPU.
     pub cpu_s: f64,
-    /// Seconds in which its computing thread waits without a processor (`sleep`, calls outside).
+    /// Seconds in which its thread waits without using a processor (`sleep`, external calls).
     pub wait_s: f64,
-    /// Read of the source or of a cache.
+    /// Bytes read of the source or of a cache.
     pub bytes_in: f64,
-    /// Stored: the object.
+    /// Bytes stored: the object.
     pub bytes_out: f64,
-    /// Seconds that neither compute nor move bytes: calls of the coordinator, a lease's first read
-    /// and last put, which nothing overlaps.
+    /// Seconds of coordinator calls, a lease's first read and its last put: nothing overlaps them.
     pub overhead_s: f64,
 }
 
-/// What keeps a worker from being faster.
+/// Bottleneck of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SplitBound {
@@ -33,19 +32,19 @@ impl SplitWork {
         ratio(quantity(self.cpu_s), shape.computing_vcpus()) + quantity(self.wait_s)
     }
 
-    /// Seconds its bytes take, in and out.
+    /// Seconds to transfer its bytes, in and out.
     pub fn network_s(&self, shape: &FunctionShape) -> f64 {
         let bytes = quantity(self.bytes_in) + quantity(self.bytes_out);
         ratio(bytes, quantity(shape.network_bytes_per_s))
     }
 
-    /// Seconds of a worker of `shape`: it computes one split while it reads the next and stores the
-    /// last, so the longer of the two counts.
+    /// Seconds of a worker of `shape`. It computes one split while it reads the next and stores the last,
+    /// so the longer of the two counts.
     pub fn worker_s(&self, shape: &FunctionShape) -> f64 {
         self.compute_s(shape).max(self.network_s(shape)) + quantity(self.overhead_s)
     }
 
-    /// What a worker of `shape` is short of.
+    /// Bottleneck of a worker of `shape`.
     pub fn bound(&self, shape: &FunctionShape) -> SplitBound {
         match self.network_s(shape) > self.compute_s(shape) {
             true => SplitBound::Network,
@@ -53,7 +52,7 @@ impl SplitWork {
         }
     }
 
-    /// What it costs on a function, its object kept for `kept_s` seconds.
+    /// Cost on a function, with its object kept for `kept_s` seconds.
     pub fn cost(
         &self,
         shape: &FunctionShape,
@@ -71,7 +70,7 @@ impl SplitWork {
     }
 }
 
-/// Requests of something, in units that are billed.
+/// Request counts, in billed units.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Requests {
     pub invocations: f64,
@@ -82,21 +81,21 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Of one split that a function runs: a share of its worker's and its coordinator calls'
-    /// invocations, one put, a get of the source and one by the trainer, and the table's share of
-    /// claim, flush, poll and acknowledgement.
+    /// One split run by a function: a share of its worker's and its coordinator calls' invocations, one
+    /// put, a get of the source and one by the trainer, and the table units of claim, flush, poll and
+    /// acknowledgement.
     pub const SPLIT: Requests =
         Requests { invocations: 1.0, puts: 1.0, gets: 2.0, table_writes: 4.0, table_reads: 4.0 };
 
-    /// Of one split that the trainer reads from the cache: nothing runs, one get.
+    /// One split that the trainer reads from the cache: nothing runs, one get.
     pub const CACHED_SPLIT: Requests =
         Requests { invocations: 0.0, puts: 0.0, gets: 1.0, table_writes: 0.0, table_reads: 0.0 };
 
-    /// Of one split that the trainer's own host runs: one get of the source, and the table.
+    /// One split run on the trainer's own host: one get of the source, and the table units.
     pub const LOCAL_SPLIT: Requests =
         Requests { invocations: 1.0, puts: 0.0, gets: 1.0, table_writes: 4.0, table_reads: 4.0 };
 
-    /// What they cost.
+    /// Price of these requests.
     pub fn usd(&self, prices: &Prices) -> Usd {
         let Requests { invocations, puts, gets, table_writes, table_reads } = *self;
         let price = |count: f64, usd: f64, of: f64| quantity(count) * quantity(usd) / of;

@@ -1,9 +1,9 @@
-//! The cost model against figures worked out by hand, and what must hold of any.
+//! The cost model against figures worked out by hand, and its invariants.
 
 use super::*;
 use proptest::prelude::*;
 
-/// Within a tenth of a percent: hand arithmetic rounds.
+/// Equal within a tenth of a percent: hand arithmetic rounds.
 fn assert_near(actual: f64, expected: f64) {
     assert!((actual / expected - 1.0).abs() < 1e-3, "{actual} is not {expected}");
 }
@@ -88,8 +88,8 @@ fn fast_workers_wait_for_their_network() {
     // 445.8 x 8 ms = 3.567 s
     assert_near(slow.worker_s(&shape), 3.567);
     assert_eq!(slow.bound(&shape), SplitBound::Compute);
-    // A third of the memory computes in 3 x 0.535 = 1.605 s: still less than the network takes, and
-    // its second costs a third (589/1,769).
+    // A third of the memory computes in 3 x 0.535 = 1.605 s, still less than the network takes, and a
+    // second of it costs a third (589/1,769).
     let small = FunctionShape { memory_mb: 589, ..shape };
     assert_near(work.worker_s(&small), 1.636);
     assert_near(small.usd_per_second(&Prices::default()).0, 7.669e-6);
@@ -239,7 +239,7 @@ fn what_cannot_be_a_price_is_named() {
     );
 }
 
-/// Any number, those that are none included.
+/// Any number, including NaN and infinities.
 fn any_quantity() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.0..1e12, 1 => Just(0.0), 1 => any::<f64>()]
 }

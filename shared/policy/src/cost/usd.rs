@@ -1,4 +1,4 @@
-//! Dollars, and a cost by what it is paid for.
+//! Dollars, and a cost broken down by item.
 
 use super::quantity;
 use serde::{Deserialize, Serialize};
@@ -13,14 +13,14 @@ use std::{
 #[serde(transparent)]
 pub struct Usd(pub f64);
 
-/// Digits that are shown of an amount below a dollar: 1 % of it is seen.
+/// Digits shown of an amount below a dollar: enough to see 1 % of it.
 const SIGNIFICANT_DIGITS: i32 = 3;
-/// Digits that are shown of less than a tenth of a cent, so that tables stay narrow.
+/// Digits shown of less than a tenth of a cent, so that tables stay narrow.
 const SIGNIFICANT_DIGITS_OF_LITTLE: i32 = 2;
-/// Most places after the point: a request of the cheapest kind costs $0.000000125.
+/// Most decimal places: the cheapest request costs $0.000000125.
 const MAX_PLACES: i32 = 12;
 
-/// Prints `$1234`, `$12.30`, `$0.0123`, `$0.000034`: never an exponent, two digits or more.
+/// Prints `$1234`, `$12.30`, `$0.0123`, `$0.000034`: no exponent, at least two digits.
 impl fmt::Display for Usd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let amount = self.0.abs();
@@ -74,34 +74,34 @@ impl Sum for Usd {
     }
 }
 
-/// What something costs, by what is paid for.
+/// A cost by item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Cost {
-    /// Functions' time, or that of the instances in their place.
+    /// Time of functions, or of the instances that replace them.
     pub compute: Usd,
     /// Invocations, puts, gets, and units of the table.
     pub requests: Usd,
-    /// Objects for as long as they are kept.
+    /// Object storage over time.
     pub storage: Usd,
-    /// Bytes that leave a region or a network.
+    /// Data leaving a region or a network.
     pub transfer: Usd,
     /// The trainer's time.
     pub accelerator: Usd,
 }
 
 impl Cost {
-    /// All of it.
+    /// The sum of all items.
     pub fn total(&self) -> Usd {
         self.preprocessing() + self.accelerator
     }
 
-    /// All but the trainer's time.
+    /// The sum of all items except the trainer's time.
     pub fn preprocessing(&self) -> Usd {
         let Cost { compute, requests, storage, transfer, accelerator: _ } = *self;
         compute + requests + storage + transfer
     }
 
-    /// The same for a million samples, given how many this was for; nothing if it was for none.
+    /// Scaled to a million samples, given the number that this cost is for; zero if that is zero.
     pub fn per_million(&self, samples: f64) -> Cost {
         match quantity(samples) > 0.0 {
             true => *self * (1e6 / samples),

@@ -9,7 +9,7 @@ fn op(name: &str, active_s: f64, elements: f64, bytes: f64) -> OpProfile {
 }
 
 /// 10,000 records in 20 splits: source 2 s, decode 60 s, crop 30 s, batch 8 s; an epoch is 100 times
-/// that. Points after the source, after `decode` and at the end, 20 objects each.
+/// as much. Points after the source, after `decode` and at the end, 20 objects each.
 fn profile() -> Profile {
     let point = |after_op| PointProfile { after_op, objects: 20.0, ..PointProfile::default() };
     Profile {
@@ -121,10 +121,9 @@ fn dollars_may_decide_otherwise_than_time() {
     );
 }
 
-/// Cachew 6.3, Figure 8: elements are read, made 2.5 times larger and held for a while. Up to 350 ms a batch
-/// the source cache is best, up to 400 ms computing, beyond it the full cache. The figure gives these two
-/// limits (published); that a batch takes 350 ms to read from the data lake, and 160 ms and 2.5 x 160 ms
-/// from the cache, is fitted to them.
+/// Cachew 6.3, Figure 8: elements are read, made 2.5 times larger and held for a while. The source cache is best up to
+/// 350 ms a batch, computing up to 400 ms, and the full cache beyond. The figure gives these two limits (published).
+/// The time to read a batch, 350 ms from the data lake, 160 ms and 2.5 x 160 ms from the cache, is fitted to them.
 #[test]
 fn the_regimes_of_cachews_figure_8() {
     let (lake_s, bytes) = (0.350, 16e6);
@@ -140,7 +139,7 @@ fn the_regimes_of_cachews_figure_8() {
                 op("inflate", 0.0, 1.0, 2.5 * bytes),
                 op("sleep", sleep_s, 1.0, 2.5 * bytes),
             ],
-            // Reading goes on beside it.
+            // Reading overlaps computing.
             source_wait_s: (lake_s - sleep_s).max(0.0),
             points: vec![point(0), point(2)],
             reads: Reads::Ahead,

@@ -1,4 +1,4 @@
-//! What is said of misses.
+//! Differences in words.
 
 use super::super::{EntryState, UseScore};
 use super::*;
@@ -40,7 +40,7 @@ fn entry(name: &str, described: Described) -> Entry {
     }
 }
 
-/// What is said of a change to the cached pipeline.
+/// Differences after a change to the cached pipeline.
 fn said(change: impl Fn(&mut Described)) -> Vec<String> {
     let mut wanted = resnet();
     change(&mut wanted);

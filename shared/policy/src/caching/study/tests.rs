@@ -1,4 +1,4 @@
-//! The bar that the decision is held to.
+//! The decision's required quality.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn the_decision_is_never_5_percent_slower_than_the_best_mode_on_200_pipelines() 
     println!("{study}");
     let worst = study.worst().unwrap();
     assert_eq!(study.beyond(0.05), 0, "{worst:?}: {:.1} %", 1e2 * worst.regret());
-    // The pipelines ask for all there is: computing, and caching at inner points and at the end.
+    // The pipelines cover computing, and caching at inner points and at the end.
     let count = |is: &dyn Fn(&Case) -> bool| study.cases.iter().filter(|case| is(case)).count();
     assert!(count(&|case| case.best == Mode::Compute) >= 20);
     assert!(count(&|case| case.best != Mode::Compute) >= 20);
@@ -22,7 +22,7 @@ fn the_same_seeds_give_the_same_study() {
 
 #[test]
 fn the_bar_can_be_missed() {
-    // Whoever always computes, or always caches at the end, misses it by far.
+    // Always computing, or always caching at the end, misses it by far.
     let always = |mode: fn(&World) -> Mode| {
         (0..200).map(|seed| World::draw(&mut Rng::with_seed(seed))).fold(0.0f64, |worst, world| {
             let best = (0..world.points.len() as u32).map(|point| Mode::Put { point });
@@ -37,7 +37,7 @@ fn the_bar_can_be_missed() {
 
 #[test]
 fn other_pipelines_fare_alike() {
-    // Noise decides some near the 3 % below which a difference counts as a tie: 3 of the first 3,000.
+    // Noise decides cases near the 3 % tie: 3 of the first 3,000.
     let study = study(10_000..10_600, NOISE);
     assert!(study.beyond(0.05) <= 3, "{} of 600", study.beyond(0.05));
     assert!(study.beyond(0.30) == 0, "{:?}", study.worst());
