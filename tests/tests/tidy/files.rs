@@ -51,14 +51,15 @@ const TEST_LINES_MAX: usize = 700;
 /// Lines of a function, from its signature to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Files that are still longer than [`FILE_LINES_MAX`]. Remove rows; add none.
+/// Files that are still longer than [`FILE_LINES_MAX`]. Remove rows, add none; a file that moves takes
+/// its row along.
 const LONG_FILES: &[&str] = &[
     "cli/src/args.rs",
-    "fetcher/src/dataset.rs",
-    "fetcher/src/fetcher.rs",
+    "shared/client/src/dataset.rs",
+    "shared/client/src/fetcher.rs",
     "fetcher/src/program.rs",
-    "fetcher/src/progress.rs",
-    "fetcher/src/server.rs",
+    "shared/client/src/progress.rs",
+    "shared/client/src/server.rs",
     "functions/coordinator/src/claims.rs",
     "local/src/functions/function.rs",
     "local/src/service.rs",
@@ -76,7 +77,7 @@ const LONG_FILES: &[&str] = &[
 /// Functions, as `file function`, that are still longer than [`FUNCTION_LINES_MAX`]. Remove rows; add none.
 const LONG_FUNCTIONS: &[&str] = &[
     "cli/src/train.rs train_on",
-    "fetcher/src/fetcher.rs open",
+    "shared/client/src/fetcher.rs open",
     "local/tests/objects/main.rs a_mount_is_read_only_and_leads_nowhere_but_where_its_links_lead",
     "shared/chunk/tests/allocation.rs allocations_stay_within_limits",
     "shared/executor/src/ops/cast.rs every_pair_of_types_saturates",
