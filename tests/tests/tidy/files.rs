@@ -119,15 +119,12 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
             continue;
         }
         let indent = &line[..line.len() - signature.len()];
-        let closes = |line: &&str| line.strip_prefix(indent) == Some("}");
-        // A declaration of a trait over several lines has no body.
         let ends = |line: &&str| {
-            closes(line)
-                || line
-                    .strip_prefix(indent)
-                    .is_some_and(|rest| rest.starts_with(')') && rest.ends_with(';'))
+            let Some(rest) = line.strip_prefix(indent) else { return false };
+            // A declaration of a trait over several lines has no body.
+            rest == "}" || rest.starts_with(')') && rest.ends_with(';')
         };
-        let length = lines[start..].iter().position(|line| ends(line)).map_or(1, |end| end + 1);
+        let length = lines[start..].iter().position(ends).map_or(1, |end| end + 1);
         functions.push((name, length));
     }
     functions

@@ -1,4 +1,4 @@
-//! What else could be done: other worker counts, caches, instances, the trainer's own processors.
+//! Alternatives to the planned functions: other worker counts, caches, instances, the trainer's own processors.
 
 use super::{BreakEven, CachePoint, Job, Limits, Measured, SMALL_WORKER_MB};
 use crate::cost::{
@@ -8,13 +8,13 @@ use crate::cost::{
 use gristmill_model::MB_PER_VCPU;
 use serde::{Deserialize, Serialize};
 
-/// What sort of alternative it is.
+/// Kind of an alternative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Functions compute every epoch.
     Functions,
-    /// The first epoch is computed and stored at a point, the others read it.
+    /// The first epoch is computed and stored at a point; the others read it.
     Cache,
     /// Instances run the workers.
     Instances,
@@ -22,25 +22,25 @@ pub enum Kind {
     TrainerCpu,
 }
 
-/// One of the things that could be done.
+/// One alternative.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Alternative {
     pub kind: Kind,
     pub name: String,
-    /// Workers of an epoch in its steady state; of instances processors.
+    /// Workers of an epoch in its steady state; for instances, processors.
     pub workers: f64,
-    /// Seconds of an epoch: of a cache one that reads it.
+    /// Seconds of an epoch; for a cache, of one that reads it.
     pub seconds: f64,
     pub bound: Bound,
-    /// Of an epoch, the average of all the job's epochs: the first of a cache is computed, and storage
-    /// is shared among them.
+    /// Mean cost of an epoch over all the job's epochs. A cache's first epoch is computed, and its storage
+    /// is shared among all.
     pub cost: Cost,
     pub per_million: Cost,
-    /// Why it cannot be done.
+    /// Reason why it is impossible.
     pub refused: Option<String>,
 }
 
-/// Everything, functions first.
+/// All alternatives, functions first.
 pub(super) fn all(
     measured: &Measured,
     job: &Job,
@@ -79,7 +79,7 @@ fn of_functions(estimate: &EpochEstimate) -> Alternative {
     }
 }
 
-/// Where workers wait for their network: functions that have just the processor they need.
+/// Functions with just the processor they need, if workers are network-bound.
 fn smaller_functions(
     job: &Job,
     work: &EpochWork,
@@ -97,7 +97,7 @@ fn smaller_functions(
     Some(Alternative { name, ..of_functions(&estimate) })
 }
 
-/// An epoch that reads what was stored at `point`, without storage.
+/// An epoch that reads the cache at `point`, without the storage.
 fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -> EpochEstimate {
     let trainer = job.trainer();
     if point.after_op + 1 >= measured.ops.len() {
@@ -119,7 +119,7 @@ fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -
     work.on_functions(workers, &job.shape, &trainer, &job.prices)
 }
 
-/// Puts of what is stored beside what is delivered: none at the last operator.
+/// Price of an epoch's puts to the cache; zero after the last operator, whose output is put anyway.
 fn puts(measured: &Measured, job: &Job, work: &EpochWork, point: CachePoint) -> Usd {
     let puts = if point.after_op + 1 >= measured.ops.len() { 0.0 } else { work.splits as f64 };
     Requests { puts, ..Requests::default() }.usd(&job.prices)
@@ -175,14 +175,14 @@ fn cached(
     }
 }
 
-/// The same workers on instances that are paid for by the hour and used for part of it. A vCPU of them
-/// is taken to compute as fast as one of a function: they are the same processors.
+/// The same workers on instances that are paid for by the hour and used for part of it. Assumes equally
+/// fast vCPUs: they are the same processors.
 fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternative {
     let instance = &job.prices.instance;
     let splits = work.splits as f64;
     let bytes_per_s = quantity(instance.network_mb_per_s_per_vcpu) * 1e6;
     let bytes = quantity(work.split.bytes_in) + quantity(work.split.bytes_out);
-    // A processor that one worker leaves waiting is another's.
+    // Workers overlap: a processor that one leaves idle is used by another.
     let busy_s = quantity(work.split.cpu_s).max(ratio(bytes, bytes_per_s)) * splits;
     let paid_s = ratio(busy_s, quantity(instance.utilisation));
     let compute = Usd(paid_s / HOUR_S * quantity(instance.usd_per_vcpu_hour));
@@ -199,7 +199,7 @@ fn instances(job: &Job, work: &EpochWork, functions: &EpochEstimate) -> Alternat
     }
 }
 
-/// Local workers on the processors that training leaves idle, which are paid for anyway.
+/// Local workers on the processors that training leaves idle, which are already paid for.
 fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative {
     let cores = quantity(job.spare_cores);
     let records = work.records as f64;
@@ -234,7 +234,7 @@ fn trainer_cpu(measured: &Measured, job: &Job, work: &EpochWork) -> Alternative 
     }
 }
 
-/// For each point that may be used, how long keeping it pays.
+/// Break-even time of each usable point.
 pub(super) fn break_even(
     measured: &Measured,
     job: &Job,

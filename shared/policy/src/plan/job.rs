@@ -1,4 +1,4 @@
-//! What a user says of a job, and its epoch's work by the cost model.
+//! A job as described by its user, and its epoch's work in the cost model.
 
 use super::Measured;
 use crate::cost::{
@@ -6,21 +6,21 @@ use crate::cost::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Delivered bytes of a split where nobody says otherwise.
+/// Default delivered bytes of a split.
 const SPLIT_BYTES: f64 = (64u64 << 20) as f64;
-/// Seconds of a worker's split that neither compute nor move bytes: two calls of the coordinator at
-/// about 10 ms, and an eighth of a lease's first read and last put at 71 MB/s for 16 MiB. An estimate:
-/// not measured on AWS.
+/// Overhead of a split, neither computing nor moving bytes: two coordinator calls of about 10 ms, and an
+/// eighth of a lease's first read and last put at 71 MB/s for 16 MiB. An estimate, not measured on
+/// AWS.
 const SPLIT_OVERHEAD_S: f64 = 0.05;
-/// Objects that wait for the trainer: what workers may run ahead of it.
+/// Object bytes that wait for the trainer: the run-ahead window.
 const WINDOW_BYTES: f64 = (2u64 << 30) as f64;
 
-/// An `autocache` point that might be used.
+/// An `autocache` point that may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CachePoint {
-    /// Index in [`Measured::ops`] of the operator after which it stands.
+    /// Index in [`Measured::ops`] of the operator before it.
     pub after_op: usize,
-    /// Whether an operator up to there draws at random, and its author allows to reuse that.
+    /// Whether an operator up to this point is random, and whether its author allows reuse.
     pub random: bool,
     pub reuse_random: bool,
 }
@@ -34,16 +34,16 @@ pub struct Job {
     /// Elements of a batch.
     pub batch_size: u32,
     pub epochs: u32,
-    /// Seconds of the trainer's step when it waits for nothing.
+    /// Seconds of the trainer's step without waiting.
     pub step_s: f64,
     /// Processors of the trainer's host that training leaves idle.
     pub spare_cores: f64,
-    /// Bytes a second that the trainer's host takes in; 0 is no limit.
+    /// Bytes per second that the trainer's host can receive; 0 is no limit.
     pub ingest_bytes_per_s: f64,
-    /// Source records of a split; none: as many as make 64 MiB.
+    /// Source records of a split; by default as many as make 64 MiB.
     pub split_records: Option<u32>,
     pub points: Vec<CachePoint>,
-    /// Days for which a cache is kept, from its first epoch on; the job's own epochs are within them.
+    /// Days for which a cache is kept, from its first epoch on; includes the job's own epochs.
     pub kept_days: f64,
     pub shape: FunctionShape,
     pub prices: Prices,
@@ -68,12 +68,12 @@ impl Default for Job {
 }
 
 impl Job {
-    /// The trainer of it.
+    /// The job's trainer.
     pub fn trainer(&self) -> Trainer {
         Trainer { step_s: self.step_s, ingest_bytes_per_s: self.ingest_bytes_per_s }
     }
 
-    /// Records of a split: a whole number of batches, as many as come next to 64 MiB.
+    /// Records of a split: the whole number of batches closest to 64 MiB.
     pub fn records_per_split(&self, measured: &Measured) -> f64 {
         if let Some(records) = self.split_records {
             return f64::from(records.max(1));
@@ -87,18 +87,18 @@ impl Job {
         }
     }
 
-    /// An epoch that functions compute.
+    /// An epoch computed by functions.
     pub fn epoch_work(&self, measured: &Measured) -> EpochWork {
         let source_bytes = measured.source_bytes_per_record();
         self.epoch_of(measured, 0, source_bytes, Requests::SPLIT)
     }
 
-    /// An epoch that is read after operator `op` and computed from there on.
+    /// An epoch that reads the cache after operator `op` and computes the rest.
     pub(super) fn epoch_after(&self, measured: &Measured, op: usize) -> EpochWork {
         self.epoch_of(measured, op + 1, measured.bytes_per_record(op), Requests::SPLIT)
     }
 
-    /// An epoch that is read as it is delivered: there is nothing to compute.
+    /// An epoch read as delivered: nothing to compute.
     pub(super) fn epoch_delivered(&self, measured: &Measured) -> EpochWork {
         let computed = self.epoch_work(measured);
         let split = SplitWork { bytes_out: computed.split.bytes_out, ..SplitWork::default() };
@@ -136,25 +136,25 @@ impl Job {
     }
 }
 
-/// What a job may use.
+/// Limits of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Limits {
-    /// Workers at a time: of the job, or of the account.
+    /// Most concurrent workers, of the job or of the account.
     pub max_workers: u32,
-    /// Of workers; none is no limit.
+    /// Budget for workers; `None` is no limit.
     pub budget_usd_per_hour: Option<f64>,
 }
 
 impl Default for Limits {
-    /// What an AWS account may run at a time unless it asked for more.
+    /// Default concurrency of an AWS account.
     fn default() -> Self {
         Limits { max_workers: 1000, budget_usd_per_hour: None }
     }
 }
 
 impl Limits {
-    /// Workers of those wanted that may be had, at least one, and what kept it from being all.
+    /// The allowed number of workers, at least one, and the limit that reduced it.
     pub(super) fn apply(
         &self,
         wanted: u32,

@@ -1,4 +1,4 @@
-//! What was measured of a few hundred records.
+//! Measurements of a few hundred records.
 
 use crate::cost::{quantity, ratio};
 use serde::{Deserialize, Serialize};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpCost {
-    /// As the pipeline file names it; `source` for the first.
+    /// Name in the pipeline file; `source` for the first.
     pub op: String,
     /// Seconds of a processor.
     pub cpu_s: f64,
-    /// Seconds in which it waited and used none (`sleep`, calls outside).
+    /// Seconds in which it waited without a processor (`sleep`, external calls).
     pub wait_s: f64,
     /// Elements it yielded.
     pub elements: f64,
-    /// Bytes of the elements it yielded: what caching there would store.
+    /// Bytes of the elements it yielded: the size of a cache there.
     pub bytes: f64,
 }
 
@@ -23,18 +23,18 @@ pub struct OpCost {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Measured {
-    /// Source records that were run.
+    /// Source records in the sample.
     pub records: f64,
-    /// Their bytes where they are stored.
+    /// Their stored bytes.
     pub source_bytes: f64,
-    /// Elements that came out.
+    /// Delivered elements.
     pub rows: f64,
-    /// Their bytes as they are delivered, in objects.
+    /// Delivered bytes, as stored in objects.
     pub row_bytes: f64,
-    /// The source, then every operator in the order they run.
+    /// The source, then every operator in execution order.
     pub ops: Vec<OpCost>,
-    /// Processor seconds of a function's vCPU for one of the machine that measured: 1.25 if the
-    /// function is a quarter slower.
+    /// Seconds of a function's vCPU per second of the measuring machine's processor: 1.25 if the function
+    /// is a quarter slower.
     pub function_slowdown: f64,
 }
 
@@ -52,35 +52,35 @@ impl Default for Measured {
 }
 
 impl Measured {
-    /// Processor seconds for a record from operator `first` on, where it was measured.
+    /// Processor seconds per record from operator `first` on, on the measuring machine.
     pub fn cpu_s_per_record(&self, first: usize) -> f64 {
         let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.cpu_s)).sum();
         ratio(total, quantity(self.records))
     }
 
-    /// Seconds of waiting for a record from operator `first` on.
+    /// Seconds of waiting per record from operator `first` on.
     pub fn wait_s_per_record(&self, first: usize) -> f64 {
         let total: f64 = self.ops.iter().skip(first).map(|op| quantity(op.wait_s)).sum();
         ratio(total, quantity(self.records))
     }
 
-    /// Bytes of a record where it is stored.
+    /// Stored bytes per record.
     pub fn source_bytes_per_record(&self) -> f64 {
         ratio(quantity(self.source_bytes), quantity(self.records))
     }
 
-    /// Bytes that a record becomes after operator `op`.
+    /// Bytes per source record after operator `op`.
     pub fn bytes_per_record(&self, op: usize) -> f64 {
         let bytes = self.ops.get(op).map_or(0.0, |op| quantity(op.bytes));
         ratio(bytes, quantity(self.records))
     }
 
-    /// Elements that a record becomes.
+    /// Delivered elements per source record.
     pub fn rows_per_record(&self) -> f64 {
         ratio(quantity(self.rows), quantity(self.records))
     }
 
-    /// Delivered bytes of a record.
+    /// Delivered bytes per source record.
     pub fn delivered_bytes_per_record(&self) -> f64 {
         ratio(quantity(self.row_bytes), quantity(self.records))
     }

@@ -1,6 +1,6 @@
-//! What a job will take before it is run: how many workers, how long an epoch, what it costs, and what
-//! else could be done, from a profile of a few hundred records. All of it is arithmetic over
-//! [`crate::cost`]; the figures are as good as the profile, the prices and the shape they are given.
+//! Predicts a job before it runs: number of workers, duration of an epoch, cost, and alternatives, from
+//! a profile of a few hundred records. All of it is arithmetic over [`crate::cost`]; the figures are as
+//! good as the profile, the prices and the shape.
 //!
 //! [`plan`] is for functions on AWS and their alternatives, [`predict_local`] for the embedded service,
 //! where workers, service, fetcher and trainer share one machine.
@@ -22,51 +22,51 @@ use serde::{Deserialize, Serialize};
 #[cfg(test)]
 mod tests;
 
-/// Alternatives within this part of each other count as equally fast: less than noise.
+/// Alternatives within this part of each other count as equally fast.
 const AS_FAST: f64 = 0.01;
 
-/// When it pays to keep what is stored at a point.
+/// Break-even of keeping a cache at one point.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct BreakEven {
     /// Index in [`Job::points`].
     pub point: usize,
     /// "cache after `resize`".
     pub name: String,
-    /// Days between two epochs that read it up to which storing it costs less than computing it again;
-    /// 0 if reading saves nothing.
+    /// Longest interval between two epochs that read it, in days, at which storing costs less than
+    /// computing again; 0 if reading saves nothing.
     pub days: f64,
     pub stored_bytes: f64,
-    /// What storing it costs a day, and what one epoch that reads it saves.
+    /// Price of storing it for a day, and savings of one epoch that reads it.
     pub usd_per_day: Usd,
     pub saved_usd: Usd,
 }
 
-/// A plan: what to expect of a job on functions, and what stands beside it.
+/// A plan: the prediction for a job on functions, and the alternatives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     pub records: u64,
     pub batches: u64,
     pub splits: u64,
-    /// Workers to hold: the fewest that make the epoch as short as it can be, within the limits.
+    /// Workers to hold: the fewest that make the epoch as short as the limits allow.
     pub workers: u32,
-    /// What keeps it from being more, if anything did.
+    /// Limit that prevents more, if any.
     pub limited_by: Option<String>,
     /// Seconds of one worker for a batch, and of the trainer for a step.
     pub worker_batch_s: f64,
     pub step_s: f64,
-    /// Functions that compute every epoch: what the plan is about.
+    /// Estimate for functions that compute every epoch: the subject of the plan.
     pub functions: EpochEstimate,
-    /// That, and everything else, in this order; costs are per epoch, of all the job's epochs on
-    /// average, the accelerator included.
+    /// The functions and the other options, in this order. Costs are the mean per epoch over the job,
+    /// including the accelerator.
     pub alternatives: Vec<Alternative>,
-    /// Indices in `alternatives`: of the least total cost, and of the least time (of those as fast
-    /// the cheapest).
+    /// Indices in `alternatives`: of the least total cost, and of the least time (of equally fast ones the
+    /// cheapest).
     pub cheapest: usize,
     pub fastest: usize,
     pub break_even: Vec<BreakEven>,
     /// Plain sentences, the most important first.
     pub verdicts: Vec<String>,
-    /// Whose prices, and when they were looked at.
+    /// Source of the prices and date of the last check.
     pub prices: String,
 }
 
@@ -107,7 +107,7 @@ pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
     plan
 }
 
-/// Seconds of an epoch; never, if it cannot be done.
+/// Seconds of an epoch; infinite if it is impossible.
 fn possible_s(alternative: &Alternative) -> f64 {
     match alternative.refused {
         None => alternative.seconds,
@@ -115,7 +115,7 @@ fn possible_s(alternative: &Alternative) -> f64 {
     }
 }
 
-/// The first of the least that is possible; computing on functions, which comes first, always is.
+/// Index of the first possible alternative with the least measure. Functions, which come first, are always possible.
 fn least(alternatives: &[Alternative], measure: impl Fn(&Alternative) -> f64) -> usize {
     let possible = alternatives.iter().enumerate().filter(|(_, a)| a.refused.is_none());
     let least = possible.min_by(|(_, a), (_, b)| measure(a).total_cmp(&measure(b)));
@@ -164,7 +164,7 @@ fn verdicts(plan: &Plan, job: &Job) -> Vec<String> {
     said
 }
 
-/// Below this a worker has too little memory for two objects and its buffers, whatever its processor.
+/// Below this a worker lacks memory for two objects and its buffers, regardless of its processor.
 const SMALL_WORKER_MB: u32 = 512;
 
 fn bound_verdict(plan: &Plan) -> String {

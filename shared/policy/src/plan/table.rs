@@ -1,14 +1,14 @@
-//! A plan as people read it: at most 25 lines.
+//! A plan as text: at most 25 lines.
 
 use super::{Alternative, Plan};
 use crate::cost::Cost;
 use std::fmt;
 
-/// Most alternatives that are shown; a pipeline may have any number of points.
+/// Most alternatives shown; a pipeline may have any number of points.
 const MAX_ROWS: usize = 10;
-/// Most sentences that are shown.
+/// Most sentences shown.
 const MAX_VERDICTS: usize = 6;
-/// Characters of a name.
+/// Characters of the name column.
 const NAME_WIDTH: usize = 28;
 
 impl fmt::Display for Plan {
@@ -34,7 +34,7 @@ impl fmt::Display for Plan {
         )?;
         let marked = [self.cheapest, self.fastest];
         let rows = self.alternatives.iter().enumerate();
-        // What is marked is always shown.
+        // Marked rows are always shown.
         let shown =
             |(index, _): &(usize, &Alternative)| *index < MAX_ROWS || marked.contains(index);
         for (index, alternative) in rows.filter(shown) {

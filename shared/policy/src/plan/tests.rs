@@ -1,4 +1,4 @@
-//! Plans against figures worked out by hand, and what must hold of any.
+//! Plans against figures worked out by hand, and invariants of any plan.
 
 use super::*;
 use crate::cost::{Cost, EpochEstimate, FunctionShape, Prices};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 mod local;
 mod machine;
 
-/// Within a tenth of a percent: hand arithmetic rounds.
+/// Equal within a tenth of a percent: hand arithmetic rounds.
 fn assert_near(actual: f64, expected: f64) {
     assert!((actual / expected - 1.0).abs() < 1e-3, "{actual} is not {expected}");
 }
@@ -116,7 +116,7 @@ fn how_long_a_cache_pays() {
     assert_near(last.saved_usd.0, 0.209_77);
     assert_near(last.usd_per_day.0, 0.107_48);
     assert_near(last.days, 1.952);
-    // Reading decoded images takes longer than decoding them.
+    // Reading decoded images takes longer than decoding them again.
     assert_eq!((inner.days, inner.saved_usd.0 < 0.0), (0.0, true));
 }
 
@@ -243,7 +243,7 @@ fn a_plan_is_data() {
     assert_eq!((job.batch_size, job.shape.memory_mb), (1, 885));
 }
 
-/// Any number, those that are none included.
+/// Any number, including NaN and infinities.
 fn any_quantity() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.0..1e9, 1 => Just(0.0), 1 => any::<f64>()]
 }

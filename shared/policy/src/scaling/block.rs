@@ -1,34 +1,35 @@
-//! Settled reports of one count, summed up: what share of the demand its workers cover.
+//! Settled reports at one count, summarised as the share of the demand that its workers cover.
 //!
-//! Capacity over demand is the batches that were handed out for each that the trainer would have taken had it never waited:
-//! what workers hold stays the same, so it is what they made, and it is counted exactly; what would have been taken is
-//! what was, and a small correction for the share of its time the trainer waited. It is the slope of a regression
-//! line, whose residuals say how far to trust it: splits arrive in bursts, and all workers of a count at first together. What
-//! is handed out goes on while the trainer waits for one worker (that is slow, or died), so that this moves nothing.
+//! Coverage (capacity over demand) is the number of batches handed out for each batch that the trainer would have taken
+//! without waiting. The number of batches in workers' hands is constant, so batches handed out equal batches made, and
+//! they are counted exactly. The demand is the batches taken, plus a small correction for the share of time that the
+//! trainer waited. Coverage is the slope of a regression line, whose residuals give its error: splits arrive in bursts,
+//! and after a change all workers finish together. Batches are handed out even while the trainer waits for one slow or
+//! dead worker, so such a wait has no effect.
 //!
-//! The times of a step and of a worker's batch say the same less directly. Both are averaged, each
-//! with the weight its error allows, unless they contradict each other: then what was measured counts.
+//! The times of a step and of a worker's batch give a second, less direct estimate. The two are averaged, weighted by
+//! their errors, unless they contradict each other: then the measured slope counts.
 
 use super::{Report, thresholds::FETCHING};
 use serde::{Deserialize, Serialize};
 
-/// What times may miss: claims, flushes, deaths, as a share of the demand.
+/// Share of the demand that times do not account for: claims, flushes, deaths.
 const UNSEEN: f64 = 0.01;
-/// Error of the slope through a count that moves up and down by a wave of splits, for each wave within the
-/// block; and of several waves, for that to the power of 1.5: a saw tooth alone would fall with the square.
+/// Error of the slope caused by splits that arrive in waves: per wave within the block, and for several waves, per wave
+/// to the power of 1.5 (a pure saw tooth would fall with the square).
 const WAVE: f64 = 0.25;
 const WAVES: f64 = 0.4;
-/// Where nothing varies the residuals are zero; below this share of the demand nothing is
-/// told apart by it.
+/// Least error as a share of the demand. Without variation the residuals are zero; smaller differences are not
+/// significant.
 const SLOPE_FLOOR: f64 = 0.003;
 
-/// Share of its time that a trainer waits from which on it matters what for.
+/// Share of time that a trainer must wait before the cause matters.
 const STALL_TELLS: f64 = 0.05;
-/// Share of what is taken by which more must be made for it to pile up.
+/// Share by which batches made must exceed batches taken to be a pile-up.
 const PILE: f64 = 0.02;
-/// Workers that make so many times what is wanted are too many, whatever the number.
+/// Upper bound of the coverage: a higher one is too high in any case.
 const MADE_MOST: f64 = 11.0;
-/// Standard error of what others are compared with, relative to it: a third of the tolerance.
+/// Standard error, relative to the value, of a count that others are compared with: a third of the tolerance.
 const EXACT: f64 = 0.01;
 
 /// Sums over the reports of one count.
@@ -36,7 +37,7 @@ const EXACT: f64 = 0.01;
 #[serde(default)]
 pub(super) struct Block {
     pub reports: u32,
-    /// Batches delivered before the first report's interval and after the latest.
+    /// Batches delivered before the first report's interval and after the last.
     pub from_batch: u64,
     pub to_batch: u64,
     step_s: f64,
@@ -44,7 +45,7 @@ pub(super) struct Block {
     fetch_stall_s: f64,
     workers: f64,
     full: f64,
-    /// Batches that the trainer would have taken had it never waited; and over these, all that were handed out.
+    /// Batches that the trainer would have taken without waiting; and, over these, all that were handed out.
     wanted: f64,
     made: Line,
     work_s: f64,
@@ -52,16 +53,16 @@ pub(super) struct Block {
     work_reports: u32,
 }
 
-/// What the estimate by times needs beside the block.
+/// Inputs of the estimate by times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
     pub clients: f64,
-    /// Batches all workers make in one lease each.
+    /// Batches that all workers make in one lease each.
     pub generation: f64,
     /// Relative deviations of one report's step and worker times.
     pub step_sigma: f64,
     pub work_sigma: f64,
-    /// What all reports under this load say, at whatever count.
+    /// Means over all reports under this load, at any count.
     pub step: Typical,
     pub compute: Option<Typical>,
 }
@@ -97,7 +98,7 @@ impl Line {
         self.yy += dy * (y - self.y);
     }
 
-    /// Forgets as many of the oldest points as there are more than `most`, about.
+    /// Discards the weight of old points beyond `most`, approximately.
     pub fn forget(&mut self, most: f64) {
         if self.count > most {
             let kept = most / self.count;
@@ -107,23 +108,23 @@ impl Line {
         }
     }
 
-    /// Variance of the points about the line through them; none below three.
+    /// Variance of the points about the line; `None` below three points.
     pub fn residual(&self) -> Option<f64> {
         let is_line = self.count >= 3.0 && self.xx > 0.0;
         is_line.then(|| (self.yy - self.xy * self.xy / self.xx).max(0.0) / (self.count - 2.0))
     }
 
-    /// Slope and its standard error; none below three points.
+    /// Slope and its standard error; `None` below three points.
     pub fn slope(&self) -> Option<(f64, f64)> {
         let residual = self.residual()?;
         let slope = self.xy / self.xx;
-        // Few points say little about their own scatter (Student's t).
+        // Few points underestimate their own scatter (Student's t).
         let few = 1.0 + 3.0 / (self.count - 2.0);
         Some((slope, few * (residual / self.xx).sqrt()))
     }
 }
 
-/// What a count turned out to be worth.
+/// Coverage of a count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Capacity {
     /// Capacity over demand; 1: the workers exactly keep up.
@@ -132,29 +133,29 @@ pub(super) struct Capacity {
     pub error: f64,
     /// Share of time the trainer waited.
     pub stall: f64,
-    /// Share of time nothing might be claimed.
+    /// Share of time with a full window.
     pub full: f64,
     /// Mean workers at work.
     pub workers: f64,
-    /// Batches pile up although the trainer waits: what lies between them is the limit.
+    /// Batches pile up although the trainer waits: the transport between them is the limit.
     pub downstream: bool,
-    /// It looks so, but is not certain.
+    /// `downstream` is likely but not certain.
     pub may_be_downstream: bool,
-    /// The times of workers and trainer say the same.
+    /// The times of workers and trainer agree.
     pub is_explained: bool,
-    /// The trainer waits, mostly for what is made and on its way to it.
+    /// The trainer waits mostly for batches that are made and in transit.
     pub is_fetch: bool,
 }
 
 impl Capacity {
-    /// Whether others can be compared with it.
+    /// Whether other counts can be compared with it.
     pub fn is_exact(&self) -> bool {
         self.error <= EXACT * self.covered
     }
 }
 
 impl Block {
-    /// Takes in a report on what was delivered since `from_batch`, or since the report before; a step takes `step_s`.
+    /// Adds a report on batches delivered since `from_batch`, or since the report before. A step takes `step_s`.
     pub fn add(&mut self, report: &Report, from_batch: u64, step_s: f64) {
         if self.reports == 0 {
             self.from_batch = from_batch;
@@ -178,7 +179,7 @@ impl Block {
         }
     }
 
-    /// The window was not full in it, but for moments.
+    /// Whether the window was full for moments at most.
     pub fn is_never_full(&self) -> bool {
         self.full < 0.05 * f64::from(self.reports)
     }
@@ -188,12 +189,12 @@ impl Block {
         self.workers / f64::from(self.reports.max(1))
     }
 
-    /// Batches delivered within it.
+    /// Batches delivered within the block.
     pub fn batches(&self) -> u64 {
         self.to_batch.saturating_sub(self.from_batch)
     }
 
-    /// None before there are three reports.
+    /// Coverage; `None` before there are three reports.
     pub fn capacity(&self, times: &Times) -> Option<Capacity> {
         let (made, made_error) = self.made.slope()?;
         let reports = f64::from(self.reports);
@@ -202,14 +203,14 @@ impl Block {
             return None;
         }
         let measured = made.clamp(1e-6, MADE_MOST);
-        // Stall and step are measured apart, each with its own error.
+        // Stall and step are measured separately, each with its own error.
         let noise = times.step_sigma * std::f64::consts::SQRT_2 / reports.sqrt();
         let waves = self.batches() as f64 / times.generation.max(1.0);
         let wave = (WAVE / waves).min(WAVES / waves.powf(1.5));
         let taken = 1.0 - stall;
         let error =
             (stall * taken * noise).hypot(made_error.max(SLOPE_FLOOR * taken)).hypot(wave * taken);
-        // More is made than taken. Behind a worker that died it is too; but that batch is not on its way.
+        // More is made than taken. This also happens behind a dead worker, but then the awaited batch is not in transit.
         let is_fetch = stall > STALL_TELLS && self.fetch_stall_s > FETCHING * self.stall_s;
         let piles_up =
             |certain: f64| is_fetch && measured - taken > (certain * error).max(PILE * taken);
@@ -236,18 +237,18 @@ impl Block {
         })
     }
 
-    /// Mean seconds of one worker for one batch; none without three reports of it.
+    /// Mean seconds of one worker per batch; `None` without three reports of it.
     pub fn worker_batch_s(&self) -> Option<f64> {
         (self.work_reports >= 3).then(|| self.work_s / f64::from(self.work_reports))
     }
 
-    /// Mean seconds of a batch that go to what workers share, of how many; none without three reports.
+    /// Mean seconds per batch spent on shared resources, and the mean total; `None` without three reports.
     pub fn shared_s(&self) -> Option<(f64, f64)> {
         let reports = f64::from(self.work_reports);
         (self.work_reports >= 3).then(|| (self.shared_s / reports, self.work_s / reports))
     }
 
-    /// Capacity over demand by the times of workers and trainer, and its error.
+    /// Coverage by the times of workers and trainer, and its error.
     fn by_times(&self, times: &Times) -> Option<(f64, f64)> {
         let reports = f64::from(self.reports);
         let mut work_s = self.worker_batch_s()?;
@@ -265,7 +266,7 @@ impl Block {
         if times.step.error_s < step_error * times.step.mean_s {
             (step_s, step_error) = (times.step.mean_s, times.step.error_s / times.step.mean_s);
         }
-        // Those at work: others wait for the window, or died.
+        // Only workers at work count: others wait for the window, or died.
         let covered = self.workers / reports * step_s / (work_s * times.clients);
         let error = covered * step_error.hypot(work_error).hypot(UNSEEN);
         (covered.is_finite() && covered > 0.0).then_some((covered, error))
@@ -280,7 +281,7 @@ mod tests {
 
     const STEP_S: f64 = 0.1;
 
-    /// Reports of 100 batches each: how long the trainer waited in it, for each batch, and how many were ahead after it.
+    /// Coverage of reports of 100 batches each: the trainer's wait per batch, and the batches ahead after it.
     fn capacity(reports: &[(f64, u64)], fetch_share: f64) -> Capacity {
         let mut block = Block::default();
         let mut batches = 0;
@@ -313,7 +314,7 @@ mod tests {
 
     #[test]
     fn a_wait_for_one_worker_says_nothing_of_the_others() {
-        // 20 workers make exactly what is wanted. One dies: for 15 s nothing can be delivered, while the others go on.
+        // 20 workers exactly meet the demand. One dies: nothing is delivered for 15 s while the others continue.
         let mut reports = [(0.0, 160); 20];
         reports[19] = (0.15, 310);
         let seen = capacity(&reports, 0.0);

@@ -1,12 +1,12 @@
-//! From measured capacity to a count: the arithmetic of the search.
+//! From measured coverage to a count: the arithmetic of the search.
 //!
-//! Capacity is a concave function of the count that begins at nothing: so the ray from the origin through a
-//! count that is too few ends at or before the right count, and the chord between two counts ends at
-//! or after it. Where workers do not meet both are exact.
+//! Capacity is a concave function of the count, starting at zero. So the ray from the origin through a count that is
+//! too low ends at or before the right count, and the chord between two counts ends at or after it. Without contention
+//! both are exact.
 
 use serde::{Deserialize, Serialize};
 
-/// A count that was tried, and the share of the demand it covered.
+/// A count that was tried, and its coverage.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Point {
     pub workers: f64,
@@ -14,12 +14,12 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Workers that cover `goal` if capacity goes on growing in proportion.
+    /// Workers that cover `goal` if capacity keeps growing in proportion.
     pub fn ray(&self, goal: f64) -> f64 {
         self.workers * goal / self.covered.max(1e-9)
     }
 
-    /// Workers between the two that cover `goal` if capacity grows evenly from one to the other.
+    /// Workers between the two that cover `goal` if capacity grows linearly from one to the other.
     pub fn chord(&self, high: &Point, goal: f64) -> f64 {
         let slope = (high.covered - self.covered) / (high.workers - self.workers).max(1e-9);
         if slope <= 1e-9 {
@@ -28,15 +28,15 @@ impl Point {
         (self.workers + (goal - self.covered) / slope).min(high.workers)
     }
 
-    /// Share of the growth that `more` workers should have brought and did: 1 where they do not meet, 0
-    /// where they only take from each other.
+    /// Share of the expected growth that `more` workers brought: 1 without contention, 0 if they only take
+    /// from each other.
     pub fn gain(&self, more: &Point) -> f64 {
         let expected = more.workers / self.workers - 1.0;
         if expected <= 0.0 { 1.0 } else { (more.covered / self.covered - 1.0) / expected }
     }
 
-    /// Workers that cover `goal` where batch time is a + b / workers (each worker slows all others by
-    /// the same amount), through this point and `more`; none where it is never covered.
+    /// Workers that cover `goal` if batch time is a + b / workers (each worker slows all others by the same
+    /// amount), through this point and `more`; `None` if it is never covered.
     pub fn hyperbola(&self, more: &Point, goal: f64) -> Option<f64> {
         let (t1, t2) = (1.0 / self.covered.max(1e-9), 1.0 / more.covered.max(1e-9));
         let b = (t1 - t2) / (1.0 / self.workers - 1.0 / more.workers);
@@ -46,9 +46,9 @@ impl Point {
     }
 }
 
-/// The fewest whole workers, at least 1. A count that is whole but for rounding is not raised.
+/// The fewest whole workers, at least 1. Tolerates rounding errors of a whole count.
 pub(super) fn whole(workers: f64) -> u32 {
-    // Saturates; not a number becomes 0.
+    // The cast saturates; NaN becomes 0.
     ((workers - 1e-6).ceil().max(1.0)) as u32
 }
 

@@ -1,9 +1,8 @@
-//! The search for the fewest workers that make as much as can be made, where that is less than the trainer
-//! wants: what they share, the window or the trainer's own host is the limit.
+//! Searches for the fewest workers that reach the greatest possible throughput, if that is below the trainer's demand:
+//! a shared source or store, the window, or the trainer's own host is the limit.
 //!
-//! A count that is enough and one that is too few enclose the answer. Below the knee what is covered grows
-//! with the count, so one count that is too few says where the knee is; where none is known yet, the
-//! workers' own times do.
+//! A count that is enough and one that is too low enclose the answer. Below the knee coverage grows with the count, so
+//! one count that is too low locates the knee; before one is known, the workers' own times do.
 
 use super::{
     Phase, Reason, Report, Settings, State,
@@ -17,33 +16,33 @@ use super::{
     },
 };
 
-/// Reports before a trainer that waits behind a full window is taken to do so for good: its batch time is
-/// what all fewer workers are compared with.
+/// Reports of a trainer that waits behind a full window before the wait counts as permanent. Its batch time is the
+/// reference for all lower counts.
 const REPORTS_HELD_BACK: u32 = 20;
-/// A trainer that waits less than this behind a full window does not wait.
+/// A smaller stall behind a full window is ignored.
 const STALL_SLIGHT: f64 = 0.02;
-/// Share of the count that must be idle before fewer are tried.
+/// Least idle share of the count before fewer are tried.
 const IDLE: f64 = 0.03;
-/// Standard error of the workers at work, as a share.
+/// Relative standard error of the workers at work.
 const BUSY_ERROR: f64 = 0.008;
-/// Share of time with a full window from which it is the limit where its size says so too; and how often it is passed
-/// until those at work are an average.
+/// Share of time with a full window from which it is the limit, if its size agrees; and windows that must be consumed
+/// before the workers at work are an average.
 const WINDOW_FULL: f64 = 0.03;
 const WINDOWS_FEWEST: f64 = 10.0;
-/// Share of those it keeps busy at most that must be at work for the window to be what some of them wait for.
+/// Least share at work, of the most that the window keeps busy, for the window to be the reason that others are idle.
 const WINDOW_AT_WORK: f64 = 0.5;
-/// What many more workers than a window keeps busy would still gain.
+/// Further gain of a count far above what a window keeps busy.
 const WINDOW_MORE: f64 = 0.02;
-/// Share of the count at work below which the others are not there because they find nothing to do.
+/// Share of the count at work below which the others have found nothing to do.
 const AT_WORK: f64 = 0.85;
-/// The same where the trainer waits behind a full window; and of a count that a window of its size keeps busy: there some
-/// are idle now and then.
+/// The same if the trainer waits behind a full window; and for a count that a window of its size keeps busy, where some
+/// are idle occasionally.
 const IDLE_HELD: f64 = 0.01;
 const IDLE_WINDOW: f64 = 0.045;
-/// By how much counts must differ for the gain of the greater one to tell.
+/// Least ratio of two counts for their gain to be significant.
 const GAIN_APART: f64 = 1.2;
 
-/// The window is full, or what lies behind it is the limit: the workers busy on average are the count.
+/// The window is full, or something behind it is the limit: the mean number of busy workers is the count.
 pub(super) fn held_back(
     state: &mut State,
     report: &Report,
@@ -52,11 +51,11 @@ pub(super) fn held_back(
 ) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
     let waits = capacity.stall > STALL_SLIGHT;
-    // Workers come and go in waves here: an average needs several.
-    // A count that has converged is not moved by a moment either.
+    // Workers come and go in waves here, so an average needs several. A converged count should not be moved by a
+    // moment either.
     let is_slow = waits || state.has_converged;
     let fewest = if is_slow { REPORTS_HELD_BACK } else { REPORTS_GOOD };
-    // Where the window stays full of what its host has yet to take in, those at work are the answer.
+    // If the window stays full of batches that the host has yet to receive, the workers at work are the answer.
     let is_vague = is_slow
         && (is_brief(state) || !capacity.is_exact())
         && reports < REPORTS_MOST
@@ -87,8 +86,8 @@ pub(super) fn held_back(
         return converge(state, capacity);
     }
     if !is_less {
-        // Its workers are busy: whether they are too many by a few shows in what they cover. Where they wait for each
-        // other they are busy at that, and fewer may do.
+        // All workers are busy: coverage shows whether they are slightly too many. If they wait for each other they are
+        // busy waiting, and fewer may do.
         return if waits && waiting(state) <= WAITING {
             converge(state, capacity)
         } else {
@@ -98,7 +97,7 @@ pub(super) fn held_back(
     let here = Point { workers: count, covered: 1.0 - capacity.stall };
     let covered = if waits { here.covered } else { count / busy };
     if waits {
-        // Fewer may do: the next count tells.
+        // Fewer may do; the next count will show.
         if is_full && waiting(state) <= WAITING && !capacity.is_fetch {
             return begin_window(state, report, settings, capacity);
         }
@@ -115,19 +114,19 @@ fn fills_host(state: &State, capacity: &Capacity) -> bool {
     capacity.is_fetch && capacity.full > BACKPRESSURE && state.at_work.is_none()
 }
 
-/// Whether what is known of a count is too little to be an average of those at work.
+/// Whether the measurement of a count is too short to average the workers at work.
 fn is_brief(state: &State) -> bool {
     let Block { reports, .. } = state.block;
     (state.block.batches() as f64) < WINDOWS_FEWEST * state.window_batches
         || reports < REPORTS_HELD_BACK
 }
 
-/// Whether the window lets no more than these be useful.
+/// Whether the window allows no more than these workers to be useful.
 pub(super) fn fills_window(state: &State, report: &Report, capacity: &Capacity) -> bool {
     capacity.full > WINDOW_FULL && f64::from(state.target) + 1.0 >= state.window_most(report)
 }
 
-/// The window holds workers back: from here on those at work tell what a count covers.
+/// The window limits the workers: from here on the workers at work determine a count's coverage.
 fn begin_window(
     state: &mut State,
     report: &Report,
@@ -136,7 +135,7 @@ fn begin_window(
 ) -> Reason {
     let count = f64::from(state.target);
     let covered = 1.0 - capacity.stall;
-    // A count that the window's size allows is a little below the best that more of them would make.
+    // A count that the window's size allows is slightly below the best of higher counts.
     let is_best = count > state.window_most(report) + 1.0;
     let best = if is_best { covered } else { covered * (1.0 + WINDOW_MORE) };
     let at_count = |covered: f64| Point { workers: count, covered };
@@ -150,8 +149,8 @@ fn begin_window(
     move_refined(state, report, settings, workers, reason)
 }
 
-/// What a count covers, told by those of it that are at work where the window is the limit: their number has no noise
-/// but that of the waves they come in.
+/// Coverage of a count by its workers at work, if the window is the limit: their number has no noise but that of the
+/// waves.
 fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
     let Some(at_work) = state.at_work else { return *capacity };
     let count = f64::from(state.target);
@@ -164,13 +163,13 @@ fn by_busy(state: &State, report: &Report, capacity: &Capacity) -> Capacity {
     Capacity { covered, error, ..*capacity }
 }
 
-/// Whether workers are missing or idle for want of something to claim.
+/// Whether workers are missing or idle because nothing can be claimed.
 pub(super) fn lacks_work(capacity: &Capacity, count: f64) -> bool {
     capacity.full > BACKPRESSURE || capacity.workers < AT_WORK * count
 }
 
-/// Whether a full window still has a part of a lease for nearly everybody: more workers then take smaller parts, and more of
-/// it is at work.
+/// Whether a full window still has a part of a lease for nearly every worker: more workers then take smaller parts, and
+/// more of the window is being worked on.
 pub(super) fn finds_parts(state: &State, capacity: &Capacity) -> bool {
     let count = f64::from(state.target);
     state.has_parts_of_leases
@@ -188,7 +187,7 @@ fn busy(capacity: &Capacity, count: f64) -> f64 {
     }
 }
 
-/// Share of a worker's time spent waiting for the others at what they share.
+/// Share of a worker's time spent waiting for others at shared resources.
 pub(super) fn waiting(state: &State) -> f64 {
     match (state.alone_shared_s, state.block.shared_s()) {
         (Some(alone_s), Some((shared_s, total_s))) if shared_s > ALONE * alone_s => {
@@ -198,7 +197,7 @@ pub(super) fn waiting(state: &State) -> f64 {
     }
 }
 
-/// The share of the demand to aim for where workers meet.
+/// Coverage to aim for under contention.
 fn plateau_goal(state: &State, settings: &Settings) -> f64 {
     match state.plateau {
         Some(best) if best.covered < 1.0 => best.covered / (1.0 + settings.tolerance()),
@@ -206,7 +205,7 @@ fn plateau_goal(state: &State, settings: &Settings) -> f64 {
     }
 }
 
-/// Looks for the fewest workers that cover the plateau.
+/// Searches for the fewest workers that cover the plateau.
 pub(super) fn search(
     state: &mut State,
     report: &Report,
@@ -232,7 +231,7 @@ pub(super) fn search(
         if is_same || distance < CERTAIN_CONVERGED * capacity.error {
             return converge(state, capacity);
         }
-        // Neither step nor worker changed, and yet: begin anew from here.
+        // Neither step nor worker times changed, yet coverage did: restart the search here.
         state.forget_search();
         state.learn(&here);
         return judge(state, report, settings, capacity);
@@ -241,12 +240,12 @@ pub(super) fn search(
     if let Some(best) = &mut state.plateau {
         best.covered = best.covered.max(capacity.covered - capacity.error).min(1.0);
     }
-    // In doubt for fewer workers.
+    // When in doubt, fewer workers.
     let is_good =
         fills_host || capacity.covered >= goal - capacity.error.min(0.5 * settings.tolerance());
     if let Some(low) = state.low.filter(|low| !is_good && adds_nothing(low, &here, capacity.error))
     {
-        // What was taken for the best cannot be had: it is what both cover.
+        // The presumed best is out of reach: take what both cover.
         state.plateau = Some(Point { covered: low.covered.max(here.covered), ..here });
         state.high = Some(low);
         state.low = None;
@@ -257,8 +256,8 @@ pub(super) fn search(
     let slot = if is_good { &mut state.high } else { &mut state.low };
     *slot = Some(here);
     let high = state.high.unwrap_or(here);
-    // Fewer workers were worse by what they were fewer than those the best was seen at: not a plateau at all. Up to a knee,
-    // where fewer than those are as good, every worker is worth its number.
+    // Fewer workers lost coverage in proportion to their number, so the best is not a plateau. This holds up to a knee,
+    // above which fewer workers do as well.
     let best = state.plateau.unwrap_or(Point { workers: 0.0, covered: 1.0 });
     let no_plateau =
         |low: &Point| best.workers > GAIN_APART * low.workers && low.gain(&best) > GAIN_FULL;
@@ -277,13 +276,13 @@ pub(super) fn search(
     move_refined(state, report, settings, wanted, reason)
 }
 
-/// Whether more workers should have covered more, and surely do not.
+/// Whether more workers should have covered more, and certainly do not.
 fn adds_nothing(fewer: &Point, more: &Point, error: f64) -> bool {
     let expected = fewer.covered * (more.workers / fewer.workers - 1.0);
     expected > GAIN_CLEAR * error && more.covered - fewer.covered < GAIN_NONE * expected
 }
 
-/// The next count to try, or the answer: between the most that are too few and the fewest that are enough.
+/// The next count to try, or the answer: between the highest too low and the lowest sufficient count.
 fn next_count(
     state: &State,
     report: &Report,
@@ -299,7 +298,7 @@ fn next_count(
     if high.workers - low.workers <= (settings.tolerance() * high.workers).max(1.0) {
         return most;
     }
-    // A knee is where the ray says; where capacity bends slowly, it is nearer the chord.
+    // A knee is where the ray says; if capacity bends slowly, it is nearer the chord.
     let wanted = match state.tries {
         0..=2 => low.ray(goal),
         _ => (low.ray(goal) + low.chord(high, goal)) / 2.0,
@@ -307,12 +306,12 @@ fn next_count(
     whole(wanted.max(low.workers + 1.0)).min(most)
 }
 
-/// Where the window is the limit: 0 if fewer workers would all be at work, 1 if they would be idle for as much of their
-/// time as here. By what further workers brought once two counts tell.
+/// If the window is the limit: 0 if all of fewer workers would be at work, 1 if they would be idle as much as here.
+/// Derived from the gain of further workers once two counts are known.
 fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> f64 {
     let first_at = state.plateau.map_or(0.0, |best| best.workers);
     let first = Point { workers: first_at, covered: at_work.workers };
-    // Where most of the window is ready to be taken those that are idle are of no use at all.
+    // If most of the window is ready and not taken, idle workers are of no use at all.
     if here.covered < WINDOW_AT_WORK * state.window_most(report) {
         0.0
     } else if first.workers > here.workers {
@@ -322,7 +321,7 @@ fn idle_share(state: &State, report: &Report, here: &Point, at_work: &Point) -> 
     }
 }
 
-/// The count to try below one that is enough, where none is known that is not.
+/// The count to try below one that is enough, before any is known to be too low.
 pub(super) fn below(
     state: &State,
     report: &Report,
@@ -342,14 +341,14 @@ pub(super) fn below(
     } else if waits > WAITING {
         count * (1.0 - waits)
     } else if state.alone_shared_s.is_some() && waits > 0.0 {
-        // It waits for nobody and still covers the best there is.
+        // It has no contention and still covers the best there is.
         return state.target;
     } else {
         // Between computing all the time and never waiting.
         let share = state.block.shared_s().map_or(0.0, |(shared_s, total_s)| shared_s / total_s);
         count * (1.0 - (share / 2.0).max(0.07))
     };
-    // With room to be sure that it is too few, unless it is not.
+    // Low enough to be certainly too few, unless it is enough.
     whole(knee * settings.goal())
 }
 
@@ -415,7 +414,7 @@ mod tests {
     #[test]
     fn those_that_keep_the_window_full_for_a_slow_host_are_enough() {
         let (report, settings) = (Report::default(), Settings::default());
-        // 10 of 18 are at work; the trainer waits for what is made, and noise says it waits longer for 10.
+        // 10 of 18 are at work; the trainer waits for batches in transit, and by noise longer with 10 workers.
         let host = |is_fetch: bool, covered: f64| Capacity {
             is_fetch,
             covered,
@@ -446,7 +445,7 @@ mod tests {
         ));
     }
 
-    /// 12 of 33 cover too little of what 33 and 15 cover, and no less than their number.
+    /// 12 of 33 cover less than 33 and 15 do, in proportion to their number.
     fn below_a_knee(plateau_at: f64) -> State {
         let mut state = State {
             target: 12,

@@ -1,4 +1,4 @@
-//! Whether workers slow each other, told by what computing takes them at different counts.
+//! Whether workers slow each other's computing, from compute times at different counts.
 
 use super::{
     block::{Line, Typical},
@@ -6,27 +6,27 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Standard errors from which on workers are said to slow each other: less than the 4 of other changes, as what is
-/// measured at the new count corrects it.
+/// Standard errors from which workers are known to slow each other. Below the 4 of other changes, because measurements at
+/// the new count correct a mistake.
 const CERTAIN: f64 = 3.0;
-/// Reports it takes to tell.
+/// Least reports.
 const REPORTS: f64 = 8.0;
-/// The numbers of workers it is told by must differ by this share of their mean (standard deviation).
+/// Least relative spread (standard deviation) of the counts.
 const SPREAD: f64 = 0.1;
-/// Computing that takes so much more or less (in logarithm) has changed: other workers slow nobody by as much at once.
+/// A change of compute time (in logarithm) that is another load: workers never slow each other by as much at once.
 const CHANGED: f64 = 0.3;
-/// Reports that are remembered.
+/// Reports remembered.
 const MEMORY: f64 = 250.0;
 
-/// A worker's computing time over the workers at work.
+/// A worker's compute time as a function of the workers at work.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Crowd {
-    /// With the first worker, which was alone: a long lever, but it may have been of a kind of its own.
+    /// All reports, including the first worker, alone: a long lever, but it may have been atypical.
     all: Line,
-    /// Without it.
+    /// All reports but the first worker's.
     rest: Line,
-    /// The latest computing times against what these say.
+    /// Latest compute times relative to the prediction.
     level: Tracker,
 }
 
@@ -36,7 +36,7 @@ impl Crowd {
         if let Some(before) = said_s.and_then(|said_s| self.level.add(compute_s / said_s))
             && (self.level.mean / before).ln().abs() > CHANGED
         {
-            // Another load: nothing of before says anything of it.
+            // Another load: earlier reports do not apply.
             *self = Self::default();
         }
         self.all.add(workers, compute_s);
@@ -47,21 +47,21 @@ impl Crowd {
         self.rest.forget(MEMORY);
     }
 
-    /// Workers that would do alone what `workers` do.
+    /// Workers that would do without slowdown what `workers` do.
     pub fn alone(&self, workers: f64) -> f64 {
         workers / (1.0 + self.slowing() * workers)
     }
 
-    /// Workers that do what `workers` would at the speed they have when `at` of them work.
+    /// Workers that do what `workers` would at the speed observed with `at` workers.
     pub fn as_many(&self, workers: f64, at: f64) -> f64 {
         let slowing = self.slowing();
         let alone = workers / (1.0 + slowing * at);
-        // Beyond four times as many every further one mostly slows the others.
+        // Beyond four times as many, each further worker mostly slows the others.
         let crowded = alone / (1.0 - slowing * alone).max(0.25);
         if workers > at { crowded.max(workers) } else { crowded.min(workers) }
     }
 
-    /// Computing time of a batch where so many are at work, by all reports since it changed.
+    /// Compute time of a batch with so many workers, from all reports since it changed.
     pub fn compute_at(&self, workers: f64) -> Option<Typical> {
         let variance = self.rest.residual().filter(|_| self.rest.count >= REPORTS)?;
         let (slope, slope_error) = self.slope().unwrap_or_default();
@@ -71,7 +71,7 @@ impl Crowd {
         (mean_s > 0.0).then_some(Typical { mean_s, error_s })
     }
 
-    /// Seconds by which each further worker slows the others, where that is certain, and its error.
+    /// Slowdown in seconds per further worker, if certain, and its error.
     fn slope(&self) -> Option<(f64, f64)> {
         let certain = |line: &Line| {
             let (slope, error) = line.slope()?;
@@ -84,21 +84,21 @@ impl Crowd {
         };
         let with_first = || {
             let (all, (rest, error)) = (certain(&self.all)?, self.rest.slope()?);
-            // The others say the same, if less clearly.
+            // The other reports agree, if less clearly.
             let is_same = rest > error && (all.0 - rest).abs() < 2.0 * all.1.hypot(error);
             is_same.then_some(all)
         };
         certain(&self.rest).or_else(with_first)
     }
 
-    /// Share by which each further worker slows the others, where that is certain.
+    /// Relative slowdown per further worker, if certain.
     fn slowing(&self) -> f64 {
         let Some((slope, _)) = self.slope() else { return 0.0 };
         let alone_s = self.rest.y - slope * self.rest.x;
         if alone_s <= 0.0 {
             return 0.0;
         }
-        // More than a half of their time would be beyond what a straight line says.
+        // Above a half the linear model does not hold.
         (slope / alone_s).min(1.0 / self.rest.x.max(1.0))
     }
 }

@@ -1,4 +1,4 @@
-//! One report, one decision.
+//! One decision per report.
 
 use super::{
     Decision, Phase, Reason, Report, Settings, State,
@@ -9,13 +9,13 @@ use super::{
     target::move_to,
 };
 
-/// Reports of workers' times before a change of them is one of load.
+/// Reports of workers' times before a change of them counts as a change of load.
 const WORK_SAMPLES: u32 = 4;
 
-/// Generations of splits in which fast workers and slow ones come as often as they are.
+/// Generations of splits after which fast and slow workers are represented evenly.
 const WAVES: f64 = 2.0;
 
-/// The next state and the target, with its reason. Never above the limits; O(1).
+/// The next state, and the target with its reason, within the limits. Takes constant time.
 pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, Decision) {
     let mut next = *state;
     let (most, _) = settings.cap();
@@ -36,7 +36,7 @@ pub fn decide(report: &Report, state: &State, settings: &Settings) -> (State, De
     (next, Decision { target: next.target, reason })
 }
 
-/// Takes one report in, and hands it to the step of the search that it concerns.
+/// Takes a report and passes it to the step of the search that it concerns.
 fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     let workers = state.target;
     if !report.is_plausible() {
@@ -66,7 +66,7 @@ fn observe(state: &mut State, report: &Report, settings: &Settings) -> Reason {
     state.since_move_s += elapsed_s;
     let step_before = state.step.add(report.step_s);
     let work = report.worker_batch_s().filter(|_| from_batch >= state.work_settled_at);
-    // Of a few splits before nothing can differ: right after a start they are one worker's.
+    // A change needs a known mean: right after a start the few splits are one worker's.
     let is_known = state.work.samples >= WORK_SAMPLES;
     let generation = report.generation(f64::from(workers));
     let wave = (WAVES * generation / (report.batches - from_batch) as f64).ceil() as u32;

@@ -1,4 +1,4 @@
-//! What the policy says: a target, and the reason in one line with its numbers.
+//! The policy's output: a target, and the reason in one line with its numbers.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -10,7 +10,7 @@ pub struct Decision {
     pub reason: Reason,
 }
 
-/// Which limit keeps the target from being higher.
+/// Limit that keeps the target from being higher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
@@ -19,45 +19,45 @@ pub enum Limit {
     Budget,
 }
 
-/// Why the target is what it is. Times are seconds, shares 0 to 1.
+/// Reason for the target. Times are in seconds, shares from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "why")]
 pub enum Reason {
     /// The count was set by the user.
     Fixed { workers: u32 },
-    /// Nothing is known yet.
+    /// Nothing has been measured yet.
     Start { workers: u32 },
     /// The first target, from the times of one worker and of the trainer.
     Estimate { worker_batch_s: f64, step_s: f64, workers: u32 },
-    /// The trainer waits: `covered` of its demand is met.
+    /// The trainer waits: the workers cover `covered` of its demand.
     Stalled { covered: f64, from: u32, workers: u32 },
     /// More is made than used: the queue grows or the window is full.
     Surplus { covered: f64, from: u32, workers: u32 },
-    /// Workers stand in each other's way: more of them make no more batches.
+    /// Contention: more workers make no more batches.
     Contention { from: u32, workers: u32 },
     /// The trainer's own step changed.
     StepChanged { before_s: f64, after_s: f64, workers: u32 },
-    /// A batch costs a worker more or less than before.
+    /// A worker's time per batch changed.
     WorkerChanged { before_s: f64, after_s: f64, workers: u32 },
-    /// Another execution mode: measured again.
+    /// Another execution mode: measurement restarts.
     ModeChanged { workers: u32 },
-    /// The account grants no more.
+    /// The account refuses further invocations.
     Throttled { granted: u32 },
-    /// The account grants more again, perhaps.
+    /// The account may allow more again.
     Retry { workers: u32 },
-    /// More would help, and is not allowed.
+    /// More workers would help but are not allowed.
     Limited { limit: Limit, wanted: u32, workers: u32 },
-    /// The count is good; looked at again later.
+    /// The count is good; it is checked again later.
     Converged { covered: f64, workers: u32 },
-    /// The workers of this target are not all at work, or what they made has not arrived.
+    /// Workers of this target are not all at work yet, or their batches have not arrived.
     Settling { workers: u32 },
-    /// The job has nothing left to hand out.
+    /// The job has no work left to hand out.
     NothingLeft { workers: u32 },
-    /// Not enough reports to tell.
+    /// Too few reports to decide.
     Measuring { reports: u32, workers: u32 },
-    /// Delivered no more batches than the report before.
+    /// The report has no new batches.
     Repeated { workers: u32 },
-    /// Its numbers cannot be true.
+    /// The report's numbers are impossible.
     Implausible { workers: u32 },
 }
 

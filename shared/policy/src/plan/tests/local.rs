@@ -1,9 +1,9 @@
-//! Predictions for one machine: by hand, against runs, and what must hold of any.
+//! Predictions for one machine: against hand arithmetic and runs, and invariants.
 
 use super::super::*;
 use proptest::prelude::*;
 
-/// No cost but the pipeline's own.
+/// Costs of nothing but the pipeline.
 const FREE: LocalCosts = LocalCosts {
     worker_s_per_split: 0.0,
     service_s_per_split: 0.0,
@@ -13,7 +13,7 @@ const FREE: LocalCosts = LocalCosts {
     startup_s: 0.0,
 };
 
-/// Seconds, to a hundredth.
+/// Seconds rounded to a hundredth.
 fn seconds(run: LocalRun) -> (f64, LocalBound) {
     let estimate = predict_local(&run, &FREE);
     ((estimate.seconds * 100.0).round() / 100.0, estimate.bound)
@@ -30,7 +30,7 @@ fn waiting_takes_workers_and_computing_takes_cores() {
         step_wait_s: 0.01,
         ..LocalRun::default()
     };
-    // 40 s of waiting by 4 are 10 s, whatever the cores; the trainer takes 1 s.
+    // 40 s of waiting by 4 workers are 10 s, regardless of the cores; the trainer takes 1 s.
     assert_eq!(seconds(sleep), (10.0, LocalBound::Workers));
     assert_eq!(seconds(LocalRun { workers: 80, ..sleep }), (1.0, LocalBound::Trainer));
     // The same as work: 2 cores take 20 s for it, and 40 workers no longer; (20^6 + 1^6)^(1/6) = 20.00
@@ -38,16 +38,16 @@ fn waiting_takes_workers_and_computing_takes_cores() {
     assert_eq!(seconds(LocalRun { workers: 40, ..work }), (20.0, LocalBound::Processors));
     // 1 worker takes 40 s, 2 cores 20 s: (40^6 + 20^6)^(1/6) = 40.10
     assert_eq!(seconds(LocalRun { workers: 1, ..work }), (40.1, LocalBound::Workers));
-    // 2 workers as long as 2 cores: 20 x 2^(1/6) = 22.45
+    // 2 workers take as long as 2 cores: 20 x 2^(1/6) = 22.45
     assert_eq!(seconds(LocalRun { workers: 2, ..work }).0, 22.45);
-    // Half a core: 80 s, and a worker alone as long.
+    // Half a core: 80 s, and a single worker the same.
     assert_eq!(seconds(LocalRun { workers: 100, cores: 0.5, ..work }).0, 80.0);
     let slow = predict_local(&LocalRun { workers: 1, cores: 0.5, ..work }, &FREE);
     assert_eq!((slow.workers_s, slow.processors_s), (80.0, 80.0));
     // A trainer that computes for 0.3 s a step takes a core for 30 s: 70 s on 2.
     let busy = LocalRun { step_cpu_s: 0.3, workers: 100, ..work };
     assert_eq!(seconds(busy), (35.0, LocalBound::Processors));
-    // No more workers work than there are splits.
+    // At most one worker per split is useful.
     assert_eq!(seconds(LocalRun { splits: 2, workers: 8, ..sleep }), (20.0, LocalBound::Workers));
 }
 
@@ -84,14 +84,14 @@ fn what_is_around_a_pipeline_counts() {
     assert!((estimate.first_seconds - 8.338).abs() < 1e-3, "{estimate:?}");
 }
 
-/// A run of `gristmill demo` over 2,000 records, and how long its second and third epoch took. Two
-/// cores, shared with other work (load 5 to 8): runs that compute are of no use there. What a split
-/// costs was taken from the first five; of a ninth (80 splits that sleep 2 ms an element, 3 workers) one
-/// epoch took 7 % and one 23 % longer than predicted.
+/// A run of `gristmill demo` over 2,000 records, with the duration of its second and third epochs. The two cores
+/// were shared with other work (load 5 to 8), so runs that compute are of no use there. The cost of a split was
+/// taken from the first five; of a ninth run (80 splits that sleep 2 ms an element, 3 workers) one epoch took 7 %
+/// and one 23 % longer than predicted.
 struct Run {
     splits: u64,
     batches: u64,
-    /// An element sleeps.
+    /// Sleep per element.
     sleep_ms: f64,
     workers: u32,
     step_ms: f64,
@@ -153,7 +153,7 @@ proptest! {
         cores in prop_oneof![any::<f64>(), 0.1f64..64.0], cpu_s in any::<f64>(), wait_s in 0.0f64..1e6,
         delivered_bytes in 0.0f64..1e12, step_wait_s in 0.0f64..10.0, more in 1u32..10,
     ) {
-        // Of a core as good as none everything takes longer than a number can say.
+        // With next to no core, times exceed what numbers can express.
         prop_assume!(!(cores > 0.0 && cores < 1e-3));
         let costs = LocalCosts::default();
         let run = LocalRun {

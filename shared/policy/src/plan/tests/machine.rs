@@ -1,6 +1,6 @@
-//! One machine in small steps of time, to hold [`predict_local`] against: everything that may run shares
-//! the cores evenly, workers take elements one by one, and a batch goes from worker to object store to
-//! fetcher to trainer.
+//! Simulates one machine in small time steps, to check [`predict_local`]: all runnable processes share the cores
+//! evenly, workers take elements one by one, and a batch goes from worker to object store to fetcher to
+//! trainer.
 
 use super::super::*;
 use fastrand::Rng;
@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 const STEP_S: f64 = 0.001;
 /// Elements of a split, which is one batch.
 const ELEMENTS: usize = 10;
-/// By how much elements differ.
+/// Relative spread of element times.
 const SPREAD: f64 = 0.3;
 
-/// What remains to be done by somebody.
+/// Remaining work of a process.
 #[derive(Clone, Copy)]
 enum Todo {
     /// Seconds of a core.
@@ -22,7 +22,7 @@ enum Todo {
     Wait(f64),
 }
 
-/// Somebody who does one thing after another.
+/// A process that does one thing after another.
 #[derive(Default)]
 struct Process {
     todo: VecDeque<Todo>,
@@ -33,7 +33,7 @@ impl Process {
         matches!(self.todo.front(), Some(Todo::Compute(_)))
     }
 
-    /// Lets a step pass, given how much of a core whoever computes gets.
+    /// Advances one step, given the share of a core for each computing process.
     fn pass(&mut self, share: f64) {
         let mut left_s = STEP_S;
         while let Some(first) = self.todo.front_mut() {
@@ -51,10 +51,10 @@ impl Process {
     }
 }
 
-/// Everybody, and how far splits have come; each split is one batch.
+/// All processes, and the progress of splits; each split is one batch.
 struct Machine {
     workers: Vec<Process>,
-    /// What a worker waits for when it has computed a split: the service has a process for each.
+    /// Calls that a worker waits for after a split: the service has a process for each worker.
     calls: Vec<Process>,
     /// Whether a worker has a split.
     holds: Vec<bool>,
@@ -63,7 +63,7 @@ struct Machine {
     fetcher: Process,
     trainer: Process,
     steps: bool,
-    /// Splits that were begun, that are computed, whose object is stored, and that were fetched.
+    /// Numbers of splits begun, computed, stored and fetched.
     begun: usize,
     computed: usize,
     stored: usize,
@@ -91,7 +91,7 @@ impl Machine {
         }
     }
 
-    /// Gives workers that are done the next split.
+    /// Gives idle workers the next split.
     fn claim(&mut self, run: &LocalRun, costs: &LocalCosts, rng: &mut Rng) {
         let splits = run.splits as f64;
         let elements = splits * ELEMENTS as f64;
@@ -119,7 +119,7 @@ impl Machine {
         }
     }
 
-    /// Hands splits that are stored to the fetcher, and batches to the trainer.
+    /// Passes stored splits to the fetcher, and batches to the trainer.
     fn hand_on(&mut self, run: &LocalRun, costs: &LocalCosts) {
         let bytes = run.delivered_bytes / run.splits as f64;
         let fetch_s = costs.fetcher_s_per_batch + bytes * costs.fetcher_s_per_byte;
@@ -138,11 +138,11 @@ impl Machine {
         }
     }
 
-    /// Lets a step pass: whoever computes shares the cores evenly.
+    /// Advances one step; computing processes share the cores evenly.
     fn pass(&mut self, cores: f64) {
         let idle = |worker: &Process| worker.todo.is_empty();
         let workers_and_calls = self.workers.iter_mut().zip(&mut self.calls);
-        // A worker's call runs when its computing is done.
+        // A worker's call runs after its computing.
         let at_work =
             workers_and_calls.map(|(worker, call)| if idle(worker) { call } else { worker });
         let stores = self.stores[self.stored..self.computed].iter_mut();
@@ -154,7 +154,7 @@ impl Machine {
     }
 }
 
-/// Seconds of `run` from its first batch to its last, for all its batches at that pace.
+/// Seconds of `run` for all its batches, extrapolated from the pace between its first and last batch.
 fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
     let mut rng = Rng::with_seed(seed);
     let mut machine = Machine::new(run);
@@ -172,7 +172,7 @@ fn simulate(run: &LocalRun, costs: &LocalCosts, seed: u64) -> f64 {
     (now_s - first_s.unwrap_or_default()) / paces * run.splits as f64
 }
 
-/// A machine and a job, drawn from `seed`: any of the three may be what it waits for.
+/// Draws a machine and a job from `seed`; any part may be the bottleneck.
 fn draw(seed: u64) -> LocalRun {
     let mut rng = Rng::with_seed(seed);
     let between = |rng: &mut Rng, low: f64, high: f64| low * (high / low).powf(rng.f64());
@@ -214,6 +214,6 @@ fn predictions_hold_on_simulated_machines() {
         1e2 * worst
     );
     assert!(mean < 0.05, "{mean}");
-    // All but the fetcher, which is seldom what is waited for.
+    // Every bound but the fetcher's, which is rare.
     assert!(bounds[..3].iter().all(|count| *count >= 5), "{bounds:?}");
 }

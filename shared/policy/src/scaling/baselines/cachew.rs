@@ -3,16 +3,16 @@
 use crate::scaling::Report;
 use serde::{Deserialize, Serialize};
 
-/// An improvement of batch time below this is none (section 4.3: 3 %).
+/// A smaller improvement of batch time is ignored (section 4.3: 3 %).
 const IMPROVEMENT: f64 = 0.03;
-/// An "improvement" beyond this is a mistake of measurement.
+/// A larger "improvement" is a measurement error.
 const NOISE: f64 = 1.2;
-/// Reports between two looks at a converged count (every 1,000 batches).
+/// Reports between two checks of a converged count (every 1,000 batches).
 const REVISIT_REPORTS: u32 = 10;
-/// A queue this much longer than when it converged allows for one worker less (more than 40 %).
+/// Growth of the queue since convergence that allows for one worker less (more than 40 %).
 const QUEUE_GROWTH: f64 = 1.4;
-/// Batch time this much longer than when it converged is "significantly higher"; the paper gives no
-/// number. Well above the noise of a mean over 100 batches.
+/// Growth of batch time since convergence that is "significantly higher"; the paper gives no number.
+/// Well above the noise of a mean over 100 batches.
 const SLOWER: f64 = 1.2;
 /// Batches not measured after a change (section 4.3).
 const PAUSE_BATCHES: u64 = 150;
@@ -21,11 +21,11 @@ const PAUSE_BATCHES: u64 = 150;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cachew {
     pub target: u32,
-    /// What was measured when it converged.
+    /// Measurement at convergence.
     pub converged: Option<Sample>,
     last_at_other_count: Option<Sample>,
     latest: Option<Sample>,
-    /// Taking workers away, one at each report.
+    /// Whether workers are being removed, one at each report.
     removing: bool,
     reports: u32,
     paused_until: u64,
@@ -58,7 +58,7 @@ impl Default for Cachew {
 }
 
 impl Cachew {
-    /// One report; returns the target, at most `most`.
+    /// Takes one report; returns the target, at most `most`.
     pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
         if report.mode != self.mode {
             *self = Self { mode: report.mode, ..Self::default() };
@@ -66,7 +66,7 @@ impl Cachew {
         }
         let from = std::mem::replace(&mut self.batches, report.batches);
         let time_s = report.batch_time_s();
-        // Reports of another count, and those within the pause, say nothing.
+        // Reports of another count, or within the pause, are not used.
         let settled = from >= self.paused_until && report.outstanding == self.target;
         if !settled || !report.is_plausible() || report.batches <= from {
             return self.target;
@@ -120,7 +120,7 @@ impl Cachew {
         if !self.reports.is_multiple_of(REVISIT_REPORTS) {
             return;
         }
-        // A queue of nothing cannot grow by 40 %: one batch counts as the least.
+        // An empty queue cannot grow by 40 %: one batch is the minimum.
         if sample.queue_batches > QUEUE_GROWTH * at.queue_batches.max(1.0) && self.target > 1 {
             self.removing = true;
             self.converged = Some(sample);

@@ -3,12 +3,12 @@
 use crate::scaling::Report;
 use serde::{Deserialize, Serialize};
 
-/// Utilisation it steers to (Cachew, section 6.1).
+/// Target utilisation (Cachew, section 6.1).
 const UTILISATION: f64 = 0.8;
-/// It leaves a ratio within 10 % of 1 alone (Kubernetes' default).
+/// Ratios within 10 % of 1 are left alone (Kubernetes' default).
 const TOLERANCE: f64 = 0.1;
-/// Reports whose highest recommendation counts when scaling down: its stabilisation window of
-/// 5 minutes, in reports of about half a minute.
+/// Reports whose highest recommendation counts when scaling down: a stabilisation window of 5 minutes,
+/// in reports of about half a minute.
 const STABILISATION_REPORTS: usize = 10;
 
 /// State of the autoscaler.
@@ -25,8 +25,8 @@ impl Default for Hpa {
 }
 
 impl Hpa {
-    /// One report; returns the target, at most `most`. A worker's CPU is busy while it computes, and idle
-    /// while it reads, puts or has nothing to claim.
+    /// Takes one report; returns the target, at most `most`. A worker's CPU is busy while it computes, and
+    /// idle while it reads, puts or finds nothing to claim.
     pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
         let Some(times) = report.worker.filter(|times| times.total_s() > 0.0) else {
             return self.target;
@@ -42,7 +42,7 @@ impl Hpa {
         let excess = self.recommended.len().saturating_sub(STABILISATION_REPORTS);
         self.recommended.drain(..excess);
         let highest = self.recommended.iter().copied().max().unwrap_or(wanted);
-        // Up at once, by at most twice; down only when nothing recommended more of late.
+        // Scales up at once, at most twofold; down only if no recent report recommended more.
         let target = if wanted > self.target {
             wanted.min(self.target.saturating_mul(2).max(4))
         } else {

@@ -1,4 +1,4 @@
-//! Policies of others, to stand beside ours in the simulator; nothing else uses them.
+//! Policies of other systems, for comparison in the simulator only.
 
 mod cachew;
 mod hpa;
@@ -11,7 +11,7 @@ pub use tfdata::{TfData, estimate_workers};
 use super::{Decision, Reason, Report, Settings, State, decide};
 use serde::{Deserialize, Serialize};
 
-/// A policy with its state: ours or another.
+/// A policy with its state: ours or another's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {
@@ -19,7 +19,7 @@ pub enum Policy {
     Cachew(Cachew),
     Hpa(Hpa),
     TfData(TfData),
-    /// As many as were asked for at the start.
+    /// The initial number of workers, unchanged.
     Fixed(u32),
 }
 
@@ -37,7 +37,7 @@ impl Policy {
         target.clamp(1, most)
     }
 
-    /// Takes one report in, and decides.
+    /// Takes one report, and decides.
     pub fn decide(&mut self, report: &Report, settings: &Settings) -> Decision {
         let (most, _) = settings.cap();
         let target = match self {
@@ -54,7 +54,7 @@ impl Policy {
         Decision { target, reason: Reason::Fixed { workers: target } }
     }
 
-    /// Whether it has found its count.
+    /// Whether the policy has converged.
     pub fn has_converged(&self) -> bool {
         match self {
             Self::Ours(state) => state.phase == super::Phase::Converged,

@@ -11,7 +11,7 @@ const GROWTH: u32 = 4;
 const MORE: u32 = 500;
 const MOST: u32 = 100_000;
 
-/// State of the estimator: the count it said last.
+/// State of the estimator: its last count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TfData {
     pub target: u32,
@@ -24,7 +24,7 @@ impl Default for TfData {
 }
 
 impl TfData {
-    /// One report; returns the target, at most `most`. A client consumes a batch a step.
+    /// Takes one report; returns the target, at most `most`. A client consumes one batch per step.
     pub fn decide(&mut self, report: &Report, most: u32) -> u32 {
         if let (Some(worker_s), true) = (report.worker_batch_s(), report.is_plausible()) {
             let consumers = vec![1.0 / report.step_s; report.clients.clamp(1, 1_024) as usize];
@@ -37,12 +37,12 @@ impl TfData {
     }
 }
 
-/// Workers for these consumption rates and worker throughputs (batches/s each).
+/// Workers for the given consumption rates and worker throughputs (batches/s each).
 pub fn estimate_workers(consumption: &[f64], throughput: &[f64]) -> u32 {
     let wanted: f64 = without_outliers(consumption).iter().sum();
     let workers = without_outliers(throughput);
     let mean = workers.iter().sum::<f64>() / workers.len().max(1) as f64;
-    // Saturates; without a worker's throughput it is 1.
+    // The cast saturates; without a known throughput the result is 1.
     (wanted / mean).ceil().max(1.0) as u32
 }
 
