@@ -1,4 +1,4 @@
-//! Writes pages of made-up runs into a directory, for a look at them and for `scripts/check-report`:
+//! Writes pages of made-up runs into a directory, for viewing and for `scripts/check-report`:
 //! `cargo run -p gristmill-report --example sample -- DIR`.
 
 use gristmill_report::{
@@ -37,7 +37,7 @@ fn write(directory: &Path, pages: &[(&str, Timeline)]) -> io::Result<()> {
     })
 }
 
-/// Between -1 and 1; the same for the same `at`.
+/// A pseudo-random number between -1 and 1, determined by `at`.
 fn noise(at: usize) -> f64 {
     let mixed = (at as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
     let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -61,7 +61,7 @@ fn op(name: &str, seconds: f64) -> OpSeconds {
     OpSeconds { name: name.to_owned(), seconds }
 }
 
-/// A demo of four epochs that profiles, stores, and reads what it stored.
+/// A demo of four epochs that profiles, stores, and reads the cache.
 fn short() -> Timeline {
     let epoch = |epoch: u32, mode, reason: &str, seconds, waits: [f64; 4], work: [f64; 4]| {
         let [unclaimed_s, working_s, fetch_s, decode_s] = waits;
@@ -303,7 +303,7 @@ fn long_epochs() -> Vec<Epoch> {
     each.collect()
 }
 
-/// What a run leaves behind that measured nothing but its batches.
+/// A run that recorded nothing but its batches.
 fn bare() -> Timeline {
     let samples = (0..300).map(|index| Sample {
         t_s: 0.4 * f64::from(index),
@@ -321,7 +321,7 @@ fn bare() -> Timeline {
     }
 }
 
-/// Names that would like to be more than names.
+/// Names with markup and scripts.
 fn hostile() -> Timeline {
     let script = "</script><script>document.title = 'owned'</script><img src=x onerror=alert(1)>";
     let long = "an-unbroken-name-".repeat(60);
@@ -340,7 +340,7 @@ fn hostile() -> Timeline {
     timeline
 }
 
-/// More epochs than a chart has room for.
+/// More epochs than fit a chart.
 fn many_epochs() -> Timeline {
     let epochs = (0..600).map(|epoch: u32| {
         let workers = WorkerShares {

@@ -7,43 +7,43 @@ use crate::{Waits, WorkerShares};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A shorter wait, in percent of the epoch, is within what two runs of one job differ by.
+/// A shorter wait, in percent of the epoch, is within the difference of two runs of one job.
 const STALL_MIN_PERCENT: f64 = 3.0;
-/// In a shorter epoch a cold start and a few polls are all there is.
+/// A shorter epoch consists of a cold start and a few polls.
 const EPOCH_MIN_S: f64 = 2.0;
-/// Below this part of the workers' time, reading hides behind their other work, and is not the limit.
+/// Below this share of the workers' time, reading overlaps their other work and is not the limit.
 const SOURCE_SHARE_MIN: f64 = 1.0 / 3.0;
-/// Reading from a source that is exhausted takes a worker as many times longer as there are more
-/// workers. Half of that growth is beyond noise, and leaves little to gain.
+/// Time per batch of an exhausted source grows in proportion to the workers. Half of that growth exceeds
+/// noise, and leaves little to gain.
 const SOURCE_GROWTH_MIN: f64 = 0.5;
-/// Beyond so many times the workers the estimate is a guess, and is not made.
+/// Estimates beyond this factor are guesses, and are not given.
 const WORKERS_FACTOR_MAX: f64 = 20.0;
 
-/// What would shorten the trainer's wait. Percents are of the epoch's time.
+/// Advice on the trainer's wait. Percents are of the epoch's time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "advice")]
 pub enum Advice {
     /// The trainer hardly waited.
     NoStall { percent: f64 },
-    /// The epoch was over too soon.
+    /// The epoch was too short to tell.
     TooShort { epoch_s: f64 },
-    /// The wait was for the first batch; it comes once, whatever the number of workers.
+    /// The wait was for the first batch; it occurs once, with any number of workers.
     FirstBatch { first_batch_s: f64, total_s: f64 },
     /// More workers would help. `wanted`: about how many.
     MoreWorkers { percent: f64, workers: Option<f64>, wanted: Option<u32> },
-    /// They would, but there may be no more.
+    /// They would, but the maximum is reached.
     AtMaximum { percent: f64, max_workers: u32, wanted: Option<u32> },
-    /// They would not: they share a source that gives no more.
+    /// They would not: the shared source is exhausted.
     Source { percent: f64, growth: SourceGrowth },
     /// They would not: batches wait for the trainer's network.
     Network { percent: f64, fetch_s: f64 },
     /// They would not: batches wait for the trainer's processor.
     Decoding { percent: f64, decode_s: f64 },
-    /// Most of the wait belongs to nothing that was measured.
+    /// Most of the wait has no measured cause.
     Unexplained { percent: f64, other_s: f64 },
 }
 
-/// What to do about `waits`, whose values are amounts and whose total is at least their sum.
+/// Advice for `waits`, whose values are non-negative and whose total is at least their sum.
 pub(crate) fn advise(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Advice {
     let of_epoch = |seconds| percent(seconds, epoch_s);
     if of_epoch(waits.total_s) < STALL_MIN_PERCENT {
@@ -76,12 +76,12 @@ fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
         return Advice::Source { percent, growth };
     }
     let workers = shares.workers.map(amount).filter(|workers| *workers > 0.0);
-    // What takes the whole epoch now would take what is left of it without the wait.
+    // Work that takes the whole epoch now must fit into the epoch without the wait.
     let factor = epoch_s / (epoch_s - wait_s);
     let factor = Some(factor).filter(|factor| (1.0..=WORKERS_FACTOR_MAX).contains(factor));
     let wanted = workers.zip(factor).map(|(workers, factor)| (workers * factor).ceil() as u32);
     match shares.max_workers {
-        // A mean is a little below the count that was held.
+        // The mean is slightly below the count that was held.
         Some(max_workers) if workers.is_some_and(|at| at > f64::from(max_workers) - 0.5) => {
             let wanted = wanted.filter(|wanted| *wanted > max_workers);
             Advice::AtMaximum { percent, max_workers, wanted }

@@ -1,5 +1,5 @@
-//! Where a trainer's wait went: measured by what the awaited batch's split was doing, and, while a
-//! worker had it, shared out as workers spent their time.
+//! Attributes a trainer's wait to causes: by the state of the awaited batch's split, and while a worker
+//! had it, in proportion to the workers' activities.
 
 use crate::Advice;
 use crate::advice::advise;
@@ -11,30 +11,30 @@ use std::fmt;
 #[cfg(test)]
 mod tests;
 
-/// Seconds that a trainer waited in an epoch, by what the split of the awaited batch was doing.
+/// Seconds that a trainer waited in an epoch, by the state of the awaited batch's split.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Waits {
-    /// All of it; may exceed the sum of what follows, as a state is known from polls only.
+    /// Total; may exceed the sum of the rest, because a state is known from polls only.
     #[serde(deserialize_with = "number::or_nan")]
     pub total_s: f64,
-    /// No worker had it: it queued, or workers were still starting.
+    /// No worker had the split: it queued, or workers were starting.
     #[serde(deserialize_with = "number::or_nan")]
     pub unclaimed_s: f64,
     /// Leased, not committed.
     #[serde(deserialize_with = "number::or_nan")]
     pub working_s: f64,
-    /// Committed, its object on its way.
+    /// Committed; its object was in transit.
     #[serde(deserialize_with = "number::or_nan")]
     pub fetch_s: f64,
-    /// Its object there: the batch was being joined, decoded, and prepared for delivery.
+    /// Its object had arrived; the batch was being joined, decoded and prepared for delivery.
     #[serde(deserialize_with = "number::or_nan")]
     pub decode_s: f64,
-    /// Part of `total_s`, whatever the state, that went by before the epoch's first batch.
+    /// Part of `total_s` before the epoch's first batch.
     pub first_batch_s: Option<f64>,
 }
 
-/// What the workers of an epoch spent their time on, in worker seconds, and how many there were.
+/// Worker seconds of an epoch by activity, and the number of workers.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkerShares {
@@ -45,11 +45,11 @@ pub struct WorkerShares {
     /// Writing finished splits.
     #[serde(deserialize_with = "number::or_nan")]
     pub put_s: f64,
-    /// Workers that were held while there was work: the mean of the targets.
+    /// Mean of the targets while there was work.
     pub workers: Option<f64>,
-    /// Workers that the job may have.
+    /// Most workers allowed for the job.
     pub max_workers: Option<u32>,
-    /// If the worker count changed: what that did to reading.
+    /// Effect on reading, if the worker count changed.
     pub source_growth: Option<SourceGrowth>,
 }
 
@@ -62,7 +62,7 @@ pub struct OpSeconds {
     pub seconds: f64,
 }
 
-/// Worker seconds of reading for one batch, with fewer workers and with more.
+/// Worker seconds of reading per batch, with fewer workers and with more.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SourceGrowth {
     pub from_workers: f64,
@@ -71,21 +71,21 @@ pub struct SourceGrowth {
     pub to_s: f64,
 }
 
-/// What a trainer waited for.
+/// Cause of a trainer's wait.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// A worker that takes the split.
+    /// Waiting for a worker to take the split.
     Queue,
-    /// A worker reading.
+    /// A worker reads the source.
     Source,
-    /// A worker in an operator.
+    /// A worker runs an operator.
     Op(String),
-    /// A worker writing.
+    /// A worker writes the object.
     Put,
-    /// A worker, and it is not known at what.
+    /// A worker has the split; its activity is unknown.
     Work,
-    /// The object, on its way.
+    /// The object is in transit.
     Fetch,
     /// Joining, decoding and preparing the batch on the trainer's host.
     Decode,
@@ -93,29 +93,29 @@ pub enum Cause {
     Other,
 }
 
-/// One cause's part of the wait.
+/// Contribution of one cause.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Part {
     pub cause: Cause,
     pub seconds: f64,
-    /// Of the epoch's time.
+    /// Percent of the epoch's time.
     pub percent: f64,
 }
 
-/// The wait of one epoch, explained.
+/// The wait of one epoch by causes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stalls {
     /// All of the wait.
     pub total_s: f64,
-    /// Of the epoch's time.
+    /// Percent of the epoch's time.
     pub percent: f64,
-    /// They sum to `total_s`, the largest first; none is empty.
+    /// Parts that sum to `total_s`, the largest first; none is empty.
     pub parts: Vec<Part>,
     pub advice: Advice,
 }
 
-/// Explains the wait of an epoch of `epoch_s` seconds. What is negative or no number counts as 0;
-/// parts that exceed the total raise it, and a wait that exceeds the epoch lengthens that.
+/// Attributes the wait of an epoch of `epoch_s` seconds. Negative values and NaN count as 0; parts that
+/// exceed the total raise it, and a wait that exceeds the epoch lengthens the epoch.
 pub fn attribute(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Stalls {
     let known = Waits {
         total_s: amount(waits.total_s),
@@ -146,7 +146,7 @@ pub fn attribute(waits: &Waits, shares: &WorkerShares, epoch_s: f64) -> Stalls {
     Stalls { total_s, percent: percent(total_s, epoch_s), parts, advice }
 }
 
-/// What a worker is at while it has a split: parts of 1.
+/// Activities of workers as fractions that sum to 1.
 fn working(shares: &WorkerShares) -> Vec<(Cause, f64)> {
     let mut all =
         vec![(Cause::Source, amount(shares.source_s)), (Cause::Put, amount(shares.put_s))];

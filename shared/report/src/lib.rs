@@ -1,8 +1,8 @@
-//! What happened in a run, why its trainer waited, and the page that shows it.
+//! Records a run, attributes its trainer's waits, and renders the page that shows them.
 //!
-//! Three steps, all of them pure: whoever runs a job fills a [`Timeline`] (JSON, every part of it
-//! optional), [`attribute`] tells for an epoch where the trainer's wait went and whether more workers
-//! would have helped, and [`render`] makes one self-contained HTML page of it all.
+//! Three pure steps: the program that runs a job fills a [`Timeline`] (JSON, every part of it
+//! optional), [`attribute`] finds the causes of an epoch's waits and whether more workers would help,
+//! and [`render`] makes one self-contained HTML page.
 
 mod advice;
 mod attribution;

@@ -1,10 +1,10 @@
-//! What an epoch did with its `autocache` points.
+//! Caching mode of an epoch.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The mode of an epoch. In JSON a string, as [`fmt::Display`] writes it; words of another version
-/// are kept as they are. `point` counts the pipeline's `autocache` points from 0.
+/// Caching mode of an epoch. A string in JSON, as [`fmt::Display`] writes it; unknown modes of another
+/// version are preserved. `point` counts the pipeline's `autocache` points from 0.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Mode {
@@ -12,11 +12,11 @@ pub enum Mode {
     Profile,
     #[default]
     Compute,
-    /// Computed, and stored what came out at the point.
+    /// Computed, with the output at the point stored.
     Put {
         point: u32,
     },
-    /// Read what was stored at the point.
+    /// Read from the cache at the point.
     Get {
         point: u32,
     },
@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The first word, which decides the colour: "profile", "compute", "put", "get", or "other".
+    /// The first word, which selects the colour: "profile", "compute", "put", "get", or "other".
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Mode::Profile => "profile",

@@ -1,7 +1,7 @@
-//! The page: one HTML file that needs nothing else, and asks no network for anything.
+//! The page: one self-contained HTML file that makes no network requests.
 //!
-//! Every text goes through the template, which escapes it. Style and script are named by their hashes
-//! in the page's own content security policy, so that nothing else would run even if it got in.
+//! The template escapes every text. The page's content security policy names style and script by their
+//! hashes, so that injected ones would not run.
 
 mod axis;
 mod bands;
@@ -26,11 +26,11 @@ use words::shown;
 
 const STYLE: &str = include_str!("page/page.css");
 const SCRIPT: &str = include_str!("page/page.js");
-/// The two files, as content security policies name them; a test says what they should be.
+/// Hashes of the two files for the policy; a test verifies them.
 const STYLE_SHA256: &str = "MqWxwMme0aa8nCWxwGB0mEx84Pl0L05r1QGNgZoBT8Q=";
 const SCRIPT_SHA256: &str = "VmvtrR3lUvhVfW/2jfOQEhet8Vvh2Kbbp44KZDmZqYk=";
 
-/// The page of a run. What the timeline lacks is left out.
+/// Renders the page of a run. Parts missing from the timeline are omitted.
 pub fn render(timeline: &Timeline) -> String {
     let scene = Scene::of(timeline);
     let policy = format!(
@@ -92,7 +92,7 @@ fn head(scene: &Scene<'_>, title: &str) -> Markup {
     }
 }
 
-/// A pipeline with more operators than this is cut.
+/// Most operators listed.
 const OPS_MAX: usize = 60;
 
 fn ops(ops: &[String]) -> Markup {
@@ -102,7 +102,7 @@ fn ops(ops: &[String]) -> Markup {
     }
 }
 
-/// What one wants to know first.
+/// Key figures.
 fn tiles(scene: &Scene<'_>) -> Markup {
     let run_s = scene.end_s;
     let batches = scene.batches();

@@ -1,19 +1,19 @@
-//! The record of a run. Every part may be missing, and fields that are not known are passed over, so
-//! that a page can be made of what another version, or half a run, has left behind.
+//! The record of a run. Every part is optional, and unknown fields are ignored, so that a page can be
+//! made from another version's record, or from half a run.
 //!
-//! Times (`_s`) are seconds; `t_s` counts from the start of the run. What is not finite counts as
+//! Times (`_s`) are seconds; `t_s` counts from the start of the run. Values that are not finite count as
 //! missing.
 
 use crate::number;
 use crate::{Mode, Stalls, WorkerShares};
 use serde::{Deserialize, Serialize};
 
-/// One run of a job, as its trainer's host saw it.
+/// One run of a job, as recorded on its trainer's host.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timeline {
     pub job: Job,
-    /// The whole run. None: as long as its samples, decisions and epochs say.
+    /// Duration of the run. `None`: derived from samples, decisions and epochs.
     pub seconds: Option<f64>,
     pub samples: Vec<Sample>,
     pub decisions: Vec<Decision>,
@@ -21,25 +21,25 @@ pub struct Timeline {
     pub cost: Option<Cost>,
 }
 
-/// What was run.
+/// The job that was run.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Job {
     pub name: String,
     pub pipeline: String,
-    /// Operators in the order in which they ran.
+    /// Operators in execution order.
     pub ops: Vec<String>,
     pub dataset: String,
     pub seed: Option<u64>,
-    /// Records of a batch.
+    /// Elements of a batch.
     pub batch_size: Option<u32>,
     pub batches_per_epoch: Option<u64>,
-    /// When it began, in words: this crate knows no clock.
+    /// Start time in words: this crate has no clock.
     pub started: Option<String>,
 }
 
-/// What was felt and seen about one moment, means since the sample before. One sample a second, a
-/// poll or a batch: as is at hand.
+/// Measurements at one time; means since the last sample. Sampled per second, per poll or per batch, as
+/// available.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
@@ -47,33 +47,33 @@ pub struct Sample {
     pub t_s: f64,
     /// Batches delivered since the start of the run.
     pub batches: u64,
-    /// From one batch to the next, as the trainer saw it: step and stall.
+    /// Time from one batch to the next, as seen by the trainer: step plus stall.
     pub batch_time_s: Option<f64>,
-    /// Wait for a batch, of `batch_time_s`.
+    /// Part of `batch_time_s` spent waiting for a batch.
     pub stall_s: Option<f64>,
-    /// The trainer's own time for a batch, of `batch_time_s`.
+    /// Part of `batch_time_s` spent in the trainer's own step.
     pub step_s: Option<f64>,
     /// Workers that held a lease.
     pub workers: Option<f64>,
-    /// Workers that were to be held.
+    /// Target number of workers.
     pub target: Option<u32>,
     /// Workers invoked and not known to have ended.
     pub outstanding: Option<u32>,
     /// Batches fetched or ready, and not taken.
     pub queue_batches: Option<f64>,
-    /// Dollars since the start of the run. Missing everywhere: from the epochs' cost.
+    /// Dollars since the start of the run. If always missing, derived from the epochs' cost.
     pub cost_usd: Option<f64>,
 }
 
-/// One change of the worker count, and why.
+/// One change of the worker count.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Decision {
-    /// None: when the samples say that `batch` was delivered.
+    /// Time of the decision. `None`: when `batch` was delivered, according to the samples.
     pub t_s: Option<f64>,
     /// Batches delivered when it was made.
     pub batch: u64,
-    /// Workers to hold from then on.
+    /// Target from then on.
     pub workers: u32,
     pub reason: String,
 }
@@ -84,25 +84,25 @@ pub struct Decision {
 pub struct Epoch {
     pub epoch: u32,
     pub mode: Mode,
-    /// Why this mode, with the numbers that were predicted.
+    /// Reason for the mode, with the predicted numbers.
     pub reason: String,
-    /// Of the run, when it began. None: when the epoch before it ended.
+    /// Start of the epoch. `None`: when the last one ended.
     pub start_s: Option<f64>,
     #[serde(deserialize_with = "number::or_nan")]
     pub seconds: f64,
     pub batches: u64,
     pub rows: u64,
-    /// Records left out because they could not be read.
+    /// Records skipped because they could not be read.
     pub skipped: u64,
-    /// From the epoch's beginning to its first batch.
+    /// Time from the epoch's beginning to its first batch.
     pub first_batch_s: Option<f64>,
     pub workers: WorkerShares,
     pub cost_usd: Option<f64>,
-    /// What [`attribute`](crate::attribute) says of it.
+    /// Attribution by [`attribute`](crate::attribute).
     pub stalls: Option<Stalls>,
 }
 
-/// Dollars of the run. What is None was not counted, and is not shown.
+/// Dollars of the run. `None` was not counted, and is not shown.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Cost {
@@ -110,20 +110,20 @@ pub struct Cost {
     pub compute_usd: Option<f64>,
     /// Invocations, puts, gets, and units of the table.
     pub requests_usd: Option<f64>,
-    /// Objects for as long as they are kept.
+    /// Object storage over time.
     pub storage_usd: Option<f64>,
-    /// Bytes that leave a region or a network.
+    /// Data leaving a region or a network.
     pub transfer_usd: Option<f64>,
     /// Calls of coordinator and scaler.
     pub control_usd: Option<f64>,
-    /// The trainer's own time, if its price was given.
+    /// The trainer's own time, if its price is known.
     pub accelerator_usd: Option<f64>,
-    /// What the prices are of: "list prices of us-east-1, had this run been on AWS".
+    /// Origin of the prices: "list prices of us-east-1, had this run been on AWS".
     pub basis: String,
 }
 
 impl Cost {
-    /// What was counted: (name, dollars), in the order of the fields.
+    /// Counted items as (name, dollars), in field order.
     pub fn items(&self) -> Vec<(&'static str, f64)> {
         let all = [
             ("workers", self.compute_usd),
@@ -137,7 +137,7 @@ impl Cost {
         counted.map(|(name, usd)| (name, number::amount(usd))).collect()
     }
 
-    /// Dollars of all that was counted.
+    /// Dollars of all counted items.
     pub fn total_usd(&self) -> f64 {
         self.items().iter().map(|(_, usd)| usd).sum()
     }

@@ -1,14 +1,14 @@
-//! Quantities as people read them: three digits and a unit.
+//! Quantities for people: three digits and a unit.
 
 use crate::number::MOST;
 use std::fmt;
 
-/// Three digits; more for what has more before the point.
+/// Three significant digits; all digits before the point.
 struct Digits(f64);
 
 impl fmt::Display for Digits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Bounds where rounding to three digits would carry into another one.
+        // Bounds at which rounding to three digits would carry into another digit.
         match self.0 {
             x if x >= 99.95 => write!(f, "{x:.0}"),
             x if x >= 9.995 => write!(f, "{x:.1}"),
@@ -40,7 +40,7 @@ fn two(f: &mut fmt::Formatter<'_>, of: f64, each: f64, big: &str, small: &str) -
     if low == 0.0 { write!(f, "{high} {big}") } else { write!(f, "{high} {big} {low} {small}") }
 }
 
-/// Dollars: cents from a dollar on, three digits below, two below a cent.
+/// Dollars: cents above a dollar, three digits below, two below a cent.
 pub(crate) struct Dollars(pub f64);
 
 impl fmt::Display for Dollars {
@@ -49,10 +49,10 @@ impl fmt::Display for Dollars {
             x if !x.is_finite() || x > MOST => f.write_str("unknown"),
             x if x <= 0.0 => f.write_str("$0"),
             x if x >= 0.995 => write!(f, "${}", Count2(x)),
-            // Less than a hundred-thousandth of a cent: nobody pays it.
+            // Less than a hundred-thousandth of a cent.
             x if x < 1e-7 => f.write_str("< $0.0000001"),
             x => {
-                // Nobody compares what is less than a cent to three digits.
+                // Two digits suffice below a cent.
                 let more = if x >= 0.01 { 2 } else { 1 };
                 let first_digit = (-x.log10()).ceil() as usize;
                 write!(f, "${x:.*}", first_digit + more)
@@ -61,7 +61,7 @@ impl fmt::Display for Dollars {
     }
 }
 
-/// Two decimals, thousands apart.
+/// Two decimals with thousands separators.
 struct Count2(f64);
 
 impl fmt::Display for Count2 {
@@ -72,7 +72,7 @@ impl fmt::Display for Count2 {
     }
 }
 
-/// A count, thousands apart: "1,234,567".
+/// A count with thousands separators: "1,234,567".
 pub(crate) struct Count(pub u64);
 
 impl fmt::Display for Count {

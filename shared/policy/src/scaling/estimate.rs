@@ -1,4 +1,4 @@
-//! The first target, from the times of one worker and of the trainer; and its renewals until it is measured.
+//! The first target, from the times of one worker and of the trainer, and its updates until coverage is measured.
 
 use super::{
     Phase, Reason, Report, Settings, State, WorkerTimes,
@@ -10,43 +10,43 @@ use super::{
     tracker::Tracker,
 };
 
-/// Reports after an estimate at which it is renewed by the times measured meanwhile, and the share by which
-/// it must differ: for jobs whose splits take longer than that to arrive.
+/// Reports after an estimate at which it is updated by the times measured meanwhile, and the least relative
+/// difference: for jobs whose splits take longer than that to arrive.
 const RENEW: [(u32, f64); 4] = [(3, 0.06), (5, 0.06), (12, 0.04), (24, 0.02)];
-/// Reports after a change of load in which an estimate is renewed at each, though batches of its count have
-/// arrived: until then measured capacity is of two loads.
+/// Reports after a change of load in which the estimate is updated every time, even after batches of its count have
+/// arrived: until then measured coverage mixes two loads.
 const FOLLOWING_REPORTS: u32 = 12;
-/// After a change of load an estimate is renewed where it differs by so many standard errors, and by this share at
-/// least: it began with two samples of a new step, or splits begun before the change. Later a move costs more
-/// than it gains, as each puts off the measuring.
+/// Least difference for an update after a change of load, in standard errors and as a share. The estimate began with
+/// two samples of a new step, or splits begun before the change. A later move costs more than it gains, because each
+/// postpones the measurement.
 const FOLLOWING: (f64, f64) = (0.8, 0.03);
 const FOLLOWING_LATE: (f64, f64) = (1.25, 0.05);
-/// Reports of fresh times that count then: the earlier ones are of before.
+/// Reports of fresh times that count then; earlier ones precede the change.
 const FRESH_MOST: u32 = 4;
-/// The same when all of before has arrived: then noise is what is left, and each move puts off the measuring.
+/// The same after all earlier splits have arrived: then only noise is left, and each move postpones the measurement.
 const FRESH_LATE: u32 = 40;
-/// Reports of workers' times that an estimate after a change of mode needs: one alone is noise.
+/// Least reports of workers' times for an estimate after a change of mode: a single one is noise.
 const FRESH_FEWEST: u32 = 2;
 
-/// How much longer a worker takes than alone where it waits for others for certain; and after a change of load the reports
-/// of it that tell how many would not.
+/// Ratio of a worker's time to its time alone from which it certainly waits for others; and least reports after a
+/// change of load that show how many workers would not wait.
 const MEETING: f64 = 1.2;
 const KNEE_FEWEST: u32 = 3;
 
-/// First estimates of so few workers wait for as many reports.
+/// First estimates of at most this many workers wait for more reports.
 const FEW: u32 = 4;
 const FEW_REPORTS: u32 = 3;
 
-/// A worker's batch takes this much longer than its times say where claims and flushes matter: three
+/// Ratio of a worker's actual time per batch to its reported times from which claims and flushes matter: three
 /// standard deviations of the quotient of two single reports.
 const UNSEEN: f64 = 1.6;
 
-/// Share of all batches that lie untaken, and of its step that the trainer waits, from which on they pile up.
+/// Share of all batches that are ready and not taken, and of its step that the trainer waits, for a pile-up.
 const PILE: f64 = 0.1;
 const PILE_STALL: f64 = 0.2;
 
-/// While there is only an estimate, follows what a worker takes by itself: what it waits for others
-/// at what they share does not count.
+/// Before coverage is measured, tracks a worker's time by itself, without its waits for others at
+/// shared resources.
 pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, wave: u32) {
     let following = state.following;
     let is_wanted = state.estimated.is_some() || following.is_any();
@@ -55,24 +55,24 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
         if let Some(before_s) = following.work() {
             let most = if before_s > 0.0 { FRESH_MOST } else { FRESH_LATE };
             state.fresh.samples = state.fresh.samples.min(most - 1);
-            // Splits of before the change among those after it are no noise.
+            // A mix of splits from before and after the change is not noise.
             state.fresh.vary_like(&state.work);
         }
-        // What takes longer than by noise waits for others: then as when alone.
+        // Excess time at shared resources is waiting for others; use the time alone instead.
         let shared_s = match times.shared_s() {
             shared_s if shared_s <= ALONE * alone_s => shared_s,
             _ if following.is_any() => alone_s,
             _ => ALONE * alone_s,
         };
-        // Where only the step changed, what is asked is how workers do in their new number.
+        // If only the step changed, the question is how workers do at their new number.
         if is_current || following != Following::Step {
-            // Of a new kind of split there are times of several waves before they are averaged; a new count shows at once.
+            // A new kind of split needs several waves for an average; a new count shows at once.
             let is_new_work = following.work() == Some(0.0);
             let wave = if is_new_work { wave } else { 0 };
             state.fresh.add_of_waves(times.compute_s + shared_s, wave);
         }
         let waiting = slowed(&times, alone_s);
-        // Right after a move all begin together, and meet once.
+        // Right after a move all workers begin together, and meet once.
         if is_current && following.is_any() && waiting > MEETING {
             state.knee.samples = state.knee.samples.min(FRESH_MOST - 1);
             state.knee.add(report.workers / waiting);
@@ -80,29 +80,29 @@ pub(super) fn track_fresh(state: &mut State, report: &Report, is_current: bool, 
     }
 }
 
-/// How many times as long as without the others a worker takes.
+/// Ratio of a worker's time to its time without the others.
 fn slowed(times: &WorkerTimes, alone_s: f64) -> f64 {
     times.total_s() / (times.compute_s + times.shared_s().min(alone_s))
 }
 
-/// Whether workers wait for each other for certain.
+/// Whether workers certainly wait for each other.
 fn meet(state: &State, report: &Report) -> bool {
     let waits = |(times, alone_s): (WorkerTimes, f64)| slowed(&times, alone_s) > MEETING;
     report.worker_times().zip(state.alone_shared_s).is_some_and(waits)
 }
 
-/// The count that times ask for, as far as a limit that is known lets it work.
+/// The count derived from times, within the known limits.
 pub(super) fn estimated(state: &State, report: &Report, settings: &Settings) -> u32 {
     whole(estimated_workers(state, report, settings))
 }
 
 fn estimated_workers(state: &State, report: &Report, settings: &Settings) -> f64 {
-    // What is best where workers wait for each other takes some that wait.
+    // The best count under contention includes some workers that wait.
     let needed = state.need * state.covered_before.unwrap_or(settings.goal());
     state.crowded(needed, state.need_at).min(state.window_most(report))
 }
 
-/// After a change of load workers wait for each other at what they share: it lets through the work of fewer.
+/// After a change of load, the count whose work a shared resource lets through, if workers wait for each other.
 fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reason> {
     let workers = state.target;
     let is_known =
@@ -118,18 +118,18 @@ fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reaso
     Some(move_to(state, report, settings, wanted, reason))
 }
 
-/// Seconds of a worker for a batch by the rate at which they came; none where the window was full.
+/// A single worker's seconds per batch by the rate of arrivals; `None` if the window was full.
 fn between_batches_s(report: &Report) -> Option<f64> {
     let rounds = report.batches as f64;
-    // The window was not full, and all that was made has been taken, but for what is at work.
+    // The window was not full, and all batches made were taken, except those being worked on.
     let waiting = report.ahead_batches as f64 - report.workers * f64::from(report.lease_batches);
     let is_exact =
         report.window_full < 0.05 && waiting < 0.1 * rounds && report.stall_s > report.step_s;
     is_exact.then(|| report.workers * report.batch_time_s() / f64::from(report.clients.max(1)))
 }
 
-/// Whether more is made than the trainer takes though it waits: then what lies between is the limit, and further workers
-/// would only make the pile grow.
+/// Whether more is made than the trainer takes although it waits: then the transport between is the limit, and more
+/// workers would only lengthen the queue.
 fn piles_up(report: &Report) -> bool {
     let at_work = (report.workers + 1.0) * report.lease();
     let waiting = report.ahead_batches as f64 - at_work;
@@ -138,8 +138,8 @@ fn piles_up(report: &Report) -> bool {
         && waiting > PILE * report.batches as f64
 }
 
-/// The first target: what a worker takes over what the trainer takes. After a change of mode it does not
-/// wait until all of before the change has arrived.
+/// The first target: the worker's time over the trainer's. After a change of mode it does not wait until all earlier
+/// batches have arrived.
 pub(super) fn starting(
     state: &mut State,
     report: &Report,
@@ -156,7 +156,7 @@ pub(super) fn starting(
     let worker_batch_s = match (is_fresh, state.work.samples) {
         (true, _) => state.fresh.mean,
         (_, 0) => at_work * report.batch_time_s() / clients,
-        // What it does beside its splits shows in the rate at which batches came alone.
+        // A worker's overhead beside its splits shows in the rate at which its batches arrived.
         _ => match between_batches_s(report) {
             Some(between_s) if between_s > UNSEEN * state.work.mean => between_s,
             _ => state.work.mean,
@@ -169,7 +169,7 @@ pub(super) fn starting(
     state.need = worker_batch_s * clients / state.step.mean;
     state.need_at = at_work;
     state.need_step_s = state.step.mean;
-    // By its own times where there are some: what follows is compared with these.
+    // Prefer the worker's own times: later reports are compared with them.
     state.need_work_s = if is_fresh { worker_batch_s } else { state.work.mean };
     state.fresh.restart();
     if !is_fresh && state.work.samples > 0 {
@@ -181,7 +181,7 @@ pub(super) fn starting(
         true => workers,
         false => estimated(state, report, settings),
     };
-    // Of a few workers one more or less is a decision of its own: they are worth two more reports.
+    // With few workers, one more or less matters: worth two more reports.
     if wanted > 1 && wanted <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
         state.phase = Phase::Starting;
         state.estimated = None;
@@ -191,7 +191,7 @@ pub(super) fn starting(
     move_to(state, report, settings, wanted, reason)
 }
 
-/// Renews an estimate nothing has been measured against yet, from the times averaged meanwhile.
+/// Updates an estimate whose coverage has not been measured yet, from the times averaged meanwhile.
 pub(super) fn renew(
     state: &mut State,
     report: &Report,
@@ -226,13 +226,13 @@ pub(super) fn renew(
     let wanted = whole(count);
     let target = f64::from(state.target);
     if !state.following.is_any() && wanted > state.target && meet(state, report) {
-        // What they share is the limit: it is measured here as well as with more of them.
+        // A shared resource is the limit: it can be measured at this count as well as at a higher one.
         return None;
     }
     let (difference, fewest) = match state.following.is_any() {
-        // A count is rounded up: half of one on average.
+        // A count is rounded up, by a half on average.
         true => ((count - (target - 0.5)).abs(), 0.0),
-        // Of a few workers one more or less is told better by what they cover.
+        // With few workers, coverage decides about one more or less.
         false => (f64::from(wanted.abs_diff(state.target)), 3.0),
     };
     if wanted == state.target || difference < fewest || difference < least * target {
@@ -244,11 +244,11 @@ pub(super) fn renew(
     Some(move_to(state, report, settings, wanted, reason))
 }
 
-/// Share by which an estimate after a change of load must differ to be renewed.
+/// Least relative difference for an update after a change of load.
 fn following_least(state: &State, age: u32, has_fresh: bool) -> f64 {
     let error =
         |tracker: &Tracker, samples: u32| tracker.sigma() / f64::from(samples.max(1)).sqrt();
-    // A mean that forgets at a rate of 1 / n is worth 2 n - 1 samples.
+    // An exponential mean with rate 1 / n is worth 2 n - 1 samples.
     let work_error = match has_fresh {
         true => error(&state.fresh, 2 * state.fresh.samples - 1),
         false => 0.0,

@@ -1,4 +1,4 @@
-//! Changes of load: another step, or workers of another speed.
+//! Changes of load: another step time, or workers of another speed.
 
 use super::{
     Phase, Reason, Report, Settings, State,
@@ -12,17 +12,17 @@ use super::{
     tracker::Tracker,
 };
 
-/// A trainer or a worker that is this much faster or slower (in logarithm) has changed; less is left to the
-/// capacity measured.
+/// Change of the trainer's or a worker's time (in logarithm) that is a change of load; smaller ones are left to the
+/// measured coverage.
 const CHANGED: f64 = 0.2;
-/// The same of workers that seem faster behind a full window: they leave and come back, and it may be others that do.
+/// The same for workers that seem faster behind a full window: workers leave and return, and others may be faster.
 const FASTER_BEHIND_WINDOW: f64 = 0.35;
-/// Reports in which a change that was noticed may turn out to be large.
+/// Reports in which a small change may turn out to be large.
 const DOUBT_REPORTS: u32 = 4;
-/// A best that covers less than this is a limit of its own; more may be deaths or a window for moments.
+/// Coverage below which a plateau is a real limit; a higher one may be due to deaths or a briefly full window.
 const PLATEAU_LOW: f64 = 0.9;
 
-/// Follows a change of the trainer's step or of the workers' speed at once, by proportion.
+/// Reacts to a change of the trainer's step or the workers' speed at once, in proportion.
 pub(super) fn load_changed(
     state: &mut State,
     report: &Report,
@@ -79,13 +79,13 @@ pub(super) fn load_changed(
     Some(move_to(state, report, settings, wanted, reason))
 }
 
-/// How much two durations differ, in logarithm.
+/// Difference of two durations, in logarithm.
 fn distance(before: f64, after: f64) -> f64 {
     (after / before).ln().abs()
 }
 
-/// What workers took before, where they are faster or slower by more than comes without a change of load. Where it is less
-/// the next reports may tell: in the first the splits of before are mixed with those of after.
+/// The workers' time before a change of load, if there was one. A smaller change is decided by the next reports: the
+/// first one mixes splits from before and after.
 fn work_change(state: &mut State, report: &Report, noticed: Option<f64>) -> Option<f64> {
     if let Some(before_s) = noticed {
         state.doubt = Some(Doubt { before_s, reports: DOUBT_REPORTS });
@@ -97,7 +97,7 @@ fn work_change(state: &mut State, report: &Report, noticed: Option<f64>) -> Opti
         true => FASTER_BEHIND_WINDOW,
         false => CHANGED,
     };
-    // What a move of the target explains is none: workers wait for each other in proportion at most.
+    // A move of the target explains a change in proportion to the count at most: workers wait for each other.
     let moved = state
         .of_load
         .map_or(0.0, |of_load| distance(f64::from(of_load.target), f64::from(state.target)));
@@ -106,7 +106,7 @@ fn work_change(state: &mut State, report: &Report, noticed: Option<f64>) -> Opti
     has_changed.then_some(before_s)
 }
 
-/// What was learnt, restated for a step that is `ratio` times as long.
+/// Restates what was learnt for a step that takes `ratio` times as long.
 pub(super) fn rescale(state: &mut State, ratio: f64) {
     state.need /= ratio;
     if let Some(of_load) = &mut state.of_load {
@@ -118,13 +118,13 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
     }
     state.covered_before =
         state.covered_before.map(|covered| covered * ratio).filter(|covered| *covered < 1.0);
-    // One that hardly held anybody back says nothing of what a faster trainer would meet.
+    // A limit that hardly mattered does not predict what a faster trainer would meet.
     let plateau = state.plateau.filter(|best| best.covered < PLATEAU_LOW);
     let is_knee = state.following.is_any() || state.phase == Phase::Converged;
     if let (Some(best), Some(high), true) = (plateau, state.high, is_knee)
         && best.covered * ratio >= 1.0
     {
-        // What held workers back does so no longer; up to there they were worth their number.
+        // The former limit no longer applies; below it capacity was proportional to the count.
         state.need = high.ray(1.0);
         state.need_at = high.workers;
     }
@@ -135,7 +135,7 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
     }
 }
 
-/// The count the search has come to.
+/// The count that the search has arrived at.
 fn wanted(state: &State, report: &Report, settings: &Settings) -> u32 {
     match (state.plateau, state.high) {
         (Some(_), Some(high)) => whole(high.workers),
@@ -179,7 +179,7 @@ mod tests {
         assert!((state.high.map_or(0.0, |high| high.covered) - 0.87).abs() < 1e-9);
     }
 
-    /// 69 workers were right; then 80 were asked for, and a batch takes them so many seconds.
+    /// 69 workers were right; then 80 were requested, and a batch takes `work_s`.
     fn moved_since(work_s: f64) -> (State, Report) {
         let of_load = Some(OfLoad { need: 70.0, need_at: 69.0, target: 69 });
         let mut state =
@@ -195,7 +195,7 @@ mod tests {
         let (mut state, report) = moved_since(14.0);
         let reason = load_changed(&mut state, &report, &Settings::default(), None, Some(7.0));
         assert!(matches!(reason, Some(Reason::WorkerChanged { .. })), "{reason:?}");
-        // Not 1.8 times what the move was made for, which was seen of the change already.
+        // Not 1.8 times the size of the move, which already followed the change.
         assert!((state.need - 140.0).abs() < 1e-9, "{}", state.need);
         assert_eq!(state.of_load, None);
     }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(State { doubt: None, ..state }, before);
     }
 
-    /// Workers took 0.9 s; it is noticed that they take `work_s`, on average of two splits.
+    /// Workers took 0.9 s; the mean of two splits shows that they take `work_s`.
     fn noticed(work_s: f64, window_full: f64) -> (State, Report, Option<f64>) {
         let mut state = State { target: 9, ..State::default() };
         state.work.add(work_s);

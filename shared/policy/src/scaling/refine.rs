@@ -1,4 +1,4 @@
-//! Judges a count by what was measured at it.
+//! Judges a count by its measured coverage.
 
 use super::{
     Phase, Reason, Report, Settings, State,
@@ -13,33 +13,33 @@ use super::{
     },
 };
 
-/// Reports at one count before it is judged.
+/// Least reports at one count before it is judged.
 const REPORTS_FEWEST: u32 = 3;
-/// Standard error, as a share of the demand, at which a count is judged; for few workers half of one.
+/// Standard error, as a share of the demand, at which a count is judged; for few workers, of half a worker.
 const DOUBT: f64 = 0.006;
 const DOUBT_WORKERS: f64 = 0.25;
-/// Generations of splits that a converged count is judged by: where splits of a new kind take longer than those of before,
-/// nothing at all arrives for most of one.
+/// Generations of splits for judging a converged count: if new splits take longer than earlier ones, nothing arrives for
+/// most of one generation.
 const GENERATIONS_CONVERGED: f64 = 2.0;
-/// Share of the target at work below which a report says nothing about the target.
+/// Share of the target at work below which a report does not apply to the target.
 const SHORT_HANDED: f64 = 0.7;
-/// Reports to wait for missing workers: longer than a cold start, after that they will not come.
+/// Reports to wait for missing workers: longer than a cold start, after which they will not come.
 const SHORT_HANDED_REPORTS: u32 = 5;
 /// Reports of a converged count that are judged together.
 const REPORTS_REMEMBERED: u32 = 200;
-/// Reports after which a count is corrected for the last time by what is known, however little.
+/// Reports after which a count receives its last correction, even if the measurement is vague.
 const REPORTS_POLISH: u32 = 120;
-/// Share of the count that is worth a last correction; of fewer than 30 workers it is a whole one.
+/// Share of the count that is worth a last correction; below 30 workers a whole one.
 const POLISH: f64 = 0.012;
-/// Share of the count by which a converged one must be off to be corrected; so of fewer than 50 workers
-/// none is moved for this.
+/// Share by which a converged count must be off to be corrected; so below 50 workers none is moved by
+/// this.
 const CORRECTION: f64 = 0.02;
-/// Share of what fewer workers covered below which the load must have changed.
+/// Share of the coverage of fewer workers below which the load must have changed.
 const LESS: f64 = 0.85;
-/// Reports before workers are said to meet: what follows is a search.
+/// Least reports before contention is assumed, which begins a search.
 const REPORTS_CONTENTION: u32 = 10;
 
-/// Adds a report to what was measured at this count, and judges the count once that is enough.
+/// Adds a report to the measurement of this count, and judges the count once there is enough.
 pub(super) fn refine(
     state: &mut State,
     report: &Report,
@@ -55,7 +55,7 @@ pub(super) fn refine(
     if !short {
         state.short_handed = 0;
     }
-    // From a full window on other things are measured than before it was.
+    // With a full window, measurements differ from those before.
     if report.window_full > BACKPRESSURE && state.block.is_never_full() {
         state.block = Block::default();
     }
@@ -78,7 +78,7 @@ pub(super) fn refine(
     let generations = if state.has_converged { GENERATIONS_CONVERGED } else { 1.0 };
     let due = due && state.block.batches() as f64 >= generations * generation;
     let capacity = state.block.capacity(&times).filter(|_| due);
-    // The next report tells whether it is the load that has changed: then what it needs is known at once.
+    // The next report may show a change of load, whose count is then known at once.
     let may_be_load =
         state.of_load.is_some() && report.worker.is_some() && state.work.is_in_doubt();
     let capacity = capacity.filter(|_| !may_be_load);
@@ -94,7 +94,7 @@ pub(super) fn refine(
     judge(state, report, settings, &capacity)
 }
 
-/// Compares what a count covers with what it should.
+/// Compares a count's coverage with the goal.
 pub(super) fn judge(
     state: &mut State,
     report: &Report,
@@ -106,14 +106,14 @@ pub(super) fn judge(
     let here = Point { workers: count, covered: capacity.covered };
     let certain = if state.has_converged { CERTAIN_CONVERGED } else { CERTAIN };
     if capacity.may_be_downstream && reports < REPORTS_MOST {
-        // Then more workers would only make the pile grow.
+        // More workers would only lengthen the queue.
         return Reason::Measuring { reports, workers };
     }
     if state.plateau.is_some() {
         return search(state, report, settings, capacity);
     }
     let doubt = certain * capacity.error;
-    // The fewest that may do, and the fewest that surely do.
+    // The fewest that may be enough, and the fewest that certainly are.
     let fewest = whole(here.ray(1.0) / (1.0 + settings.tolerance()));
     let at_best = Point { covered: capacity.covered + doubt, ..here };
     let at_worst = Point { covered: (capacity.covered - doubt).max(1e-6), ..here };
@@ -159,14 +159,14 @@ pub(super) fn judge(
     if looks_right || state.direction != 0 {
         return settled;
     }
-    // The last correction: too small to be certain of while there was more to come.
+    // The last correction: too small to be certain while more reports were to come.
     if wanted > workers {
         state.low = Some(here);
     }
     move_to(state, report, settings, wanted, correction(capacity, workers, wanted))
 }
 
-/// A small move that measurement asks for, in words.
+/// The reason for a small correction.
 fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
     let covered = capacity.covered;
     match workers > from {
@@ -175,13 +175,13 @@ fn correction(capacity: &Capacity, from: u32, workers: u32) -> Reason {
     }
 }
 
-/// Whether workers do as much as their own times say, and these know nothing of the others.
+/// Whether coverage agrees with the workers' own times, and these show no contention.
 fn meet_nobody(state: &State, capacity: &Capacity) -> bool {
     let slow_each_other = state.crowd.alone(capacity.workers) < capacity.workers;
     capacity.is_explained && waiting(state) <= WAITING && !slow_each_other
 }
 
-/// More workers are needed, unless they stand in each other's way.
+/// More workers are needed, unless there is contention.
 fn too_few(
     state: &mut State,
     report: &Report,
@@ -192,16 +192,16 @@ fn too_few(
     let (reports, workers) = (state.block.reports, state.target);
     let goal = settings.goal();
     let alone = Point { workers: 1.0, covered: 1.0 / state.need.max(1.0) };
-    // More workers that cover so much less do not stand in each other's way: they have more to do.
+    // Coverage that drops this far with more workers is no contention: their work has grown.
     if state.low.is_some_and(|low| here.covered + capacity.error < LESS * low.covered) {
         state.forget_search();
     }
     let before = state.low.unwrap_or(alone);
-    // What the noise of measuring hides is no sign of contention; nor is less than was expected where nobody waits and the
-    // times explain it: workers may have died.
+    // A gain within the noise is no sign of contention; nor is a smaller gain than expected if nobody waits and the times
+    // explain it: workers may have died.
     let expected = before.covered * (here.workers / before.workers - 1.0);
     let waits = waiting(state) > WAITING;
-    // Against times alone neither: what they do not tell costs a worker as much whoever else is at work.
+    // The same when compared with an estimate by times: overhead that times omit is independent of other workers.
     let is_clear = expected > GAIN_CLEAR * capacity.error
         && !meet_nobody(state, capacity)
         && (state.low.is_some() || waits);
@@ -211,7 +211,7 @@ fn too_few(
     let at_limit = workers >= granted.min(settings.enough());
     let is_contended = gain < GAIN_FULL || waits;
     let generation = report.generation(f64::from(workers));
-    // All other counts are compared with it: it is to be known better than by what tells that it is too little.
+    // All other counts are compared with this one, so it must be known more precisely than a count that is too low.
     let is_exact = capacity.is_exact() || reports >= REPORTS_MOST;
     let is_long = reports >= REPORTS_CONTENTION
         && state.block.batches() as f64 > 2.0 * generation
@@ -244,13 +244,13 @@ fn too_few(
     move_refined(state, report, settings, wanted, reason)
 }
 
-/// More would help, and are not allowed: as many as the limit makes worth it.
+/// More workers would help but are not allowed: holds as many as are worth it under the limit.
 fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
     let ((most, limit), enough) = (settings.cap(), settings.enough());
     let wanted = whole(here.ray(settings.goal()));
     state.learn(here);
-    // What has converged is not moved by so little as lies between the two.
+    // A converged count is not moved by the small difference between the two.
     if workers > enough && !state.has_converged {
         let reason = Reason::Limited { limit, wanted, workers: enough };
         return move_to(state, report, settings, enough, reason);
@@ -266,7 +266,7 @@ fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &
     }
 }
 
-/// The count is good: it is looked at again now and then.
+/// Accepts the count; it is checked again periodically.
 pub(super) fn converge(state: &mut State, capacity: &Capacity) -> Reason {
     let workers = state.target;
     if state.plateau.is_none() && capacity.full <= BACKPRESSURE {
@@ -278,7 +278,7 @@ pub(super) fn converge(state: &mut State, capacity: &Capacity) -> Reason {
         state.of_load = Some(OfLoad { need, need_at, target });
     }
     state.phase = Phase::Converged;
-    // The longer it is measured the smaller an error shows; but not for ever, things drift.
+    // Longer measurement reveals smaller errors, but conditions drift, so it is bounded.
     if !state.has_converged || state.block.reports >= REPORTS_REMEMBERED {
         state.block = Block::default();
     }

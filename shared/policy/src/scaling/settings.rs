@@ -1,27 +1,27 @@
-//! What a user may tune, and the limits no decision exceeds.
+//! Settings by the user, and the limits of every decision.
 
 use super::{Limit, capacity::whole};
 use serde::{Deserialize, Serialize};
 
-/// Settings of the policy; the defaults suit.
+/// Settings of the policy; the defaults suit most jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Hold this many workers and decide nothing.
+    /// Hold this many workers; disables the policy.
     pub fixed: Option<u32>,
-    /// Workers before anything is known.
+    /// Workers before anything is measured.
     pub start: u32,
     /// Most workers of this job.
     pub max_workers: u32,
-    /// Functions that may run in the account at once, less what other jobs are promised.
+    /// Functions that may run in the account at once, minus those promised to other jobs.
     pub concurrency: u32,
     /// Most dollars per hour for workers; needs `usd_per_worker_hour`.
     pub budget_usd_per_hour: Option<f64>,
     /// Price of one worker for an hour.
     pub usd_per_worker_hour: f64,
-    /// A batch time this much above the best is as good as the best (Cachew: 3 %).
+    /// Relative excess batch time that counts as equal to the best (Cachew: 3 %).
     pub tolerance: f64,
-    /// Reports between two looks at a count that has converged (Cachew: 10, that is 1,000 batches).
+    /// Reports between two checks of a converged count (Cachew: 10, that is 1,000 batches).
     pub revisit_reports: u32,
 }
 
@@ -31,7 +31,7 @@ impl Default for Settings {
             fixed: None,
             start: 1,
             max_workers: 1_000,
-            // What a new AWS account may run at once.
+            // The default of a new AWS account.
             concurrency: 1_000,
             budget_usd_per_hour: None,
             usd_per_worker_hour: 0.0,
@@ -42,11 +42,11 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The most workers there may be, at least 1, and which limit says so.
+    /// The most workers allowed, at least 1, and the limit that applies.
     pub fn cap(&self) -> (u32, Limit) {
         let affordable = match self.budget_usd_per_hour {
             Some(budget) if self.usd_per_worker_hour > 0.0 => {
-                // Saturates; a budget that is not a number buys nothing.
+                // The cast saturates; a budget that is NaN buys nothing.
                 (budget / self.usd_per_worker_hour).floor() as u32
             }
             _ => u32::MAX,
@@ -61,18 +61,18 @@ impl Settings {
         (least.max(1), limit)
     }
 
-    /// The fewest workers that do what the most allowed would, as far as the tolerance tells.
+    /// The fewest workers equivalent, within the tolerance, to the most allowed.
     pub(super) fn enough(&self) -> u32 {
         whole(f64::from(self.cap().0) * self.goal())
     }
 
-    /// `tolerance`, kept where it makes sense.
+    /// `tolerance`, clamped to a sensible range.
     pub(super) fn tolerance(&self) -> f64 {
         if self.tolerance.is_finite() { self.tolerance.clamp(0.005, 0.5) } else { 0.03 }
     }
 
-    /// Share of the demand to aim for: the least that the tolerance allows, so that errors either way
-    /// cost the same.
+    /// Share of the demand to aim for: the least that the tolerance allows, so that errors in either
+    /// direction cost the same.
     pub(super) fn goal(&self) -> f64 {
         1.0 / (1.0 + self.tolerance())
     }

@@ -1,4 +1,4 @@
-//! What the policy remembers of a job between two reports: a few hundred bytes, kept in an item.
+//! State of the policy between two reports: a few hundred bytes, kept in an item.
 
 use super::{
     Report, Settings, block::Block, capacity::Point, crowd::Crowd, thresholds::BACKPRESSURE,
@@ -6,7 +6,7 @@ use super::{
 };
 use serde::{Deserialize, Serialize};
 
-/// How far the search for the count has come.
+/// Progress of the search for the count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -15,19 +15,19 @@ pub enum Phase {
     Starting,
     /// The count is being refined.
     Scaling,
-    /// The count is good, and looked at now and then.
+    /// The count is good; it is checked periodically.
     Converged,
 }
 
-/// What changed, of a load.
+/// The kind of a change of load.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Following {
     #[default]
     Nothing,
-    /// The trainer's step alone.
+    /// Only the trainer's step changed.
     Step,
-    /// What a batch costs a worker. For so many seconds splits begun before may still come.
+    /// A worker's time per batch changed. Splits begun before may still arrive for `before_s` seconds.
     Work { before_s: f64 },
 }
 
@@ -36,7 +36,7 @@ impl Following {
         *self != Self::Nothing
     }
 
-    /// Seconds for which splits of another cost may still come, where that is what changed.
+    /// Seconds for which earlier splits of another cost may still arrive, after a change of work.
     pub fn work(&self) -> Option<f64> {
         match self {
             Self::Work { before_s } => Some(*before_s),
@@ -45,14 +45,14 @@ impl Following {
     }
 }
 
-/// Of a window's leases this share is at work at most: splits take now longer and now shorter, and the first that is
-/// not done holds all behind it.
+/// Largest share of a window's leases that is worked on: split times vary, and the first split that is not done blocks
+/// all behind it.
 const WINDOW_USEFUL: f64 = 0.86;
 
-/// Two measurements of what is needed that differ by less are of one load.
+/// Two measurements of the need within this factor are of one load.
 const SIMILAR: f64 = 1.1;
 
-/// Unknown fields are ignored and missing ones begin empty, so that two versions can share an item.
+/// Unknown fields are ignored and missing ones default, so that two versions can share an item.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct State {
@@ -61,72 +61,72 @@ pub struct State {
     pub phase: Phase,
     /// Changes of the target so far.
     pub decisions: u32,
-    /// Batches delivered at the latest report; none before the first.
+    /// Batches delivered at the last report; `None` before the first.
     pub(super) batches: Option<u64>,
     pub(super) mode: u32,
-    /// The trainer's own step, seconds.
+    /// The trainer's step, in seconds.
     pub(super) step: Tracker,
-    /// One worker's batch at this target, seconds.
+    /// One worker's time per batch at this target, in seconds.
     pub(super) work: Tracker,
-    /// One worker's batch since the load changed, without waiting for others, seconds; and what `need` was
-    /// computed with.
+    /// One worker's time per batch since the load changed, without waiting for others, in seconds; and the value
+    /// from which `need` was computed.
     pub(super) fresh: Tracker,
     pub(super) need_work_s: f64,
-    /// Everything before this batch was handed out under another count.
+    /// Batches before this one were handed out under another count.
     pub(super) settled_at: u64,
-    /// What had been learnt under this load when it last converged: `need`, the count it was measured at, and the target.
-    /// While it is known a change of load shows in `work`, whatever the target is moved to.
+    /// State under this load when it last converged: `need`, the count at which it was measured, and the target.
+    /// While it is known, a change of load is detected in `work` across moves of the target.
     pub(super) of_load: Option<OfLoad>,
-    /// Workers' times have moved, by less than a change of load for certain.
+    /// Workers' times have changed by less than a certain change of load.
     pub(super) doubt: Option<Doubt>,
-    /// Before this batch `work` would be of another count.
+    /// Before this batch, samples of `work` would be of another count.
     pub(super) work_settled_at: u64,
     /// Seconds of reports since the target changed.
     pub(super) since_move_s: f64,
-    /// Reports in a row in which workers were missing.
+    /// Consecutive reports with missing workers.
     pub(super) short_handed: u32,
-    /// What was measured at this target.
+    /// Measurement at this target.
     pub(super) block: Block,
-    /// Seconds a batch takes a worker at what workers share, when it was alone; none before that is known.
+    /// A single worker's seconds per batch at shared resources; `None` before it is known.
     pub(super) alone_shared_s: Option<f64>,
-    /// Workers that would cover the demand exactly if they did not meet; 0 unknown.
+    /// Workers that would cover the demand exactly without contention; 0 if unknown.
     pub(super) need: f64,
-    /// The step `need` was computed with, seconds, and the count it was measured at.
+    /// The step from which `need` was computed, in seconds, and the count at which it was measured.
     pub(super) need_step_s: f64,
     pub(super) need_at: f64,
-    /// A worker's computing time over the workers at work: whether they slow each other.
+    /// Compute times at different counts: whether workers slow each other.
     pub(super) crowd: Crowd,
-    /// Reports since `need` was estimated from times alone; counts until it is measured.
+    /// Reports since `need` was estimated from times alone; `None` once it is measured.
     pub(super) estimated: Option<u32>,
-    /// The change of load that the estimate follows, whose count was known before.
+    /// The change of load that the estimate follows from a known count.
     pub(super) following: Following,
-    /// The most workers known to be too few, the fewest known to be enough.
+    /// The highest count known to be too low, and the lowest known to be enough.
     pub(super) low: Option<Point>,
     pub(super) high: Option<Point>,
-    /// Share of the demand that is covered at best, where workers meet, and the count it was seen at.
+    /// The best coverage under contention, and the count that reached it.
     pub(super) plateau: Option<Point>,
-    /// Workers at work and what they cover, where the window is what holds the others back: how many of a count are at
-    /// work is counted exactly.
+    /// Workers at work and their coverage, if the window limits the others. The number at work is counted
+    /// exactly.
     pub(super) at_work: Option<Point>,
-    /// Batches that workers may be ahead, as last seen; 0 before that.
+    /// Size of the window in batches, as last observed; 0 before that.
     pub(super) window_batches: f64,
-    /// More were at work in it than it has leases: a window of leases of several splits hands out what is left of it, the
-    /// smaller the more workers ask, and its size does not say how many it keeps busy.
+    /// Whether more workers were at work than the window has leases. A window of leases of several splits hands out its
+    /// rest in smaller parts the more workers ask, so its size does not limit how many it keeps busy.
     pub(super) has_parts_of_leases: bool,
-    /// Share of the demand that could be covered at best before what a batch costs changed.
+    /// The best coverage before a batch's cost changed.
     pub(super) covered_before: Option<f64>,
-    /// Workers whose work what they share lets through, since the load changed.
+    /// Workers whose work the shared resources let through, since the load changed.
     pub(super) knee: Tracker,
     /// Steps of the search between `low` and `high`.
     pub(super) tries: u32,
-    /// It has converged under this load.
+    /// Whether it has converged under this load.
     pub(super) has_converged: bool,
-    /// Which way the target moved since then: +1, -1, or 0. It goes one way only.
+    /// Direction of the target's moves since then: +1, -1, or 0. It moves in one direction only.
     pub(super) direction: i8,
     pub(super) throttle: Throttle,
 }
 
-/// What a load needs.
+/// Need of a load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct OfLoad {
     pub need: f64,
@@ -134,7 +134,7 @@ pub(super) struct OfLoad {
     pub target: u32,
 }
 
-/// What workers took before their times moved, and for how many more reports that may be a change of load.
+/// Workers' time before it changed, and the remaining reports that may confirm a change of load.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) struct Doubt {
     pub before_s: f64,
@@ -142,14 +142,14 @@ pub(super) struct Doubt {
 }
 
 impl State {
-    /// Before the first report.
+    /// State before the first report.
     pub fn begin(settings: &Settings) -> Self {
         let (most, _) = settings.cap();
         let target = settings.fixed.unwrap_or(settings.start).clamp(1, most);
         Self { target, ..Self::default() }
     }
 
-    /// Forgets what was learnt about workers.
+    /// Forgets measurements of workers.
     pub(super) fn forget_workers(&mut self) {
         self.work.restart();
         self.doubt = None;
@@ -165,14 +165,14 @@ impl State {
         self.phase = Phase::Starting;
     }
 
-    /// What a batch costs a worker may change from the next splits on. Until it shows the count stays right, unless what
-    /// workers share was the limit: then nothing is known.
+    /// Starts a new mode: the cost of a batch may change from the next splits on. Until then the count stays, unless a
+    /// shared resource was the limit: then nothing is known.
     pub(super) fn begin_mode(&mut self) {
         let before = *self;
         self.forget_workers();
-        // Reports tell of splits of the new mode only.
+        // Reports contain only splits of the new mode.
         self.following = Following::Work { before_s: 0.0 };
-        // What held workers back does so until the contrary shows.
+        // The former limit applies until measurements differ.
         self.covered_before = before.plateau_of_source();
         if before.phase != Phase::Starting && before.plateau.is_none() && before.work.samples > 0 {
             self.need = before.need;
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Lets time pass after a change of load. Once no split of before it can come any more, its times are averaged anew.
+    /// Advances time after a change of load. Once no earlier split can arrive, times are averaged anew.
     pub(super) fn pass_before(&mut self, seconds: f64) {
         let Following::Work { before_s } = &mut self.following else { return };
         let had_before = *before_s > 0.0;
@@ -194,12 +194,12 @@ impl State {
         }
     }
 
-    /// The most that what workers share lets through; a window holds back so many workers, whatever a batch costs them.
+    /// Coverage that shared resources allow. `None` if the window is the limit: that limits workers, at any cost of a batch.
     pub(super) fn plateau_of_source(&self) -> Option<f64> {
         self.plateau.filter(|_| self.at_work.is_none()).map(|best| best.covered)
     }
 
-    /// Looks from here on for the fewest workers that cover what `best` does, of which `high` do.
+    /// Starts a search for the fewest workers that cover as much as `best`; `high` are known to do.
     pub(super) fn begin_search(&mut self, best: Point, high: Point) {
         self.plateau = Some(best);
         self.high = Some(high);
@@ -208,8 +208,8 @@ impl State {
         self.estimated = None;
     }
 
-    /// Takes in how far workers may be ahead, where that shows: nothing is ever further ahead than the window, and where it
-    /// is full something is. A report comes right after a delivery, which may just have made room for one lease.
+    /// Observes the size of the window: nothing is ever further ahead, and a full one reaches it. A report follows a
+    /// delivery, which may just have made room for one lease.
     pub(super) fn observe_window(&mut self, report: &Report) {
         if report.window_full > BACKPRESSURE || self.window_batches > 0.0 {
             let room = report.lease() * f64::from(report.claimable.min(1));
@@ -222,7 +222,7 @@ impl State {
         self.window_batches / report.lease()
     }
 
-    /// Takes a measured count in: how many would cover the demand exactly.
+    /// Learns the need from a measured count.
     pub(super) fn learn(&mut self, here: &Point) {
         self.need = here.ray(1.0);
         self.need_at = here.workers;
@@ -231,22 +231,22 @@ impl State {
         self.covered_before = None;
     }
 
-    /// What a count measured as too few says is enough, where so many would do in proportion: it is not tried again though
-    /// these are busy. Fewer workers may find larger parts of leases, or have lost the fastest of them. Where the two differ
-    /// by more the load has changed.
+    /// Lower bound of the need from a count measured as too low, unless the two differ so much that the load has changed.
+    /// That count is not tried again even if its workers are busy: with fewer workers the parts of leases may be
+    /// larger, or the fastest workers gone.
     pub(super) fn above_low(&self, needed: f64, settings: &Settings) -> f64 {
         let tells = |low: &Point| self.has_parts_of_leases || low.ray(1.0) < SIMILAR * needed;
         self.low.filter(tells).map_or(0.0, |low| low.ray(settings.goal()))
     }
 
-    /// Whether the splits whose times come with the next report were begun under this count: a worker that has been at
-    /// work for a whole lease since it changed has done so. What it made may have yet to arrive.
+    /// Whether the splits in the next report's times were begun under this count: true after each worker has completed a
+    /// whole lease since the change. Their batches may not have arrived yet.
     pub(super) fn times_are_new(&self, report: &Report) -> bool {
         let lease_s = report.worker_batch_s().unwrap_or(f64::INFINITY) * report.lease();
         self.since_move_s > lease_s
     }
 
-    /// The most workers that a window keeps busy, where it has been seen full.
+    /// The most workers that the window keeps busy, if it has been observed full.
     pub(super) fn window_most(&self, report: &Report) -> f64 {
         let leases = self.window_leases(report);
         if leases > 0.0 && !self.has_parts_of_leases {
@@ -256,12 +256,12 @@ impl State {
         }
     }
 
-    /// Workers that do what `workers` would at the speed they have when `at` of them work.
+    /// Workers that do what `workers` would at the speed observed with `at` workers.
     pub(super) fn crowded(&self, workers: f64, at: f64) -> f64 {
         self.crowd.as_many(workers, at)
     }
 
-    /// Forgets which counts were tried.
+    /// Forgets the counts that were tried.
     pub(super) fn forget_search(&mut self) {
         self.low = None;
         self.high = None;
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_place_that_was_just_freed_is_of_the_window() {
-        // Room for nine leases; where reports and leases end together one of them is free at every report.
+        // Room for nine leases; reports coincide with the ends of leases, so one is always free.
         let report = Report {
             window_full: 0.9,
             ahead_batches: 160,
@@ -347,7 +347,7 @@ mod tests {
         let settings = Settings::default();
         let low = Some(Point { workers: 6.0, covered: 0.94 });
         let state = State { low, ..State::default() };
-        // Seven cover 113 %: by proportion 6.2 are needed, and the six that were tried covered 94 %.
+        // Seven cover 113 %: in proportion 6.2 are needed, but six were tried and covered 94 %.
         assert!(state.above_low(6.2, &settings) > 6.0);
         assert_eq!(state.above_low(4.0, &settings), 0.0, "another load");
     }

@@ -1,14 +1,14 @@
-//! Setting the target: within the limits, and once converged in one direction only.
+//! Sets the target: within the limits, and in one direction only once converged.
 
 use super::{
     Phase, Reason, Report, Settings, State, block::Block, state::OfLoad, thresholds::LOAD_CHANGE,
 };
 
-/// A count that is so much more than what is allowed is so for certain.
+/// A count that exceeds the allowed one by this factor is certainly too high.
 const FAR: f64 = 1.2;
 
-/// A move that follows from measurement: once converged it goes one way only, unless what is covered
-/// is so far off that the load must have changed.
+/// Moves the target as measurements ask. Once converged it moves in one direction only, unless coverage is so far off
+/// that the load must have changed.
 pub(super) fn move_refined(
     state: &mut State,
     report: &Report,
@@ -21,7 +21,7 @@ pub(super) fn move_refined(
         Reason::Stalled { covered, .. } | Reason::Surplus { covered, .. } => covered,
         _ => 1.0,
     };
-    // Of few workers the right count is far off where the other whole number beside what is needed would be it too.
+    // With few workers a neighbouring whole number may look far off without a change of load.
     let needed = f64::from(state.target) / covered;
     let is_other_need = |of_load: OfLoad| !LOAD_CHANGE.contains(&(needed / of_load.need));
     let is_other_load = !LOAD_CHANGE.contains(&covered) && state.of_load.is_none_or(is_other_need);
@@ -32,7 +32,7 @@ pub(super) fn move_refined(
         }
         state.direction = direction;
         if is_other_load {
-            // What follows is a search of its own.
+            // A search of its own follows.
             state.has_converged = false;
             state.direction = 0;
         }
@@ -43,7 +43,7 @@ pub(super) fn move_refined(
     move_to(state, report, settings, wanted, reason)
 }
 
-/// Sets the target within the limits, and begins to measure anew where it differs.
+/// Sets the target within the limits, and restarts the measurement if it changed.
 pub(super) fn move_to(
     state: &mut State,
     report: &Report,
@@ -54,7 +54,7 @@ pub(super) fn move_to(
     let (most, limit) = settings.cap();
     let granted = state.throttle.granted.unwrap_or(u32::MAX);
     let enough = settings.enough();
-    // Where more are needed by far, those that are enough are as good as the most that are allowed; what is in between stays.
+    // Far above the limit, the fewest equivalent to the most allowed are enough; a target in between stays.
     let allowed = match state.target {
         _ if wanted <= most => wanted,
         at if (enough..=most).contains(&at) => at,
@@ -92,7 +92,7 @@ pub(super) fn move_to(
 mod tests {
     use super::*;
 
-    /// Two workers, of which one was enough but for the noise of measuring; it has gone up once.
+    /// Two workers, though one was enough but for measurement noise; the target has gone up once.
     fn at_two(need: f64) -> State {
         let of_load = Some(OfLoad { need, need_at: 1.0, target: 2 });
         State {

@@ -1,28 +1,28 @@
-//! Thresholds that more than one step of the policy keeps to.
+//! Thresholds shared by several steps of the policy.
 
-/// Reports at one count after which it is judged by what is known, however little.
+/// Reports at one count after which it is judged even if the measurement is vague.
 pub(super) const REPORTS_MOST: u32 = 60;
-/// Reports that are enough for a count that looks right.
+/// Reports that suffice for a count that looks right.
 pub(super) const REPORTS_GOOD: u32 = 8;
-/// Standard errors a difference must exceed while scaling. It is asked at each of many reports.
+/// Standard errors of a significant difference while scaling. Tested at each of many reports.
 pub(super) const CERTAIN: f64 = 3.0;
-/// The same once converged, where reports come for ever.
+/// The same once converged, where reports never end.
 pub(super) const CERTAIN_CONVERGED: f64 = 4.0;
-/// Share of polls with a full window from which workers run ahead as far as they may.
+/// Share of polls with a full window from which backpressure is assumed.
 pub(super) const BACKPRESSURE: f64 = 0.25;
-/// Most workers to go to at once where some already stand in each other's way.
+/// Largest step up under contention, as a factor.
 pub(super) const STEP_CONTENDED: f64 = 1.5;
-/// Share of what added workers should bring below which they bring nothing.
+/// Share of the expected gain below which added workers bring nothing.
 pub(super) const GAIN_NONE: f64 = 0.15;
-/// Gain of added workers above which they do not meet at all.
+/// Share of the expected gain above which there is no contention.
 pub(super) const GAIN_FULL: f64 = 0.75;
-/// Share of a worker's time spent waiting for the others, above which it is waiting for them.
+/// Share of a worker's time spent waiting for others from which it counts as contention.
 pub(super) const WAITING: f64 = 0.04;
-/// What workers share may take this much longer than when one was alone before it counts as waiting.
+/// Ratio of the time at shared resources to that of a single worker from which it counts as waiting.
 pub(super) const ALONE: f64 = 1.25;
-/// A converged count that covers this much less or more has met another load, whatever changed.
+/// A converged count with coverage outside this range is under another load.
 pub(super) const LOAD_CHANGE: std::ops::Range<f64> = 0.7..1.6;
-/// Gain that more workers should have brought, in standard errors, to say that they brought none.
+/// Expected gain, in standard errors, that is needed to conclude that added workers brought none.
 pub(super) const GAIN_CLEAR: f64 = 3.0;
-/// Share of the trainer's waiting in which its batch must have been on the way for that to be what it waits for.
+/// Share of the trainer's waiting with the batch in transit from which the transport is the cause.
 pub(super) const FETCHING: f64 = 0.5;

@@ -1,21 +1,21 @@
-//! What the account grants: learnt from invocations it refuses, tried again ever more rarely.
+//! The account's limit, learnt from refused invocations and retried with growing pauses.
 //!
-//! Accounts share their concurrency with other jobs, and nobody tells when some of it is free again.
+//! Other jobs share the account's concurrency, and no event reports when some of it is free again.
 
 use super::Report;
 use serde::{Deserialize, Serialize};
 
-/// Reports without a refusal before one more attempt; four times as many after each that failed.
+/// Reports without a refusal before another attempt; four times as many after each failed one.
 const PATIENCE: u32 = 40;
 const PATIENCE_MOST: u32 = 10_000;
-/// Reports in a row with refusals before the target gives in: one may be the limit on how fast
-/// functions start (1,000 in 10 s), which passes.
+/// Consecutive reports with refusals before the target is lowered: a single one may be the limit on the
+/// rate of starts (1,000 in 10 s), which is transient.
 const REFUSALS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Throttle {
-    /// Workers the account granted when it refused more.
+    /// Workers that the account ran when it refused more.
     pub granted: Option<u32>,
     refusals: u32,
     quiet: u32,
@@ -23,7 +23,7 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Takes a report in; returns true where the account has turned out to grant less than `target`.
+    /// Takes a report; returns true if the account turns out to allow less than `target`.
     pub fn observe(&mut self, report: &Report, target: u32) -> bool {
         if report.throttled == 0 || report.outstanding >= target {
             self.refusals = 0;
@@ -41,12 +41,12 @@ impl Throttle {
         true
     }
 
-    /// Whether it is time to ask for more than was granted.
+    /// Whether it is time to try more than was granted.
     pub fn is_over(&self) -> bool {
         self.granted.is_some() && self.quiet >= self.patience
     }
 
-    /// Forgets what was granted, not how often it was refused.
+    /// Forgets the limit but not the number of refusals.
     pub fn retry(&mut self) {
         self.granted = None;
         self.quiet = 0;

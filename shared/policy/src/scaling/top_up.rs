@@ -1,9 +1,9 @@
-//! How many workers to invoke now: the target is held while there is work that may be claimed, and let
-//! go when there is none (workers leave by themselves when they find nothing to claim).
+//! The number of workers to invoke: the target is held while there is work to claim. Workers leave by
+//! themselves when there is none.
 
 use serde::{Deserialize, Serialize};
 
-/// What the scaler sees of a job at a kick.
+/// A job's state when the scaler runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Observation {
     /// Positions that may be claimed now.
@@ -19,8 +19,8 @@ pub struct TopUp {
     pub reason: String,
 }
 
-/// Tops the outstanding workers up to the target while there is claimable work; never more workers
-/// than positions to claim, since one without work is paid for nothing.
+/// Tops up the outstanding workers to the target while there is work to claim. Never invokes more workers than there
+/// are positions to claim: an idle worker costs money.
 pub fn top_up(observation: &Observation, target: u32) -> TopUp {
     let Observation { claimable, outstanding } = *observation;
     let missing = target.saturating_sub(outstanding);

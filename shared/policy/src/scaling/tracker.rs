@@ -1,22 +1,22 @@
-//! A mean that notices when what it averages changes.
+//! A running mean that detects changes of the averaged value.
 //!
-//! Page's cumulative-sum test on the logarithm of (sample / mean), both ways. An allowance of 0.1 (and of what the mean of few
-//! samples may be off) with a threshold of 0.75 under noise of 10 % is one false alarm in millions of reports; a
-//! value that doubles or halves (0.69) is noticed by its second sample (one alone may be a pause of the
-//! trainer), one that moves by a third by its third or fourth.
+//! Page's cumulative-sum test on the logarithm of (sample / mean), in both directions. An allowance of 0.1 (plus the error
+//! of a mean of few samples) with a threshold of 0.75 gives one false alarm in millions of reports under noise of 10 %. A
+//! value that doubles or halves (0.69) is detected at its second sample (a single one may be a pause of the trainer), one
+//! that changes by a third at its third or fourth.
 
 use super::block::Typical;
 use serde::{Deserialize, Serialize};
 
-/// Moves of the mean up to this (in logarithm) are noise.
+/// Deviations from the mean up to this (in logarithm) are noise.
 const ALLOWANCE: f64 = 0.1;
-/// The sum at which a change is certain.
+/// Cumulative sum at which a change is certain.
 const THRESHOLD: f64 = 0.75;
-/// The sum from which one sample may be the first of a change.
+/// Cumulative sum from which one sample may be the first of a change.
 const DOUBTFUL: f64 = 0.25;
-/// Samples the mean remembers: more would make it blind to slow drift.
+/// Samples that the mean remembers: more would hide slow drift.
 const MEMORY: u32 = 120;
-/// Share by which the farthest samples come nearer with each further one.
+/// Decay per sample of the extreme samples towards the mean.
 const FADING: f32 = 0.01;
 
 /// Mean of positive samples since the last change.
@@ -25,7 +25,7 @@ const FADING: f32 = 0.01;
 pub(super) struct Tracker {
     pub mean: f64,
     pub samples: u32,
-    /// The sample before.
+    /// The last sample.
     previous: f64,
     /// Mean absolute deviation of the logarithm, over all samples so far.
     spread: f64,
@@ -34,20 +34,20 @@ pub(super) struct Tracker {
     above: Excursion,
     #[serde(skip_serializing_if = "Excursion::is_at_rest")]
     below: Excursion,
-    /// The highest and lowest samples of late.
+    /// The highest and lowest recent samples.
     highest: f32,
     lowest: f32,
 }
 
-/// Evidence that the value has moved one way.
+/// Evidence of a change in one direction.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Excursion {
     /// The cumulative sum; 0 at rest.
     sum: f64,
-    /// Number of the samples since it left 0.
+    /// Samples since it left 0.
     samples: u32,
-    /// The tracker's mean before it left 0, and the farthest sample that way.
+    /// The tracker's mean before it left 0, and the most extreme sample since.
     before: f64,
     extreme: f32,
 }
@@ -58,7 +58,7 @@ impl Excursion {
     }
 
     fn add(&mut self, excess: f64, mean: f64, extreme: f32, wide: f64) -> bool {
-        // What is certain need not grow: it passes as soon as the samples are back.
+        // Bounded, so that it decays as soon as the samples are back to normal.
         self.sum = (self.sum + excess - ALLOWANCE * wide).min(2.0 * THRESHOLD * wide);
         if self.sum <= 0.0 {
             *self = Self::default();
@@ -74,7 +74,7 @@ impl Excursion {
 }
 
 impl Tracker {
-    /// Relative standard deviation of a sample; 10 % until there are enough to tell.
+    /// Relative standard deviation of a sample; 10 % until there are enough samples.
     pub fn sigma(&self) -> f64 {
         // The mean absolute deviation of a normal variable is 0.8 standard deviations.
         if self.spread_samples < 8 { 0.1 } else { (1.25 * self.spread).clamp(0.01, 0.4) }
@@ -86,41 +86,41 @@ impl Tracker {
         Typical { mean_s: self.mean, error_s }
     }
 
-    /// Whether the latest sample may be the first of a change.
+    /// Whether the last sample may be the first of a change.
     pub fn is_in_doubt(&self) -> bool {
         [self.above, self.below].iter().any(|way| way.samples == 1 && way.sum > DOUBTFUL)
     }
 
-    /// Forgets the mean, not how much samples vary.
+    /// Forgets the mean but not the spread.
     pub fn restart(&mut self) {
         let Self { spread, spread_samples, .. } = *self;
         *self = Self { spread, spread_samples, ..Self::default() };
     }
 
-    /// Takes over how much samples vary.
+    /// Copies the spread of `other`.
     pub fn vary_like(&mut self, other: &Self) {
         self.spread = other.spread;
         self.spread_samples = other.spread_samples;
     }
 
-    /// Takes a positive sample in. Where it shows a change the mean starts anew from the latest two,
-    /// and the mean before is returned.
+    /// Adds a positive sample. On a change the mean restarts from the last two samples, and the former
+    /// mean is returned.
     pub fn add(&mut self, sample: f64) -> Option<f64> {
         self.add_of_waves(sample, 0)
     }
 
-    /// The same where samples come in waves of so many, of fast workers first and then of slow ones: what was seen
-    /// before is a change only once it lasts longer than a wave.
+    /// The same for samples that arrive in waves of `wave`, first of fast workers and then of slow ones: a value seen
+    /// before is a change only if it lasts longer than a wave.
     pub fn add_of_waves(&mut self, sample: f64, wave: u32) -> Option<f64> {
         if self.samples > 0 && self.mean > 0.0 {
             let moved = (sample / self.mean).ln();
-            // What varies by more than 10 % needs as much more to be certain.
+            // Larger spread needs proportionally more evidence.
             let wide = (self.sigma() / 0.1).max(1.0);
-            // The mean of few samples is off itself.
+            // A mean of few samples has an error of its own.
             let doubt = self.sigma() / f64::from(self.samples).sqrt();
-            // Earlier ones may be of before the change.
+            // Earlier samples may precede the change.
             let (mean, samples) = ((self.previous + sample) / 2.0, 2);
-            // What was seen in less than a wave is not all there is.
+            // Less than a wave does not show the whole range.
             let knows = |way: &Excursion| self.samples >= way.samples + wave.min(MEMORY / 2);
             let (knows_above, knows_below) = (knows(&self.above), knows(&self.below));
             let rose = self.above.add(moved - doubt, self.mean, self.highest, wide)

@@ -1,4 +1,4 @@
-//! A table of epochs with the advice each deserves, and what holds for all.
+//! A table of epochs with the expected advice, and invariants of the attribution.
 
 use super::*;
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ fn work_is_shared_out_as_workers_spent_their_time() {
         attribute(&Waits { total_s: 30.0, ..waits([4.0, 20.0, 3.0, 1.0]) }, &shares(4.0, 8), 100.0);
     let parts: Vec<(String, f64)> =
         stalls.parts.iter().map(|part| (part.cause.to_string(), part.seconds)).collect();
-    // 20 s of work, of which 40, 120, 10 and 30 of 200.
+    // 20 s of work, distributed as 40, 120, 10 and 30 of 200.
     let wanted = [
         ("op decode", 12.0),
         ("queue", 4.0),
@@ -75,7 +75,7 @@ fn advice_names_what_would_help() {
              of 4 should do",
         ),
         (
-            // Five times the workers, were there no maximum.
+            // Five times the workers, without the maximum.
             waits([40.0, 40.0, 0.0, 0.0]),
             &held,
             "more workers would help: the trainer waited for them 80 % of the epoch; about 8 instead \
@@ -131,7 +131,7 @@ fn an_exhausted_source_is_told_from_a_slow_one() {
                  with 4 workers and 400 ms with 8 workers";
     let waits = waits([5.0, 15.0, 0.0, 0.0]);
     assert_eq!(says(&waits, &grown(0.4, 200.0), 100.0), limit);
-    // It took no longer with more workers; or it is a small part of what they do.
+    // Reading did not slow with more workers, or is a small part of their time.
     for shares in [grown(0.22, 200.0), grown(0.4, 20.0)] {
         assert!(matches!(attribute(&waits, &shares, 100.0).advice, Advice::MoreWorkers { .. }));
     }
@@ -146,7 +146,7 @@ fn stalls_are_read_back_from_json() {
     }
 }
 
-/// Seconds as they should be, and as they should not.
+/// Seconds, valid and invalid.
 fn any_seconds() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.0..1e4_f64, 1 => any::<f64>()]
 }

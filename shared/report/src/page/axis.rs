@@ -1,33 +1,33 @@
-//! Where an axis has its ticks, and what they say.
+//! Axes: range, ticks and labels.
 
 use std::fmt;
 
-/// One axis from 0: a round end, round steps.
+/// An axis from 0 with a round end and round steps.
 pub(super) struct Axis {
-    /// Value at its end, in the values' own unit.
+    /// Value at its end, in the unit of the values.
     pub end: f64,
     /// (value, label).
     pub ticks: Vec<(f64, String)>,
     pub unit: &'static str,
-    /// Labels are values times this.
+    /// Factor from values to labels.
     pub scale: f64,
 }
 
-/// What the values of an axis are.
+/// Kind of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Quantity {
-    /// Seconds of one thing: shown in s, ms or us.
+    /// Durations: shown in s, ms or us.
     Seconds,
     /// Worker seconds: shown in s, min or h.
     WorkerSeconds,
     Dollars,
     Percent,
-    /// Whole things, by their name; empty if that is said elsewhere.
+    /// Counts of the named things; empty if the name appears elsewhere.
     Count(&'static str),
 }
 
 impl Quantity {
-    /// Unit in which values up to `most` are shown, and its scale.
+    /// Unit for values up to `most`, and its scale.
     fn unit(self, most: f64) -> (&'static str, f64) {
         match self {
             Quantity::Seconds if most < 1e-3 => ("us", 1e6),
@@ -44,23 +44,23 @@ impl Quantity {
     }
 }
 
-/// An axis of values up to `most`, with about `intervals` intervals.
+/// An axis for values up to `most`, with about `intervals` intervals.
 pub(super) fn values(quantity: Quantity, most: f64, intervals: usize) -> Axis {
-    // Less is nothing, of whatever quantity, and has no round steps.
+    // Smaller ranges are empty for every quantity, and have no round steps.
     let most = if most.is_finite() && most > 1e-9 { most } else { 1.0 };
     let (unit, scale) = quantity.unit(most);
     let mut step = round_step(most * scale / intervals as f64);
     if matches!(quantity, Quantity::Count(_)) {
         step = step.max(1.0);
     }
-    // The little that rounding adds must not add a whole interval.
+    // Rounding errors must not add an interval.
     let count = (most * scale / step - 1e-9).ceil().max(1.0) as usize;
     let tick = |index: usize| (index as f64 * step / scale, label(index as f64 * step, step));
     let ticks = (0..=count).map(tick).collect();
     Axis { end: count as f64 * step / scale, ticks, unit, scale }
 }
 
-/// The time axis: it ends where the run ends. At most `intervals` intervals.
+/// The time axis, which ends with the run. At most `intervals` intervals.
 pub(super) fn time(end_s: f64, intervals: usize) -> Axis {
     const MINUTES: [f64; 7] = [1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0];
     const HOURS: [f64; 6] = [0.5, 1.0, 2.0, 3.0, 6.0, 12.0];
@@ -76,7 +76,7 @@ pub(super) fn time(end_s: f64, intervals: usize) -> Axis {
     let count = (end_s / unit_s / step + 1e-9).floor() as usize;
     let tick = |index: usize| (index as f64 * step * unit_s, label(index as f64 * step, step));
     let mut ticks: Vec<(f64, String)> = (0..=count).map(tick).collect();
-    // Said once, at the end, where it is looked for.
+    // The unit is shown once, at the end.
     if let Some((_, last)) = ticks.last_mut().filter(|_| count > 0) {
         last.push(' ');
         last.push_str(unit);
@@ -84,7 +84,7 @@ pub(super) fn time(end_s: f64, intervals: usize) -> Axis {
     Axis { end: end_s, ticks, unit, scale: 1.0 / unit_s }
 }
 
-/// The least of 1, 2, 5, 10, .. that is not below `least`.
+/// The smallest of 1, 2, 5, 10, .. that is at least `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].map(|of| of * power);
@@ -100,7 +100,7 @@ fn label(value: f64, step: f64) -> String {
     }
 }
 
-/// A coordinate in pixels: a tenth is finer than any screen.
+/// A coordinate in pixels, printed with one decimal, which is finer than any screen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Px(pub f64);
 

@@ -6,29 +6,29 @@ use super::scene::{Scene, Span};
 use super::words::{epochs, shown, width_px};
 use maud::{Markup, html};
 
-/// Epochs that follow each other in one mode.
+/// Consecutive epochs in one mode.
 pub(super) struct Band {
     first: u32,
     last: u32,
     word: &'static str,
     mode: String,
-    /// (first epoch, last epoch, why), as far as one was given.
+    /// Reasons as (first epoch, last epoch, text).
     reasons: Vec<(u32, u32, String)>,
     from_s: f64,
     to_s: f64,
 }
 
 const MODES_PX: f64 = 24.0;
-/// Below the modes, the epochs by number.
+/// Height of the strip; the epochs' numbers are below the modes.
 const STRIP_PX: f64 = 42.0;
-/// Narrower epochs are not set apart from each other.
+/// Least width of an epoch with separators.
 const EPOCH_MIN_PX: f64 = 5.0;
-/// Between two numbers of epochs.
+/// Distance between two epoch numbers.
 const NUMBER_APART_PX: f64 = 8.0;
-/// Narrower bands cannot be seen.
+/// Narrower bands are invisible.
 const BAND_MIN_PX: f64 = 0.5;
 
-/// The epochs by mode.
+/// Groups the epochs by mode.
 pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
     let mut bands: Vec<Band> = Vec::new();
     for Span { epoch, from_s, to_s } in &scene.epochs {
@@ -59,7 +59,7 @@ pub(super) fn bands(scene: &Scene<'_>) -> Vec<Band> {
     bands
 }
 
-/// The strip, with a label in every band that has room for one.
+/// The strip, with a label in every band wide enough.
 pub(super) fn strip(scene: &Scene<'_>, bands: &[Band]) -> Markup {
     html! {
         @if !bands.is_empty() {
@@ -106,8 +106,7 @@ fn in_strip(frame: &Frame, band: &Band) -> Markup {
     }
 }
 
-/// Where each epoch is, and its number if that has room. Epochs that lie close are numbered here and
-/// there, without lines between them.
+/// Separators and numbers of the epochs. Narrow epochs are numbered at intervals, without separators.
 fn numbers(scene: &Scene<'_>, frame: &Frame) -> Markup {
     let widest = scene.epochs.iter().map(|span| width_px(&span.epoch.epoch.to_string()));
     let slot = (frame.right - frame.left) / scene.epochs.len().max(1) as f64;
@@ -151,7 +150,7 @@ pub(super) fn tint(frame: &Frame, bands: &[Band], top: f64, bottom: f64) -> Mark
     }
 }
 
-/// More bands than that are read by nobody, and more reasons of one band differ in their numbers only.
+/// Bands and reasons listed; further reasons of one band differ only in their numbers.
 const BANDS_MAX: usize = 30;
 const REASONS_MAX: usize = 4;
 
@@ -164,7 +163,7 @@ fn reasons(bands: &[Band]) -> Markup {
                     b { (epochs(band.first, band.last)) ": " (band.mode) }
                     @match band.reasons.as_slice() {
                         [] => {},
-                        // One reason is the whole band's, whichever epochs repeat it.
+                        // A single reason applies to the whole band.
                         [(_, _, reason)] => { " \u{2013} " (reason) },
                         several => {
                             @for (first, last, reason) in several.iter().take(REASONS_MAX) {

@@ -1,4 +1,4 @@
-//! Stacked bars, one for each epoch: what the trainer waited for, what workers spent their time on.
+//! Stacked bars, one for each epoch: causes of the trainer's wait, and activities of the workers.
 
 use super::axis::{self, Axis, Px, Quantity};
 use super::causes::{Causes, Drawn};
@@ -10,17 +10,17 @@ use crate::{Cause, WorkerShares};
 use maud::{Markup, html};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// (class, pixels): alone on a narrow page, beside another elsewhere. The style sheet knows the classes.
+/// (class, pixels): alone on a narrow page, else beside another chart. The style sheet selects by class.
 const WIDTHS: [(&str, f64); 2] = [("bars-narrow", 360.0), ("bars-wide", 530.0)];
 const LEFT_PX: f64 = 46.0;
 const RIGHT_PX: f64 = 8.0;
 const TOP_PX: f64 = 10.0;
 const PLOT_PX: f64 = 170.0;
 const BELOW_PX: f64 = 22.0;
-/// Bars closer than that are one bar, the mean of their epochs.
+/// Narrower bars are merged into one, the mean of their epochs.
 const SLOT_MIN_PX: f64 = 5.0;
 const BAR_MAX_PX: f64 = 56.0;
-/// A stall that nobody minds should not fill the chart.
+/// Least range of the axis, so that negligible stalls do not fill the chart.
 const STALL_AXIS_MIN: f64 = 10.0;
 
 /// One chart of bars.
@@ -29,11 +29,11 @@ struct Stack {
     quantity: Quantity,
     /// Least end of its axis.
     least: f64,
-    /// Epoch, and what it consists of.
+    /// Epochs and their parts.
     bars: Vec<(u32, BTreeMap<Drawn, f64>)>,
 }
 
-/// The charts for which there is anything to draw.
+/// The charts with data.
 pub(super) fn figures(scene: &Scene<'_>, causes: &Causes) -> Vec<Markup> {
     let stacks = [stalls(scene, causes), worker_time(scene, causes)];
     stacks.iter().filter(|stack| !stack.bars.is_empty()).map(figure).collect()

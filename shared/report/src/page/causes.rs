@@ -1,4 +1,4 @@
-//! Which colour a cause has on the whole page, and where it stands in a bar.
+//! Colours and order of the causes, common to the whole page.
 
 use super::scene::Scene;
 use super::words::shown;
@@ -6,7 +6,7 @@ use crate::Cause;
 use crate::number::amount;
 use std::collections::BTreeMap;
 
-/// Operators with a colour of their own; the others share one. More colours cannot be told apart.
+/// Operators with a colour of their own; the others share one. More colours are hard to distinguish.
 const OPS_MAX: usize = 4;
 
 /// The operators that took longest, longest first.
@@ -14,7 +14,7 @@ pub(super) struct Causes {
     ops: Vec<String>,
 }
 
-/// A cause as it is drawn: place in the bar and in the legend, class, name.
+/// A cause as drawn: position in bars and legends, class, name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Drawn {
     place: usize,
@@ -37,7 +37,7 @@ impl Causes {
         }
         let mut ops: Vec<(&str, f64)> = seconds.into_iter().collect();
         ops.sort_by(|a, b| b.1.total_cmp(&a.1));
-        // One that is left over needs no name for several.
+        // A single remaining operator keeps its name instead of "other ops".
         let named = if ops.len() == OPS_MAX + 1 { OPS_MAX + 1 } else { OPS_MAX };
         Causes { ops: ops.into_iter().take(named).map(|(name, _)| name.to_owned()).collect() }
     }

@@ -1,5 +1,5 @@
-//! A panel as SVG, at one width. Pages are read on telephones and on desks: every chart is drawn once
-//! for each of [`WIDTHS`], and the style sheet shows the one that fits, with text of the same size.
+//! Renders a panel as SVG. Every chart is drawn once for each of [`WIDTHS`], and the style sheet shows
+//! the one that fits, so that text has the same size on all screens.
 
 use super::axis::{self, Axis, Px};
 use super::bands::{Band, tint};
@@ -12,11 +12,11 @@ use maud::{Markup, html};
 use std::fmt::Write;
 use std::ops::Range;
 
-/// (class, pixels): a narrow page, one of middling width, a wide one. The style sheet knows the classes.
+/// (class, pixels): a narrow page, a medium one, a wide one. The style sheet selects by class.
 pub(super) const WIDTHS: [(&str, f64); 3] =
     [("narrow", 360.0), ("middle", 700.0), ("wide", 1_080.0)];
 
-/// What the charts over time have in common: the same moments lie above each other.
+/// Geometry common to the charts over time: equal times are aligned.
 pub(super) struct Frame {
     pub width: f64,
     pub left: f64,
@@ -25,18 +25,18 @@ pub(super) struct Frame {
     pub time: Axis,
 }
 
-/// Holds labels of seven digits at 12 px.
+/// Fits labels of seven digits at 12 px.
 const LEFT_PX: f64 = 52.0;
 const RIGHT_PX: f64 = 10.0;
-/// Room for the numbers of decisions, or for half of the highest label.
+/// Fits the numbers of decisions, or half of the highest label.
 const TOP_PX: f64 = 18.0;
 const PLOT_PX: f64 = 150.0;
 const BELOW_PX: f64 = 22.0;
-/// A label of the time axis with its neighbour's distance.
+/// Width of a label of the time axis with its gap.
 const TIME_LABEL_PX: f64 = 56.0;
-/// Finer steps in time than this many pixels cannot be told apart.
+/// Finer steps in time are invisible.
 pub(super) const BUCKET_PX: f64 = 3.0;
-/// Marks closer than this cover each other.
+/// Closer marks overlap.
 const MARK_PX: f64 = 7.0;
 /// Width of a digit at 12 px.
 const DIGIT_PX: f64 = 7.7;
@@ -53,7 +53,7 @@ impl Frame {
     }
 }
 
-/// One panel: heading, legend, the drawing at each width.
+/// One panel: heading, legend, and the drawing at each width.
 pub(super) fn figure(scene: &Scene<'_>, panel: &Panel, bands: &[Band]) -> Markup {
     html! {
         figure class="chart" {
@@ -143,7 +143,7 @@ fn grid(frame: &Frame, value: &Axis, top: f64, bottom: f64, y: &dyn Fn(f64) -> f
         @for (at, label) in &frame.time.ticks {
             @let at = frame.x(*at);
             line class="tick" x1=(Px(at)) x2=(Px(at)) y1=(Px(bottom)) y2=(Px(bottom + 4.0)) {}
-            // The last label, the one with the unit, stays on the page.
+            // Keeps the last label, with the unit, on the page.
             text class="tick" x=(Px(at.min(frame.width - width_px(label) / 2.0))) y=(Px(bottom + 16.0))
                 text-anchor="middle" { (label) }
         }
@@ -160,7 +160,7 @@ fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
         let (to_x, to_y) = (Px(x), Px(y));
         let _ = match (count, steps) {
             (0, _) => write!(path, "M{to_x} {to_y}"),
-            // A level that goes on needs no corner.
+            // A constant level needs no corner.
             (_, true) if y == before => write!(path, "H{to_x}"),
             (_, true) => write!(path, "H{to_x}V{to_y}"),
             (_, false) => write!(path, "L{to_x} {to_y}"),
@@ -168,13 +168,13 @@ fn line(points: impl Iterator<Item = (f64, f64)>, steps: bool) -> String {
         (count, before) = (count + 1, y);
     }
     if count == 1 {
-        // A point has no length, and would not be seen.
+        // A single point has no length and would be invisible.
         path.push_str("h2");
     }
     path
 }
 
-/// The space between two values of each spread.
+/// The area between the low and high value of each spread.
 fn between(
     spreads: &[(f64, Spread)],
     upper: impl Fn(&Spread) -> f64,
@@ -187,7 +187,7 @@ fn between(
     closed(over, under)
 }
 
-/// The space between the means of two series; where the lower has none, from the axis.
+/// The area between the means of two series; from the axis if the lower has no value.
 fn above(
     spreads: &[(f64, Spread)],
     lower: &[(f64, Spread)],
@@ -218,7 +218,7 @@ fn closed(
     path
 }
 
-/// Where the worker count changed: numbered as in the table, as far as the numbers have room.
+/// Marks of worker count changes, numbered as in the table if there is room.
 fn marks(
     scene: &Scene<'_>,
     frame: &Frame,
@@ -243,7 +243,7 @@ fn marks(
     }
 }
 
-/// Decisions that have room for a mark: index, where, and the number if that has room too.
+/// Decisions with room for a mark: index, position, and the number if it fits.
 fn marked(scene: &Scene<'_>, frame: &Frame) -> Vec<(usize, f64, Option<String>)> {
     let (mut mark_px, mut number_px) = (f64::NEG_INFINITY, f64::NEG_INFINITY);
     let mut order: Vec<(usize, f64)> =
@@ -266,9 +266,9 @@ fn marked(scene: &Scene<'_>, frame: &Frame) -> Vec<(usize, f64, Option<String>)>
     marks
 }
 
-/// What the pointer reads off: times and values as JSON, numbers alone.
+/// Values for the pointer's readout, as JSON: times and numbers only.
 pub(super) fn readings(scene: &Scene<'_>, panels: &[Panel]) -> String {
-    /// As many moments as a wide screen has places to point at.
+    /// Positions that can be pointed at on a wide screen.
     const BUCKETS: usize = 500;
     let mut text = String::new();
     let _ = write!(text, "{{\"end\":{},\"panels\":[", scene.end_s);
@@ -302,7 +302,7 @@ fn list(items: impl Iterator<Item = String>) -> String {
     items.collect::<Vec<_>>().join(",")
 }
 
-/// Four digits; null for what is missing.
+/// Four significant digits; null for missing values.
 fn digits(value: Option<f64>) -> String {
     let Some(value) = value.filter(|value| value.is_finite()) else { return "null".to_owned() };
     if value == 0.0 {

@@ -1,4 +1,4 @@
-//! What is drawn over time: which quantities share a panel, and how each looks.
+//! The charts over time: which quantities share a panel, and their styles.
 
 use super::axis::{self, Axis, Quantity};
 use super::scene::Scene;
@@ -12,17 +12,17 @@ pub(super) struct Panel {
     pub quantity: Quantity,
     pub times: Vec<f64>,
     pub series: Vec<Series>,
-    /// Changes of the worker count are marked in it.
+    /// Whether changes of the worker count are marked.
     pub marked: bool,
     /// Axis of the values.
     pub axis: Axis,
-    /// How many samples lie above the axis, and the highest of them.
+    /// Number of samples above the axis, and the highest.
     pub above: Option<(usize, f64)>,
 }
 
 /// One quantity over the panel's times.
 pub(super) struct Series {
-    /// Short and unique on the page: class for its colour, key for what is read off.
+    /// Short and unique on the page: class of its colour, and key of the readout.
     pub key: &'static str,
     pub name: &'static str,
     pub look: Look,
@@ -34,13 +34,13 @@ pub(super) enum Look {
     Line,
     /// A line that holds its value until the next.
     Steps,
-    /// The space below the line.
+    /// The area below the line.
     Area,
-    /// Space on top of the area before it.
+    /// An area stacked on the one before.
     Stacked,
 }
 
-/// The panels for which there is anything to draw.
+/// The panels with data.
 pub(super) fn panels(scene: &Scene<'_>) -> Vec<Panel> {
     let mut all = vec![batch_time(scene), workers(scene), queue(scene), cost(scene)];
     all.retain(|panel| !panel.series.is_empty());
@@ -49,7 +49,7 @@ pub(super) fn panels(scene: &Scene<'_>) -> Vec<Panel> {
 }
 
 fn batch_time(scene: &Scene<'_>) -> Panel {
-    // Either part can be told from the other.
+    // Either part follows from the other.
     let other = |of: &Sample, part: Option<f64>| Some((of.batch_time_s? - part?).max(0.0));
     let step = |of: &Sample| of.step_s.or_else(|| other(of, of.stall_s));
     let stall = |of: &Sample| of.stall_s.or_else(|| other(of, of.step_s));
@@ -104,7 +104,7 @@ fn panel(
     mut series: Vec<Series>,
 ) -> Panel {
     series.retain(|series| series.values.iter().any(Option::is_some));
-    // Nothing below: it stands on the axis.
+    // The lowest series stands on the axis.
     if let Some(first) = series.first_mut().filter(|first| first.look == Look::Stacked) {
         first.look = Look::Area;
     }
@@ -114,7 +114,7 @@ fn panel(
 }
 
 impl Panel {
-    /// What is drawn at `index`: the value, with what it stands on.
+    /// Height of a series at `index`: its value plus those it is stacked on.
     fn top(&self, series: usize, index: usize) -> Option<f64> {
         let of = &self.series[series];
         let value = of.values[index]?;
@@ -124,7 +124,7 @@ impl Panel {
         }
     }
 
-    /// What a series does over each of the ranges in which it has values, with their middle in time.
+    /// Spread of a series over each range with values, at the middle of the range.
     pub fn spreads(&self, series: usize, ranges: &[Range<usize>]) -> Vec<(f64, Spread)> {
         let spread = |range: &Range<usize>| {
             let spread = Spread::of(range.clone().filter_map(|at| self.top(series, at)))?;
@@ -137,8 +137,7 @@ impl Panel {
         (self.times[range.start] + self.times[range.end - 1]) / 2.0
     }
 
-    /// Finds the axis that fits. A start that took a hundred times as long must not flatten all that
-    /// follows.
+    /// Chooses the axis. A start that took a hundred times as long must not flatten the rest.
     fn scale(&mut self) {
         let mut tops: Vec<f64> = (0..self.times.len())
             .filter_map(|at| {
@@ -157,14 +156,14 @@ impl Panel {
     }
 }
 
-/// Intervals of an axis of values: more lines than five distract.
+/// Intervals of a value axis: more than five lines distract.
 const AXIS_INTERVALS: usize = 4;
-/// An axis that leaves values out ends so far above the usual ones.
+/// Room above the usual values on an axis that cuts off others.
 const ROOM_ABOVE: f64 = 1.15;
-/// Below so many times the usual, everything is shown.
+/// Ratio of the highest value to the usual ones up to which everything is shown.
 const CUT_FROM: f64 = 2.5;
 
-/// What 98 of 100 values do not exceed; infinite if that is 0, as nothing is usual then.
+/// The 98th percentile; infinite if it is 0.
 fn usual(values: &mut [f64]) -> f64 {
     let at = values.len() * 98 / 100;
     if at >= values.len() {

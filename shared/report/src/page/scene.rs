@@ -1,10 +1,9 @@
-//! A timeline made ready for drawing: in order, with every moment known and nothing that is not a
-//! number.
+//! A timeline prepared for drawing: sorted, with every time known and every number finite.
 
 use crate::number::amount;
 use crate::{Decision, Epoch, Sample, Timeline};
 
-/// A timeline with the gaps filled that can be filled.
+/// A timeline with gaps filled where possible.
 pub(super) struct Scene<'a> {
     pub timeline: &'a Timeline,
     /// Length of the time axis, above 0.
@@ -12,7 +11,7 @@ pub(super) struct Scene<'a> {
     /// Finite times, ascending.
     pub samples: Vec<Sample>,
     pub epochs: Vec<Span<'a>>,
-    /// In the order of the timeline, with the time of each.
+    /// Decisions in timeline order, each with its time.
     pub decisions: Vec<(f64, &'a Decision)>,
 }
 
@@ -42,7 +41,7 @@ impl Scene<'_> {
             .chain(timeline.seconds)
             .map(amount)
             .fold(0.0, f64::max);
-        // Nothing happens in a microsecond.
+        // Shorter runs have no visible extent.
         let end_s = if seen_s > 1e-6 { seen_s } else { 1.0 };
         Scene { timeline, end_s, samples, epochs, decisions }
     }
@@ -53,7 +52,7 @@ impl Scene<'_> {
         self.samples.last().map_or(0, |sample| sample.batches).max(by_epochs)
     }
 
-    /// Seconds that the trainer waited, and of how many.
+    /// Seconds that the trainer waited, and the total they are part of.
     pub fn waited(&self) -> Option<(f64, f64)> {
         let by_epoch = self.epochs.iter().filter_map(|span| {
             Some((amount(span.epoch.stalls.as_ref()?.total_s), span.to_s - span.from_s))
@@ -73,7 +72,7 @@ impl Scene<'_> {
         (of_s > 0.0).then_some((waited_s, of_s))
     }
 
-    /// Dollars so far, for each sample: as sampled, else the epochs' cost spread over their time.
+    /// Cumulative dollars at each sample: as sampled, else the epochs' cost spread over their time.
     pub fn cost_so_far(&self) -> Vec<(f64, f64)> {
         let sampled: Vec<(f64, f64)> = self
             .samples

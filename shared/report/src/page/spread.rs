@@ -1,9 +1,9 @@
-//! Many samples as few: each pixel or so of the time axis stands for a range of them, drawn as their
-//! mean with a shade from the lowest to the highest, so that no peak is lost.
+//! Downsampling: each pixel or so of the time axis represents a range of samples, drawn as their mean
+//! with a shade from the lowest to the highest, so that peaks stay visible.
 
 use std::ops::Range;
 
-/// What a series did over a range of samples.
+/// Statistics of a series over a range of samples.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
     pub low: f64,
@@ -13,7 +13,7 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// None if there are no values.
+    /// `None` if there are no values.
     pub fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
         let mut count = 0.0;
         let mut all: Option<Spread> = None;
@@ -30,8 +30,8 @@ impl Spread {
     }
 }
 
-/// Ranges of the samples, in order, at most `count` of them; one for each sample if there are no more.
-/// `times` ascend from 0 to `end_s`.
+/// At most `count` ranges of samples, in order; one per sample if there are no more. `times` ascend from
+/// 0 to `end_s`.
 pub(super) fn ranges(times: &[f64], end_s: f64, count: usize) -> Vec<Range<usize>> {
     if times.len() <= count {
         return (0..times.len()).map(|index| index..index + 1).collect();

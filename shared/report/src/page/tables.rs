@@ -1,4 +1,4 @@
-//! Epochs, decisions and cost as tables, and what would shorten the wait.
+//! Tables of epochs, decisions and cost, and the advice.
 
 use super::scene::{Scene, Span};
 use super::words::{epochs, shown};
@@ -8,12 +8,12 @@ use crate::{Advice, Stalls};
 use maud::{Markup, html};
 use std::mem::{Discriminant, discriminant};
 
-/// Longer tables lose their middle: a page is no place for a log.
+/// Longer tables omit their middle.
 const ROWS_MAX: usize = 200;
-/// Longer tables are read in a window of their own height.
+/// Longer tables scroll in a window of their own.
 const ROWS_IN_FULL: usize = 24;
 
-/// Rows to show, in order, and how many are left out before each.
+/// Rows to show, in order, each with the number omitted before it.
 fn rows<T>(all: &[T]) -> Vec<(usize, &T, usize)> {
     let each = |(index, row)| (index, row, 0);
     if all.len() <= ROWS_MAX {
@@ -28,7 +28,7 @@ fn rows<T>(all: &[T]) -> Vec<(usize, &T, usize)> {
     kept
 }
 
-/// A table that scrolls by itself where the page has no room for it.
+/// A table that scrolls by itself if the page has no room for it.
 fn scrolling(name: &str, rows: usize, table: Markup) -> Markup {
     let class = if rows > ROWS_IN_FULL { "scroll tall" } else { "scroll" };
     html! { div class=(class) tabindex="0" role="region" aria-label=(name) { (table) } }
@@ -88,7 +88,7 @@ fn mostly(stalls: &Stalls) -> String {
     stalls.parts.iter().take(2).map(part).collect::<Vec<_>>().join(", ")
 }
 
-/// Epochs that follow each other with the same advice, and the one that waited most.
+/// Consecutive epochs with the same advice, and the one that waited most.
 struct Advised<'a> {
     first: u32,
     last: u32,
@@ -97,7 +97,7 @@ struct Advised<'a> {
     stalls: &'a Stalls,
 }
 
-/// What would shorten the wait, epoch by epoch.
+/// Advice by epoch.
 pub(super) fn advice(scene: &Scene<'_>) -> Markup {
     let mut advised: Vec<Advised<'_>> = Vec::new();
     for Span { epoch, .. } in &scene.epochs {

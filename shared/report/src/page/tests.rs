@@ -1,5 +1,5 @@
-//! What holds for every page: nothing hostile gets through, nothing from outside is asked for, and a
-//! long run makes no longer a page than a short one.
+//! Invariants of every page: hostile text is escaped, nothing external is requested, and a long run's
+//! page is no larger than a short one's.
 
 use super::*;
 use crate::{Cost, Decision, Epoch, Job, Mode, OpSeconds, Sample, Waits, WorkerShares, attribute};
@@ -50,7 +50,7 @@ fn all_named(text: &str) -> Timeline {
     }
 }
 
-/// Everything of a page that is not text between tags or in quotes: what a browser takes as markup.
+/// Markup of a page, without text between tags and quoted values.
 fn markup(page: &str) -> String {
     let mut kept = String::new();
     let (mut inside, mut quoted) = (false, false);
@@ -82,7 +82,7 @@ proptest! {
         };
         let page = render(&all_named(&name));
         prop_assert!(!page.contains("<q7x"), "{name}");
-        // The names are there, and the page is built as it is with harmless ones.
+        // The names appear, and the structure equals that of a page with harmless names.
         prop_assert!(page.matches("&lt;q7x").count() >= 10, "{name}");
         let harmless: String = shown(&name).chars().map(|c| if c.is_ascii() { 'x' } else { c }).collect();
         prop_assert_eq!(markup(&page), markup(&render(&all_named(&harmless))), "{}", name);
@@ -214,6 +214,6 @@ fn a_long_run_is_a_small_page_in_little_time() {
     let page = render(&timeline);
     let took = began.elapsed();
     assert!(page.len() < 2_000_000, "{} bytes", page.len());
-    // Without optimisation it is ten times slower, which says nothing about what users get.
+    // Unoptimised builds are ten times slower, which is irrelevant to users.
     assert!(took < Duration::from_secs(1) || cfg!(debug_assertions), "{took:?}");
 }

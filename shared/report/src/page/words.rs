@@ -1,11 +1,11 @@
-//! Text from elsewhere, made fit to be shown: bounded, on one line, in the order it was written.
-//! (Escaping is the template's affair, for every text.)
+//! Text from outside, made displayable: bounded, on one line, in logical order. The template escapes
+//! it.
 
-/// Longer names than this are cut: a page is no place for megabytes.
+/// Longest displayed text.
 const CHARS_MAX: usize = 300;
 
-/// `text` with at most 300 characters. Control characters, and those that turn the direction of what
-/// follows, become U+FFFD.
+/// `text` with at most 300 characters. Control characters, and those that change the text direction,
+/// become U+FFFD.
 pub(super) fn shown(text: &str) -> String {
     let plain = |c: char| if turns(c) || c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(CHARS_MAX).map(plain).collect();
@@ -19,7 +19,7 @@ fn turns(c: char) -> bool {
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// At most this many pixels are needed for `text` at 12 px in any usual font.
+/// Upper bound of the width of `text` at 12 px in common fonts.
 pub(super) fn width_px(text: &str) -> f64 {
     text.chars().map(|c| if c.is_ascii() { 7.2 } else { 13.0 }).sum()
 }
