@@ -1,8 +1,8 @@
-//! A function for the host's tests: it does what its event says, well or badly.
+//! A function for the host's tests that behaves as its event specifies.
 //!
 //! Events are objects; each of these members is done in this order: `sleep_ms`, `abort`, `exit`, `error`, `child`, `big`.
-//! The answer tells the event, the process and what the runtime was told. Requests to a function URL are answered by
-//! their path. `INIT=fail|hang|report` in the environment spoils the start; `RECORD` names a file that gets each event.
+//! The response contains the event, the process and the runtime's context. Requests to a function URL are answered by
+//! their path. `INIT=fail|hang|report` in the environment breaks the start; `RECORD` names a file that gets each event.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 

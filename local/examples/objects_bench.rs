@@ -1,7 +1,7 @@
-//! How fast the object server is, and what it costs: `objects_bench [DIRECTORY]`.
+//! Measures throughput and processor time of the object server: `objects_bench [DIRECTORY]`.
 //!
-//! One client puts and gets objects of two sizes one after the other through the SDK, as a worker and a fetcher do it. The
-//! server is a process of its own, so that its processor time is told apart from the client's.
+//! One client puts and gets objects of two sizes in sequence through the SDK, as workers and fetchers do. The
+//! server is a separate process, so that its processor time can be measured.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 const BUCKET: &str = "bench";
 const TOTAL_BYTES: usize = 4 << 30;
-/// Keys in use at a time, so that the disk does not fill.
+/// Keys in use, bounded so that the disk does not fill.
 const KEYS: usize = 8;
 
 #[tokio::main]
@@ -63,7 +63,7 @@ async fn measure(directory: Option<PathBuf>) -> Result<(), Box<dyn Error>> {
         "object", "", "MiB/s", "server s/GiB", "client s/GiB"
     );
     for object_bytes in [64 << 10, 1 << 20, 10 << 20, 64 << 20] {
-        // Small ones are dominated by the exchange: fewer of them tell as much.
+        // Small objects are dominated by the exchange: fewer of them suffice.
         let total = if object_bytes < 1 << 20 { TOTAL_BYTES / 16 } else { TOTAL_BYTES };
         let count = total / object_bytes;
         let body = Bytes::from(vec![0x5a; object_bytes]);
@@ -137,7 +137,7 @@ impl Report {
     }
 }
 
-/// User and system time of a process, in hundredths of a second as Linux tells it.
+/// User and system time of a process in seconds, from Linux's hundredths.
 fn cpu_seconds(id: u32) -> Option<f64> {
     let text = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let (_, rest) = text.rsplit_once(')')?;

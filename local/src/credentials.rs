@@ -1,4 +1,4 @@
-//! The key pair every stand-in of one service accepts.
+//! The key pair accepted by all stand-ins of one service.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use crate::{LocalError, ids};
 /// An access key and its secret. `Debug` shows the access key only.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
-    /// Names the key in a signature; not a secret.
+    /// Identifies the key in a signature; not a secret.
     pub access_key_id: String,
     /// Signs requests.
     pub secret_access_key: String,
 }
 
 impl Credentials {
-    /// A fresh random pair in the shape AWS gives them.
+    /// A random pair in AWS's format.
     ///
     /// # Errors
     /// [`LocalError::System`] when the system has no random bytes.

@@ -1,18 +1,18 @@
-//! What can go wrong when a stand-in is started or asked for something.
+//! Errors of starting and using a stand-in.
 
 use std::path::PathBuf;
 
-/// Errors of this crate, by what the caller does next.
+/// Errors, by the caller's next step.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalError {
     /// Another process holds the port: stop it or choose another.
     #[error("cannot listen on {address} for the {what}: {source}; free the port or choose another")]
     Bind {
-        /// Which listener.
+        /// Listener that failed.
         what: &'static str,
-        /// The address asked for.
+        /// Requested address.
         address: String,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// Another service runs on the same state directory: attach to it or stop it.
@@ -21,7 +21,7 @@ pub enum LocalError {
         /// The state directory.
         path: PathBuf,
     },
-    /// A configuration that cannot work: correct it.
+    /// The configuration is invalid: correct it.
     #[error("{0}")]
     Config(String),
     /// A file or directory of the state could not be used: check the path, its permissions and the free space.
@@ -29,7 +29,7 @@ pub enum LocalError {
     State {
         /// The file or directory.
         path: PathBuf,
-        /// What went wrong with it.
+        /// Description of the failure.
         reason: String,
     },
     /// The embedded table refused to start.
@@ -38,12 +38,12 @@ pub enum LocalError {
     /// The operating system refused a thread or random bytes.
     #[error("cannot start {what}: {source}")]
     System {
-        /// What was being started.
+        /// Resource that could not be started.
         what: &'static str,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// No function of that name is configured.
+    /// No function with this name is configured.
     #[error("no function named {0:?} is configured")]
     UnknownFunction(String),
 }
@@ -52,7 +52,7 @@ impl LocalError {
     pub(crate) fn state(path: impl Into<PathBuf>, reason: impl std::fmt::Display) -> Self {
         let reason = reason.to_string();
         let says = |words: &[&str]| words.iter().any(|words| reason.contains(words));
-        // Of the system, or of SQLite.
+        // Texts of the system and of SQLite.
         let reason = if says(&["(os error 28)", "disk is full"]) {
             "the disk is full: free some space"
         } else if says(&["(os error 13)", "(os error 1)", "(os error 30)"]) {

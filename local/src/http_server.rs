@@ -1,4 +1,4 @@
-//! One accept loop for every listener of this crate: HTTP/1.1 with keep-alive, bounded bodies, graceful end.
+//! The accept loop of all listeners of this crate: HTTP/1.1 with keep-alive, bounded bodies, graceful shutdown.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,13 +17,13 @@ use tokio_util::task::TaskTracker;
 
 use crate::LocalError;
 
-/// Every answer is complete in memory: payloads are capped at a few MiB.
+/// A complete response in memory: payloads are limited to a few MiB.
 pub(crate) type Reply = Response<Full<Bytes>>;
 
-/// How long an open exchange may go on once the server is told to stop.
+/// Time for open exchanges to end after the server is stopped.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// How much of a refused body is read to let its sender hear the refusal.
+/// Bytes of a refused body to read, so that its sender receives the refusal.
 const MAX_DISCARD_BYTES: usize = 64 * 1024 * 1024;
 
 /// Binds `port` of the loopback interface (0 = any free port).
@@ -38,7 +38,7 @@ pub(crate) fn bind(what: &'static str, port: u16) -> Result<std::net::TcpListene
     Ok(listener)
 }
 
-/// Hands a bound listener to the current runtime; also says where it listens.
+/// Registers a bound listener with the current runtime. Also returns its address.
 ///
 /// # Errors
 /// [`LocalError::System`].
@@ -53,7 +53,7 @@ pub(crate) fn adopt(
     Ok((listener, address))
 }
 
-/// Accepts until `stop`, one task of `tasks` per connection.
+/// Accepts connections until `stop`, one task of `tasks` per connection.
 pub(crate) async fn serve<H, F>(
     listener: TcpListener,
     stop: CancellationToken,
@@ -69,11 +69,11 @@ pub(crate) async fn serve<H, F>(
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Out of descriptors, mostly: give the connections already open a moment to close.
+            // Mostly out of descriptors: wait for open connections to close.
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        // Small request, small answer: Nagle's delay would cost more than the exchange.
+        // Nagle's delay would cost more than the whole exchange of small messages.
         let _ = stream.set_nodelay(true);
         let (handler, stop) = (handler.clone(), stop.clone());
         tasks.spawn(async move {
@@ -93,7 +93,7 @@ pub(crate) async fn serve<H, F>(
     }
 }
 
-/// Why a body was not read.
+/// Reason why a body was not read.
 #[derive(Debug)]
 pub(crate) enum BodyError {
     /// Longer than the cap.
@@ -102,10 +102,10 @@ pub(crate) enum BodyError {
     Broken,
 }
 
-/// The whole body, never holding more than `cap_bytes` of it.
+/// Reads the whole body, holding at most `cap_bytes`.
 ///
-/// A body that is too long is still read to its end, up to a limit, and thrown away: a client writes all of it before it
-/// looks for the answer, and would see a broken connection instead of the refusal.
+/// A longer body is still read to its end, up to a limit, and discarded: clients write all of it before they read
+/// the response, and would see a broken connection instead of the refusal.
 pub(crate) async fn read_body(mut body: Incoming, cap_bytes: usize) -> Result<Bytes, BodyError> {
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -135,12 +135,12 @@ pub(crate) async fn read_body(mut body: Incoming, cap_bytes: usize) -> Result<By
     Ok(if rest.is_empty() { first } else { rest.freeze() })
 }
 
-/// An answer with a JSON body.
+/// A response with a JSON body.
 pub(crate) fn json(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     typed(status, "application/json", body)
 }
 
-/// An answer with a body of `content_type`.
+/// A response with a body of `content_type`.
 pub(crate) fn typed(
     status: StatusCode,
     content_type: &'static str,
@@ -152,7 +152,7 @@ pub(crate) fn typed(
     reply
 }
 
-/// Adds a header; a value HTTP cannot carry is left out.
+/// Adds a header; invalid values are omitted.
 pub(crate) fn with_header(mut reply: Reply, name: &'static str, value: &str) -> Reply {
     if let Ok(value) = HeaderValue::from_str(value) {
         reply.headers_mut().insert(HeaderName::from_static(name), value);
@@ -160,7 +160,7 @@ pub(crate) fn with_header(mut reply: Reply, name: &'static str, value: &str) -> 
     reply
 }
 
-/// An answer without a body.
+/// A response without a body.
 pub(crate) fn empty(status: StatusCode) -> Reply {
     let mut reply = Response::new(Full::new(Bytes::new()));
     *reply.status_mut() = status;

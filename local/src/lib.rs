@@ -1,8 +1,8 @@
-//! Everything AWS would provide, embedded: a table, an object store and a host for functions.
+//! Embedded stand-ins for AWS: a table, an object store and a function host.
 //!
-//! [`Service`] composes the three on loopback ports. Each speaks the protocol of the service it stands in for, checks
-//! signatures as that service does, and is driven by the unmodified AWS SDK, so nothing above this crate knows whether
-//! it runs on a laptop. [`FunctionHost`] runs real `lambda_runtime` binaries as processes of their own.
+//! [`Service`] composes the three on loopback ports. Each speaks the protocol of its AWS service, checks signatures,
+//! and is driven by the unmodified AWS SDK, so code above this crate is the same on a laptop and on AWS.
+//! [`FunctionHost`] runs `lambda_runtime` binaries as separate processes.
 
 mod credentials;
 mod error;

@@ -1,7 +1,7 @@
-//! Whether there is room on the disk under the state directory.
+//! Free space of the disk that holds the state directory.
 //!
-//! Whoever fails to write says so with [`note`]; the service looks twice a second whether writing works again. Clients
-//! ask the service, so that a full disk has one name wherever it is met.
+//! Code that fails to write reports it with [`note`]; the service checks twice a second whether writing works again.
+//! Clients ask the service, so that a full disk has the same error text everywhere.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -12,30 +12,30 @@ use std::time::{Duration, Instant};
 
 use crate::functions::lock;
 
-/// Between two looks at the disk.
+/// Interval of the checks.
 pub(crate) const LOOK: Duration = Duration::from_millis(500);
 
-/// Below so many free bytes it is tried whether anything can be written.
+/// Below this many free bytes a probe file is written.
 const SCARCE_BYTES: u64 = 1 << 20;
 const PROBE_BYTES: usize = 64 << 10;
 
-/// So much more than when writing failed is room again.
+/// Additional free bytes, compared with the failed write, after which the disk counts as free again.
 const RELIEF_BYTES: u64 = 1 << 20;
 
-/// Without another failed write for so long there is room again.
+/// Time without failed writes after which the disk counts as free again.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// Writes of this process that failed for lack of room.
+/// Writes of this process that failed for lack of space.
 static FAILED: AtomicU64 = AtomicU64::new(0);
 
-/// Remembers that a write failed, if it was for lack of room.
+/// Counts a failed write if the disk was full.
 pub(crate) fn note(error: &io::Error) {
     if is_lack_of_room(error) {
         FAILED.fetch_add(1, Relaxed);
     }
 }
 
-/// As [`note`], of the embedded table, whose errors are text.
+/// As [`note`], for the embedded table, whose errors are text.
 pub(crate) fn note_table(error: &str) {
     if error.contains("disk is full") || error.contains("disk I/O error") {
         FAILED.fetch_add(1, Relaxed);
@@ -47,7 +47,7 @@ pub(crate) fn is_lack_of_room(error: &io::Error) -> bool {
     matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
 }
 
-/// The room under one directory.
+/// Free space below one directory.
 #[derive(Debug)]
 pub(crate) struct Room {
     dir: PathBuf,
@@ -56,12 +56,12 @@ pub(crate) struct Room {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of [`FAILED`], what was looked at.
+    /// Value of [`FAILED`] at the last check.
     failed: u64,
     full: Option<Full>,
 }
 
-/// It was full at the last look.
+/// Facts about a full disk.
 #[derive(Debug, Clone, Copy)]
 struct Full {
     last_failure: Instant,
@@ -75,12 +75,12 @@ impl Room {
         Self { dir: dir.to_owned(), state: Mutex::new(state) }
     }
 
-    /// Looks at the disk; it may block.
+    /// Checks the disk. May block.
     pub(crate) fn look(&self) {
         self.look_after(FAILED.load(Relaxed));
     }
 
-    /// As [`look`](Self::look), when so many writes have failed.
+    /// As [`look`](Self::look), given the number of failed writes.
     fn look_after(&self, failed: u64) {
         let Some(free) = free_bytes(&self.dir) else { return };
         let known = lock(&self.state).full;
@@ -99,7 +99,7 @@ impl Room {
         };
     }
 
-    /// What is the matter, and what to do; nothing while there is room.
+    /// Description of the problem and its remedy; `None` while there is space.
     pub(crate) fn trouble(&self) -> Option<String> {
         let full = lock(&self.state).full?;
         Some(format!(
@@ -115,7 +115,7 @@ fn is_over(full: &Full, free: u64, now: Instant) -> bool {
         || now.saturating_duration_since(full.last_failure) >= QUIET
 }
 
-/// What the owner of this process may still write.
+/// Bytes that this process's user may still write.
 fn free_bytes(dir: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(dir).ok()?;
     let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };

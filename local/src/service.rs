@@ -1,7 +1,7 @@
 //! The three stand-ins composed: one state directory, fixed ports, one key pair.
 //!
-//! A service started again on its state directory comes back on the same ports with the same keys and data sets, so
-//! clients that lived through its restart go on. What functions there are is the caller's to say.
+//! A service restarted on its state directory has the same ports, keys and mounts, so clients survive its restart. The
+//! caller decides which functions it runs.
 
 mod state;
 
@@ -21,36 +21,35 @@ use crate::{
 use state::{Saved, StateDir};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// How to start a [`Service`].
+/// Configuration of a [`Service`].
 #[derive(Debug)]
 pub struct ServiceConfig {
-    /// Where everything is kept; made if missing, readable by its owner only.
+    /// State directory; created if missing, readable by its owner only.
     pub state_dir: PathBuf,
-    /// The region all services answer for.
+    /// Region of all services.
     pub region: String,
-    /// The keys; those of the state directory, or new random ones, when absent.
+    /// Keys; by default those of the state directory, or new random ones.
     pub credentials: Option<Credentials>,
-    /// The ports; 0 is that of the state directory, or any.
+    /// Ports; 0 selects that of the state directory, or any free one.
     pub ports: Ports,
-    /// Keep the table and accepted events in files, so that jobs survive a restart or a kill; otherwise in memory,
-    /// which is faster.
-    /// Objects are files either way, and are not forced to the disk: a power cut may lose some.
+    /// Whether the table and accepted events are kept in files, so that jobs survive a restart or a kill; else in memory,
+    /// which is faster. Objects are always files. Nothing is synced to disk: a power cut may lose recent writes.
     pub durable: bool,
-    /// The table made at start.
+    /// Table created at start.
     pub table: String,
-    /// The bucket made at start.
+    /// Bucket created at start.
     pub bucket: String,
-    /// Services of others in place of the stand-ins; table and bucket are made there by whoever starts this.
+    /// External services that replace stand-ins; their table and bucket are created by the caller.
     pub others: Others,
-    /// Directories offered as read-only buckets, beside those of the state directory.
+    /// Directories mounted as read-only buckets, in addition to those of the state directory.
     pub mounts: Vec<Mount>,
-    /// The function whose URL is [`Endpoints::coordinator_url`].
+    /// Function whose URL is [`Endpoints::coordinator_url`].
     pub url_function: String,
-    /// The most invocations at a time over all functions.
+    /// Most concurrent invocations of all functions.
     pub account_concurrency: u32,
-    /// A warm environment unused for this long is ended.
+    /// Idle time after which a warm environment is ended.
     pub idle_timeout: Duration,
-    /// Stop environments between invocations, as Lambda does.
+    /// Stops environments between invocations, as Lambda does.
     pub freeze: bool,
     /// Events at a fixed rate.
     pub schedules: Vec<Schedule>,
@@ -92,23 +91,23 @@ pub struct Ports {
     pub coordinator: u16,
 }
 
-/// Endpoints of services by others.
+/// Endpoints of external services.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Keeps the objects.
+    /// Object store.
     pub s3: Option<String>,
-    /// Keeps the table.
+    /// Table.
     pub dynamodb: Option<String>,
 }
 
-/// Where the services of a [`Service`] are.
+/// Endpoints of a [`Service`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// For `aws-sdk-lambda`, and the admin routes.
     pub lambda: String,
     /// For `aws-sdk-s3`, with path-style addressing.
     pub s3: String,
-    /// The same for [`ServiceConfig::mounts`], which this service itself serves, whoever keeps the objects.
+    /// Object store of [`ServiceConfig::mounts`], served by this service even if objects are external.
     pub folders: String,
     /// For `aws-sdk-dynamodb`.
     pub dynamodb: String,
@@ -116,7 +115,7 @@ pub struct Endpoints {
     pub coordinator_url: String,
 }
 
-/// A directory offered as a read-only bucket.
+/// A directory mounted as a read-only bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
     /// The bucket's name.
@@ -131,7 +130,7 @@ pub struct Service {
     endpoints: Endpoints,
     credentials: Credentials,
     host: FunctionHost,
-    /// None where others keep it.
+    /// `None` if the table is external.
     table: Option<TableServer>,
     objects: Serving,
     stop_objects: DropGuard,
@@ -139,7 +138,7 @@ pub struct Service {
     room: Arc<Room>,
 }
 
-/// What is written down for the next start.
+/// State to be saved for the next start.
 #[derive(Debug)]
 struct Kept {
     dir: StateDir,
@@ -147,13 +146,13 @@ struct Kept {
 }
 
 impl Service {
-    /// Starts everything on the current tokio runtime. The ports are bound before `functions` is asked what to run,
-    /// so that it can tell each function where the services are; the first function named
-    /// [`ServiceConfig::url_function`] that has a URL gets the coordinator's port.
+    /// Starts everything on the current tokio runtime. Ports are bound before `functions` is called, so that it can pass
+    /// the endpoints to each function. The function named [`ServiceConfig::url_function`], if it has a URL, gets the
+    /// coordinator's port.
     ///
     /// # Errors
-    /// [`LocalError::Busy`] when another service runs on the state directory, [`LocalError::Bind`] when one of its ports
-    /// is taken, and whatever the parts report.
+    /// [`LocalError::Busy`] if another service runs on the state directory, [`LocalError::Bind`] if one of its ports
+    /// is taken, and errors of the parts.
     pub async fn start(
         config: ServiceConfig,
         functions: impl FnOnce(&Endpoints) -> Vec<FunctionConfig>,
@@ -177,7 +176,7 @@ impl Service {
         let objects = server
             .serve(s3, stop_objects.clone())
             .map_err(|source| LocalError::System { what: "the object store", source })?;
-        // Whoever gives up below, or drops the service, ends the store too.
+        // An error below, or dropping the service, stops the store too.
         let stop_objects = stop_objects.drop_guard();
         let table = TableConfig {
             file: config.durable.then(|| dir.path().join("table.sqlite")),
@@ -224,25 +223,25 @@ impl Service {
         Ok(Self { endpoints, credentials, host, table, objects, stop_objects, kept, room })
     }
 
-    /// Where the services are.
+    /// Endpoints of the services.
     #[must_use]
     pub fn endpoints(&self) -> &Endpoints {
         &self.endpoints
     }
 
-    /// The keys all of them accept.
+    /// Keys accepted by all services.
     #[must_use]
     pub fn credentials(&self) -> &Credentials {
         &self.credentials
     }
 
-    /// The function host, to observe it and to kill what it runs.
+    /// The function host, to observe it and to kill its environments.
     #[must_use]
     pub fn host(&self) -> &FunctionHost {
         &self.host
     }
 
-    /// Counters of the table; none where others keep it.
+    /// Counters of the table; all zero if it is external.
     #[must_use]
     pub fn table_stats(&self) -> TableStats {
         self.table.as_ref().map(TableServer::stats).unwrap_or_default()
@@ -254,26 +253,26 @@ impl Service {
         self.objects.stats()
     }
 
-    /// What keeps jobs from going on, and what to do about it: the disk under the state directory is full.
+    /// Reason why jobs cannot proceed, with its remedy: the disk of the state directory is full.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.room.trouble()
     }
 
-    /// Offers a directory as a read-only bucket, now and after a restart; the last call for a name holds.
+    /// Mounts a directory as a read-only bucket, now and after restarts; the last call for a name wins.
     ///
     /// # Errors
-    /// [`LocalError::Config`] or [`LocalError::State`] saying what is wrong with the name or the directory.
+    /// [`LocalError::Config`] or [`LocalError::State`] if the name or the directory is invalid.
     pub fn mount(&self, name: &str, path: &Path) -> Result<(), LocalError> {
         mount(self.objects.server(), &self.kept, name, path)
     }
 
-    /// Ends functions first, then what they use. Nothing is left running.
+    /// Stops the functions first, then the services they use. Nothing is left running.
     pub async fn shutdown(self) {
         self.host.shutdown().await;
         let table = self.table;
         drop(self.stop_objects);
-        // It blocks until its thread ended, which must not hold up the runtime.
+        // It blocks until its thread ends, which must not block the runtime.
         let (_, ()) = tokio::join!(
             tokio::task::spawn_blocking(move || table.map(TableServer::shutdown)),
             self.objects.ended()
@@ -281,7 +280,7 @@ impl Service {
     }
 }
 
-/// Opens the object store with the directories given now and those remembered.
+/// Opens the object store with the configured mounts and the saved ones.
 fn objects(
     config: &ServiceConfig,
     state_dir: &Path,
@@ -293,7 +292,7 @@ fn objects(
         .bucket(&config.bucket)
         .region(&config.region)
         .open()?;
-    // One that went away since must not keep the service from starting; jobs that need it will name it.
+    // A missing directory must not prevent the start; jobs that need it report it.
     for Mount { name, path } in &saved.mounts {
         if let Err(error) = server.mount(name, path) {
             tracing::warn!(mount = name, %error, "a directory offered before is not there any more");
@@ -329,12 +328,12 @@ fn hooks(
     }
 }
 
-/// Looks at the disk now and then, as long as the service is there.
+/// Checks the disk periodically for the life of the service.
 fn watch(room: &Arc<Room>) {
     let room = Arc::downgrade(room);
     tokio::spawn(async move {
         while let Some(room) = room.upgrade() {
-            // A disk may take its time.
+            // A disk may be slow.
             let looked = tokio::task::spawn_blocking(move || room.look()).await;
             if looked.is_err() {
                 return;
@@ -353,7 +352,7 @@ fn mount(
     let mut kept = lock(kept);
     objects.mount(name, path)?;
     let mut saved = kept.saved.clone();
-    // A full disk must not turn away who asks for what is written down already.
+    // On a full disk, mounting a known directory must still succeed.
     if keep_mount(&mut saved.mounts, name, path)? {
         kept.dir.save(&saved)?;
         kept.saved = saved;
@@ -361,7 +360,7 @@ fn mount(
     Ok(())
 }
 
-/// A name maps to one directory: the one given last. Says whether that is new.
+/// Records the mount of a name, replacing an earlier one. Returns whether it changed.
 fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<bool, LocalError> {
     // The next start may have another working directory.
     let path = path.canonicalize().map_err(|error| LocalError::state(path, error))?;
@@ -373,7 +372,7 @@ fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<bool, 
     Ok(true)
 }
 
-/// Every port bound before anything serves.
+/// Listeners, all bound before anything serves.
 struct Listeners {
     ports: Ports,
     lambda: std::net::TcpListener,
@@ -418,10 +417,10 @@ impl Listeners {
     }
 }
 
-/// The keys of a service running on `state_dir`, for a client on the same machine and of the same user.
+/// Keys of a service running on `state_dir`, for a client on the same machine and of the same user.
 ///
 /// # Errors
-/// [`LocalError::State`] when there is no readable `service.json`.
+/// [`LocalError::State`] if there is no readable `service.json`.
 pub fn read_credentials(state_dir: &Path) -> Result<Credentials, LocalError> {
     state::read(&state_dir.join(state::FILE))?.map(|saved| saved.credentials).ok_or_else(|| {
         LocalError::state(state_dir.join(state::FILE), "no service has run on this state directory")

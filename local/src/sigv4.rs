@@ -1,7 +1,7 @@
 //! Verifies AWS Signature Version 4 on incoming requests by signing them again.
 //!
-//! The signer is `aws-sigv4`, the one the SDK itself uses, fed with exactly the headers the caller says it signed; so
-//! canonicalisation cannot drift from what clients do. Only header signatures are accepted: nothing here is presigned.
+//! The signer is `aws-sigv4`, as in the SDK, applied to exactly the headers that the caller claims to have signed, so
+//! canonicalisation cannot differ from the clients'. Only signatures in headers are accepted, not presigned URLs.
 
 use std::hint::black_box;
 use std::time::{Duration, SystemTime};
@@ -15,13 +15,13 @@ use http::request::Parts;
 
 use crate::Credentials;
 
-/// How far a request's date may lie from now, as AWS allows.
+/// Largest accepted difference of a request's date from now, as on AWS.
 const SKEW: Duration = Duration::from_secs(15 * 60);
 
 /// More signed headers than any SDK sends.
 const MAX_SIGNED_HEADERS: usize = 64;
 
-/// Why a request was refused.
+/// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     /// No signature, or not one of version 4 in the headers.
@@ -38,7 +38,7 @@ pub enum SignatureError {
     Scope {
         /// `date/region/service/aws4_request` as signed.
         given: String,
-        /// The same as this server wants it.
+        /// Scope expected by this server.
         expected: String,
     },
     /// The clocks of caller and server differ too much.
@@ -50,7 +50,7 @@ pub enum SignatureError {
 }
 
 impl SignatureError {
-    /// The AWS error code callers know this by.
+    /// AWS error code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl SignatureError {
     }
 }
 
-/// Checks requests made to one service of one region with one key pair.
+/// Verifies requests to one service of one region with one key pair.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     access_key_id: String,
@@ -90,10 +90,10 @@ impl Verifier {
         }
     }
 
-    /// Whether the request was signed by the holder of the secret within 15 minutes of `now`, body included.
+    /// Verifies that the request, including its body, was signed with the secret within 15 minutes of `now`.
     ///
     /// # Errors
-    /// The first rule the request breaks.
+    /// The first violated rule.
     pub fn verify(
         &self,
         parts: &Parts,
@@ -133,7 +133,7 @@ impl Verifier {
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         let mut headers = Vec::with_capacity(given.signed_headers.len());
         for &name in &given.signed_headers {
-            // The signer adds the date itself; a header promised but absent can never match.
+            // The signer adds the date itself. A header that is claimed but absent never matches.
             if name == "x-amz-date" {
                 continue;
             }
@@ -147,7 +147,7 @@ impl Verifier {
             }
         }
         let mut settings = SigningSettings::default();
-        // Only signed headers are passed, so nothing is left to exclude.
+        // Only signed headers are passed, so none need to be excluded.
         settings.excluded_headers = None;
         let params = v4::SigningParams::builder()
             .identity(&self.identity)
@@ -221,7 +221,7 @@ fn parse_date(text: &str) -> Option<SystemTime> {
     DateTime::from_str(&spaced, Format::DateTime).ok()?.try_into().ok()
 }
 
-/// Compares without telling, by its duration, where the first difference lies.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && black_box(a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y))) == 0
 }

@@ -1,8 +1,7 @@
-//! The DynamoDB stand-in: the dynoxide engine behind a signature check, on a thread of its own.
+//! The DynamoDB stand-in: the dynoxide engine behind a signature check, on its own thread.
 //!
-//! SQLite runs on the thread that asks, so the table has a single-threaded runtime to itself and no request of another
-//! stand-in waits for its disk. The engine is called directly rather than through its own HTTP server, because that
-//! server checks no signature and would be an open door next to the guarded one.
+//! SQLite runs on the calling thread, so the table has a single-threaded runtime of its own and blocks no other stand-in.
+//! The engine is called directly instead of through its own HTTP server, because that server checks no signatures.
 
 mod dispatch;
 
@@ -23,31 +22,31 @@ use tokio_util::task::TaskTracker;
 use crate::http_server::{self, BodyError, Reply};
 use crate::{Credentials, LocalError, Verifier, ids};
 
-/// What DynamoDB accepts in one request.
+/// DynamoDB's limit of a request's length.
 const MAX_BODY_BYTES: usize = 16 * 1024 * 1024;
 const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
 
-/// How to start a [`TableServer`].
+/// Configuration of a [`TableServer`].
 #[derive(Debug)]
 pub struct TableConfig {
     /// The SQLite file; in memory when absent.
     pub file: Option<PathBuf>,
-    /// Tables to have at start: on demand, with string keys `pk` and `sk`. Those already there are left alone.
+    /// Tables to create at start unless they exist: on demand, with string keys `pk` and `sk`.
     pub tables: Vec<String>,
-    /// The region requests must be signed for.
+    /// Region that requests must be signed for.
     pub region: String,
-    /// The keys requests must be signed with.
+    /// Keys that requests must be signed with.
     pub credentials: Credentials,
-    /// Where to listen; any loopback port when absent.
+    /// Listener; any loopback port when absent.
     pub listener: Option<std::net::TcpListener>,
 }
 
 /// Requests answered so far, by operation (`GetItem`, `UpdateItem`, ...).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct TableStats {
-    /// Requests the engine ran, whatever came of them.
+    /// Requests run by the engine, including failed ones.
     pub operations: BTreeMap<String, u64>,
-    /// Of those, refused by their condition (or a transaction's).
+    /// Requests refused by their condition, or a transaction's.
     pub conditions_failed: u64,
     /// Requests with a bad signature: never run.
     pub refused: u64,
@@ -75,10 +74,10 @@ impl std::fmt::Debug for Shared {
 }
 
 impl TableServer {
-    /// Opens the database, makes the missing tables and serves.
+    /// Opens the database, creates missing tables and serves.
     ///
     /// # Errors
-    /// [`LocalError::Table`] when the file is not a usable database, [`LocalError::Bind`] or [`LocalError::System`].
+    /// [`LocalError::Table`] if the file is not a usable database, [`LocalError::Bind`] or [`LocalError::System`].
     pub fn start(config: TableConfig) -> Result<Self, LocalError> {
         let database = open(config.file.as_deref())?;
         for table in &config.tables {
@@ -109,7 +108,7 @@ impl TableServer {
         Ok(Self { address, shared, stop, thread: Some(thread) })
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -127,13 +126,13 @@ impl TableServer {
         self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A closure that reads the counters without holding the server.
+    /// A closure that reads the counters without keeping the server alive.
     pub fn stats_reader(&self) -> impl Fn() -> TableStats + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Finishes the requests under way and stops. Blocks up to a second.
+    /// Finishes requests in progress and stops. Blocks for up to a second.
     pub fn shutdown(mut self) {
         self.stop_and_join();
     }
@@ -141,7 +140,7 @@ impl TableServer {
     fn stop_and_join(&mut self) {
         self.stop.cancel();
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed already, and nothing is left to undo here.
+            // A panic there was already printed, and there is nothing to undo here.
             let _ = thread.join();
         }
     }
@@ -170,8 +169,8 @@ fn open(file: Option<&std::path::Path>) -> Result<Database, LocalError> {
     })
 }
 
-/// Makes the file, and has it and what SQLite keeps beside it readable by their owner only: SQLite gives what it
-/// makes the mode of the file.
+/// Creates the database file, and makes it and SQLite's files beside it private to their owner. SQLite creates files
+/// with the mode of the database.
 fn private(file: &std::path::Path) -> std::io::Result<()> {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     std::fs::File::options().create(true).append(true).mode(0o600).open(file)?;
@@ -263,7 +262,7 @@ fn refusal(status: StatusCode, code: &str, message: &str) -> Reply {
     labelled(http_server::typed(status, CONTENT_TYPE, body.to_string()))
 }
 
-/// Request ids are for the caller's log; a table that cannot draw one still answers.
+/// Adds a request id for the caller's log, if random bytes are available.
 fn labelled(reply: Reply) -> Reply {
     match ids::request_id() {
         Ok(id) => http_server::with_header(reply, "x-amzn-requestid", &id),

@@ -1,5 +1,5 @@
-//! The function host, driven from outside: by the SDK, over plain HTTP, and by killing things. What it has in
-//! common with Lambda is in `lambda.rs`.
+//! Tests of the function host from outside: by the SDK, over plain HTTP, and by killing processes. `lambda.rs` tests
+//! what it has in common with Lambda.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
@@ -307,7 +307,7 @@ async fn events_that_have_not_ended_outlive_their_host() {
     busy(&host, "once", 1).await;
     host.send("again", r#"{"sleep_ms": 300, "id": "again"}"#).unwrap();
     eventually("it runs", || recorded(record.path()).len() == 1).await;
-    // As a kill leaves it: nothing is told, nothing is tidied.
+    // Like a kill: no notification, no cleanup.
     drop(host);
     assert_eq!(left(), 2);
     std::fs::write(events.path().join("torn"), r#"{"function": "on"#).unwrap();
@@ -526,7 +526,7 @@ async fn a_shut_down_host_leaves_no_process_not_even_a_grandchild() {
     assert!(tokio::net::TcpStream::connect(address).await.is_err(), "still listening");
 }
 
-/// Not a check but a measurement, for those who change the path of an invocation.
+/// A measurement, for changes to the path of an invocation.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "prints figures"]
 async fn warm_round_trips() {
@@ -554,7 +554,7 @@ async fn warm_round_trips() {
     host.shutdown().await;
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// The process that the next test kills; not a test of its own.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by a_killed_host_leaves_no_process"]
 async fn as_a_host_process() {

@@ -1,5 +1,5 @@
-//! What Lambda promises to those who call it, held against our function host and, ignored unless
-//! `scripts/test-peers` runs them, against Lambda by others.
+//! Lambda's behaviour towards callers, tested on our function host and, when `scripts/test-peers` runs the ignored
+//! tests, on other implementations of Lambda.
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 mod support;
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use support::{Answer, echo_function, eventually, living, request, sdk_credentials};
 use tempfile::TempDir;
 
-/// How long a case may take on a Lambda by others.
+/// Time limit of a case on another implementation.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A Lambda with these functions, all of them the echo function of the tests:
@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 struct Target {
     endpoint: String,
     keys: Credentials,
-    /// Of `peer-echo`, without a slash at the end.
+    /// URL of `peer-echo`, without a trailing slash.
     url: String,
     records: PathBuf,
     own: Option<(FunctionHost, TempDir)>,
@@ -122,7 +122,7 @@ impl Target {
         support::signed_request(&self.keys, method, &url, headers, body).await
     }
 
-    /// The events of a function that `about` holds for.
+    /// The events of a function that satisfy `about`.
     fn recorded(&self, function: &str, about: impl Fn(&Value) -> bool) -> Vec<Value> {
         let text = std::fs::read_to_string(self.records.join(function)).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).filter(about).collect()
@@ -135,7 +135,7 @@ fn body(output: &InvokeOutput) -> Value {
     serde_json::from_slice(output.payload().unwrap().as_ref()).unwrap()
 }
 
-/// A text that no event has had: a peer may be used again.
+/// A fresh text: a peer may be reused.
 fn fresh() -> String {
     format!("{}", SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos())
 }
@@ -144,7 +144,7 @@ fn process(answer: &Value) -> u32 {
     u32::try_from(answer["pid"].as_u64().unwrap()).unwrap()
 }
 
-/// A test of each case for our host, and one for a peer.
+/// Defines a test of each case for our host, and one for a peer.
 macro_rules! cases {
     ($($name:ident,)*) => {
         mod our_host {
@@ -243,7 +243,7 @@ async fn payloads_and_answers_have_a_greatest_length(target: &Target) {
     let too_long = Value::String("x".repeat(length));
     let error = target.invoke("peer-echo", too_long).await.unwrap_err();
     assert!(matches!(error, aws_sdk_lambda::Error::RequestTooLargeException(_)), "{error:?}");
-    // It fits; the answer that repeats it with more around it does not.
+    // It fits; the larger answer that repeats it does not.
     let just_fits = Value::String("x".repeat(length - 2));
     let output = target.invoke("peer-echo", just_fits).await.unwrap();
     assert_eq!(body(&output)["errorType"], "Function.ResponseSizeTooLarge");

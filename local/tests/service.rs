@@ -1,4 +1,4 @@
-//! The stand-ins together: what a restart keeps, and what it refuses.
+//! Tests of the composed service: restarts and refusals.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, its helpers too")]
 
 mod support;
@@ -85,7 +85,7 @@ async fn a_restart_keeps_ports_keys_objects_and_mounts() {
     }
     service.shutdown().await;
 
-    // A directory that went away does not keep the service from starting.
+    // A missing directory does not prevent the start.
     drop(data);
     start(&dir.path().join("state")).await.unwrap().shutdown().await;
 }

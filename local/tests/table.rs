@@ -45,7 +45,7 @@ fn text(value: &str) -> AttributeValue {
     AttributeValue::S(value.into())
 }
 
-/// Takes the lease on an item if nobody has it.
+/// Takes the lease on an item if it is free.
 async fn claim(client: &Client, pk: &str, owner: &str) -> Result<(), UpdateItemError> {
     let result = client
         .update_item()

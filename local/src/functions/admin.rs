@@ -1,13 +1,13 @@
-//! Routes of our own beside the Invoke API: what runs where, counters, fault injection, data sets.
+//! Admin routes beside the Invoke API: service discovery, counters, fault injection, mounts.
 //!
 //! | route | signed | |
 //! |---|---|---|
 //! | `GET /gristmill/service` | no | where the services are: nothing secret |
 //! | `GET /gristmill/stats` | yes | every counter |
-//! | `GET /gristmill/trouble` | yes | `{"trouble"}`: what keeps jobs from going on here, or null |
+//! | `GET /gristmill/trouble` | yes | `{"trouble"}`: reason why jobs cannot proceed here, or null |
 //! | `POST /gristmill/kill` | yes | `{"function", "pid"?}`: kills that or one random busy environment |
-//! | `GET /gristmill/mounts` | yes | `{"mounts"}`: a list of `{"name", "path"}` of directories that are offered as buckets |
-//! | `POST /gristmill/mounts` | yes | `{"name", "path"}`: offers a directory as a read-only bucket |
+//! | `GET /gristmill/mounts` | yes | `{"mounts"}`: a list of `{"name", "path"}` of directories mounted as buckets |
+//! | `POST /gristmill/mounts` | yes | `{"name", "path"}`: mounts a directory as a read-only bucket |
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -27,24 +27,24 @@ use crate::ids;
 /// A source of JSON.
 pub type JsonSource = Arc<dyn Fn() -> Value + Send + Sync>;
 
-/// What keeps the service from its work, if anything does.
+/// Reason why the service cannot proceed, if any.
 pub type TroubleSource = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Offers a directory under a name; the error says why not.
+/// Mounts a directory under a name; the error is the reason for a refusal.
 pub type Mounter = Arc<dyn Fn(&str, &Path) -> Result<(), String> + Send + Sync>;
 
-/// What the owner of the host adds to the admin routes.
+/// Handlers of the admin routes, provided by the host's owner.
 #[derive(Clone, Default)]
 pub struct AdminHooks {
-    /// The answer to `GET /gristmill/service`.
+    /// Response of `GET /gristmill/service`.
     pub service: Option<JsonSource>,
     /// Members added to `GET /gristmill/stats`, an object.
     pub stats: Option<JsonSource>,
-    /// The answer to `GET /gristmill/trouble`, and to calls that failed meanwhile.
+    /// Response of `GET /gristmill/trouble`, and of calls that fail meanwhile.
     pub trouble: Option<TroubleSource>,
-    /// The answer to `GET /gristmill/mounts`.
+    /// Response of `GET /gristmill/mounts`.
     pub mounts: Option<JsonSource>,
-    /// Does `POST /gristmill/mounts`.
+    /// Handler of `POST /gristmill/mounts`.
     pub mount: Option<Mounter>,
 }
 
@@ -78,7 +78,7 @@ struct MountRequest {
     path: PathBuf,
 }
 
-/// The route anybody may ask.
+/// The unsigned route.
 pub(crate) fn open_route(host: &Host, parts: &Parts) -> Option<Reply> {
     if parts.method != Method::GET || parts.uri.path() != "/gristmill/service" {
         return None;
@@ -87,7 +87,7 @@ pub(crate) fn open_route(host: &Host, parts: &Parts) -> Option<Reply> {
     Some(http_server::json(StatusCode::OK, answer.to_string()))
 }
 
-/// The routes for those who hold the keys.
+/// Routes that require a signature.
 pub(crate) fn signed_route(host: &Arc<Host>, parts: &Parts, body: &[u8]) -> Option<Reply> {
     match (&parts.method, parts.uri.path()) {
         (&Method::GET, "/gristmill/stats") => Some(stats(host)),

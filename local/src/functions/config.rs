@@ -1,4 +1,4 @@
-//! What a host runs, as data the caller decides.
+//! Configuration of a host.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -12,37 +12,37 @@ use super::admin::AdminHooks;
 /// One function: a binary that speaks the Lambda Runtime API.
 #[derive(Debug)]
 pub struct FunctionConfig {
-    /// The name it is invoked by: letters, digits, `-` and `_`, at most 64.
+    /// Name for invocations: letters, digits, `-` and `_`, at most 64.
     pub name: String,
-    /// The version invocations report as executed; also accepted as a qualifier.
+    /// Version reported by invocations; also accepted as a qualifier.
     pub version: String,
     /// The binary.
     pub command: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Environment variables beside those Lambda sets; these win.
+    /// Environment variables; they override those that Lambda sets.
     pub env: BTreeMap<String, String>,
-    /// Its `AWS_*` variables are those of this process, so that it reaches what whoever started the host reaches; the
-    /// host's keys and region are under `GRISTMILL_LOCAL_*`.
+    /// Whether its `AWS_*` variables are inherited from this process, so that it can reach the same AWS account. The
+    /// host's keys and region are then under `GRISTMILL_LOCAL_*`.
     pub ambient: bool,
-    /// Told to the function; the host does not enforce it.
+    /// Memory size reported to the function; not enforced.
     pub memory_mb: u32,
-    /// An invocation that takes longer is killed with its environment.
+    /// Longer invocations are killed with their environment.
     pub timeout: Duration,
-    /// The most invocations at a time; the account's limit alone when absent.
+    /// Most concurrent invocations; without it only the account's limit applies.
     pub reserved_concurrency: Option<u32>,
-    /// Serve the function over HTTP of its own.
+    /// Function URL of its own, if any.
     pub url: Option<UrlConfig>,
-    /// The function told of asynchronous invocations that failed for good.
+    /// Function that receives reports of asynchronous invocations that failed permanently.
     pub on_failure: Option<String>,
-    /// How long an asynchronous event may wait to be run.
+    /// Longest wait of an asynchronous event.
     pub max_event_age: Duration,
-    /// How often a failed asynchronous event is run again.
+    /// Retries of a failed asynchronous event.
     pub retry_attempts: u32,
 }
 
 impl FunctionConfig {
-    /// A function with no arguments, no URL, no retries and room for long work: 1,769 MB (one vCPU), 15 minutes.
+    /// A function with no arguments, no URL, no retries and limits for long work: 1,769 MB (one vCPU), 15 minutes.
     #[must_use]
     pub fn new(name: impl Into<String>, command: impl Into<PathBuf>) -> Self {
         Self {
@@ -68,62 +68,62 @@ impl FunctionConfig {
 pub struct UrlConfig {
     /// Where to listen; any loopback port when absent.
     pub listener: Option<TcpListener>,
-    /// Who may call.
+    /// Access control.
     pub auth: UrlAuth,
 }
 
-/// Who may call a function URL.
+/// Access control of a function URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum UrlAuth {
     /// Requests signed with the host's keys for the service `lambda`.
     #[default]
     AwsIam,
-    /// Anybody who reaches the port.
+    /// No authentication.
     None,
 }
 
-/// An asynchronous invocation at a fixed rate.
+/// Asynchronous invocations at a fixed rate.
 #[derive(Debug, Clone)]
 pub struct Schedule {
-    /// The time between two events; the first comes after one.
+    /// Interval between events; the first is sent after one interval.
     pub every: Duration,
-    /// The function invoked.
+    /// Function to invoke.
     pub function: String,
     /// The event, JSON.
     pub payload: bytes::Bytes,
 }
 
-/// How to start a [`super::FunctionHost`].
+/// Configuration of a [`super::FunctionHost`].
 #[derive(Debug)]
 pub struct HostConfig {
-    /// The keys callers sign with; also given to every function.
+    /// Keys that callers sign with; every function receives them too.
     pub credentials: Credentials,
     /// The region in ARNs, signatures and the functions' environment.
     pub region: String,
     /// The account in ARNs.
     pub account_id: String,
-    /// What to run.
+    /// Functions to run.
     pub functions: Vec<FunctionConfig>,
-    /// Where the Invoke API listens; any loopback port when absent.
+    /// Listener of the Invoke API; any loopback port when absent.
     pub listener: Option<TcpListener>,
     /// Output of functions goes to `<log_dir>/<name>.log`; it is discarded when absent.
     pub log_dir: Option<PathBuf>,
-    /// Accepted events are kept here until they end, for the next host on the same folder; they are lost with the
-    /// host when absent.
+    /// Directory that keeps accepted events until they end, for the next host on the same directory. Without it they
+    /// are lost with the host.
     pub event_dir: Option<PathBuf>,
-    /// The most invocations at a time over all functions.
+    /// Most concurrent invocations of all functions.
     pub account_concurrency: u32,
-    /// A warm environment unused for this long is ended.
+    /// Idle time after which a warm environment is ended.
     pub idle_timeout: Duration,
-    /// The time a new environment has to ask for its first event.
+    /// Time limit for a new environment to request its first event.
     pub init_timeout: Duration,
-    /// The wait before a failed asynchronous event runs again, doubled each time.
+    /// Delay before a failed asynchronous event is retried, doubled each time.
     pub retry_delay: Duration,
-    /// Stop (SIGSTOP) environments between invocations, as Lambda freezes them.
+    /// Stops (SIGSTOP) environments between invocations, as Lambda freezes them.
     pub freeze: bool,
     /// Events at a fixed rate.
     pub schedules: Vec<Schedule>,
-    /// What the admin routes answer with.
+    /// Handlers of the admin routes.
     pub admin: AdminHooks,
 }
 
@@ -149,14 +149,14 @@ impl HostConfig {
         }
     }
 
-    /// Of the account's concurrency, what functions have reserved for themselves.
+    /// Concurrency reserved by functions.
     pub(super) fn reserved(&self) -> u32 {
         let reserved = self.functions.iter().filter_map(|function| function.reserved_concurrency);
         reserved.fold(0, u32::saturating_add)
     }
 
     /// # Errors
-    /// [`LocalError::Config`] naming the first thing that cannot work.
+    /// [`LocalError::Config`] naming the first invalid setting.
     pub(super) fn validate(&self) -> Result<(), LocalError> {
         let (reserved, account) = (self.reserved(), self.account_concurrency);
         if reserved > account {

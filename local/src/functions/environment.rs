@@ -1,4 +1,4 @@
-//! One execution environment: a process that runs one invocation at a time and is kept for the next.
+//! One execution environment: a process that runs one invocation at a time and is reused.
 //!
 //! The stages are `idle -> queued -> running -> idle`, and `gone` from any of them. An invocation is queued on a new
 //! environment at once and taken when the runtime asks for it, so a cold start and a warm one are the same path.
@@ -15,16 +15,16 @@ use super::lock;
 use super::process::{Exit, Process};
 use super::stats::EnvironmentInfo;
 
-/// What a function is asked to do.
+/// An invocation of a function.
 #[derive(Debug, Clone)]
 pub(crate) struct Invocation {
     pub request_id: String,
     pub payload: Bytes,
-    /// The client context as the caller sent it, base64 removed.
+    /// Client context sent by the caller, base64-decoded.
     pub client_context: Option<String>,
 }
 
-/// How an invocation left its environment.
+/// Outcome of an invocation in its environment.
 #[derive(Debug)]
 pub(crate) enum Reply {
     Response(Bytes),
@@ -33,14 +33,14 @@ pub(crate) enum Reply {
     Gone {
         /// Whether the runtime had taken the invocation.
         taken: bool,
-        /// Whether the runtime had ever asked for one.
+        /// Whether the runtime had ever requested one.
         initialised: bool,
         init_error: Option<Bytes>,
         exit: Exit,
     },
 }
 
-/// An invocation waiting to be taken.
+/// A queued invocation.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub invocation: Invocation,
@@ -61,30 +61,30 @@ enum Stage {
 struct State {
     stage: Stage,
     since: Instant,
-    /// How long it took to ask for its first event, once it has.
+    /// Time until it requested its first event, once it has.
     init: Option<Duration>,
     init_error: Option<Bytes>,
 }
 
-/// See the module's description.
+/// An execution environment; see the module's description.
 #[derive(Debug)]
 pub(crate) struct Environment {
     pub token: String,
-    /// Of the function it belongs to.
+    /// ARN of its function.
     pub arn: String,
     started: Instant,
     process: OnceLock<Arc<Process>>,
-    /// Cancelled once the process was reaped.
+    /// Cancelled after the process was reaped.
     pub gone: CancellationToken,
     freeze: bool,
     state: Mutex<State>,
     queued: Notify,
 }
 
-/// The environment cannot take the job any more.
+/// The environment can no longer take the job.
 pub(crate) struct Gone;
 
-/// What the runtime gets for its poll.
+/// Response to the runtime's poll.
 pub(crate) struct Taken {
     pub invocation: Invocation,
     pub deadline_ms: u128,
@@ -107,13 +107,13 @@ impl Environment {
         }
     }
 
-    /// The process was started.
+    /// Records the started process.
     pub(crate) fn adopt(&self, process: Arc<Process>) {
-        // There is one process to an environment, so the cell is empty.
+        // Each environment has one process, so the cell is empty.
         let _ = self.process.set(process);
     }
 
-    /// Ends the process; whether it was still alive.
+    /// Kills the process. Returns whether it was alive.
     pub(crate) fn kill(&self) -> bool {
         self.process.get().is_some_and(|p| p.kill())
     }
@@ -137,7 +137,7 @@ impl Environment {
         state.stage = Stage::Queued(job);
         state.since = Instant::now();
         if let Some(process) = self.process.get().filter(|_| self.freeze) {
-            // Under the lock, so that a poll that found nothing cannot stop the process after this.
+            // Under the lock, so that a concurrent poll without work cannot stop the process afterwards.
             process.thaw();
         }
         drop(state);
@@ -145,7 +145,7 @@ impl Environment {
         Ok(())
     }
 
-    /// The runtime asks for its next invocation; waits for one.
+    /// Waits for the runtime's next invocation.
     pub(crate) async fn next(&self) -> Taken {
         loop {
             if let Some(taken) = self.take() {
@@ -179,7 +179,7 @@ impl Environment {
         }
     }
 
-    /// The runtime answers; false when that is not the invocation running here.
+    /// Delivers the runtime's reply. Returns false if that invocation is not running here.
     pub(crate) fn answer(&self, request_id: &str, reply: Reply) -> bool {
         let mut state = lock(&self.state);
         if !matches!(&state.stage, Stage::Running { request_id: running, .. } if running == request_id)
@@ -194,17 +194,17 @@ impl Environment {
         true
     }
 
-    /// The runtime says why it cannot start; it will exit next.
+    /// Records the runtime's initialisation error; it will exit next.
     pub(crate) fn init_failed(&self, error: Bytes) {
         lock(&self.state).init_error = Some(error);
     }
 
-    /// From its start until it asked for its first event; nothing as long as it has not.
+    /// Time from its start to its first request for an event; `None` before that.
     pub(crate) fn init(&self) -> Option<Duration> {
         lock(&self.state).init
     }
 
-    /// The process was reaped: whoever waits on it hears so.
+    /// Notifies waiters that the process was reaped.
     pub(crate) fn exited(&self, exit: Exit) {
         let mut state = lock(&self.state);
         state.since = Instant::now();
@@ -222,7 +222,7 @@ impl Environment {
         self.gone.cancel();
     }
 
-    /// For how long it has been idle; nothing while it is not.
+    /// Idle time; `None` while it is busy.
     pub(crate) fn idle_for(&self) -> Option<Duration> {
         let state = lock(&self.state);
         matches!(state.stage, Stage::Idle).then(|| state.since.elapsed())

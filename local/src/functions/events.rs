@@ -1,8 +1,8 @@
-//! The queue of asynchronous events of one function, as Lambda keeps it.
+//! The queue of asynchronous events of one function, with Lambda's semantics.
 //!
-//! An accepted event runs as soon as the concurrency limits let it, or is given up when it becomes too old. A failed
-//! one is run again as configured and then handed to the failure destination. Events accepted and not ended when the
-//! host itself ends are in its [`journal`](super::journal): the next host takes them up as failed runs.
+//! An accepted event runs as soon as the concurrency limits allow, or expires. A failed one is retried as configured and
+//! then sent to the failure destination. Events that have not ended when the host ends are in its
+//! [`journal`](super::journal): the next host treats them as failed runs.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -22,10 +22,10 @@ use super::journal::Entry;
 use super::lock;
 use super::stats::bump;
 
-/// Memory is the queue's only bound; past this many events callers are told to come back.
+/// Memory is the queue's only bound; beyond this many events callers are asked to retry.
 const MAX_EVENTS: usize = 100_000;
 
-/// Events waiting for a place to run.
+/// Events waiting for concurrency.
 #[derive(Default)]
 pub(crate) struct EventQueue {
     events: Mutex<VecDeque<Event>>,
@@ -36,14 +36,14 @@ pub(crate) struct EventQueue {
 pub(crate) struct Event {
     invocation: Invocation,
     accepted: Instant,
-    /// Not to be run before.
+    /// Earliest time to run it.
     due: Instant,
-    /// How often it was run.
+    /// Runs so far.
     attempts: u32,
-    /// How often it was throttled.
+    /// Times it was throttled.
     throttled: u32,
-    /// Failures of an event that itself reports a failure end there: two functions that name each other as
-    /// destination must not go on for ever.
+    /// Whether it reports a failure itself. Its own failures are not reported: two functions that name each other as
+    /// destination must not loop forever.
     reports_failure: bool,
 }
 
@@ -61,7 +61,7 @@ impl Event {
     }
 }
 
-/// Why an event is not accepted.
+/// Reason why an event is not accepted.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotAccepted {
     #[error("the function's queue is full")]
@@ -70,7 +70,7 @@ pub(crate) enum NotAccepted {
     Journal(#[from] std::io::Error),
 }
 
-/// Accepts an event: once this returns it will run, or be reported.
+/// Accepts an event: after this returns it will run, or its failure is reported.
 pub(crate) fn accept(
     host: &Host,
     function: &Function,
@@ -85,7 +85,7 @@ fn accept_event(host: &Host, function: &Function, event: Event) -> Result<(), No
     function.queue.push(event).inspect_err(|_| host.journal.remove(&id))
 }
 
-/// Takes up what an earlier host had accepted and not ended: whatever ran died with it.
+/// Resumes events that an earlier host accepted and did not finish: their runs died with it.
 pub(crate) fn take_up(host: &Host, left: Vec<Entry>) {
     for Entry { function, request_id, payload, client_context, reports_failure } in left {
         let invocation = Invocation { request_id, payload: payload.into(), client_context };
@@ -95,7 +95,7 @@ pub(crate) fn take_up(host: &Host, left: Vec<Entry>) {
         };
         let mut event = Event::new(invocation);
         event.reports_failure = reports_failure;
-        // A report must get through; anything else follows its function's rule for failed runs.
+        // A report must be delivered; other events follow their function's rule for failed runs.
         if reports_failure || function.config.retry_attempts > 0 {
             event.attempts = u32::from(!reports_failure);
             function.queue.push_front(event);
@@ -122,7 +122,7 @@ impl EventQueue {
         lock(&self.events).len()
     }
 
-    /// The first event that is due, and when to look again if there is none.
+    /// The first due event, or the time of the next one.
     fn pop(&self, now: Instant) -> Result<Event, Option<Instant>> {
         let mut events = lock(&self.events);
         match events.iter().position(|event| event.due <= now).and_then(|at| events.remove(at)) {
@@ -147,7 +147,7 @@ pub(crate) async fn dispatch(host: Arc<Host>, function: Arc<Function>) {
 async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
     let queue = &function.queue;
     loop {
-        // Listening starts before looking, so that a place given back in between is not missed.
+        // Subscribed before the check, so that a release in between is not missed.
         let freed = host.freed.notified();
         let mut event = match queue.pop(Instant::now()) {
             Ok(event) => event,
@@ -187,7 +187,7 @@ async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
                 }
                 event.throttled += 1;
                 if throttle == Throttle::Account {
-                    // Callers that wait for an answer come first.
+                    // Synchronous callers have priority.
                     event.due = (Instant::now() + delay(event.throttled)).min(expires);
                     queue.push_front(event);
                     continue;
@@ -202,7 +202,7 @@ async fn dispatch_all(host: &Arc<Host>, function: &Arc<Function>) {
     }
 }
 
-/// How long an event of an account that is full waits: a second, then twice as long each time, as on Lambda.
+/// Delay of a throttled event: a second, doubling each time, as on Lambda.
 fn delay(throttled: u32) -> Duration {
     Duration::from_secs(1) * 2u32.pow(throttled.saturating_sub(1).min(4))
 }
@@ -221,7 +221,7 @@ fn failed(host: &Arc<Host>, function: &Function, mut event: Event, failure: &Fai
     report(host, function, &event, "RetriesExhausted", Some(&failure.payload));
 }
 
-/// The document AWS sends to a failure destination.
+/// Document that AWS sends to a failure destination.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report<'a> {
@@ -252,7 +252,7 @@ struct ResponseContext<'a> {
     function_error: &'static str,
 }
 
-/// Gives an event up: hands it to the failure destination, if there is one, and forgets it.
+/// Drops an event after sending it to the failure destination, if there is one.
 fn report(
     host: &Host,
     function: &Function,

@@ -1,4 +1,4 @@
-//! One function: its environments, its share of the concurrency, and how an invocation runs in it.
+//! One function: its environments, its concurrency, and the course of an invocation.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,10 +20,10 @@ use super::process::{self, Exit};
 use super::stats::{Counters, FunctionStats, bump};
 use crate::{Credentials, ids};
 
-/// Warm environments that turn out dead before they take an invocation cost a retry each; then a new one is made.
+/// Retries with warm environments that turn out to be dead, before a new one is started.
 const STALE_LIMIT: u32 = 4;
 
-/// A configured function and all that lives of it.
+/// A configured function and its runtime state.
 pub(crate) struct Function {
     pub config: FunctionConfig,
     pub arn: String,
@@ -37,25 +37,25 @@ pub(crate) struct Function {
 #[derive(Default)]
 struct Pool {
     all: Vec<Arc<Environment>>,
-    /// The most recently used last.
+    /// Idle environments, the most recently used last.
     idle: Vec<Arc<Environment>>,
 }
 
-/// What became of an invocation.
+/// Outcome of an invocation.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Response(Bytes),
     Failed(Failure),
 }
 
-/// Why it failed, and the error document Lambda gives for it.
+/// A failure with Lambda's error document.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub kind: FailureKind,
     pub payload: Bytes,
 }
 
-/// What kind of end it was.
+/// Kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureKind {
     Handler,
@@ -65,14 +65,14 @@ pub(crate) enum FailureKind {
     ResponseTooLarge,
 }
 
-/// Which limit an invocation ran into.
+/// Limit that throttled an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Throttle {
     Function,
     Account,
 }
 
-/// The right to run one invocation; given back when dropped.
+/// The right to run one invocation; released when dropped.
 pub(crate) struct Permit {
     host: Arc<Host>,
     function: Arc<Function>,
@@ -126,7 +126,7 @@ impl Function {
         }
     }
 
-    /// Takes a place among the running invocations.
+    /// Acquires concurrency for one invocation.
     pub(crate) fn admit(self: &Arc<Self>, host: &Arc<Host>) -> Result<Permit, Throttle> {
         let reserved = self.config.reserved_concurrency;
         let limit = reserved.unwrap_or(u32::MAX);
@@ -135,7 +135,7 @@ impl Function {
             .running
             .fetch_update(Relaxed, Relaxed, below(limit))
             .map_err(|_| Throttle::Function)?;
-        // What is reserved is nobody else's, and what is not is shared.
+        // Reserved concurrency is exclusive; the rest is shared.
         if reserved.is_none()
             && host.unreserved.fetch_update(Relaxed, Relaxed, below(host.unreserved_limit)).is_err()
         {
@@ -147,7 +147,7 @@ impl Function {
         Ok(Permit { host: Arc::clone(host), function: Arc::clone(self) })
     }
 
-    /// Runs one invocation to its end, whatever that is, and counts it.
+    /// Runs one invocation to its end and counts it.
     pub(crate) async fn run(permit: Permit, invocation: Invocation) -> Outcome {
         let function = Arc::clone(&permit.function);
         let outcome = function.attempt(&permit.host, &invocation).await;
@@ -188,7 +188,7 @@ impl Function {
         }
     }
 
-    /// Nothing when the environment was gone before it took the invocation, which then never ran.
+    /// `None` if the environment was gone before it took the invocation, which then never ran.
     async fn run_in(
         &self,
         host: &Host,
@@ -261,7 +261,7 @@ impl Function {
 
     async fn end(&self, environment: &Environment) {
         self.kill(environment);
-        // A process in an uninterruptible call dies when the call returns; its caller need not wait for that.
+        // A process in an uninterruptible call dies when the call returns; the caller need not wait for that.
         let _ = tokio::time::timeout(Duration::from_secs(1), environment.gone.cancelled()).await;
     }
 
@@ -271,7 +271,7 @@ impl Function {
         }
     }
 
-    /// Starts a new environment and the task that sees it end.
+    /// Starts a new environment and the task that awaits its end.
     async fn start(self: &Arc<Self>, host: &Arc<Host>) -> std::io::Result<Arc<Environment>> {
         if host.stop.is_cancelled() {
             return Err(std::io::Error::other("the host is stopping"));
@@ -279,7 +279,7 @@ impl Function {
         let token = ids::hex(&ids::random::<16>()?);
         let command = self.command(host, &token)?;
         let environment = Arc::new(Environment::new(token, self.arn.clone(), host.settings.freeze));
-        // Before the process exists: a runtime whose first poll finds nobody gives up.
+        // Before the process exists: a runtime whose first poll is refused gives up.
         host.register(&environment);
         let exit = match process::spawn(command).await {
             Ok((process, exit)) => {
@@ -343,7 +343,7 @@ impl Function {
         }
         command
             .env("TZ", ":UTC")
-            // What they print goes to a file.
+            // Their output goes to a file.
             .env("NO_COLOR", "1")
             .env("AWS_LAMBDA_FUNCTION_NAME", &config.name)
             .env("AWS_LAMBDA_FUNCTION_VERSION", &config.version)
@@ -361,27 +361,27 @@ impl Function {
         Ok(command)
     }
 
-    /// As Lambda reports a cold start.
+    /// Reports a cold start as Lambda does.
     fn report_init(&self, took: Duration) {
         let ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         self.counters.init_ms_max.fetch_max(ms, Relaxed);
         self.note(&format!("init took {ms} ms"));
     }
 
-    /// A line of the host's own in the function's log.
+    /// Writes a line of the host to the function's log.
     fn note(&self, line: &str) {
         if let Some(mut log) = self.log.as_ref() {
-            // A full disk must not fail an invocation; the outcome says the same to the caller.
+            // A full disk must not fail an invocation; its outcome reports the failure.
             let _ = log.write_all(format!("[host] {line}\n").as_bytes());
         }
     }
 
-    /// All environments living now.
+    /// All live environments.
     pub(crate) fn environments(&self) -> Vec<Arc<Environment>> {
         lock(&self.pool).all.clone()
     }
 
-    /// Ends environments that were not needed for `idle_timeout`.
+    /// Ends environments idle for `idle_timeout`.
     pub(crate) fn reap(&self, idle_timeout: Duration) {
         let expired: Vec<_> = {
             let mut pool = lock(&self.pool);
@@ -395,13 +395,13 @@ impl Function {
         }
     }
 
-    /// Ends an environment, its figures taken; whether it was still alive.
+    /// Records an environment's figures and kills it. Returns whether it was alive.
     pub(crate) fn kill(&self, environment: &Environment) -> bool {
         self.counters.peak_rss_bytes.fetch_max(environment.peak_rss_bytes(), Relaxed);
         environment.kill()
     }
 
-    /// Reads the high-water marks of the living.
+    /// Samples the peak memory of live environments.
     pub(crate) fn sample(&self) {
         for environment in self.environments() {
             let peak = environment.peak_rss_bytes();
@@ -411,7 +411,7 @@ impl Function {
 
     pub(crate) fn stats(&self) -> FunctionStats {
         self.sample();
-        // One that dies moves from the living to the dead under this lock, so its time counts exactly once.
+        // An environment that dies is moved to the totals under this lock, so its time counts exactly once.
         let pool = lock(&self.pool);
         let mut stats = self.counters.snapshot();
         stats.cpu_ms += pool.all.iter().map(|e| e.cpu_ms()).sum::<u64>();
@@ -423,7 +423,7 @@ impl Function {
     }
 }
 
-/// Whether a variable says how this process reaches AWS and web servers.
+/// Whether a variable configures access to AWS and web servers.
 fn is_ambient(name: &std::ffi::OsStr) -> bool {
     const OTHERS: [&str; 7] = [
         "GRISTMILL_WEB_AUTHORIZATION",

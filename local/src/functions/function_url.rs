@@ -1,4 +1,4 @@
-//! Function URLs: plain HTTP in front of a function, carried in events of payload format 2.0.
+//! Function URLs: HTTP in front of a function, in events of payload format 2.0.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -70,7 +70,7 @@ pub(crate) async fn answer(
         Some(Outcome::Failed(_)) => refusal(StatusCode::BAD_GATEWAY, "Internal Server Error"),
         None => refusal(StatusCode::SERVICE_UNAVAILABLE, "the host is stopping"),
     };
-    // What failed has its cause here, and not in the function.
+    // The local cause replaces a generic server error.
     let reply = match host.admin.trouble().filter(|_| reply.status().is_server_error()) {
         Some(trouble) => refusal(StatusCode::INSUFFICIENT_STORAGE, &trouble),
         None => reply,
@@ -202,7 +202,7 @@ fn event(
     })
 }
 
-/// Text travels as it is, anything else in base64.
+/// Text is sent as it is, anything else in base64.
 fn carry<'a>(headers: &HeaderMap, body: &'a Bytes) -> (Option<Cow<'a, str>>, bool) {
     if body.is_empty() {
         return (None, false);
@@ -218,7 +218,7 @@ fn carry<'a>(headers: &HeaderMap, body: &'a Bytes) -> (Option<Cow<'a, str>>, boo
     }
 }
 
-/// Repeated headers joined by commas; cookies travel apart.
+/// Joins repeated headers by commas; cookies are separate.
 fn joined(headers: &HeaderMap) -> BTreeMap<&str, Cow<'_, str>> {
     let mut map: BTreeMap<&str, Cow<'_, str>> = BTreeMap::new();
     for (name, value) in headers {
@@ -246,7 +246,7 @@ fn parameters(query: &str) -> BTreeMap<Cow<'_, str>, String> {
     map
 }
 
-/// `21/Nov/2026:10:56:17 +0000`, made of `Sat, 21 Nov 2026 10:56:17 GMT`.
+/// `21/Nov/2026:10:56:17 +0000`, from `Sat, 21 Nov 2026 10:56:17 GMT`.
 fn log_time(since_epoch: Duration) -> String {
     let seconds = i64::try_from(since_epoch.as_secs()).unwrap_or(i64::MAX);
     let date = DateTime::from_secs(seconds).fmt(Format::HttpDate).unwrap_or_default();
@@ -256,7 +256,7 @@ fn log_time(since_epoch: Duration) -> String {
     format!("{day}/{month}/{year}:{time} +0000")
 }
 
-/// The answer of a function in payload format 2.0.
+/// Response of a function in payload format 2.0.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct UrlResponse<'a> {
@@ -271,7 +271,7 @@ struct UrlResponse<'a> {
     is_base64_encoded: bool,
 }
 
-/// Header values may be given as numbers or booleans too.
+/// A header value; may be a number or a boolean.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum HeaderText {
@@ -281,7 +281,7 @@ enum HeaderText {
 
 fn respond(payload: &Bytes) -> Reply {
     let Ok(response) = serde_json::from_slice::<UrlResponse<'_>>(payload) else {
-        // Lambda's inference: any other valid document is the body itself.
+        // As Lambda infers: any other valid document is the body itself.
         return http_server::json(StatusCode::OK, payload.clone());
     };
     let body = match response.body {
@@ -305,7 +305,7 @@ fn respond(payload: &Bytes) -> Reply {
             HeaderText::Other(other) => other.to_string(),
         };
         let named = (HeaderName::try_from(name), HeaderValue::try_from(value));
-        // The length and the framing are this server's to say.
+        // This server determines length and framing.
         if let (Ok(name), Ok(value)) = named
             && ![header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::CONNECTION]
                 .contains(&name)

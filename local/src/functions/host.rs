@@ -1,4 +1,4 @@
-//! What the parts of a running host share.
+//! State shared by the parts of a running host.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::journal::Journal;
 use super::stats::HostStats;
 use crate::{Credentials, Verifier, ids};
 
-/// Settings the parts read.
+/// Settings.
 pub(crate) struct Settings {
     pub credentials: Credentials,
     pub region: String,
@@ -37,19 +37,19 @@ pub(crate) struct Host {
     /// Accepted events that have not ended.
     pub journal: Journal,
     pub admin: AdminHooks,
-    /// Where environments ask for work.
+    /// Address at which environments request work.
     pub runtime_api: SocketAddr,
     pub concurrency_limit: u32,
-    /// Of it, what no function has reserved.
+    /// Part of the limit that no function has reserved.
     pub unreserved_limit: u32,
     pub running: AtomicU32,
-    /// Of these, invocations of functions that reserve nothing.
+    /// Running invocations of functions without reserved concurrency.
     pub unreserved: AtomicU32,
-    /// Told whenever an invocation ends.
+    /// Notified whenever an invocation ends.
     pub freed: Notify,
     pub stop: CancellationToken,
     pub tasks: TaskTracker,
-    /// By token: whoever knows it is the environment.
+    /// Environments by token. The token authenticates the environment.
     pub environments: RwLock<HashMap<String, Arc<Environment>>>,
 }
 
@@ -72,19 +72,19 @@ impl Host {
         self.environments.read().unwrap_or_else(PoisonError::into_inner).get(token).cloned()
     }
 
-    /// An invocation with a request id of its own.
+    /// An invocation with a fresh request id.
     pub(crate) fn invocation(&self, payload: Bytes) -> std::io::Result<Invocation> {
         Ok(Invocation { request_id: ids::request_id()?, payload, client_context: None })
     }
 
-    /// Runs an admitted invocation in a task of its own: a caller that hangs up does not stop it.
+    /// Runs an admitted invocation in a task of its own, so that a caller that disconnects does not stop it.
     ///
-    /// Nothing when the host went down under it.
+    /// `None` if the host stopped meanwhile.
     pub(crate) async fn run(&self, permit: Permit, invocation: Invocation) -> Option<Outcome> {
         self.tasks.spawn(Function::run(permit, invocation)).await.ok()
     }
 
-    /// Ends idle environments and keeps the memory figures, until the host stops.
+    /// Ends idle environments and samples memory until the host stops.
     pub(crate) async fn keep_house(self: Arc<Self>) {
         let mut beat = tokio::time::interval(Duration::from_millis(500));
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -1,4 +1,4 @@
-//! The Lambda Invoke API, as `aws-sdk-lambda` calls it, and the door to the admin routes beside it.
+//! The Lambda Invoke API, as called by `aws-sdk-lambda`, with the admin routes beside it.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,7 +19,7 @@ use super::host::Host;
 use super::stats::bump;
 use crate::http_server::{self, BodyError, Reply, with_header};
 
-/// Lambda's limits for the event of a synchronous and of an asynchronous invocation.
+/// Lambda's limits for the payload of a synchronous and of an asynchronous invocation.
 pub(crate) const MAX_SYNC_BYTES: usize = 6 * 1024 * 1024;
 const MAX_ASYNC_BYTES: usize = 1024 * 1024;
 
@@ -58,7 +58,7 @@ pub(crate) async fn answer(host: Arc<Host>, request: Request<Incoming>) -> Reply
     }
 }
 
-/// GetAccountSettings, as far as it tells of concurrency.
+/// GetAccountSettings, concurrency only.
 fn account_settings(host: &Host) -> Reply {
     let limit = serde_json::json!({
         "ConcurrentExecutions": host.concurrency_limit,
@@ -76,7 +76,7 @@ async fn invoke(host: &Arc<Host>, parts: &Parts, name: &str, payload: Bytes) -> 
     let Some(function) = find(host, parts, name) else {
         return function_not_found(host, name);
     };
-    // Lambda hands a missing event over as an empty document.
+    // Lambda delivers a missing event as an empty document.
     let payload = if payload.is_empty() { Bytes::from_static(b"{}") } else { payload };
     if serde_json::from_slice::<IgnoredAny>(&payload).is_err() {
         let message = "Could not parse request body into json";
@@ -183,7 +183,7 @@ fn too_large(cap_bytes: usize) -> Reply {
     error(StatusCode::PAYLOAD_TOO_LARGE, "RequestTooLargeException", &message)
 }
 
-/// An error in the form the SDK reads.
+/// An error in the SDK's format.
 pub(crate) fn error(status: StatusCode, code: &str, message: &str) -> Reply {
     let fault = if status.is_server_error() { "Service" } else { "User" };
     let body = serde_json::json!({"Type": fault, "message": message, "Message": message});

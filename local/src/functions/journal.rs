@@ -1,7 +1,7 @@
-//! Accepted events on disk: like those Lambda has accepted, they outlive whoever was to run them.
+//! Accepted events on disk: as on Lambda, they survive the host that was to run them.
 //!
-//! One small file an event, from before its caller hears of it until it has run or its failure was queued as a report.
-//! A kill at any point leaves an event that runs, or is reported, once more; functions survive doubled events anyway.
+//! One small file per event, written before the caller is answered and removed when the event has run or its failure is
+//! queued as a report. A kill at any point runs or reports an event once more; functions tolerate duplicates anyway.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Write};
@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 use super::environment::Invocation;
 use crate::LocalError;
 
-/// The folder of the files; nothing is kept without one.
+/// The directory of the files; without one nothing is kept.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     dir: Option<PathBuf>,
 }
 
-/// An event as it is written down.
+/// An event as stored.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub function: String,
@@ -30,14 +30,14 @@ pub(crate) struct Entry {
 }
 
 impl Journal {
-    /// Opens the folder, made if missing, and reads what an earlier host left in it, oldest first.
+    /// Opens the directory, creating it if missing, and reads the events of an earlier host, oldest first.
     pub(crate) fn open(dir: Option<PathBuf>) -> Result<(Self, Vec<Entry>), LocalError> {
         let Some(dir) = dir else { return Ok((Self::default(), Vec::new())) };
         let left = read_all(&dir).map_err(|error| LocalError::state(&dir, error))?;
         Ok((Self { dir: Some(dir) }, left))
     }
 
-    /// Writes an event down. It is not forced to the disk: a kill does not lose it, a power cut may.
+    /// Stores an event. Without fsync: it survives a kill, but may not survive a power cut.
     pub(crate) fn add(
         &self,
         function: &str,
@@ -58,12 +58,12 @@ impl Journal {
         let written = new.and_then(|mut file| file.write_all(&text));
         written.inspect_err(|error| {
             crate::room::note(error);
-            // Nobody was told that the event is accepted.
+            // The event was not acknowledged.
             let _ = std::fs::remove_file(&path);
         })
     }
 
-    /// The event has ended.
+    /// Removes an event that has ended.
     pub(crate) fn remove(&self, request_id: &str) {
         let Some(path) = self.path(request_id) else { return };
         if let Err(error) = std::fs::remove_file(&path) {
@@ -84,7 +84,7 @@ fn read_all(dir: &Path) -> io::Result<Vec<Entry>> {
         let written = file.metadata()?.modified()?;
         match serde_json::from_slice::<Entry>(&std::fs::read(file.path())?) {
             Ok(entry) => left.push((written, entry)),
-            // Cut short by a kill: nobody was told that it is accepted.
+            // Cut short by a kill before the event was acknowledged.
             Err(_) => match std::fs::remove_file(file.path()) {
                 Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
                 _ => {}

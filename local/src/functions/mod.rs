@@ -1,9 +1,9 @@
-//! The function host: runs real `lambda_runtime` binaries as Lambda would.
+//! The function host: runs `lambda_runtime` binaries as Lambda would.
 //!
-//! Each environment is a process that asks the Runtime API ([`runtime_api`]) for one invocation at a time. Invocations
-//! come from the Invoke API ([`invoke_api`]), function URLs ([`function_url`]), the queues of asynchronous events
-//! ([`events`]) and schedules; [`function`] admits them under the concurrency limits and picks or starts an
-//! environment ([`environment`], [`process`]). Nothing the host starts outlives it, however it ends.
+//! Each environment is a process that requests one invocation at a time from the Runtime API ([`runtime_api`]).
+//! Invocations come from the Invoke API ([`invoke_api`]), function URLs ([`function_url`]), the queues of asynchronous
+//! events ([`events`]) and schedules; [`function`] admits them under the concurrency limits and picks or starts an
+//! environment ([`environment`], [`process`]). No process outlives the host, however it ends.
 
 mod admin;
 mod config;
@@ -43,10 +43,10 @@ use function::Function;
 use host::{Host, Settings};
 use journal::Journal;
 
-/// A function's log beyond this size starts anew with the host; the old one is kept beside it.
+/// A larger log is rotated when the host starts; one old file is kept.
 const LOG_BYTES: u64 = 16 * 1024 * 1024;
 
-/// How long environments and connections have to end once the host stops.
+/// Time for environments and connections to end after the host stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running host. Dropping it kills its environments at once; [`FunctionHost::shutdown`] also waits for them.
@@ -56,17 +56,17 @@ pub struct FunctionHost {
     urls: BTreeMap<String, SocketAddr>,
 }
 
-/// Holds a lock whoever panicked with it: every critical section here leaves its data whole.
+/// Locks, ignoring poison: every critical section here leaves its data consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl FunctionHost {
-    /// Starts to listen and serve on the current tokio runtime. Environments start when they are needed.
+    /// Listens and serves on the current tokio runtime. Environments start on demand.
     ///
     /// # Errors
-    /// [`LocalError::Config`] for a configuration that cannot work, [`LocalError::Bind`] or [`LocalError::System`] when
-    /// a listener cannot be used, [`LocalError::State`] when a log cannot be written.
+    /// [`LocalError::Config`] for an invalid configuration, [`LocalError::Bind`] or [`LocalError::System`] if a listener
+    /// fails, [`LocalError::State`] if a log cannot be written.
     pub async fn start(mut config: HostConfig) -> Result<Self, LocalError> {
         config.validate()?;
         let invoke_listener = listener("Invoke API", config.listener.take())?;
@@ -124,7 +124,7 @@ impl FunctionHost {
         Ok(host)
     }
 
-    /// Where the Invoke API and the admin routes listen.
+    /// Address of the Invoke API and the admin routes.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -136,21 +136,21 @@ impl FunctionHost {
         format!("http://{}", self.address)
     }
 
-    /// The URL of a function that has one, without a slash at its end.
+    /// URL of a function that has one, without a trailing slash.
     #[must_use]
     pub fn url(&self, function: &str) -> Option<String> {
         self.urls.get(function).map(|address| format!("http://{address}"))
     }
 
-    /// Invokes a function asynchronously, as `Event` does over the API; answers with the request id.
+    /// Invokes a function asynchronously, as `Event` does over the API. Returns the request id.
     ///
     /// # Errors
-    /// [`LocalError::UnknownFunction`], or [`LocalError::System`] when the queue is full or there are no random bytes.
+    /// [`LocalError::UnknownFunction`], or [`LocalError::System`] if the queue is full or random bytes are unavailable.
     pub fn send(&self, function: &str, payload: impl Into<Bytes>) -> Result<String, LocalError> {
         enqueue(&self.host, self.function(function)?, payload.into())
     }
 
-    /// Invokes a function asynchronously once per `period`, the first time after one, until the host stops.
+    /// Invokes a function asynchronously once per `period`, first after one period, until the host stops.
     ///
     /// # Errors
     /// [`LocalError::UnknownFunction`], [`LocalError::Config`] for a period of zero.
@@ -181,7 +181,7 @@ impl FunctionHost {
         Ok(())
     }
 
-    /// The environments of a function living now, in the order they were started.
+    /// Live environments of a function, in order of their start.
     ///
     /// # Errors
     /// [`LocalError::UnknownFunction`].
@@ -189,7 +189,7 @@ impl FunctionHost {
         Ok(self.function(function)?.environments().iter().map(|e| e.info()).collect())
     }
 
-    /// Kills (SIGKILL) the environment `pick` chooses among those living; answers with its pid.
+    /// Kills (SIGKILL) the live environment that `pick` chooses. Returns its pid.
     ///
     /// # Errors
     /// [`LocalError::UnknownFunction`].
@@ -202,7 +202,7 @@ impl FunctionHost {
         Ok(pick(&infos).filter(|pid| self.kill(*pid)))
     }
 
-    /// Kills (SIGKILL) an environment by its pid; whether there was a living one.
+    /// Kills (SIGKILL) an environment by its pid. Returns whether there was a live one.
     pub fn kill(&self, pid: u32) -> bool {
         self.host.functions.values().any(|function| {
             let environments = function.environments();
@@ -214,13 +214,13 @@ impl FunctionHost {
         })
     }
 
-    /// Every counter.
+    /// All counters.
     #[must_use]
     pub fn stats(&self) -> HostStats {
         self.host.stats()
     }
 
-    /// Stops accepting, kills every environment and waits until nothing is left of them.
+    /// Stops accepting, kills every environment and waits until all have ended.
     pub async fn shutdown(self) {
         self.host.stop.cancel();
         self.host.kill_all();
@@ -309,7 +309,7 @@ fn open_log(dir: &Path, function: &str) -> Result<File, LocalError> {
         let old = dir.join(format!("{function}.log.1"));
         std::fs::rename(&path, old).map_err(|error| LocalError::state(&path, error))?;
     }
-    // Appending writes of several processes do not overwrite one another.
+    // Appends of several processes do not overwrite each other.
     File::options()
         .create(true)
         .append(true)

@@ -1,7 +1,7 @@
-//! A child process of the host: started so that it cannot outlive it, signalled without racing its end.
+//! A child process of the host. It cannot outlive the host, and signals cannot race with its end.
 //!
-//! Each child has a thread that starts it and then waits for it. One thread per child is what makes the parent-death
-//! signal sound: Linux sends it when the *thread* that forked ends, so that thread must live as long as the child.
+//! A thread per child starts it and waits for it. The parent-death signal needs this: Linux sends it when the *thread*
+//! that forked ends, so that thread must live as long as the child.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -14,20 +14,20 @@ use tokio::sync::oneshot;
 
 use super::lock;
 
-/// The waiting threads do nothing but start and wait.
+/// Waiting threads need little stack.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// How a process ended.
+/// Exit status of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
     Code(i32),
     Signal(i32),
-    /// Nobody can say: the wait itself failed.
+    /// Waiting for the process failed.
     Unknown,
 }
 
 impl Exit {
-    /// Lambda's words for it.
+    /// Lambda's wording.
     pub(crate) fn describe(self) -> String {
         match self {
             Self::Code(0) | Self::Unknown => "Runtime exited without providing a reason".into(),
@@ -49,19 +49,19 @@ impl Exit {
     }
 }
 
-/// A process and everything it starts, as one group.
+/// A process and its descendants, as one process group.
 #[derive(Debug)]
 pub(crate) struct Process {
     pid: Pid,
-    /// False once reaped: from then on the number may belong to somebody else.
+    /// False once reaped: from then on the pid may be reused.
     alive: Mutex<bool>,
     exited_cpu_ms: AtomicU64,
 }
 
-/// Starts `command` in a process group of its own; the receiver hears how it ended, after it was reaped.
+/// Starts `command` in its own process group. The receiver gets its exit status after it was reaped.
 ///
 /// # Errors
-/// What the system said when it refused the thread or the process.
+/// Error of the system on starting the thread or the process.
 pub(crate) async fn spawn(command: Command) -> io::Result<(Arc<Process>, oneshot::Receiver<Exit>)> {
     let (started_tx, started_rx) = oneshot::channel();
     let (exit_tx, exit_rx) = oneshot::channel();
@@ -80,7 +80,7 @@ pub(crate) async fn spawn(command: Command) -> io::Result<(Arc<Process>, oneshot
 }
 
 fn start(mut command: Command) -> io::Result<Arc<Process>> {
-    // A group of its own: Ctrl-C at the terminal reaches the host, which then ends its children in its own order.
+    // Its own group: Ctrl-C in the terminal reaches only the host, which then ends its children in order.
     command.process_group(0);
     die_with_parent(&mut command);
     let child = command.spawn()?;
@@ -101,7 +101,7 @@ fn die_with_parent(command: &mut Command) {
     unsafe {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-            // The parent may have died before the line above took effect.
+            // The parent may have died before the call above took effect.
             if rustix::process::getppid() != Some(parent) {
                 return Err(rustix::io::Errno::SRCH.into());
             }
@@ -118,17 +118,17 @@ impl Process {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Ends the whole group at once; whether it was still there.
+    /// Kills the whole group. Returns whether it was alive.
     pub(crate) fn kill(&self) -> bool {
         self.signal(Signal::KILL)
     }
 
-    /// Stops the group where it stands.
+    /// Stops the group.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// Lets a stopped group go on.
+    /// Continues a stopped group.
     pub(crate) fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -138,19 +138,19 @@ impl Process {
         *alive && kill_process_group(self.pid, signal).is_ok()
     }
 
-    /// User and system CPU time so far, in milliseconds, to the kernel's tick (10 ms).
+    /// User and system CPU time so far, in milliseconds, with the kernel's resolution (10 ms).
     pub(crate) fn cpu_ms(&self) -> u64 {
         let alive = lock(&self.alive);
         if *alive { read_cpu_ms(self.pid()) } else { self.exited_cpu_ms.load(Relaxed) }
     }
 
-    /// The largest resident set so far, in bytes; 0 once it ended.
+    /// Peak resident set so far, in bytes; 0 after it ended.
     pub(crate) fn peak_rss_bytes(&self) -> u64 {
         let alive = lock(&self.alive);
         if *alive { read_peak_rss_bytes(self.pid()) } else { 0 }
     }
 
-    /// Blocks until the process ends, takes its figures, ends what is left of its group and reaps it.
+    /// Blocks until the process ends, records its figures, kills the rest of its group and reaps it.
     fn wait(&self) -> Exit {
         let peek = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         let status = loop {
@@ -160,7 +160,7 @@ impl Process {
             }
         };
         let mut alive = lock(&self.alive);
-        // Until it is reaped its number is its own: figures and group are still the right ones.
+        // Until it is reaped the pid is not reused: figures and group are still its own.
         self.exited_cpu_ms.store(read_cpu_ms(self.pid()), Relaxed);
         let _ = kill_process_group(self.pid, Signal::KILL);
         let _ = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED);
@@ -176,10 +176,10 @@ impl Process {
     }
 }
 
-/// `utime + stime` of `/proc/<pid>/stat`; 0 where there is no such file.
+/// `utime + stime` of `/proc/<pid>/stat`; 0 without that file.
 fn read_cpu_ms(pid: u32) -> u64 {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
-    // The name in parentheses may hold anything, so fields are counted from its end.
+    // The name in parentheses may contain anything, so fields are counted from its end.
     let Some((_, fields)) = stat.rsplit_once(')') else { return 0 };
     let ticks: u64 =
         fields.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();

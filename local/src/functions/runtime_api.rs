@@ -1,7 +1,7 @@
-//! The Lambda Runtime API: what the process of an environment talks to.
+//! The Lambda Runtime API, used by the processes of environments.
 //!
-//! One listener serves all environments. Each is told an address with a random token in its path, which is both how
-//! it is recognised and what keeps others out.
+//! One listener serves all environments. Each gets an address with a random token in its path, which both identifies
+//! and authenticates it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::environment::{Environment, Reply, Taken};
 use super::host::Host;
 use crate::http_server::{self, BodyError};
 
-/// What Lambda accepts as a response: 6 MiB and 100 bytes.
+/// Lambda's limit for a response: 6 MiB and 100 bytes.
 pub(crate) const MAX_RESPONSE_BYTES: usize = 6_291_556;
 
 const BASE: &str = "2018-06-01/runtime/";
@@ -78,7 +78,7 @@ fn given(taken: Taken, arn: &str) -> http_server::Reply {
     let mut reply = http::Response::new(Full::new(invocation.payload));
     let headers = reply.headers_mut();
     let mut set = |name: &'static str, value: &str| {
-        // Only the client context comes from a caller; one that no header can carry is left out.
+        // Only the client context comes from a caller; it is omitted if no header can carry it.
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
         }
@@ -94,7 +94,7 @@ fn given(taken: Taken, arn: &str) -> http_server::Reply {
     reply
 }
 
-/// An X-Ray id made of the request's own: unique, and never sampled.
+/// An X-Ray id derived from the request id: unique and never sampled.
 fn trace_id(request_id: &str) -> String {
     let hex: String = request_id.chars().filter(|c| *c != '-').collect();
     let (time, rest) = hex.split_at(hex.len().min(8));

@@ -1,4 +1,4 @@
-//! What the host counts.
+//! Counters of the host.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,43 +9,43 @@ use serde::{Deserialize, Serialize};
 /// Counters of one function since the host started.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FunctionStats {
-    /// `RequestResponse` invocations run.
+    /// `RequestResponse` invocations.
     pub invocations_sync: u64,
-    /// Asynchronous events run, retries included.
+    /// Runs of asynchronous events, retries included.
     pub invocations_event: u64,
-    /// Requests to the function URL run.
+    /// Requests to the function URL.
     pub invocations_url: u64,
-    /// Requests refused because the concurrency limit was reached, and events that had to wait for it.
+    /// Requests refused at the concurrency limit, and events delayed by it.
     pub throttles: u64,
-    /// Invocations answered with an error by the function itself.
+    /// Invocations that the function answered with an error.
     pub errors: u64,
-    /// Invocations whose process ended under them.
+    /// Invocations whose process ended.
     pub crashes: u64,
     /// Invocations killed at their deadline.
     pub timeouts: u64,
-    /// Environments that never asked for an event.
+    /// Environments that never requested an event.
     pub init_failures: u64,
     /// Environments started.
     pub cold_starts: u64,
-    /// The longest that an environment took from its start until it asked for an event.
+    /// Longest time from an environment's start until it requested an event.
     pub init_ms_max: u64,
     /// Environments killed on request.
     pub kills: u64,
-    /// Asynchronous events that became too old to run.
+    /// Asynchronous events that expired.
     pub events_expired: u64,
-    /// Failed events handed to the failure destination.
+    /// Failed events sent to the failure destination.
     pub events_failed: u64,
-    /// Asynchronous events waiting now.
+    /// Asynchronous events waiting.
     pub events_waiting: u64,
-    /// Invocations running now.
+    /// Invocations running.
     pub concurrent: u64,
-    /// The most that ever ran at a time.
+    /// Most concurrent invocations so far.
     pub concurrent_max: u64,
-    /// Environments living now.
+    /// Live environments.
     pub environments: u64,
     /// User and system CPU time of all environments, dead and alive.
     pub cpu_ms: u64,
-    /// The largest resident set any environment reached, as sampled twice a second and after invocations.
+    /// Peak resident set of any environment, sampled twice a second and after invocations.
     pub peak_rss_bytes: u64,
 }
 
@@ -54,26 +54,26 @@ pub struct FunctionStats {
 pub struct HostStats {
     /// By function name.
     pub functions: BTreeMap<String, FunctionStats>,
-    /// Invocations running now.
+    /// Invocations running.
     pub concurrent: u64,
-    /// The most that may run at a time.
+    /// Most concurrent invocations allowed.
     pub concurrency_limit: u64,
 }
 
-/// One environment as an observer sees it.
+/// Snapshot of one environment.
 #[derive(Debug, Clone)]
 pub struct EnvironmentInfo {
-    /// Its process (and process group).
+    /// Its process and process group.
     pub pid: u32,
-    /// Whether an invocation is queued on it or running in it.
+    /// Whether it has an invocation, queued or running.
     pub busy: bool,
-    /// That invocation.
+    /// Request id of that invocation.
     pub request_id: Option<String>,
-    /// When it last became busy or idle.
+    /// Time at which it last became busy or idle.
     pub since: Instant,
 }
 
-/// The living form of [`FunctionStats`].
+/// Atomic counters behind [`FunctionStats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub sync: AtomicU64,
@@ -95,7 +95,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// The counters alone; the caller adds what is known of the living.
+    /// Snapshot of the counters; the caller adds the live environments.
     pub(crate) fn snapshot(&self) -> FunctionStats {
         FunctionStats {
             invocations_sync: self.sync.load(Relaxed),

@@ -1,4 +1,4 @@
-//! The operations of S3 that are served, in the types of the protocol crate; all others answer "not implemented".
+//! The supported operations of S3, in the types of the protocol crate; others return "not implemented".
 
 use std::sync::Arc;
 
@@ -27,16 +27,16 @@ use super::record::Info;
 use super::stats::Operation;
 use super::store::Store;
 
-/// What S3 deletes in one request.
+/// S3's limit of keys per DeleteObjects request.
 const MAX_DELETES: usize = 1000;
 
-/// The store as an S3.
+/// The store behind the S3 trait.
 pub(super) struct Api {
     pub store: Arc<Store>,
     pub region: String,
 }
 
-/// Runs what may wait for the disk where waiting holds nobody up.
+/// Runs blocking work on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> S3Result<T> + Send + 'static,
 ) -> S3Result<T> {
@@ -211,7 +211,7 @@ impl S3 for Api {
         self.store.counters.operation(Operation::Bucket);
         let store = Arc::clone(&self.store);
         blocking(move || store.bucket(&request.input.bucket)).await?;
-        // S3 leaves its first region out.
+        // S3 omits the location of us-east-1.
         let region = Some(self.region.clone()).filter(|region| region != "us-east-1");
         let location_constraint = region.map(BucketLocationConstraint::from);
         Ok(S3Response::new(GetBucketLocationOutput { location_constraint }))
@@ -222,7 +222,7 @@ fn no_such_key(key: &str) -> S3Error {
     s3_error!(NoSuchKey, "there is no object {key}")
 }
 
-/// There are no versions; taking one object for another would be worse than to say so.
+/// Refuses requests for a version: returning another version would be worse than an error.
 fn no_version(version: Option<&str>) -> S3Result<()> {
     match version {
         None | Some("null") => Ok(()),
@@ -230,7 +230,7 @@ fn no_version(version: Option<&str>) -> S3Result<()> {
     }
 }
 
-/// Every object has one part.
+/// Refuses parts other than the first: every object has one part.
 fn no_part(part: Option<i32>) -> S3Result<()> {
     match part {
         None | Some(1) => Ok(()),

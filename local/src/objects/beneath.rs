@@ -1,7 +1,7 @@
-//! Opening a path that must stay beneath a directory.
+//! Opens paths that must stay below a directory.
 //!
-//! Linux resolves it so itself (`openat2`), whatever is renamed or linked meanwhile. Where that call is missing, the
-//! path is resolved first and compared, which a change in between could outrun.
+//! Linux guarantees this atomically (`openat2`). Without that call, the path is resolved first and compared, which
+//! concurrent renames could defeat.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -9,30 +9,30 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
-/// What to open a path for.
+/// Purpose of opening a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Its bytes.
+    /// Reading its bytes.
     Data,
-    /// What is known of it.
+    /// Reading its attributes.
     Attributes,
-    /// Its entries; no symbolic link may be on the way.
+    /// Listing its entries; symbolic links on the way are refused.
     Entries,
 }
 
-/// A directory and where it is.
+/// A directory and its path.
 #[derive(Debug)]
 pub(super) struct Root<'r> {
     pub directory: &'r File,
-    /// All symbolic links resolved.
+    /// Path with all symbolic links resolved.
     pub path: &'r Path,
 }
 
 impl Root<'_> {
-    /// Opens `relative`; nothing when there is no such file or directory.
+    /// Opens `relative`. `None` if there is no such file or directory.
     ///
     /// # Errors
-    /// `CrossesDevices` when it leads out of the directory, `PermissionDenied` when it may not be read.
+    /// `CrossesDevices` if it leads out of the directory, `PermissionDenied` if it may not be read.
     pub(super) fn open(&self, relative: &str, purpose: Purpose) -> io::Result<Option<File>> {
         let opened = match self.open_resolved_by_kernel(relative, purpose) {
             Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -48,7 +48,7 @@ impl Root<'_> {
         use rustix::fs::{ResolveFlags, openat2};
         use rustix::io::Errno;
 
-        /// Times the kernel may ask to try again because something was renamed.
+        /// Retries when the kernel asks for them because of concurrent renames.
         const TRIES: usize = 16;
         let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
         if purpose == Purpose::Entries {
@@ -91,10 +91,10 @@ impl Root<'_> {
     }
 }
 
-/// Opens the absolute `path`, on which no symbolic link may be; nothing when there is no such file.
+/// Opens the absolute `path`, refusing symbolic links on the way. `None` if there is no such file.
 ///
 /// # Errors
-/// `PermissionDenied` when it may not be read.
+/// `PermissionDenied` if it may not be read.
 pub(super) fn open_exactly(path: &Path, purpose: Purpose) -> io::Result<Option<File>> {
     let opened = match exactly_by_kernel(path, purpose) {
         Err(error) if error.kind() == ErrorKind::Unsupported => exactly_here(path, purpose),
@@ -138,7 +138,7 @@ fn if_present(opened: io::Result<File>) -> io::Result<Option<File>> {
 }
 
 fn flags(purpose: Purpose) -> OFlags {
-    // Opening a pipe must not wait for its writer.
+    // Opening a pipe must not block.
     let read = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match purpose {
         Purpose::Data => read,
@@ -165,7 +165,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    /// Both ways must agree.
+    /// Opens by both methods, which must agree.
     fn open(root: &Root<'_>, relative: &str, purpose: Purpose) -> Result<bool, ErrorKind> {
         let here = match root.open_resolved_here(relative, purpose) {
             Ok(_) => Ok(true),

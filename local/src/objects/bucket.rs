@@ -1,4 +1,4 @@
-//! Where the objects of a bucket are read from: files of the server's own, or a mounted directory.
+//! Buckets: stored by the server, or a mounted directory.
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -14,18 +14,18 @@ use super::record::{Info, Record};
 /// A bucket that exists.
 #[derive(Debug, Clone)]
 pub(super) enum Bucket {
-    /// Read and written through the server.
+    /// Stored and written by the server.
     Stored(StoredBucket),
-    /// A directory of the user's.
+    /// A mounted directory of the user.
     Mounted(Arc<MountedDirectory>),
 }
 
-/// An object opened for reading; its bytes are the first `info.record.object_bytes` of the file.
+/// An object opened for reading; its data are the first `info.record.object_bytes` of the file.
 #[derive(Debug)]
 pub(super) struct Opened {
     pub file: File,
     pub info: Info,
-    /// Of a file others may change.
+    /// Stamp of a file that others may change.
     pub stamp: Option<Stamp>,
 }
 
@@ -48,7 +48,7 @@ impl Bucket {
     }
 
     /// # Errors
-    /// `MethodNotAllowed` when the bucket is mounted.
+    /// `MethodNotAllowed` if the bucket is mounted.
     pub(super) fn writable(&self) -> S3Result<&StoredBucket> {
         match self {
             Self::Stored(bucket) => Ok(bucket),
@@ -60,10 +60,10 @@ impl Bucket {
         }
     }
 
-    /// Visits what a directory of the bucket holds: (name, the part of a key it spells, what follows).
+    /// Visits the entries of a directory of the bucket: (name, its part of the key, kind).
     ///
     /// # Errors
-    /// When the directory is there and cannot be read.
+    /// If the directory exists and cannot be read.
     pub(super) fn scan(
         &self,
         directory: &str,
@@ -78,7 +78,7 @@ impl Bucket {
         }
     }
 
-    /// The deepest directory that holds every key starting with `prefix`, and how many bytes of it lead there.
+    /// The deepest directory that contains every key with `prefix`, and the number of prefix bytes it covers.
     pub(super) fn prefix_directory(&self, prefix: &str) -> (String, usize) {
         match self {
             Self::Stored(_) => names::prefix_directory(prefix),
@@ -90,7 +90,7 @@ impl Bucket {
     }
 }
 
-/// A bucket of the server's own.
+/// A bucket stored by the server.
 #[derive(Debug, Clone)]
 pub(super) struct StoredBucket {
     directory: PathBuf,

@@ -1,7 +1,7 @@
-//! What a put says its bytes sum to, and whether they do.
+//! Checksums of a put: those promised by the client, and their verification.
 //!
-//! Only sums the client sent are computed. The entity tag is random instead of the customary MD5, which would cost more
-//! than all the rest of a put; a client that sends `Content-MD5` gets it as the tag, because then it is known.
+//! Only checksums sent by the client are computed. The entity tag is random instead of the customary MD5, which would cost
+//! more than the rest of a put; a client that sends `Content-MD5` gets it as the tag, because then it is known.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -56,7 +56,7 @@ impl Algorithm {
     }
 }
 
-/// The sums of one put: computed while its bytes are written, compared before it is published.
+/// Checksums of one put: computed while its bytes are written, verified before it is published.
 #[derive(Default)]
 pub(super) struct Sums {
     hasher: ChecksumHasher,
@@ -64,15 +64,15 @@ pub(super) struct Sums {
     /// Base64.
     expected: Vec<(Algorithm, String)>,
     expected_md5: Option<[u8; 16]>,
-    /// Announced; it comes after the body.
+    /// Announced checksum that follows the body.
     trailing: Option<Algorithm>,
 }
 
 impl Sums {
-    /// What the headers of a put promise.
+    /// Checksums promised by the headers of a put.
     ///
     /// # Errors
-    /// `InvalidDigest` or `InvalidRequest` for a sum that is none.
+    /// `InvalidDigest` or `InvalidRequest` for a malformed checksum.
     pub(super) fn promised(input: &PutObjectInput, headers: &HeaderMap) -> S3Result<Self> {
         let mut sums = Self::default();
         for algorithm in Algorithm::ALL {
@@ -117,10 +117,10 @@ impl Sums {
         }
     }
 
-    /// Takes the sum that came after the body.
+    /// Reads the checksum that follows the body.
     ///
     /// # Errors
-    /// `InvalidRequest` when one was announced and did not come.
+    /// `InvalidRequest` if an announced checksum is missing.
     pub(super) fn trailed(&mut self, trailers: Option<&HeaderMap>) -> S3Result<()> {
         let Some(algorithm) = self.trailing else { return Ok(()) };
         let header = algorithm.header();
@@ -142,7 +142,7 @@ impl Sums {
         }
     }
 
-    /// Compares. On success, the sums to keep and the MD5, if it is known.
+    /// Verifies. Returns the checksums to keep, and the MD5 if known.
     ///
     /// # Errors
     /// `BadDigest`.

@@ -1,4 +1,4 @@
-//! Conditional requests: pure decisions over what is known of an object.
+//! Conditional requests: pure decisions over an object's metadata.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use s3s::{S3Result, s3_error};
 
 use super::record::Info;
 
-/// The conditions of a read.
+/// Conditions of a read.
 #[derive(Debug, Default)]
 pub(super) struct ReadConditions {
     pub if_match: Option<ETagCondition>,
@@ -16,7 +16,7 @@ pub(super) struct ReadConditions {
     pub if_unmodified_since: Option<Timestamp>,
 }
 
-/// What the conditions of a read come to.
+/// Result of the conditions of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Proceed,
@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 }
 
 impl ReadConditions {
-    /// In the order of RFC 9110, 13.2.2: a condition on the tag overrules the one on the date.
+    /// Evaluates in the order of RFC 9110, 13.2.2: a condition on the tag overrules one on the date.
     pub(super) fn judge(&self, info: &Info) -> Verdict {
         let modified = timestamp(info.modified);
         let met = match (&self.if_match, &self.if_unmodified_since) {
@@ -45,7 +45,7 @@ impl ReadConditions {
     }
 }
 
-/// Whether a condition holds of an object that exists.
+/// Whether a condition holds for an existing object.
 pub(super) fn holds(condition: &ETagCondition, etag: &str) -> bool {
     match condition {
         ETagCondition::Any => true,
@@ -54,19 +54,19 @@ pub(super) fn holds(condition: &ETagCondition, etag: &str) -> bool {
     }
 }
 
-/// When a put may be published.
+/// Condition for publishing a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum PutCondition {
     Always,
-    /// If there is no object yet.
+    /// There must be no object.
     Absent,
-    /// If the object there is this one.
+    /// The existing object must match.
     Matches(ETagCondition),
 }
 
 impl PutCondition {
     /// # Errors
-    /// `NotImplemented` for what S3 does not do either: `If-None-Match` with a tag, and both at once.
+    /// `NotImplemented` for combinations that S3 does not support: `If-None-Match` with a tag, or both conditions.
     pub(super) fn of(input: &PutObjectInput) -> S3Result<Self> {
         match (&input.if_none_match, &input.if_match) {
             (None, None) => Ok(Self::Always),
@@ -79,10 +79,10 @@ impl PutCondition {
         }
     }
 
-    /// Whether the put may go on, given the object that is there.
+    /// Checks the condition against the existing object.
     ///
     /// # Errors
-    /// `PreconditionFailed`, or `NoSuchKey` when there is nothing to match.
+    /// `PreconditionFailed`, or `NoSuchKey` if there is nothing to match.
     pub(super) fn check(&self, existing: Option<&Info>) -> S3Result<()> {
         match (self, existing) {
             (Self::Always, _) | (Self::Absent, None) => Ok(()),
@@ -103,7 +103,7 @@ impl PutCondition {
     }
 }
 
-/// The bytes a request wants of an object of `object_bytes`, and whether that is a part of it.
+/// The requested bytes of an object of `object_bytes`, and whether they are a part of it.
 ///
 /// # Errors
 /// `InvalidRange`.
@@ -113,7 +113,7 @@ pub(super) fn resolve_range(
 ) -> S3Result<(std::ops::Range<u64>, bool)> {
     match range {
         None => Ok((0..object_bytes, false)),
-        // The last bytes of nothing are nothing, and a range of no bytes cannot be written down.
+        // A suffix of an empty object is empty, and an empty range cannot be expressed.
         Some(Range::Suffix { .. }) if object_bytes == 0 => {
             Err(s3_error!(InvalidRange, "the object is empty"))
         }
@@ -124,7 +124,7 @@ pub(super) fn resolve_range(
     }
 }
 
-/// In whole seconds, the precision of HTTP dates; a date HTTP cannot write becomes 1970.
+/// Rounded to whole seconds, the precision of HTTP dates. A date that HTTP cannot express becomes 1970.
 pub(super) fn timestamp(time: SystemTime) -> Timestamp {
     /// The end of the year 9999.
     const LAST: u64 = 253_402_300_799;
@@ -142,7 +142,7 @@ mod tests {
     fn info() -> Info {
         Info {
             record: Record { etag: "a".into(), object_bytes: 10, ..Record::default() },
-            // Half a second past: dates are compared in whole seconds.
+            // With half a second: dates are compared in whole seconds.
             modified: UNIX_EPOCH + Duration::from_millis(100_500),
         }
     }

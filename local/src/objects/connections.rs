@@ -1,4 +1,4 @@
-//! HTTP connections of the object store: accepted until told to stop, bodies streamed both ways.
+//! HTTP connections of the object store, with bodies streamed in both directions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tokio_util::task::TaskTracker;
 
 use super::stats::Counters;
 
-/// How long an open exchange may go on once the server is told to stop.
+/// Time for open exchanges to end after the server is stopped.
 const DRAIN: Duration = Duration::from_secs(1);
-/// How long to leave the connections already open to close when no further one can be accepted.
+/// Pause after a failed accept, for open connections to close.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Serves until `stop`, and returns when the last connection is closed.
+/// Serves until `stop`; returns when the last connection is closed.
 pub(super) async fn serve(
     listener: TcpListener,
     stop: CancellationToken,
@@ -32,7 +32,7 @@ pub(super) async fn serve(
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Out of descriptors, mostly.
+            // Mostly out of descriptors.
             tokio::time::sleep(PAUSE).await;
             continue;
         };

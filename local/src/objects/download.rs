@@ -1,8 +1,7 @@
-//! The body of a GET: a file read in large pieces straight into the buffers the socket is written from.
+//! The body of a GET: large reads of a file directly into the buffers that the socket is written from.
 //!
-//! A piece that is in the page cache is read where the body is asked for, without a change of thread; only when the
-//! disk is needed does a thread that may block do the read. Buffers are used again, so neither time nor memory goes into
-//! fresh pages.
+//! Data in the page cache is read on the current thread; only reads from disk use a blocking thread. Buffers are
+//! pooled, which saves time and memory for fresh pages.
 
 use std::fs::File;
 use std::io;
@@ -20,14 +19,14 @@ use tokio::task::JoinHandle;
 use super::mounts::Stamp;
 use super::stats::Counters;
 
-/// Large enough that calls cost nothing, small enough to stay in a core's cache between the read and the write.
+/// Large enough to amortise calls, small enough to stay in a core's cache between read and write.
 const PIECE_BYTES: usize = 512 * 1024;
-/// Buffers kept for the next read: 16 MiB.
+/// Buffers kept idle: 16 MiB.
 const KEPT_BUFFERS: usize = 32;
-/// Below this a buffer of its own is cheaper than a large one.
+/// Below this size a separate buffer is cheaper than a pooled one.
 const SMALL_BYTES: u64 = 16 * 1024;
 
-/// Buffers of [`PIECE_BYTES`] that wait for their next use.
+/// Idle buffers of [`PIECE_BYTES`].
 #[derive(Debug, Default)]
 pub(super) struct BufferPool {
     free: Mutex<Vec<Box<[u8]>>>,
@@ -45,7 +44,7 @@ impl BufferPool {
     }
 }
 
-/// A buffer on its way: back to its pool when the last reader of its bytes lets go.
+/// A buffer in use; returns to its pool when its last reader drops it.
 struct Piece {
     buffer: Box<[u8]>,
     filled: usize,
@@ -80,13 +79,13 @@ impl Drop for Piece {
     }
 }
 
-/// A range of a file as the body of an answer.
+/// A range of a file as a response body.
 pub(super) struct Download {
     file: Arc<File>,
     range: std::ops::Range<u64>,
-    /// What a mounted file looked like when it was opened; it must look the same at the end.
+    /// State of a mounted file when it was opened; it must be the same at the end.
     stamp: Option<Stamp>,
-    /// Read ahead of the first poll.
+    /// Data read before the first poll.
     first: Option<Bytes>,
     reading: Option<JoinHandle<io::Result<Bytes>>>,
     pool: Arc<BufferPool>,
@@ -121,7 +120,7 @@ impl Download {
             && let Some(stamp) = &self.stamp
             && Stamp::of(&self.file.metadata()?) != *stamp
         {
-            // The last piece is withheld, so that the client cannot take a mixture for the file.
+            // The last piece is withheld, so that the client cannot mistake a mixture for the file.
             return Err(io::Error::other("the file changed while it was read"));
         }
         self.counters.sent(bytes.len());
@@ -170,7 +169,7 @@ impl ByteStream for Download {
     }
 }
 
-/// Only advice: without it the kernel reads ahead less.
+/// Advises the kernel to read ahead more.
 #[cfg(target_os = "linux")]
 fn read_ahead(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::Sequential);
@@ -179,7 +178,7 @@ fn read_ahead(file: &File) {
 #[cfg(not(target_os = "linux"))]
 fn read_ahead(_: &File) {}
 
-/// Reads what the page cache has; 0 when it has nothing, or the system cannot tell.
+/// Reads from the page cache; 0 if nothing is cached, or the system cannot tell.
 #[cfg(target_os = "linux")]
 fn read_cached(file: &File, piece: &mut Piece, range: &std::ops::Range<u64>) -> usize {
     let space = piece.space(range.end - range.start);

@@ -1,10 +1,10 @@
-//! What a failed system call is to a client.
+//! Converts I/O errors to S3 errors.
 
 use std::io::{self, ErrorKind};
 
 use s3s::{S3Error, S3ErrorCode};
 
-/// An answer that says what could not be done, to what, and why. All but the client's own mistakes are 5xx.
+/// An S3 error with the failed action, its object and the reason. All but the client's own mistakes are 5xx.
 pub(super) fn io_failure(action: &str, what: &str, error: &io::Error) -> S3Error {
     crate::room::note(error);
     let (code, advice) = match error.kind() {
@@ -14,7 +14,7 @@ pub(super) fn io_failure(action: &str, what: &str, error: &io::Error) -> S3Error
             (S3ErrorCode::InternalError, "; free some space")
         }
         _ => match rustix::io::Errno::from_io_error(error) {
-            // Out of descriptors: it passes.
+            // Out of descriptors: transient.
             Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 (S3ErrorCode::SlowDown, "; raise the limit of open files")
             }

@@ -1,7 +1,7 @@
-//! Keys in order, a page at a time, in memory that does not grow with their number.
+//! Sorted listing by pages, in memory that does not grow with the number of keys.
 //!
-//! A directory is read whole but only the first names still wanted are held; when those are used up and there were more,
-//! it is read again from there. Directories a prefix rules out are never opened.
+//! A directory is read whole, but only as many first names are held as a page needs; if there were more, it is read again
+//! from there. Directories excluded by the prefix are never opened.
 
 use std::collections::BinaryHeap;
 use std::io;
@@ -13,22 +13,22 @@ use super::names::Kind;
 use super::record::Info;
 use crate::ids;
 
-/// What S3 answers at most.
+/// S3's limit of keys per page.
 pub(super) const MAX_KEYS: usize = 1000;
-/// What S3 accepts.
+/// S3's limit of a key's length.
 const MAX_KEY_BYTES: usize = 1024;
 
-/// What to list.
+/// A listing request.
 #[derive(Debug, Default)]
 pub(super) struct Query {
     pub prefix: String,
-    /// Keys with this after the prefix are folded into one entry.
+    /// Keys that contain it after the prefix are folded into one entry.
     pub delimiter: Option<String>,
     pub position: Position,
     pub max_keys: usize,
 }
 
-/// Where a page starts.
+/// Start of a page.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) enum Position {
     #[default]
@@ -40,7 +40,7 @@ pub(super) enum Position {
 }
 
 impl Position {
-    /// Opaque to the client, and safe in a URL.
+    /// Encodes it as a token that is opaque to clients and safe in a URL.
     pub(super) fn token(&self) -> String {
         match self {
             Self::Start => String::new(),
@@ -50,7 +50,7 @@ impl Position {
     }
 
     /// # Errors
-    /// `InvalidArgument` for a token that is not one of ours.
+    /// `InvalidArgument` for a token of another format.
     pub(super) fn parse(token: &str) -> S3Result<Self> {
         let invalid = || s3_error!(InvalidArgument, "the continuation token is not one");
         let (kind, text) = token.split_at_checked(1).ok_or_else(invalid)?;
@@ -72,15 +72,15 @@ impl Position {
     }
 }
 
-/// One line of a listing.
+/// One entry of a listing.
 #[derive(Debug)]
 pub(super) enum Entry {
     Object(String, Box<Info>),
-    /// All keys that start so.
+    /// Common prefix of folded keys.
     Prefix(String),
 }
 
-/// A part of a listing, and where the next starts if there is one.
+/// One page of a listing, and the start of the next one, if any.
 #[derive(Debug)]
 pub(super) struct Page {
     pub entries: Vec<Entry>,
@@ -90,7 +90,7 @@ pub(super) struct Page {
 /// Lists. Blocks.
 ///
 /// # Errors
-/// Whatever the disk says. Objects that vanish meanwhile, and files that may not be read, are left out.
+/// Errors of the disk. Objects deleted meanwhile, and unreadable files, are omitted.
 pub(super) fn list(bucket: &Bucket, query: &Query) -> io::Result<Page> {
     let mut page = Page { entries: Vec::new(), next: None };
     if query.max_keys == 0 {
@@ -129,10 +129,10 @@ fn common_prefix<'k>(key: &'k str, query: &Query) -> Option<&'k str> {
     Some(&key[..start + found + delimiter.len()])
 }
 
-/// Something in a directory. Ordered by its keys, which no two in a directory share.
+/// A directory entry. Ordered by its keys, which are unique within a directory.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Branch {
-    /// The key, or what all keys in it start with.
+    /// The key, or the common prefix of all keys in it.
     keys: Vec<u8>,
     name: String,
     is_object: bool,
@@ -141,9 +141,9 @@ struct Branch {
 /// A directory being walked.
 struct Frame {
     directory: String,
-    /// What all keys in it start with.
+    /// Common prefix of all keys in it.
     keys: Vec<u8>,
-    /// The next branches, the first one last.
+    /// The next branches in reverse order.
     batch: Vec<Branch>,
     /// The last branch taken.
     seen: Option<Vec<u8>>,
@@ -173,7 +173,7 @@ impl<'b> Walker<'b> {
         Self { bucket, prefix, after, skipped: skipped.to_vec(), batch_size, stack: vec![start] }
     }
 
-    /// Leaves out all further keys that start so.
+    /// Skips all further keys with this prefix.
     fn skip(&mut self, prefix: &str) {
         self.skipped.clear();
         self.skipped.extend_from_slice(prefix.as_bytes());
@@ -210,7 +210,7 @@ impl<'b> Walker<'b> {
         Ok(None)
     }
 
-    /// Reads the directory on top for its next branches.
+    /// Reads the next branches of the top directory.
     fn refill(&mut self) -> io::Result<()> {
         let (prefix, after, batch_size) = (self.prefix, self.after, self.batch_size);
         let Some(frame) = self.stack.last_mut() else { return Ok(()) };
@@ -255,7 +255,7 @@ impl Frame {
     }
 }
 
-/// Whether a branch is, or may hold, a key after `after` that starts with `prefix`.
+/// Whether a branch is, or may contain, a key after `after` that starts with `prefix`.
 fn is_wanted(keys: &[u8], is_object: bool, prefix: &[u8], after: &[u8]) -> bool {
     if is_object {
         keys.starts_with(prefix) && keys > after

@@ -1,11 +1,11 @@
 //! The S3 stand-in: objects in a directory, behind the protocol crate `s3s`.
 //!
-//! It does what a data plane needs and S3 promises: a put is published whole or not at all, with one winner among any
-//! number of `If-None-Match: *`; bytes are checked against what the client said of them before anybody sees them; a
+//! It implements the part of S3 that the data plane needs. A put is published whole or not at all, with one winner among
+//! any number of `If-None-Match: *`. Bytes are verified against the client's checksums before anybody can read them. A
 //! reader keeps the version it started with. Bodies stream in both directions, so memory grows neither with the size of
-//! objects nor with their number. Directories of the user's can be mounted as read-only buckets.
+//! objects nor with their number. Directories of the user can be mounted as read-only buckets.
 //!
-//! A `GET` of a mounted file is only as constant as the file: one that changes while it is sent is cut short.
+//! A `GET` of a mounted file that changes meanwhile is cut short.
 
 mod api;
 mod beneath;
@@ -44,10 +44,10 @@ use crate::LocalError;
 use api::Api;
 use store::Store;
 
-/// A thousand keys to delete, each as long as a key may be and spelt as awkwardly as XML allows.
+/// Fits DeleteObjects with a thousand keys of maximal length in the longest XML encoding.
 const MAX_XML_BYTES: usize = 8 << 20;
 
-/// An object store that is open; it listens once [`ObjectServer::serve`] is called. Clones are the same store.
+/// An open object store; it listens after [`ObjectServer::serve`]. Clones share the store.
 #[derive(Clone)]
 pub struct ObjectServer {
     store: Arc<Store>,
@@ -61,7 +61,7 @@ impl std::fmt::Debug for ObjectServer {
 }
 
 impl ObjectServer {
-    /// A store kept in `root`, which is made if missing.
+    /// A store in `root`, which is created if missing.
     #[must_use]
     pub fn builder(root: impl Into<PathBuf>) -> ObjectServerBuilder {
         ObjectServerBuilder {
@@ -74,12 +74,12 @@ impl ObjectServer {
         }
     }
 
-    /// Offers a directory as a read-only bucket from now on; keys are paths relative to it. The same name again is no
-    /// error: the directory given last counts.
+    /// Mounts a directory as a read-only bucket; keys are paths relative to it. Mounting under the same name again
+    /// replaces the directory.
     ///
     /// # Errors
-    /// [`LocalError::Config`] when the name is no bucket's or a bucket has it, [`LocalError::State`] when the directory
-    /// cannot be read.
+    /// [`LocalError::Config`] if the name is invalid or taken by a bucket, [`LocalError::State`] if the directory cannot
+    /// be read.
     pub fn mount(&self, name: &str, path: &Path) -> Result<(), LocalError> {
         self.store.mount(name, path)
     }
@@ -93,7 +93,7 @@ impl ObjectServer {
     /// Accepts connections on the current tokio runtime until `stop`. Open exchanges then have a second to end.
     ///
     /// # Errors
-    /// When the listener has no address.
+    /// If the listener has no address.
     pub fn serve(self, listener: TcpListener, stop: CancellationToken) -> io::Result<Serving> {
         let address = listener.local_addr()?;
         let counters = Arc::clone(&self.store.counters);
@@ -102,7 +102,7 @@ impl ObjectServer {
     }
 }
 
-/// What a store is to be, before it is opened.
+/// Settings of a store before it is opened.
 #[derive(Debug)]
 pub struct ObjectServerBuilder {
     root: PathBuf,
@@ -114,7 +114,7 @@ pub struct ObjectServerBuilder {
 }
 
 impl ObjectServerBuilder {
-    /// The key pair requests must be signed with. There is no store without.
+    /// Key pair that requests must be signed with. Required.
     #[must_use]
     pub fn credentials(mut self, access_key: &str, secret_key: &str) -> Self {
         self.credentials = Some(crate::Credentials {
@@ -124,14 +124,14 @@ impl ObjectServerBuilder {
         self
     }
 
-    /// The region the store says it is in; `us-east-1` unless said otherwise. Signatures for any region are accepted.
+    /// Reported region; `us-east-1` by default. Signatures for any region are accepted.
     #[must_use]
     pub fn region(mut self, region: &str) -> Self {
         region.clone_into(&mut self.region);
         self
     }
 
-    /// A bucket to have; made if missing.
+    /// A bucket to create if missing.
     #[must_use]
     pub fn bucket(mut self, name: &str) -> Self {
         self.buckets.push(name.to_owned());
@@ -145,20 +145,19 @@ impl ObjectServerBuilder {
         self
     }
 
-    /// Whether a put is on the disk before it is answered, so that it survives a power cut. Without, which is the
-    /// default and much faster, it survives the end of the process in any way, and after a power cut an object is there
-    /// whole or not at all.
+    /// Whether a put is synced to disk before it is answered, so that it survives a power cut. Off by default, which is
+    /// much faster: a put then survives any end of the process, and after a power cut an object is whole or absent.
     #[must_use]
     pub fn durable(mut self, durable: bool) -> Self {
         self.durable = durable;
         self
     }
 
-    /// Opens the store and sweeps what a killed server left of its uploads. Blocks.
+    /// Opens the store and removes unfinished uploads of a killed server. Blocks.
     ///
     /// # Errors
-    /// [`LocalError::Busy`] when another server has the directory, [`LocalError::State`] when a directory cannot be used,
-    /// [`LocalError::Config`] for missing credentials and for names that are no bucket's.
+    /// [`LocalError::Busy`] if another server uses the directory, [`LocalError::State`] if a directory is unusable,
+    /// [`LocalError::Config`] for missing credentials and invalid bucket names.
     pub fn open(self) -> Result<ObjectServer, LocalError> {
         let no_credentials = || LocalError::Config("an object store needs credentials".into());
         let credentials = self.credentials.ok_or_else(no_credentials)?;
@@ -184,8 +183,8 @@ impl ObjectServerBuilder {
     }
 }
 
-/// What the protocol crate may hold in memory. Uploads by HTML form are collected before their signature counts, so
-/// they are not taken at all.
+/// Memory limits of the protocol crate. Uploads by HTML form are buffered before their signature is checked, so they
+/// are refused.
 fn limits() -> S3Config {
     let mut config = S3Config::default();
     config.xml_max_body_size = MAX_XML_BYTES;
@@ -196,7 +195,7 @@ fn limits() -> S3Config {
     config
 }
 
-/// A store that listens.
+/// A store that is listening.
 #[derive(Debug)]
 pub struct Serving {
     server: ObjectServer,
@@ -211,7 +210,7 @@ impl Serving {
         &self.server
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -223,10 +222,10 @@ impl Serving {
         self.server.stats()
     }
 
-    /// Resolves once it was told to stop and every connection is closed. The directory is then free, unless the store
+    /// Resolves after it was stopped and every connection is closed. The directory is then free, unless the store
     /// has other clones.
     pub async fn ended(self) {
-        // It ends by itself only; a panic in it would have nothing left to end.
+        // The task ends only by itself; after a panic nothing is left to end.
         let _ = self.task.await;
     }
 }

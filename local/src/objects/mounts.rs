@@ -1,10 +1,9 @@
-//! A directory of the user's offered as a bucket: read only, and nothing outside it but what its own links lead to.
+//! A directory of the user mounted as a read-only bucket. Only files in it, and targets of its links, can be read.
 //!
-//! Keys are paths relative to the directory. Links that lead out of it are followed as they were when the directory was
-//! mounted: all of them are looked up once, and a key leads to the very file that its link led to then. A link made or
-//! changed later counts when the directory is mounted again; no request can do that without the keys of the service.
-//! Entity tags come from size and modification time, so a reader that asks
-//! for the tag it knows learns of a changed file.
+//! Keys are paths relative to the directory. Links out of the directory are resolved once, when it is mounted, and a key
+//! leads to the file that its link led to then. Links that are created or changed later take effect when the directory is
+//! mounted again, which requires the service's keys. Entity tags are derived from size and modification time, so a
+//! reader that sends the tag it knows detects a changed file.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Metadata};
@@ -19,7 +18,7 @@ use rustix::fs::{AtFlags, Dir, FileType};
 use super::beneath::{Purpose, Root, open_exactly};
 use super::record::{Info, Record};
 
-/// What a file looked like: another stamp is another file.
+/// Size and times of a file: a different stamp means a different file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     file_bytes: u64,
@@ -33,7 +32,7 @@ impl Stamp {
     }
 }
 
-/// Links of a directory, by key, and what each leads to, all links resolved.
+/// Links of a directory by key, with fully resolved targets.
 type Links = BTreeMap<String, PathBuf>;
 
 /// A mounted directory.
@@ -41,13 +40,13 @@ type Links = BTreeMap<String, PathBuf>;
 pub(super) struct MountedDirectory {
     path: PathBuf,
     directory: File,
-    /// Found when first needed.
+    /// Resolved on first use.
     links: Mutex<Option<Arc<Links>>>,
 }
 
 impl MountedDirectory {
     /// # Errors
-    /// When `path` is not a directory that can be read.
+    /// If `path` is not a readable directory.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let path = path.canonicalize()?;
         let directory = File::open(&path)?;
@@ -57,20 +56,20 @@ impl MountedDirectory {
         Ok(Self { path, directory, links: Mutex::default() })
     }
 
-    /// Forgets what links led to: they are looked up again.
+    /// Discards the resolved links.
     pub(super) fn forget_links(&self) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Where it is, all symbolic links resolved.
+    /// Path with all symbolic links resolved.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file of `key`, what is known of it and how it looks; nothing when there is no such file.
+    /// The file of `key`, its metadata and its stamp. `None` if there is no such file.
     ///
     /// # Errors
-    /// `PermissionDenied` when the path leads out of the directory by no link of its own, or may not be read.
+    /// `PermissionDenied` if the path leads out of the directory without a link of its own, or may not be read.
     pub(super) fn open_file(&self, key: &str) -> io::Result<Option<(File, Info, Stamp)>> {
         let Some(file) = self.open_key(key, Purpose::Data)? else { return Ok(None) };
         let metadata = file.metadata()?;
@@ -81,7 +80,7 @@ impl MountedDirectory {
         Ok(Some((file, info(&metadata)?, stamp)))
     }
 
-    /// What is known of the file of `key`, without opening it.
+    /// Metadata of the file of `key`, without opening it.
     ///
     /// # Errors
     /// As [`Self::open_file`].
@@ -94,11 +93,11 @@ impl MountedDirectory {
         info(&metadata).map(Some)
     }
 
-    /// Visits the names in a directory: (name, whether it is a directory). Links to directories are left out, because
-    /// one to a directory above would never end; a link to a file is visited, wherever it leads.
+    /// Visits the names in a directory: (name, whether it is a directory). Links to directories are omitted, because a link
+    /// to a parent would recurse forever; links to files are visited.
     ///
     /// # Errors
-    /// When the directory is there and cannot be read.
+    /// If the directory exists and cannot be read.
     pub(super) fn scan(&self, relative: &str, visit: &mut dyn FnMut(&str, bool)) -> io::Result<()> {
         let relative = relative.trim_end_matches('/');
         let directory = match relative {
@@ -143,7 +142,7 @@ impl MountedDirectory {
         }
     }
 
-    /// Opens what a link led to when links were looked up.
+    /// Opens the target of a link as resolved at mount time.
     fn open_linked(
         &self,
         key: &str,
@@ -151,7 +150,7 @@ impl MountedDirectory {
         escapes: &io::Error,
     ) -> io::Result<Option<File>> {
         let links = self.links()?;
-        // The last link on the way: what it leads to holds no others that were followed.
+        // The last link on the way: its target contains no other followed links.
         let ends = key.rmatch_indices('/').map(|(slash, _)| slash);
         for end in std::iter::once(key.len()).chain(ends) {
             if let Some(target) = links.get(&key[..end]) {
@@ -182,7 +181,7 @@ impl MountedDirectory {
     }
 }
 
-/// Whether a key can name a file: no empty, `.` or `..` component, and nothing the system would cut off.
+/// Whether a key can name a file: no empty, `.` or `..` component, and no NUL byte.
 fn is_path(key: &str) -> bool {
     !key.contains('\0') && key.split('/').all(|component| !matches!(component, "" | "." | ".."))
 }

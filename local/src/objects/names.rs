@@ -1,22 +1,22 @@
-//! How a key is spelt on disk: one directory per `/`, and file names that every file system keeps as they are.
+//! Encodes keys as paths: one directory per `/`, with file names that all file systems preserve.
 //!
-//! A key becomes a path whose components end in a mark that says what they are: `=` an object, `+` a directory for what
-//! follows a slash, `~` a directory for the rest of a segment too long for one name. So `o/x` (`o+/x=`) and `o/x/y`
-//! (`o+/x+/y=`) live side by side, `..` and a trailing slash are names like any other, and the directories can be listed
-//! in the order of the keys. Bytes other than `[a-z0-9._-]` are spelt `%xx`: capitals too, because some file systems
-//! fold case, and all beyond ASCII, because some normalise it.
+//! A key becomes a path whose components end in a mark of their kind: `=` an object, `+` a directory for the part after a
+//! slash, `~` a directory for the rest of a segment that is too long for one name. So `o/x` (`o+/x=`) and `o/x/y`
+//! (`o+/x+/y=`) coexist, `..` and a trailing slash are ordinary names, and directories can be listed in key order. Bytes
+//! other than `[a-z0-9._-]` are encoded as `%xx`: capitals because some file systems fold case, and non-ASCII bytes
+//! because some normalise them.
 
-/// Most bytes of a key in one name: each may take three, and names hold 255.
+/// Most key bytes per name: each may take three, and names hold 255.
 const STEP_BYTES: usize = 80;
 
-/// What a name on disk stands for.
+/// Kind of a name on disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// A key ends here.
     Object,
-    /// Keys go on after a slash.
+    /// Keys continue after a slash.
     Directory,
-    /// Keys go on within the same segment.
+    /// Keys continue within the same segment.
     Rest,
 }
 
@@ -30,7 +30,7 @@ impl Kind {
     }
 }
 
-/// Where the object of `key` is, relative to its bucket.
+/// Path of the object `key`, relative to its bucket.
 pub(super) fn object_path(key: &str) -> String {
     let mut path = String::with_capacity(key.len() * 2 + 16);
     let tail = directories(key, &mut path);
@@ -38,7 +38,7 @@ pub(super) fn object_path(key: &str) -> String {
     path
 }
 
-/// The deepest directory that holds every key starting with `prefix`, and how many bytes of the prefix lead there.
+/// The deepest directory that contains every key with `prefix`, and the number of prefix bytes it covers.
 pub(super) fn prefix_directory(prefix: &str) -> (String, usize) {
     let mut path = String::new();
     let tail = directories(prefix, &mut path);
@@ -46,7 +46,7 @@ pub(super) fn prefix_directory(prefix: &str) -> (String, usize) {
     (path, used)
 }
 
-/// Appends the directories that lead to the last name; the bytes of that name are what remains.
+/// Appends the directories that lead to the last name. Returns the bytes of that name.
 fn directories<'k>(key: &'k str, path: &mut String) -> &'k [u8] {
     let mut segments = key.as_bytes().split(|&byte| byte == b'/').peekable();
     while let Some(mut segment) = segments.next() {
@@ -85,7 +85,7 @@ fn percent(byte: u8, digits: &[u8; 16], out: &mut String) {
     out.push(char::from(digits[usize::from(byte & 15)]));
 }
 
-/// The bytes of a key that a name on disk spells; nothing for a name no key has.
+/// Key bytes encoded by a name on disk. `None` for a name that no key has.
 pub(super) fn parse(name: &str) -> Option<(Vec<u8>, Kind)> {
     let kinds = [Kind::Object, Kind::Directory, Kind::Rest];
     let (text, kind) =
@@ -110,7 +110,7 @@ fn hex(digit: u8) -> Option<u8> {
     }
 }
 
-/// A key as a listing with `encoding-type=url` spells it.
+/// A key in `encoding-type=url` of a listing.
 pub(super) fn url_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -181,7 +181,7 @@ mod tests {
                 assert!((1..=255).contains(&component.len()), "{component}");
                 assert!(component != "." && component != "..", "{path}");
             }
-            // Folding case must not make two keys one.
+            // Case folding must not merge two keys.
             assert_eq!(path, path.to_lowercase());
             paths.push(path);
         }

@@ -1,14 +1,14 @@
-//! What an answer says of an object: the same headers in answers of different types.
+//! Object headers, common to responses of different types.
 
 use s3s::dto::{ChecksumMode, ETag, GetObjectOutput, HeadObjectOutput};
 
 use super::conditions::timestamp;
 use super::record::Info;
 
-/// What S3 says of an object whose put did not say.
+/// S3's default content type.
 const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 
-/// Fills the checksums of an answer. The types have the same fields and nothing in common.
+/// Sets the checksums of a response. The types have the same fields but no common trait.
 macro_rules! with_checksums {
     ($output:ident, $record:expr) => {
         for (algorithm, sum) in &$record.checksums {
@@ -29,7 +29,7 @@ macro_rules! with_checksums {
 }
 pub(super) use with_checksums;
 
-/// Fills what describes an object in an answer.
+/// Sets the fields of a response that describe an object.
 macro_rules! described {
     ($output:ident, $info:ident) => {
         let record = &$info.record;

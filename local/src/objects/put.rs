@@ -1,7 +1,7 @@
-//! PutObject: receive, write and sum side by side; check; publish.
+//! PutObject: receives, writes and hashes concurrently, then verifies and publishes.
 //!
-//! While one batch of the body is written on a thread that may block, the next is received, so a put holds two batches
-//! whatever its size. A body that fits one batch costs a single change of thread.
+//! While one batch of the body is written on a blocking thread, the next is received, so a put holds two batches in
+//! memory regardless of its size. A body that fits one batch costs a single change of thread.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ use super::record::Record;
 use super::store::Store;
 use super::upload::Upload;
 
-/// Received before it is written.
+/// Bytes received before they are written.
 const BATCH_BYTES: usize = 1 << 20;
-/// What S3 takes in one put.
+/// S3's limit for one put.
 const MAX_OBJECT_BYTES: i64 = 5 << 30;
-/// What S3 takes of user metadata: names and values together.
+/// S3's limit for user metadata, names and values together.
 const MAX_METADATA_BYTES: usize = 2 << 10;
 
-/// What a put asks for, but for its bytes.
+/// Parameters of a put.
 struct Plan {
     key: String,
     condition: PutCondition,
@@ -62,7 +62,7 @@ async fn receive(
     let plan = plan(&request.input, &request.headers)?;
     let bucket_name = request.input.bucket.clone();
     if plan.declared_bytes.is_none_or(|bytes| bytes > BATCH_BYTES as u64) {
-        // A put that must fail had better do so before it fills the disk.
+        // A put that must fail should do so before it fills the disk.
         let (store, name) = (Arc::clone(store), bucket_name.clone());
         let (key, condition) = (plan.key.clone(), plan.condition.clone());
         blocking(move || check_early(&store, &name, &key, &condition)).await?;
@@ -71,7 +71,7 @@ async fn receive(
     let mut upload = None;
     let mut sums = Some(sums);
     loop {
-        // What was received last is being written meanwhile.
+        // The last batch is written meanwhile.
         let writing: Option<Writing> = upload.take();
         let (batch, is_last) = body.batch().await?;
         let mut state = match writing {
@@ -105,7 +105,7 @@ async fn receive(
 
 type Writing = tokio::task::JoinHandle<S3Result<State>>;
 
-/// An upload that makes its file with the first batch.
+/// An upload that creates its file with the first batch.
 struct State {
     upload: Option<Upload>,
     sums: Option<Sums>,
@@ -171,14 +171,14 @@ fn plan(input: &PutObjectInput, headers: &HeaderMap) -> S3Result<Plan> {
     })
 }
 
-/// `aws-chunked` is how the body travelled, not what it is.
+/// Removes `aws-chunked`, which describes the transfer and not the object.
 fn without_aws_chunked(encoding: &str) -> Option<String> {
     let parts = encoding.split(',').map(str::trim);
     let kept: Vec<&str> = parts.filter(|p| !p.is_empty() && *p != "aws-chunked").collect();
     (!kept.is_empty()).then(|| kept.join(","))
 }
 
-/// A body that is not asked again once it ended or broke.
+/// A body that is not polled again after it ended or broke.
 struct Incoming<'s> {
     body: Option<StreamingBlob>,
     store: &'s Store,
@@ -203,7 +203,7 @@ impl Incoming<'_> {
         }
     }
 
-    /// Up to [`BATCH_BYTES`] and a piece, and whether that was all.
+    /// Receives [`BATCH_BYTES`] or slightly more, and returns whether that was all.
     async fn batch(&mut self) -> S3Result<(Vec<Bytes>, bool)> {
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         while batch_bytes < BATCH_BYTES {
@@ -219,7 +219,7 @@ impl Incoming<'_> {
     }
 }
 
-/// The protocol crate keeps these errors' types to itself, so their text must do.
+/// The protocol crate does not export the types of these errors, so their text decides.
 fn broken(error: StdError) -> S3Error {
     let text = error.to_string();
     let code = if text.contains("Sha256Mismatch") {

@@ -1,8 +1,8 @@
-//! What is kept of an object beside its bytes: a record at the end of the same file.
+//! Metadata of an object: a record at the end of its file.
 //!
-//! One file holds both, so that data and metadata appear in one step whichever way it is published. The record is at
-//! the end because the size and a trailing checksum are known only then, and because the data then starts at offset 0,
-//! page by page. Layout: data, record as JSON, its length (u32, little endian), eight bytes of magic.
+//! Data and metadata share one file, so that they are published in one step. The record is at the end because the size
+//! and a trailing checksum are known only then, and so that the data starts at offset 0, page-aligned. Layout: data,
+//! record as JSON, its length (u32, little endian), eight bytes of magic.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,16 +18,16 @@ const MAGIC: &[u8; 8] = b"gmobj\0\x01\n";
 const FOOT_BYTES: usize = 12;
 /// Nearly every record fits the first read.
 const GUESS_BYTES: u64 = 2048;
-/// More than the headers a put may carry.
+/// More than the headers of a put can hold.
 pub(super) const MAX_BYTES: usize = 32 * 1024;
 
-/// What is known of an object.
+/// Metadata of an object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Record {
     pub object_bytes: u64,
-    /// Without its quotes.
+    /// Entity tag without quotes.
     pub etag: String,
-    /// Base64, those the put was checked against.
+    /// Verified checksums, in base64.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub checksums: Vec<(Algorithm, String)>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,12 +40,12 @@ pub(super) struct Record {
     pub content_language: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content_type: Option<String>,
-    /// The user's.
+    /// User metadata.
     #[serde(default, skip_serializing_if = "HashMap::is_empty")]
     pub metadata: HashMap<String, String>,
 }
 
-/// A record and when its object was written.
+/// A record and the time its object was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Info {
     pub record: Record,
@@ -56,7 +56,7 @@ impl Record {
     /// The bytes that follow the data.
     ///
     /// # Errors
-    /// `InvalidInput` when they would be more than [`MAX_BYTES`].
+    /// `InvalidInput` if they exceed [`MAX_BYTES`].
     pub(super) fn encode(&self) -> io::Result<Vec<u8>> {
         let mut bytes = serde_json::to_vec(self)?;
         let too_long = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -69,8 +69,8 @@ impl Record {
         Ok(bytes)
     }
 
-    /// Reads the record of an object's file; nothing when it has none, as after a power cut that lost its end: such an
-    /// object was never wholly on disk, and is taken as absent.
+    /// Reads the record of an object's file. `None` if it has none, as after a power cut that lost its end: such an
+    /// object was never wholly on disk, and counts as absent.
     pub(super) fn read(file: &File) -> io::Result<Option<Info>> {
         let attributes = file.metadata()?;
         let file_bytes = attributes.len();

@@ -1,10 +1,10 @@
-//! Counts of what the object server was asked and carried.
+//! Counters of the object server.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use serde::Serialize;
 
-/// What a request asks for.
+/// Kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Put,
@@ -13,7 +13,7 @@ pub(crate) enum Operation {
     Delete,
     DeleteMany,
     List,
-    /// Anything about buckets.
+    /// Any request about buckets.
     Bucket,
 }
 
@@ -21,10 +21,10 @@ impl Operation {
     const COUNT: usize = Self::Bucket as usize + 1;
 }
 
-/// Signed requests by kind since the start, and the bytes of objects they carried.
+/// Signed requests by kind since the start, and object bytes transferred.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct ObjectStats {
-    /// `PutObject` requests, also refused ones.
+    /// `PutObject` requests, including refused ones.
     pub put: u64,
     /// `GetObject` requests.
     pub get: u64,
@@ -38,17 +38,17 @@ pub struct ObjectStats {
     pub list: u64,
     /// Requests about buckets.
     pub bucket: u64,
-    /// Answers with a status of 400 to 499, those to unsigned requests included.
+    /// Responses with a status of 400 to 499, including those to unsigned requests.
     pub refused: u64,
-    /// Answers with a status of 500 or more.
+    /// Responses with a status of 500 or more.
     pub failed: u64,
     /// Bytes of objects put.
     pub received_bytes: u64,
-    /// Bytes of objects and ranges answered with.
+    /// Bytes of objects and ranges sent.
     pub sent_bytes: u64,
 }
 
-/// The living form of [`ObjectStats`].
+/// Atomic counters behind [`ObjectStats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     operations: [AtomicU64; Operation::COUNT],

@@ -1,9 +1,9 @@
 //! Objects in a directory: buckets, publishing, deleting.
 //!
-//! `ROOT/buckets/<bucket>/...` holds one file per object, `ROOT/incoming` the uploads under way, `ROOT/lock` keeps a
-//! second server out. An upload is published by giving its finished file the object's name: `link` when there must be no
-//! object yet, which only one of any number can do, `rename` otherwise. A reader keeps the file it opened. So at no moment
-//! is there a part of an object under a key, whatever is killed.
+//! `ROOT/buckets/<bucket>/...` holds one file per object, `ROOT/incoming` the uploads in progress, `ROOT/lock` excludes a
+//! second server. An upload is published by giving its finished file the object's name: by `link` if there must be no
+//! object yet, which only one of several can do, else by `rename`. A reader keeps the file it opened. So a partial object
+//! is never visible under a key, even after a kill.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
@@ -28,32 +28,32 @@ use super::stats::Counters;
 use super::upload::Temporary;
 use crate::LocalError;
 
-/// Puts of different keys seldom wait for each other; the memory is nothing.
+/// Locks by key hash; puts of different keys rarely contend.
 const STRIPES: usize = 256;
-/// A directory may be removed, being empty, between its making and its use; not this often.
+/// Retries if a concurrent delete removes an empty directory between its creation and its use.
 const PARENT_TRIES: usize = 64;
 
-/// Everything a server serves.
+/// State of a server.
 pub(super) struct Store {
     buckets: PathBuf,
     incoming: PathBuf,
     durable: bool,
     mounts: RwLock<BTreeMap<String, Arc<MountedDirectory>>>,
-    /// Serialise what changes one key: a check and what follows from it.
+    /// Serialise checks and changes of one key.
     stripes: [Mutex<()>; STRIPES],
     hasher: RandomState,
     next_upload: AtomicU64,
     pub(super) pool: Arc<BufferPool>,
     pub(super) counters: Arc<Counters>,
-    /// Goes with the descriptor, so a killed server leaves none behind.
+    /// Released with the descriptor, so a killed server leaves no lock behind.
     _lock: File,
 }
 
 impl Store {
-    /// Makes the directory if needed, takes it, and sweeps what a killed server left.
+    /// Creates the directory if needed, locks it, and removes unfinished uploads of a killed server.
     ///
     /// # Errors
-    /// [`LocalError::Busy`] when another server has it, [`LocalError::State`] when it cannot be used.
+    /// [`LocalError::Busy`] if another server uses it, [`LocalError::State`] if it is unusable.
     pub(super) fn open(root: &Path, durable: bool) -> Result<Self, LocalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -93,16 +93,16 @@ impl Store {
         })
     }
 
-    /// Whether an object survives a power cut once its put was answered.
+    /// Whether an answered put survives a power cut.
     pub(super) fn is_durable(&self) -> bool {
         self.durable
     }
 
-    /// Offers a directory as a bucket, in place of the one mounted under that name before.
+    /// Mounts a directory as a bucket, replacing the one mounted under that name.
     ///
     /// # Errors
-    /// [`LocalError::Config`] for a name that is no bucket's or is taken by a bucket, [`LocalError::State`] when the
-    /// directory cannot be read.
+    /// [`LocalError::Config`] if the name is invalid or taken by a bucket, [`LocalError::State`] if the directory
+    /// cannot be read.
     pub(super) fn mount(&self, name: &str, path: &Path) -> Result<(), LocalError> {
         if !check_bucket_name(name) {
             return Err(LocalError::Config(format!(
@@ -125,7 +125,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a bucket; false when there was one.
+    /// Creates a bucket. Returns false if it exists.
     pub(super) fn make_bucket(&self, name: &str) -> io::Result<bool> {
         let is_mounted =
             self.mounts.read().unwrap_or_else(PoisonError::into_inner).contains_key(name);
@@ -139,7 +139,7 @@ impl Store {
         }
     }
 
-    /// All buckets in order: names and, of those that are not mounted, when they were last changed.
+    /// All buckets in order: names and, unless mounted, the time of their last change.
     pub(super) fn bucket_names(&self) -> io::Result<Vec<(String, std::time::SystemTime)>> {
         let mut names = BTreeMap::new();
         for entry in fs::read_dir(&self.buckets)? {
@@ -170,15 +170,15 @@ impl Store {
         Ok(Bucket::Stored(StoredBucket::new(directory)))
     }
 
-    /// A path for an upload that no other has.
+    /// A fresh path for an upload.
     pub(super) fn incoming_path(&self) -> PathBuf {
         self.incoming.join(self.next_upload.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// Gives a finished upload the name of its object, if the condition holds at that moment.
+    /// Gives a finished upload the name of its object if the condition holds.
     ///
     /// # Errors
-    /// What [`PutCondition::check`] reports, and whatever the disk says.
+    /// Errors of [`PutCondition::check`], and of the disk.
     pub(super) fn publish(
         &self,
         upload: Temporary,
@@ -193,7 +193,7 @@ impl Store {
             match with_parents(bucket, &path, || fs::hard_link(upload.path(), &path)) {
                 Ok(()) => return self.settle(bucket, &path).map_err(failed),
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                    // If what is there is no whole object, a power cut left it: take its place.
+                    // A file that is no whole object was left by a power cut: replace it.
                     condition.check(bucket.info(key).map_err(failed)?.as_ref())?;
                 }
                 Err(error) => return Err(failed(error)),
@@ -206,10 +206,10 @@ impl Store {
         self.settle(bucket, &path).map_err(failed)
     }
 
-    /// Removes an object; that there is none is no failure.
+    /// Removes an object, if it exists.
     ///
     /// # Errors
-    /// `PreconditionFailed` when `if_match` does not hold, and whatever the disk says.
+    /// `PreconditionFailed` if `if_match` does not hold, and errors of the disk.
     pub(super) fn delete(
         &self,
         bucket: &StoredBucket,
@@ -226,7 +226,7 @@ impl Store {
             }
         }
         match fs::remove_file(&path) {
-            // A key too long to be a path never was an object.
+            // A key too long for a path was never an object.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::InvalidFilename) =>
             {
@@ -234,7 +234,7 @@ impl Store {
             }
             removed => removed.map_err(failed)?,
         }
-        // Up to the first directory that has something else.
+        // Removes empty parents, up to the first directory with other entries.
         for directory in parents(bucket, &path) {
             if fs::remove_dir(directory).is_err() {
                 break;
@@ -248,7 +248,7 @@ impl Store {
         self.stripes[stripe].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down that the object is there, if that was asked for.
+    /// Syncs the directory entry, if the store is durable.
     fn settle(&self, bucket: &StoredBucket, path: &Path) -> io::Result<()> {
         if self.durable {
             for directory in parents(bucket, path).chain([bucket.directory()]) {
@@ -263,17 +263,17 @@ impl Store {
     }
 }
 
-/// Readable by their owner only: what is in them may not be for everybody on the machine.
+/// Creates directories readable by their owner only: objects may be private.
 fn make_directories(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The directories of an object, from the innermost out, without its bucket's.
+/// The directories of an object, innermost first, excluding its bucket's.
 fn parents<'p>(bucket: &'p StoredBucket, path: &'p Path) -> impl Iterator<Item = &'p Path> {
     path.ancestors().skip(1).take_while(|directory| *directory != bucket.directory())
 }
 
-/// Does what needs the directories of an object, making them when they are missing.
+/// Runs `action`, creating the object's missing parent directories.
 fn with_parents(
     bucket: &StoredBucket,
     path: &Path,
@@ -284,12 +284,12 @@ fn with_parents(
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             done => return done,
         }
-        // The bucket's own directory is never made here, or a put could bring back a bucket that is gone.
+        // The bucket's own directory is never created here, or a put could restore a deleted bucket.
         let missing: Vec<&Path> = parents(bucket, path).collect();
         for directory in missing.into_iter().rev() {
             match fs::create_dir(directory) {
                 Ok(()) => {}
-                // A delete just emptied the one above: from the start.
+                // A concurrent delete removed the parent: start over.
                 Err(e) if matches!(e.kind(), ErrorKind::AlreadyExists | ErrorKind::NotFound) => {}
                 Err(error) => return Err(error),
             }

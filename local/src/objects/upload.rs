@@ -1,4 +1,4 @@
-//! An object on its way in: written to a file of its own that nobody sees, and summed while it is written.
+//! An upload in progress: written to a file that nobody can see, and hashed on the way.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Write};
@@ -13,7 +13,7 @@ use super::failure::io_failure;
 use super::record::Record;
 use crate::ids;
 
-/// A file that is removed unless it was published.
+/// A file that is removed unless it is published.
 #[derive(Debug)]
 pub(super) struct Temporary {
     path: PathBuf,
@@ -25,7 +25,7 @@ impl Temporary {
         &self.path
     }
 
-    /// The file has another name now.
+    /// Keeps the file: it was published.
     pub(super) fn keep(mut self) {
         self.is_kept = true;
     }
@@ -34,13 +34,13 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         if !self.is_kept {
-            // What cannot be removed now is swept at the next start.
+            // A file that cannot be removed now is removed at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-/// An object being written. All of it blocks.
+/// An object being written. All methods block.
 pub(super) struct Upload {
     temporary: Temporary,
     file: File,
@@ -55,7 +55,7 @@ impl Upload {
         Ok(Self { temporary, file, sums, object_bytes: 0 })
     }
 
-    /// Appends.
+    /// Appends a batch.
     pub(super) fn write(&mut self, batch: &[Bytes]) -> io::Result<()> {
         for bytes in batch {
             self.sums.update(bytes);
@@ -65,11 +65,11 @@ impl Upload {
         write_all(&mut self.file, &mut slices)
     }
 
-    /// Checks what arrived against what was promised, and appends the record: the file is then the object.
+    /// Verifies the data against the promises and appends the record: the file is then the object.
     ///
     /// # Errors
-    /// What [`Sums::verify`] reports, `IncompleteBody` when the length is another, `MetadataTooLarge`, and whatever the
-    /// disk says.
+    /// Errors of [`Sums::verify`], `IncompleteBody` if the length differs, `MetadataTooLarge`, and errors of the
+    /// disk.
     pub(super) fn finish(
         mut self,
         mut record: Record,
@@ -88,7 +88,7 @@ impl Upload {
         };
         record.etag = match md5 {
             Some(md5) => ids::hex(&md5),
-            // The dash tells clients that it is no MD5.
+            // The dash shows clients that it is no MD5.
             None => format!("{}-1", ids::hex(&ids::random::<16>().map_err(failed)?)),
         };
         record.checksums = checksums;
@@ -103,7 +103,7 @@ impl Upload {
 }
 
 fn write_all(file: &mut File, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
-    // Empty slices at the front would be taken for a full disk.
+    // Empty leading slices would look like a full disk.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match file.write_vectored(slices) {

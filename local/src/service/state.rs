@@ -1,4 +1,4 @@
-//! The state directory: a lock against a second service, and `service.json` for the next start.
+//! The state directory: its lock, and `service.json` for the next start.
 
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Write};
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use super::{Mount, Ports};
 use crate::{Credentials, LocalError};
 
-/// Holds keys, so it is readable by its owner only.
+/// Contains keys, so it is readable by its owner only.
 pub(super) const FILE: &str = "service.json";
 
-/// Larger than any service writes.
+/// Larger than any valid file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What a service writes down.
+/// State saved for the next start.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Saved {
     pub ports: Ports,
@@ -25,16 +25,16 @@ pub(super) struct Saved {
     pub mounts: Vec<Mount>,
 }
 
-/// A state directory held by this process.
+/// A state directory locked by this process.
 #[derive(Debug)]
 pub(super) struct StateDir {
     path: PathBuf,
-    /// The lock goes with the descriptor, so a killed service leaves none behind.
+    /// Released with the descriptor, so a killed service leaves no lock behind.
     _lock: File,
 }
 
 impl StateDir {
-    /// Makes the directory if needed and takes it.
+    /// Creates the directory if needed and locks it.
     pub(super) fn open(path: &Path) -> Result<Self, LocalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -66,18 +66,18 @@ impl StateDir {
         self.path.join(FILE)
     }
 
-    /// What the last service wrote down, if there was one.
+    /// The state saved by the last service, if any.
     pub(super) fn load(&self) -> Result<Option<Saved>, LocalError> {
         read(&self.file())
     }
 
-    /// Replaces what is written down, in one step.
+    /// Replaces the saved state atomically.
     pub(super) fn save(&self, saved: &Saved) -> Result<(), LocalError> {
         let file = self.file();
         let failed = |error: std::io::Error| LocalError::state(&file, error);
         let text = serde_json::to_vec_pretty(saved).map_err(|error| failed(error.into()))?;
         let new = self.path.join("service.json.new");
-        // One left by a service killed here may have other permissions.
+        // A file left by a service killed at this point may have other permissions.
         match std::fs::remove_file(&new) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
@@ -89,8 +89,8 @@ impl StateDir {
     }
 }
 
-/// Takes from others what they may see of a directory that is, or becomes, a service's. One that holds something
-/// else stays as its owner made it: files of the service are private by themselves.
+/// Removes others' permissions on a directory that is, or becomes, a service's. A directory with other content keeps
+/// its permissions: files of the service are private by themselves.
 fn keep_private(dir: &Path) -> std::io::Result<()> {
     let ours = dir.join("service.lock").exists() || std::fs::read_dir(dir)?.next().is_none();
     let about = std::fs::metadata(dir)?;

@@ -1,4 +1,4 @@
-//! Signatures made by the SDK, and damaged ones.
+//! Signatures by the SDK, valid and altered.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn at(seconds: u64) -> SystemTime {
 
 const NOW: u64 = 1_790_000_000;
 
-/// A request as the SDK would sign it.
+/// A request signed by the SDK's signer.
 fn signed(uri: &str, body: &[u8], credentials: &Credentials, time: SystemTime) -> Parts {
     let identity: Identity = aws_credential_types::Credentials::new(
         &credentials.access_key_id,

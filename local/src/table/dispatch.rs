@@ -1,4 +1,4 @@
-//! One DynamoDB request against the engine: JSON in, JSON out, errors in DynamoDB's form.
+//! Runs one DynamoDB request on the engine: JSON in, JSON out, errors in DynamoDB's form.
 
 use dynoxide::{Database, DynoxideError};
 use serde::Serialize;
@@ -8,7 +8,7 @@ use crate::LocalError;
 
 const TARGET_PREFIX: &str = "DynamoDB_20120810.";
 
-/// What the service answers: the operations a table of items needs, and none of streams or PartiQL.
+/// Supported operations: those of a table of items, without streams and PartiQL.
 const OPERATIONS: [&str; 16] = [
     "BatchGetItem",
     "BatchWriteItem",
@@ -28,13 +28,13 @@ const OPERATIONS: [&str; 16] = [
     "UpdateTimeToLive",
 ];
 
-/// The operation an `X-Amz-Target` names, if it is one of ours.
+/// The operation named by `X-Amz-Target`, if supported.
 pub(super) fn operation(target: &str) -> Option<&'static str> {
     let name = target.strip_prefix(TARGET_PREFIX)?;
     OPERATIONS.into_iter().find(|known| *known == name)
 }
 
-/// Whether a condition, alone or in a transaction, refused the write.
+/// Whether a condition, of the request or in a transaction, refused the write.
 pub(super) fn is_condition(error: &DynoxideError) -> bool {
     matches!(
         error,
@@ -43,10 +43,10 @@ pub(super) fn is_condition(error: &DynoxideError) -> bool {
     )
 }
 
-/// Runs `operation`; the answer is its JSON body.
+/// Runs `operation`; returns its JSON body.
 ///
 /// # Errors
-/// The engine's error, which knows its own HTTP status and body.
+/// The engine's error, which has its own HTTP status and body.
 pub(super) fn run(db: &Database, operation: &str, body: &[u8]) -> Result<Vec<u8>, DynoxideError> {
     let result = match operation {
         "BatchGetItem" => call(body, |r| db.batch_get_item(r)),
@@ -88,7 +88,7 @@ fn call<Req: DeserializeOwned, Res: Serialize>(
     serde_json::to_vec(&response).map_err(|e| DynoxideError::InternalServerError(e.to_string()))
 }
 
-/// The engine's request types mark what kind of refusal a malformed value is, in front of the message.
+/// The engine's request types mark the kind of a refusal at the start of the message.
 fn unreadable(message: &str) -> DynoxideError {
     let message = message.rfind(" at line ").map_or(message, |end| &message[..end]);
     match message.split_once(':') {
@@ -108,7 +108,7 @@ fn unreadable(message: &str) -> DynoxideError {
     }
 }
 
-/// Makes the table unless it is there.
+/// Creates the table unless it exists.
 ///
 /// # Errors
 /// [`LocalError::Table`].

@@ -1,4 +1,4 @@
-//! The object server: the conformance suite, and what only the embedded one promises.
+//! Tests of the object server: the conformance suite, and guarantees of the embedded server only.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 #![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 const BUCKET: &str = "gristmill";
 const ACCESS_KEY: &str = "AKIATEST";
 const SECRET_KEY: &str = "test/secret+key";
-/// How long a case may take on an S3 by others: some wait for ever.
+/// Time limit of a case on another S3: some never respond.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a directory, stopped when dropped.
@@ -97,7 +97,7 @@ mod conforms {
     each_case!(case);
 }
 
-/// The same of an S3 by others, which `scripts/test-peers` starts and names, with a bucket `gristmill`.
+/// The suite on another S3, which `scripts/test-peers` starts and names, with a bucket `gristmill`.
 mod peer {
     fn target() -> super::Target {
         let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
@@ -183,7 +183,7 @@ async fn a_mount_is_read_only_and_leads_nowhere_but_where_its_links_lead() {
         let linked = get(key).send().await.unwrap().body.collect().await.unwrap();
         assert_eq!(linked.into_bytes(), "secret", "{key}");
     }
-    // A link made or led elsewhere behind the service's back does not count until the directory is mounted again.
+    // A link created or changed later is ignored until the directory is mounted again.
     let other = base.path().join("other");
     std::fs::write(&other, "other").unwrap();
     symlink(&other, data.join("new")).unwrap();
@@ -260,7 +260,7 @@ async fn a_changed_file_of_a_mount_is_another_object() {
     let mut found = get().send().await.unwrap();
     let etag = found.e_tag.clone().unwrap();
     found.body.next().await.unwrap().unwrap();
-    // The same size, so only the time tells.
+    // The same size, so only the time differs.
     let touched =
         std::fs::metadata(&file).unwrap().modified().unwrap() + std::time::Duration::from_nanos(1);
     std::fs::File::options().write(true).open(&file).unwrap().set_modified(touched).unwrap();
@@ -316,7 +316,7 @@ async fn an_upload_that_breaks_off_leaves_nothing() {
     let put = put.content_length(6 << 20).body(body).customize().disable_payload_signing();
     put.send().await.unwrap_err();
     assert!(target.list("").await.is_empty());
-    // The server learns of it a moment later than the client.
+    // The server notices slightly later than the client.
     let incoming = root.path().join("incoming");
     while std::fs::read_dir(&incoming).unwrap().count() > 0 {
         tokio::task::yield_now().await;
@@ -429,7 +429,7 @@ async fn requests_and_bytes_are_counted() {
     assert_eq!((stats.refused, stats.failed), (2, 0));
 }
 
-/// A server in a process of its own: this test binary again, as the ignored test below.
+/// A server in its own process: this test binary again, running the ignored test below.
 struct Process {
     child: Child,
     target: Target,
@@ -451,12 +451,12 @@ impl Process {
                 break endpoint.to_owned();
             }
         };
-        // What is printed later must not break the server's pipe.
+        // Later output must not break the server's pipe.
         std::thread::spawn(move || lines.for_each(drop));
         Self { child, target: Target::new(&endpoint, ACCESS_KEY, SECRET_KEY, BUCKET) }
     }
 
-    /// `VmHWM`, the most memory it ever held.
+    /// `VmHWM`, its peak memory.
     fn peak_kib(&self) -> Option<u64> {
         let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).ok()?;
@@ -478,7 +478,7 @@ async fn serve_until_killed() {
     let Some(root) = std::env::var_os("GRISTMILL_TEST_ROOT") else { return };
     let server = Server::start(Path::new(&root)).await;
     println!("\nendpoint http://{}", server.serving.address());
-    // Ends with the test that started it, whatever happens to that.
+    // Ends with the test that started it.
     let wait = || std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
     tokio::task::spawn_blocking(wait).await.unwrap().unwrap();
     server.stop().await;
@@ -498,7 +498,7 @@ async fn a_killed_server_leaves_whole_objects_only() {
             tokio::spawn(async move {
                 let mut done = Vec::new();
                 for i in 0.. {
-                    // Of every two puts one replaces an object.
+                    // Every other put replaces an object.
                     let name = format!("{writer}/{}", i / 2);
                     let put = target.client.put_object().bucket(BUCKET).key(target.key(&name));
                     let seed = writer << 32 | i;
@@ -511,7 +511,7 @@ async fn a_killed_server_leaves_whole_objects_only() {
             })
         });
         let writers: Vec<_> = writers.collect();
-        // Some way into the writing, a different way each time.
+        // Killed at a different point each time.
         while target.list("").await.len() < 4 + 3 * round as usize {}
         drop(process);
         for writer in writers {
@@ -532,7 +532,7 @@ async fn a_killed_server_leaves_whole_objects_only() {
         }
     }
     for (key, seed) in &acknowledged {
-        // The put after the last one acknowledged may have been published too.
+        // The put after the last acknowledged one may have been published too.
         let body = &found[key];
         let (writer, i) = (seed >> 32, seed & 0xffff_ffff);
         let candidates = [i, i + 1].map(|i| writer << 32 | i);

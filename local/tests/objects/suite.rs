@@ -1,4 +1,4 @@
-//! What the data plane needs of an S3, as cases any endpoint can be held to.
+//! The S3 behaviour that the data plane needs, as cases for any endpoint.
 //!
 //! Every case works under a prefix of its own, so a target may hold other objects and be used again.
 
@@ -16,7 +16,7 @@ use aws_sdk_s3::types::{ChecksumAlgorithm, Delete, ObjectIdentifier};
 use bytes::Bytes;
 use futures::future::join_all;
 
-/// An endpoint to hold to the cases, and a bucket there that may be written to.
+/// An endpoint to test, and a bucket there that may be written to.
 #[derive(Clone, Debug)]
 pub struct Target {
     pub endpoint: String,
@@ -91,7 +91,7 @@ pub fn status<T: std::fmt::Debug, E: std::fmt::Debug>(
     response.status().as_u16()
 }
 
-/// Bytes that differ everywhere, by a seed.
+/// Pseudo-random bytes by seed.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -105,7 +105,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Names the cases, for a test each of a target.
+/// Lists the cases, for a test of each on a target.
 macro_rules! cases {
     ($($name:ident,)*) => {
         macro_rules! each_case { ($callback:ident) => { $($callback!($name);)* } }
@@ -178,7 +178,7 @@ pub async fn a_bad_checksum_leaves_the_old_object(target: Target) {
     assert_eq!(status(put().checksum_sha256(sha256).send().await), 400);
     assert_eq!(status(put().content_md5("AAAAAAAAAAAAAAAAAAAAAA==").send().await), 400);
     assert_eq!(status(put().content_md5("not a sum").send().await), 400);
-    // Large enough that some of it is on the disk before the sum is known.
+    // Large enough that part of it is on disk before the checksum is known.
     let large = target.client.put_object().bucket(&target.bucket).key(target.key("sum"));
     let large = large.body(noise(1, 5 << 20).into()).checksum_crc32("AAAAAA==").send().await;
     assert_eq!(status(large), 400);
@@ -206,7 +206,7 @@ pub async fn checksums_of_every_kind_are_taken_and_told(target: Target) {
             _ => found.checksum_sha256(),
         };
         assert!(told.is_some(), "{algorithm}");
-        // The client holds the body to it.
+        // The client verifies the body against it.
         assert_eq!(found.body.collect().await.unwrap().into_bytes(), noise(7, 100_000));
     }
     // MD5 of "abc", which S3 then uses as the tag.
@@ -234,7 +234,7 @@ pub async fn readers_see_one_version_whatever_is_written(target: Target) {
     const LENGTH: usize = 6 << 20;
     let version = |fill: u8| Bytes::from(vec![fill; LENGTH]);
     let mut etag = target.put("v", version(0)).await;
-    // A reader that has begun keeps what it began with.
+    // A reader keeps the version it started with.
     let slow = target.client.get_object().bucket(&target.bucket).key(target.key("v"));
     let mut slow = slow.send().await.unwrap();
     let first = slow.body.next().await.unwrap().unwrap();
@@ -246,7 +246,7 @@ pub async fn readers_see_one_version_whatever_is_written(target: Target) {
     assert!(first.iter().chain(&rest).all(|&byte| byte == 0));
     assert!(target.get("v").await.iter().all(|&byte| byte == 1));
 
-    // And so do readers of a key that is written all the time.
+    // The same for readers of a key that is written continuously.
     let writer = tokio::spawn({
         let (target, mut tags) = (target.clone(), BTreeSet::from([(etag, 1)]));
         async move {
@@ -346,13 +346,13 @@ pub async fn conditional_writes(target: Target) {
     let second = put(b"2").if_match(&first).send().await.unwrap().e_tag.unwrap();
     assert_eq!(status(put(b"3").if_match(&first).send().await), 412);
     assert_eq!(status(put(b"4").if_none_match("*").send().await), 412);
-    // So large that a server may say no before it has read it all: the client must still learn why.
+    // Large, so that a server may refuse before reading it all: the client must still receive the reason.
     let large = target.client.put_object().bucket(&target.bucket).key(target.key("w"));
     let large = large.if_none_match("*").body(noise(9, 24 << 20).into()).send().await;
     assert_eq!(status(large), 412);
     assert_eq!(target.get("w").await, "2");
 
-    // Of any number that replace the same version, one does.
+    // Of several writers that replace the same version, one wins.
     let puts = (0..12).map(|_| tokio::spawn(put(b"next").if_match(&second).send()));
     let results: Vec<_> = join_all(puts).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);
@@ -464,7 +464,7 @@ pub async fn big_objects(target: Target) {
     let data = Bytes::from(noise(64, 64 << 20));
     let put = target.client.put_object().bucket(&target.bucket).key(target.key("big"));
     let put = put.body(data.clone().into()).if_none_match("*");
-    // As the data plane does it: no hash for the signature, a checksum in its place.
+    // As the data plane does: no hash in the signature, a checksum instead.
     put.customize().disable_payload_signing().send().await.unwrap();
     assert!(target.get("big").await == data);
     let signed = target.client.put_object().bucket(&target.bucket).key(target.key("signed"));
@@ -473,7 +473,7 @@ pub async fn big_objects(target: Target) {
 }
 
 pub async fn bodies_that_are_streamed(target: Target) {
-    // A body that is not in memory travels in chunks, with its checksum behind it.
+    // A body that is not in memory is sent in chunks, with its checksum at the end.
     let file = tempfile::NamedTempFile::new().unwrap();
     for length in [0, 1, 65_536, 3_000_001] {
         let data = noise(length as u64, length);

@@ -1,4 +1,4 @@
-//! What the tests of the stand-ins share: clients, signed requests, and looking at processes.
+//! Helpers of the stand-ins' tests: clients, signed requests, process inspection.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -13,7 +13,7 @@ use aws_sigv4::sign::v4;
 use gristmill_local::Credentials;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// The function binary of the tests, built as an example of this crate.
+/// Path of the tests' function binary, an example of this crate.
 pub fn echo_function() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let path = exe.parent().unwrap().parent().unwrap().join("examples/echo_function");
@@ -31,7 +31,7 @@ pub fn sdk_credentials(credentials: &Credentials) -> aws_credential_types::Crede
     )
 }
 
-/// An answer to [`request`].
+/// Response to [`request`].
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -112,13 +112,13 @@ pub async fn signed_request(
     request(method, url, &headers, body).await
 }
 
-/// Whether a process runs: it exists and is no zombie.
+/// Whether a process exists and is no zombie.
 pub fn living(pid: u32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .is_ok_and(|stat| !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
-/// Waits for something that has to come true; how long it takes is not the question.
+/// Waits for a condition that must become true, however long it takes.
 pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -127,7 +127,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A connection kept for many requests whose answers carry a length.
+/// A keep-alive connection for many requests; responses need a content length.
 pub struct Connection {
     stream: tokio::net::TcpStream,
     host: String,
@@ -142,7 +142,7 @@ impl Connection {
         Self { stream, host }
     }
 
-    /// The status of the answer.
+    /// Status of the response.
     pub async fn request(
         &mut self,
         method: &str,
