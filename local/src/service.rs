@@ -3,126 +3,26 @@
 //! A service restarted on its state directory has the same ports, keys and mounts, so clients survive its restart. The
 //! caller decides which functions it runs.
 
+mod config;
+mod listeners;
 mod state;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::functions::{AdminHooks, HostConfig, Schedule, lock};
+use crate::functions::{AdminHooks, HostConfig, lock};
 use crate::room::{self, Room};
 use crate::{
     Credentials, FunctionConfig, FunctionHost, LocalError, ObjectServer, ObjectStats, Serving,
     TableConfig, TableServer, TableStats, http_server,
 };
+use listeners::Listeners;
 use state::{Saved, StateDir};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Configuration of a [`Service`].
-#[derive(Debug)]
-pub struct ServiceConfig {
-    /// State directory; created if missing, readable by its owner only.
-    pub state_dir: PathBuf,
-    /// Region of all services.
-    pub region: String,
-    /// Keys; by default those of the state directory, or new random ones.
-    pub credentials: Option<Credentials>,
-    /// Ports; 0 selects that of the state directory, or any free one.
-    pub ports: Ports,
-    /// Whether the table and accepted events are kept in files, so that jobs survive a restart or a kill; else in memory,
-    /// which is faster. Objects are always files. Nothing is synced to disk: a power cut may lose recent writes.
-    pub durable: bool,
-    /// Table created at start.
-    pub table: String,
-    /// Bucket created at start.
-    pub bucket: String,
-    /// External services that replace stand-ins; their table and bucket are created by the caller.
-    pub others: Others,
-    /// Directories mounted as read-only buckets, in addition to those of the state directory.
-    pub mounts: Vec<Mount>,
-    /// Function whose URL is [`Endpoints::coordinator_url`].
-    pub url_function: String,
-    /// Most concurrent invocations of all functions.
-    pub account_concurrency: u32,
-    /// Idle time after which a warm environment is ended.
-    pub idle_timeout: Duration,
-    /// Stops environments between invocations, as Lambda does.
-    pub freeze: bool,
-    /// Events at a fixed rate.
-    pub schedules: Vec<Schedule>,
-}
-
-impl ServiceConfig {
-    /// Defaults: `us-east-1`, any ports, durable, table and bucket `gristmill`, URL function `coordinator`.
-    #[must_use]
-    pub fn new(state_dir: impl Into<PathBuf>) -> Self {
-        Self {
-            state_dir: state_dir.into(),
-            region: "us-east-1".into(),
-            credentials: None,
-            ports: Ports::default(),
-            durable: true,
-            table: "gristmill".into(),
-            bucket: "gristmill".into(),
-            others: Others::default(),
-            mounts: Vec::new(),
-            url_function: "coordinator".into(),
-            account_concurrency: 1000,
-            idle_timeout: Duration::from_secs(60),
-            freeze: false,
-            schedules: Vec::new(),
-        }
-    }
-}
-
-/// The loopback ports of a service.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ports {
-    /// Invoke API and admin routes.
-    pub lambda: u16,
-    /// Objects.
-    pub s3: u16,
-    /// The table.
-    pub dynamodb: u16,
-    /// The function URL.
-    pub coordinator: u16,
-}
-
-/// Endpoints of external services.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Others {
-    /// Object store.
-    pub s3: Option<String>,
-    /// Table.
-    pub dynamodb: Option<String>,
-}
-
-/// Endpoints of a [`Service`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Endpoints {
-    /// For `aws-sdk-lambda`, and the admin routes.
-    pub lambda: String,
-    /// For `aws-sdk-s3`, with path-style addressing.
-    pub s3: String,
-    /// Object store of [`ServiceConfig::mounts`], served by this service even if objects are external.
-    pub folders: String,
-    /// For `aws-sdk-dynamodb`.
-    pub dynamodb: String,
-    /// The function URL of [`ServiceConfig::url_function`].
-    pub coordinator_url: String,
-}
-
-/// A directory mounted as a read-only bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mount {
-    /// The bucket's name.
-    pub name: String,
-    /// The directory.
-    pub path: PathBuf,
-}
+pub use config::{Endpoints, Mount, Others, Ports, ServiceConfig};
 
 /// Running stand-ins.
 #[derive(Debug)]
@@ -295,7 +195,7 @@ fn objects(
     // A missing directory must not prevent the start; jobs that need it report it.
     for Mount { name, path } in &saved.mounts {
         if let Err(error) = server.mount(name, path) {
-            tracing::warn!(mount = name, %error, "a directory offered before is not there any more");
+            tracing::warn!(mount = name, %error, "a mounted directory is missing");
         }
     }
     for Mount { name, path } in &config.mounts {
@@ -370,51 +270,6 @@ fn keep_mount(mounts: &mut Vec<Mount>, name: &str, path: &Path) -> Result<bool, 
         None => mounts.push(Mount { name: name.to_owned(), path }),
     }
     Ok(true)
-}
-
-/// Listeners, all bound before anything serves.
-struct Listeners {
-    ports: Ports,
-    lambda: std::net::TcpListener,
-    s3: std::net::TcpListener,
-    dynamodb: std::net::TcpListener,
-    coordinator: std::net::TcpListener,
-}
-
-impl Listeners {
-    fn bind(wanted: Ports, before: Option<Ports>) -> Result<Self, LocalError> {
-        let before = before.unwrap_or_default();
-        let bind = |what, wanted: u16, before: u16| {
-            let listener = http_server::bind(what, if wanted == 0 { before } else { wanted })?;
-            let system = |source| LocalError::System { what, source };
-            let port = listener.local_addr().map_err(system)?.port();
-            Ok::<_, LocalError>((listener, port))
-        };
-        let (lambda, lambda_port) = bind("function API", wanted.lambda, before.lambda)?;
-        let (s3, s3_port) = bind("object store", wanted.s3, before.s3)?;
-        let (dynamodb, dynamodb_port) = bind("table", wanted.dynamodb, before.dynamodb)?;
-        let (coordinator, coordinator_port) =
-            bind("coordinator's URL", wanted.coordinator, before.coordinator)?;
-        let ports = Ports {
-            lambda: lambda_port,
-            s3: s3_port,
-            dynamodb: dynamodb_port,
-            coordinator: coordinator_port,
-        };
-        Ok(Self { ports, lambda, s3, dynamodb, coordinator })
-    }
-
-    fn endpoints(&self, others: &Others) -> Endpoints {
-        let url = |port: u16| format!("http://127.0.0.1:{port}");
-        let folders = url(self.ports.s3);
-        Endpoints {
-            lambda: url(self.ports.lambda),
-            s3: others.s3.clone().unwrap_or_else(|| folders.clone()),
-            folders,
-            dynamodb: others.dynamodb.clone().unwrap_or_else(|| url(self.ports.dynamodb)),
-            coordinator_url: url(self.ports.coordinator),
-        }
-    }
 }
 
 /// Keys of a service running on `state_dir`, for a client on the same machine and of the same user.

@@ -16,10 +16,11 @@ use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use super::environment::Invocation;
-use super::function::{Failure, Function, Outcome, Throttle};
+use super::function::{Function, Throttle};
 use super::host::Host;
 use super::journal::Entry;
 use super::lock;
+use super::outcome::{Failure, Outcome};
 use super::stats::bump;
 
 /// Memory is the queue's only bound; beyond this many events callers are asked to retry.
@@ -86,7 +87,7 @@ fn accept_event(host: &Host, function: &Function, event: Event) -> Result<(), No
 }
 
 /// Resumes events that an earlier host accepted and did not finish: their runs died with it.
-pub(crate) fn take_up(host: &Host, left: Vec<Entry>) {
+pub(crate) fn resume(host: &Host, left: Vec<Entry>) {
     for Entry { function, request_id, payload, client_context, reports_failure } in left {
         let invocation = Invocation { request_id, payload: payload.into(), client_context };
         let Some(function) = host.functions.get(&function) else {

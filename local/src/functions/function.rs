@@ -2,23 +2,23 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::command::command;
 use super::config::FunctionConfig;
 use super::environment::{Environment, Invocation, Job, Reply};
 use super::events::EventQueue;
 use super::host::Host;
 use super::lock;
+use super::outcome::{Failure, FailureKind, Outcome};
 use super::process::{self, Exit};
 use super::stats::{Counters, FunctionStats, bump};
-use crate::{Credentials, ids};
+use crate::ids;
 
 /// Retries with warm environments that turn out to be dead, before a new one is started.
 const STALE_LIMIT: u32 = 4;
@@ -39,30 +39,6 @@ struct Pool {
     all: Vec<Arc<Environment>>,
     /// Idle environments, the most recently used last.
     idle: Vec<Arc<Environment>>,
-}
-
-/// Outcome of an invocation.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    Response(Bytes),
-    Failed(Failure),
-}
-
-/// A failure with Lambda's error document.
-#[derive(Debug)]
-pub(crate) struct Failure {
-    pub kind: FailureKind,
-    pub payload: Bytes,
-}
-
-/// Kind of a failure.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FailureKind {
-    Handler,
-    Crash,
-    Timeout,
-    Init,
-    ResponseTooLarge,
 }
 
 /// Limit that throttled an invocation.
@@ -86,30 +62,6 @@ impl Drop for Permit {
         }
         self.host.running.fetch_sub(1, Relaxed);
         self.host.freed.notify_waiters();
-    }
-}
-
-impl Failure {
-    fn new(kind: FailureKind, error_type: &str, message: &str) -> Self {
-        let payload = json!({"errorType": error_type, "errorMessage": message}).to_string();
-        Self { kind, payload: payload.into() }
-    }
-
-    fn exited(kind: FailureKind, request_id: &str, exit: Exit) -> Self {
-        let message = format!("RequestId: {request_id} Error: {}", exit.describe());
-        Self::new(kind, "Runtime.ExitError", &message)
-    }
-
-    fn timed_out(request_id: &str, after: Duration) -> Self {
-        let seconds = after.as_secs_f64();
-        let message =
-            format!("RequestId: {request_id} Error: Task timed out after {seconds:.2} seconds");
-        Self::new(FailureKind::Timeout, "Sandbox.Timedout", &message)
-    }
-
-    fn init(request_id: &str, reason: &str) -> Self {
-        let message = format!("RequestId: {request_id} Error: {reason}");
-        Self::new(FailureKind::Init, "Runtime.InitError", &message)
     }
 }
 
@@ -277,7 +229,7 @@ impl Function {
             return Err(std::io::Error::other("the host is stopping"));
         }
         let token = ids::hex(&ids::random::<16>()?);
-        let command = self.command(host, &token)?;
+        let command = command(&self.config, self.log.as_ref(), host, &token)?;
         let environment = Arc::new(Environment::new(token, self.arn.clone(), host.settings.freeze));
         // Before the process exists: a runtime whose first poll is refused gives up.
         host.register(&environment);
@@ -314,51 +266,6 @@ impl Function {
         }
         host.unregister(environment);
         environment.exited(exit);
-    }
-
-    fn command(&self, host: &Host, token: &str) -> std::io::Result<Command> {
-        let config = &self.config;
-        let mut command = Command::new(&config.command);
-        command.args(&config.args).stdin(Stdio::null()).env_clear();
-        for name in ["PATH", "HOME", "TMPDIR", "RUST_LOG"] {
-            if let Some(value) = std::env::var_os(name) {
-                command.env(name, value);
-            }
-        }
-        let Credentials { access_key_id, secret_access_key } = &host.settings.credentials;
-        let region = &host.settings.region;
-        if config.ambient {
-            command.envs(std::env::vars_os().filter(|(name, _)| is_ambient(name)));
-            command
-                .env("GRISTMILL_LOCAL_REGION", region)
-                .env("GRISTMILL_LOCAL_ACCESS_KEY_ID", access_key_id)
-                .env("GRISTMILL_LOCAL_SECRET_ACCESS_KEY", secret_access_key);
-        } else {
-            command
-                .env("AWS_REGION", region)
-                .env("AWS_DEFAULT_REGION", region)
-                .env("AWS_ACCESS_KEY_ID", access_key_id)
-                .env("AWS_SECRET_ACCESS_KEY", secret_access_key)
-                .env("AWS_EC2_METADATA_DISABLED", "true");
-        }
-        command
-            .env("TZ", ":UTC")
-            // Their output goes to a file.
-            .env("NO_COLOR", "1")
-            .env("AWS_LAMBDA_FUNCTION_NAME", &config.name)
-            .env("AWS_LAMBDA_FUNCTION_VERSION", &config.version)
-            .env("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", config.memory_mb.to_string())
-            .env("AWS_LAMBDA_INITIALIZATION_TYPE", "on-demand")
-            .env("AWS_LAMBDA_LOG_GROUP_NAME", format!("/aws/lambda/{}", config.name))
-            .env("AWS_LAMBDA_LOG_STREAM_NAME", token)
-            // The scheme is needed: without it the runtime cannot read an address that carries a path.
-            .env("AWS_LAMBDA_RUNTIME_API", format!("http://{}/{token}", host.runtime_api))
-            .envs(&config.env);
-        match &self.log {
-            Some(log) => command.stdout(log.try_clone()?).stderr(log.try_clone()?),
-            None => command.stdout(Stdio::null()).stderr(Stdio::null()),
-        };
-        Ok(command)
     }
 
     /// Reports a cold start as Lambda does.
@@ -421,20 +328,4 @@ impl Function {
         stats.events_waiting = self.queue.len() as u64;
         stats
     }
-}
-
-/// Whether a variable configures access to AWS and web servers.
-fn is_ambient(name: &std::ffi::OsStr) -> bool {
-    const OTHERS: [&str; 7] = [
-        "GRISTMILL_WEB_AUTHORIZATION",
-        "HTTPS_PROXY",
-        "https_proxy",
-        "NO_PROXY",
-        "no_proxy",
-        "SSL_CERT_FILE",
-        "SSL_CERT_DIR",
-    ];
-    name.to_str().is_some_and(|name| {
-        (name.starts_with("AWS_") && !name.starts_with("AWS_LAMBDA_")) || OTHERS.contains(&name)
-    })
 }

@@ -18,9 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use super::config::UrlAuth;
 use super::environment::Invocation;
-use super::function::{FailureKind, Function, Outcome};
+use super::function::Function;
 use super::host::Host;
 use super::invoke_api::MAX_SYNC_BYTES;
+use super::outcome::{FailureKind, Outcome};
 use super::stats::bump;
 use crate::http_server::{self, BodyError, Reply, with_header};
 

@@ -13,8 +13,9 @@ use tokio_util::task::TaskTracker;
 
 use super::admin::AdminHooks;
 use super::environment::{Environment, Invocation};
-use super::function::{Function, Outcome, Permit};
+use super::function::{Function, Permit};
 use super::journal::Journal;
+use super::outcome::Outcome;
 use super::stats::HostStats;
 use crate::{Credentials, Verifier, ids};
 
@@ -85,7 +86,7 @@ impl Host {
     }
 
     /// Ends idle environments and samples memory until the host stops.
-    pub(crate) async fn keep_house(self: Arc<Self>) {
+    pub(crate) async fn maintain(self: Arc<Self>) {
         let mut beat = tokio::time::interval(Duration::from_millis(500));
         beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

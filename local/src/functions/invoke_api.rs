@@ -14,8 +14,9 @@ use serde::de::IgnoredAny;
 use super::admin;
 use super::environment::Invocation;
 use super::events::{self, NotAccepted};
-use super::function::{Function, Outcome, Throttle};
+use super::function::{Function, Throttle};
 use super::host::Host;
+use super::outcome::Outcome;
 use super::stats::bump;
 use crate::http_server::{self, BodyError, Reply, with_header};
 

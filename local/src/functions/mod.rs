@@ -6,6 +6,7 @@
 //! environment ([`environment`], [`process`]). No process outlives the host, however it ends.
 
 mod admin;
+mod command;
 mod config;
 mod environment;
 mod events;
@@ -14,6 +15,7 @@ mod function_url;
 mod host;
 mod invoke_api;
 mod journal;
+mod outcome;
 mod process;
 mod runtime_api;
 mod stats;
@@ -81,7 +83,7 @@ impl FunctionHost {
         let schedules = std::mem::take(&mut config.schedules);
         let (journal, left) = Journal::open(config.event_dir.take())?;
         let host = Arc::new(build(config, journal, runtime_listener.1)?);
-        events::take_up(&host, left);
+        events::resume(&host, left);
 
         let stop = &host.stop;
         let serving = Arc::clone(&host);
@@ -116,7 +118,7 @@ impl FunctionHost {
         for function in host.functions.values() {
             host.tasks.spawn(events::dispatch(Arc::clone(&host), Arc::clone(function)));
         }
-        host.tasks.spawn(Arc::clone(&host).keep_house());
+        host.tasks.spawn(Arc::clone(&host).maintain());
         let host = Self { host, address: invoke_listener.1, urls: addresses };
         for Schedule { every, function, payload } in schedules {
             host.every(every, &function, payload)?;

@@ -61,8 +61,6 @@ const LONG_FILES: &[&str] = &[
     "shared/client/src/progress.rs",
     "shared/client/src/server.rs",
     "functions/coordinator/src/claims.rs",
-    "local/src/functions/function.rs",
-    "local/src/service.rs",
     "shared/model/src/splits/invariants.rs",
     "shared/model/src/wire/calls.rs",
     "shared/pipeline/src/source.rs",
