@@ -1,4 +1,4 @@
-//! Where AWS, or what stands in for it, is found; and one lazily built client per service.
+//! Endpoints and credentials of AWS or a local service, and one lazily built client per service.
 
 use crate::{
     DynamoTable, Everywhere, HttpCoordinator, LambdaInvoker, LocalService, Probes, S3Objects,
@@ -27,19 +27,19 @@ use std::{
 
 /// Tries of one request, the first included.
 const MAX_ATTEMPTS: u32 = 4;
-/// Before the second try, doubled for each further one, with jitter. Far below the SDK's second:
-/// most faults here are a connection that was closed, or a process that is being restarted.
+/// Delay before the second try, doubled for each further one, with jitter. Far below the SDK's second: most
+/// faults here are a closed connection, or a process that is restarting.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(40);
-/// One try of a request that carries little.
+/// Timeout of one try of a small request.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
-/// All tries of a request that carries little.
+/// Timeout of all tries of a small request.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
-/// One try of a put or get: 128 MiB at little more than 2 MB/s.
+/// Timeout of one try of a put or get: 128 MiB at little more than 2 MB/s.
 const DATA_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(60);
-/// All tries of a put or get.
+/// Timeout of all tries of a put or get.
 pub(crate) const DATA_OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where a known set of services listens.
+/// Endpoints of one set of services.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoints {
     pub s3: String,
@@ -48,7 +48,7 @@ pub struct Endpoints {
     pub region: String,
 }
 
-/// Where single services listen; absent: where the SDK finds them.
+/// Endpoints of single services; `None`: as the SDK finds them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct At {
     pub s3: Option<String>,
@@ -76,7 +76,7 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// AWS as one process sees it. Clones share connections, clients and counts.
+/// AWS as configured for one process. Clones share connections, clients and counts.
 #[derive(Debug, Clone)]
 pub struct Aws(Arc<Shared>);
 
@@ -94,9 +94,9 @@ struct Shared {
 }
 
 impl Aws {
-    /// As the AWS SDKs agree on: region, credentials and `AWS_ENDPOINT_URL[_SERVICE]` from the
-    /// environment or the shared configuration files. The instance metadata service is asked only
-    /// for what neither tells.
+    /// Configures itself as the AWS SDKs do: region, credentials and `AWS_ENDPOINT_URL[_SERVICE]` from the
+    /// environment or the shared configuration files. The instance metadata service is queried only for what
+    /// neither provides.
     ///
     /// # Errors
     /// No region is configured.
@@ -107,7 +107,7 @@ impl Aws {
         Ok(Self::new(sdk, region, pool, At::default(), has_own_endpoint()))
     }
 
-    /// The same, for reading what others store: without a region it is that of buckets nobody chose one for.
+    /// The same, for reading public or other data: without a region it assumes us-east-1.
     pub async fn ambient() -> Self {
         let pool = HttpPool::default();
         let region = Region::from_static("us-east-1");
@@ -116,8 +116,8 @@ impl Aws {
         Self::new(sdk, region, pool, At::default(), has_own_endpoint())
     }
 
-    /// As a function has it: the platform puts region and credentials into its environment, for as long as it
-    /// lives, and nothing else is asked. `AWS_ENDPOINT_URL[_SERVICE]` are heeded.
+    /// Configures itself from the environment variables of a function: region and credentials, which are valid for
+    /// the function's life. Queries nothing else. Respects `AWS_ENDPOINT_URL[_SERVICE]`.
     ///
     /// # Errors
     /// Region or keys are not set.
@@ -205,10 +205,10 @@ impl Aws {
         self.0.s3.get_or_init(|| self.s3_at(self.0.at.s3.as_deref()))
     }
 
-    /// A client of S3 at `endpoint`, or where the environment says.
+    /// A client of S3 at `endpoint`, or as configured in the environment.
     fn s3_at(&self, endpoint: Option<&str>) -> aws_sdk_s3::Client {
-        // Chunks carry checksums of their own, per frame; another pass over every byte would
-        // buy nothing.
+        // Chunks carry checksums of their own, per frame; another pass over every byte would gain
+        // nothing.
         let mut config = aws_sdk_s3::config::Builder::from(&self.0.sdk)
             .force_path_style(self.0.path_style)
             .interceptor(self.counting("s3"))
@@ -221,8 +221,8 @@ impl Aws {
         aws_sdk_s3::Client::from_conf(config.build())
     }
 
-    /// The objects of a local service, whose bucket is `own`, of the folders of this machine that it serves at
-    /// the endpoint `folders`, and of everybody else.
+    /// The objects of a local service whose bucket is `own`, of the folders that it serves at the endpoint `folders`,
+    /// and of all other buckets.
     pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> Everywhere {
         let folders = match &self.0.at.s3 {
             Some(s3) if s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
@@ -256,7 +256,7 @@ impl Aws {
         LocalService::new(endpoint, self.0.region.as_ref(), credentials, self.0.pool.clone())
     }
 
-    /// Questions about the place itself, answered within seconds.
+    /// Read-only queries about the deployment, with short deadlines.
     pub fn probes(&self) -> Probes {
         let Shared { sdk, at, path_style, .. } = &*self.0;
         Probes::new(sdk, at, *path_style)
@@ -273,12 +273,12 @@ impl Aws {
     }
 }
 
-/// Only an S3 endpoint of one's own may lack a name per bucket.
+/// Whether an S3 endpoint is configured; only such a one may lack a host name per bucket.
 fn has_own_endpoint() -> bool {
     ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"].iter().any(|name| env::var_os(name).is_some())
 }
 
-/// What environment and shared files say, and `fallback` where they tell no region.
+/// Configuration from environment and shared files, with `fallback` as the default region.
 async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
     let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
         .http_client(pool.clone())
@@ -286,8 +286,8 @@ async fn load(pool: &HttpPool, fallback: Option<Region>) -> SdkConfig {
         .timeout_config(timeouts(ATTEMPT_TIMEOUT, OPERATION_TIMEOUT))
         .stalled_stream_protection(StalledStreamProtectionConfig::enabled().build());
     if fallback.is_some() || env::var_os("AWS_ACCESS_KEY_ID").is_some() {
-        // Keys in the environment mean that nobody expects the metadata service to be there;
-        // asking it for a region would take seconds to fail.
+        // With keys in the environment, the metadata service is probably absent; querying it for a region
+        // would take seconds to fail.
         let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
             .or_else(ProfileFileRegionProvider::new());
         loader = loader.region(match fallback {

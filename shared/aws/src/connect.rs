@@ -1,6 +1,6 @@
-//! One connection pool for every client. Cleartext and TLS connectors are made when first needed:
-//! reading the machine's root certificates takes tens of milliseconds that a process with local
-//! endpoints never owes.
+//! The connection pool of all clients. Cleartext and TLS connectors are created on first use: reading the
+//! machine's root certificates takes tens of milliseconds, which processes with only local endpoints
+//! save.
 
 use aws_smithy_http_client::{
     Builder, Connector,
@@ -20,14 +20,14 @@ use std::{
     time::Duration,
 };
 
-/// Time to a connection: a peer in the same region answers in milliseconds.
+/// Timeout of connecting: a peer in the same region answers within milliseconds.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pool, as the SDK's HTTP client. Cheap to clone; clones share connections.
 #[derive(Debug, Clone)]
 pub(crate) struct HttpPool {
     shared: SharedHttpConnector,
-    /// For callers with timeouts of their own: the SDK's credential and region providers.
+    /// For the SDK's credential and region providers, which set timeouts of their own.
     others: Arc<OnceLock<SharedHttpClient>>,
 }
 
@@ -38,7 +38,7 @@ impl Default for HttpPool {
 }
 
 impl HttpPool {
-    /// Sends a request made outside of the SDK over the shared connections.
+    /// Sends a request of this crate's own over the shared connections.
     pub fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         self.shared.call(request)
     }
@@ -86,8 +86,8 @@ fn settings() -> HttpConnectorSettings {
     HttpConnectorSettings::builder().connect_timeout(CONNECT_TIMEOUT).build()
 }
 
-/// Trusts nobody, so it can carry `http://` only, and never by a proxy: cleartext endpoints are
-/// local.
+/// A connector without trusted certificates, for `http://` only, and without a proxy: cleartext endpoints
+/// are local.
 fn plain() -> Connector {
     let builder = Connector::builder().connector_settings(settings()).tls_provider(tls_provider());
     match TlsContext::builder().with_trust_store(TrustStore::empty()).build() {

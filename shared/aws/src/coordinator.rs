@@ -18,15 +18,15 @@ use gristmill_ports::{CallError, Coordinator};
 use http::{Method, Uri, header};
 use std::time::Duration;
 
-/// Time for one call, from signing to the last byte of the answer.
+/// Deadline of one call, from signing to the last byte of the response.
 const DEADLINE: Duration = Duration::from_secs(10);
 const URL_SETTING: &str = "GRISTMILL_COORDINATOR_URL";
 
-/// Calls the coordinator of one namespace. Clones are not needed: share it behind an `Arc`.
+/// Calls the coordinator of one namespace. Share it behind an `Arc`.
 #[derive(Debug)]
 pub struct HttpCoordinator {
     uri: Uri,
-    /// As signed and as shown: the text of `uri`.
+    /// Text of `uri`, for signing and messages.
     url: String,
     ns: Namespace,
     region: String,
@@ -54,7 +54,7 @@ impl HttpCoordinator {
         Ok(Self { url: uri.to_string(), uri, ns, region, credentials, pool, counts })
     }
 
-    /// The region its URL names; none if the URL is not one of AWS.
+    /// Region in its URL; `None` if it is not an AWS function URL.
     pub fn url_region(&self) -> Option<&str> {
         function_url_region(&self.uri)
     }
@@ -113,7 +113,7 @@ impl Coordinator for HttpCoordinator {
     }
 }
 
-/// The region a function URL belongs to: `ID.lambda-url.REGION.on.aws`.
+/// Region of a function URL: `ID.lambda-url.REGION.on.aws`.
 fn function_url_region(uri: &Uri) -> Option<&str> {
     let (_, rest) = uri.host()?.split_once(".lambda-url.")?;
     rest.strip_suffix(".on.aws")
@@ -144,7 +144,7 @@ pub(crate) async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread>
     }
 }
 
-/// What an answer means to the caller.
+/// Converts a response to a reply or an error.
 fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallError> {
     let quote = || message(body);
     match status {
@@ -167,7 +167,7 @@ fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallE
     }
 }
 
-/// The words of an error answer; the platform puts them into `Message` or `message`.
+/// The message of an error response; the platform puts it into `Message` or `message`.
 pub(crate) fn message(body: &[u8]) -> String {
     let json: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let named = json.as_ref().and_then(|json| json.get("Message").or_else(|| json.get("message")));

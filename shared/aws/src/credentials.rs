@@ -1,5 +1,4 @@
-//! Credentials for the requests this crate signs itself, loaded once and kept until they are about
-//! to expire.
+//! Credentials for requests that this crate signs itself, cached until they are about to expire.
 
 use aws_credential_types::provider::{
     ProvideCredentials, SharedCredentialsProvider, error::CredentialsError,
@@ -22,7 +21,7 @@ impl CredentialsCache {
         Self { provider, cached: Mutex::default() }
     }
 
-    /// The credentials to sign with now. Callers that come while they are loaded wait for one load.
+    /// Credentials for signing. Concurrent callers share one load.
     pub async fn identity(&self) -> Result<Identity, CredentialsError> {
         let mut cached = self.cached.lock().await;
         let horizon = SystemTime::now() + EXPIRY_BUFFER;
@@ -40,7 +39,7 @@ impl CredentialsCache {
         }
     }
 
-    /// Forgets what is kept: the service has refused it.
+    /// Discards the cached credentials after the service refused them.
     pub async fn forget(&self) {
         self.cached.lock().await.take();
     }

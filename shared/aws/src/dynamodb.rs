@@ -1,4 +1,4 @@
-//! DynamoDB's API as far as it is used, and its JSON.
+//! The part of DynamoDB's API that is used, and its JSON.
 
 use crate::service::{Prepared, Service, ServiceClient, ServiceError};
 use aws_config::SdkConfig;
@@ -25,14 +25,14 @@ pub(crate) struct Text {
     pub s: String,
 }
 
-/// A whole number; on the wire its digits are a string.
+/// A whole number; a string of digits on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Number {
     #[serde(rename = "N", with = "digits")]
     pub n: u64,
 }
 
-/// Bytes; on the wire in base64.
+/// Bytes; base64 on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Binary {
     #[serde(rename = "B", with = "base64")]
@@ -51,7 +51,7 @@ pub(crate) struct Key {
     pub sk: Text,
 }
 
-/// An item as it is stored; its body is either `json` or `bin`.
+/// An item as stored; its body is either `json` or `bin`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StoredItem {
     pub pk: Text,
@@ -62,7 +62,7 @@ pub(crate) struct StoredItem {
     pub json: Option<Text>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin: Option<Binary>,
-    /// Unix seconds from when on it may be deleted.
+    /// Expiry in Unix seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<Number>,
 }
@@ -126,7 +126,7 @@ pub(crate) struct Query<'a> {
     pub scan_index_forward: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// Where the page before this one ended.
+    /// Last key of the preceding page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exclusive_start_key: Option<Key>,
 }
@@ -152,7 +152,7 @@ pub(crate) struct DynamoClient {
 }
 
 impl DynamoClient {
-    /// At `endpoint`, or where `sdk` finds DynamoDB. Every request passes `interceptor`.
+    /// A client for `endpoint`, or as `sdk` finds DynamoDB. Every request passes `interceptor`.
     pub fn new(
         sdk: &SdkConfig,
         endpoint: Option<&str>,
@@ -200,7 +200,7 @@ impl DynamoClient {
     }
 }
 
-/// The item that a refused write met, if the refusal came with it.
+/// The item returned with a refused write, if any.
 pub(crate) fn met(refusal: &ServiceError) -> Result<Option<StoredItem>, serde_json::Error> {
     let body = refusal.raw_response().and_then(|response| response.body().bytes());
     let met: Option<GotItem> = body.map(serde_json::from_slice).transpose()?;

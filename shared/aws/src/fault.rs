@@ -1,15 +1,15 @@
-//! A failed request in one line: operation, resource, the service's own code and words, and whether
-//! sending it again may help.
+//! A failed request in one line: operation, resource, the service's code and message, and whether a retry may
+//! help.
 
 use aws_credential_types::provider::error::CredentialsError;
 use aws_smithy_runtime_api::client::{orchestrator::HttpResponse, result::SdkError};
 use aws_smithy_types::error::metadata::ProvideErrorMetadata;
 use std::{error::Error, fmt};
 
-/// Longest part of somebody else's message that is passed on, in characters.
+/// Longest quoted part of a foreign message, in characters.
 const MAX_QUOTE_CHARS: usize = 300;
 
-/// Codes that ask for another try although their status is a 4xx.
+/// Codes that allow a retry although their status is a 4xx.
 const PASSING_CODES: [&str; 10] = [
     "InternalServerError",
     "LimitExceededException",
@@ -23,15 +23,15 @@ const PASSING_CODES: [&str; 10] = [
     "TransactionConflictException",
 ];
 
-/// What became of a request that did not succeed.
+/// A failed request.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// Sending it again may help; it may already have had its effect.
+    /// Whether a retry may help; the request may already have had its effect.
     pub is_passing: bool,
-    /// Of the answer, if there was one.
+    /// HTTP status, if there was a response.
     pub status: Option<u16>,
     pub code: Option<String>,
-    /// The whole line.
+    /// Complete message.
     pub text: String,
 }
 
@@ -78,12 +78,12 @@ impl Fault {
     }
 }
 
-/// Whether an HTTP status says that the same request may succeed later.
+/// Whether an HTTP status allows a retry.
 pub(crate) fn is_passing_status(status: u16) -> bool {
     status >= 500 || status == 429 || status == 408
 }
 
-/// The innermost cause, which names what happened; the outer ones only say where it passed by.
+/// The innermost cause, which describes the failure; the outer ones are only context.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
     if lacks_credentials(error) {
         return "no AWS credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \

@@ -12,7 +12,7 @@ use gristmill_ports::{InvokeError, Invoked, Invoker};
 const MAX_EVENT_BYTES: usize = 1 << 20;
 const NOT_FOUND: u16 = 404;
 
-/// Starts functions by name or ARN, without waiting for them to run.
+/// Starts functions by name or ARN without waiting for them to run.
 #[derive(Debug, Clone)]
 pub struct LambdaInvoker {
     client: LambdaClient,

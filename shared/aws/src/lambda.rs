@@ -1,4 +1,4 @@
-//! Lambda's API as far as it is used.
+//! The part of Lambda's API that is used.
 
 use crate::service::{Prepared, Service, ServiceClient, ServiceError};
 use aws_config::SdkConfig;
@@ -32,7 +32,7 @@ pub(crate) struct LambdaClient {
 }
 
 impl LambdaClient {
-    /// At `endpoint`, or where `sdk` finds Lambda. Every request passes `interceptor`.
+    /// A client for `endpoint`, or as `sdk` finds Lambda. Every request passes `interceptor`.
     pub fn new(
         sdk: &SdkConfig,
         endpoint: Option<&str>,
@@ -47,7 +47,7 @@ impl LambdaClient {
         }
     }
 
-    /// Starts `function` with `event`, and does not wait for it to run.
+    /// Starts `function` with `event` without waiting for it to run.
     pub async fn invoke(&self, function: &str, event: Bytes) -> Result<Value, ServiceError> {
         let path = format!("/2015-03-31/functions/{}/invocations", encoded(function));
         send(&self.invoke, &path, Some(event)).await
@@ -68,7 +68,7 @@ impl LambdaClient {
     }
 }
 
-/// Posts `event` if there is one, and gets otherwise. The answer is JSON, or null when it is empty.
+/// Posts `event` if there is one, else gets. The response is JSON, or null if empty.
 async fn send(
     operation: &Prepared<Value>,
     path: &str,
@@ -90,7 +90,7 @@ fn request(path: &str, event: Option<Bytes>) -> Result<HttpRequest, BoxError> {
     Ok(request?.try_into()?)
 }
 
-/// A segment of a path: names of functions and ARNs have colons.
+/// Encodes a path segment: names of functions and ARNs contain colons.
 fn encoded(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for byte in name.bytes() {
@@ -104,7 +104,7 @@ fn encoded(name: &str) -> String {
     out
 }
 
-/// A throttled invocation is an answer the scaler plans with; waiting for room is its decision.
+/// Does not retry throttled invocations: the scaler decides when to try again.
 #[derive(Debug)]
 struct ThrottledInvocations;
 

@@ -1,6 +1,6 @@
-//! The ports over AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed
-//! function URL for the coordinator. The only crate that names the SDK; whether it talks to AWS or
-//! to a local service is a matter of endpoints and nothing else.
+//! The ports on AWS: DynamoDB for the table, S3 for objects, Lambda for the invoker, a signed function URL
+//! for the coordinator. Only this crate uses the SDK. AWS and a local service differ only in their
+//! endpoints.
 
 mod aws;
 mod connect;

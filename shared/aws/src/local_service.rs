@@ -1,4 +1,4 @@
-//! What a local service offers beside the AWS APIs: directories as buckets, counters, fault injection.
+//! Admin calls of a local service: mounts, counters, fault injection.
 
 use crate::{
     connect::HttpPool,
@@ -15,10 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Time for one request.
+/// Deadline of one request.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long a service that restarts is waited for.
+/// Time to wait for a restarting service.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The admin routes of a local service.
@@ -41,7 +41,7 @@ impl LocalService {
         Self { endpoint, region: region.to_owned(), credentials, pool }
     }
 
-    /// Offers directory `path` as the read-only bucket `name`; waits for a service that restarts.
+    /// Mounts directory `path` as the read-only bucket `name`; waits for a restarting service.
     pub async fn mount(&self, name: &str, path: &Path) -> Result<(), CallError> {
         let body = json!({ "name": name, "path": path });
         let give_up = Instant::now() + MOUNT_PATIENCE;
@@ -55,7 +55,7 @@ impl LocalService {
         }
     }
 
-    /// Every directory that is offered as a bucket: the bucket's name, and the directory.
+    /// All mounts, as bucket name and directory.
     pub async fn mounts(&self) -> Result<Vec<(String, PathBuf)>, CallError> {
         let answer = self.send(Method::GET, "/gristmill/mounts", None).await?;
         let mounts = answer.get("mounts").and_then(Value::as_array).into_iter().flatten();
@@ -64,18 +64,18 @@ impl LocalService {
         Ok(mounts.filter_map(mount).collect())
     }
 
-    /// Every counter of the service.
+    /// All counters of the service.
     pub async fn stats(&self) -> Result<Value, CallError> {
         self.send(Method::GET, "/gristmill/stats", None).await
     }
 
-    /// What keeps jobs from going on at the service, in words for its user, if anything does.
+    /// Reason why jobs cannot proceed at the service, in words for its user, if there is one.
     pub async fn trouble(&self) -> Result<Option<String>, CallError> {
         let answer = self.send(Method::GET, "/gristmill/trouble", None).await?;
         Ok(answer.get("trouble").and_then(Value::as_str).map(str::to_owned))
     }
 
-    /// Kills one environment of `function` that is at work, as a crash would.
+    /// Kills one busy environment of `function`, as a crash would.
     pub async fn kill(&self, function: &str) -> Result<Value, CallError> {
         let body = json!({ "function": function });
         self.send(Method::POST, "/gristmill/kill", Some(body)).await

@@ -17,17 +17,17 @@ use bytes::Bytes;
 use gristmill_ports::{BufferPool, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::{error::Error, fmt, ops::Range, time::Duration};
 
-/// Metadata that recognises one's own put.
+/// Metadata that identifies the put that made an object.
 const PUT_ID: &str = "put-id";
-/// Tries of a put that meets another one under way.
+/// Tries of a put that conflicts with a concurrent one.
 const PUT_TRIES: u32 = 5;
 const PUT_BACKOFF: Duration = Duration::from_millis(50);
-/// Where a bucket is, in answers to those who ask elsewhere.
+/// Header with the region of a bucket, in responses of other regions.
 const BUCKET_REGION: &str = "x-amz-bucket-region";
 /// Most keys of one `DeleteObjects`.
 const DELETE_KEYS: usize = 1000;
 
-/// Every bucket the credentials reach.
+/// All buckets that the credentials can access.
 #[derive(Debug, Clone)]
 pub struct S3Objects {
     client: aws_sdk_s3::Client,
@@ -39,7 +39,7 @@ impl S3Objects {
         Self { client, buffers: BufferPool::default() }
     }
 
-    /// What is known of an object that was there when we put: is it this very put?
+    /// Whether an existing object was made by this very put.
     async fn existing(
         &self,
         path: &ObjectPath,
@@ -89,10 +89,10 @@ impl Objects for S3Objects {
             match error.raw_response().map(|response| response.status().as_u16()) {
                 Some(412) => match self.existing(path, put_id).await? {
                     Some(outcome) => return Ok(outcome),
-                    // Deleted since: the next put decides.
+                    // Deleted in the meantime: try again.
                     None => continue,
                 },
-                // Another conditional put of this key is under way.
+                // A concurrent conditional put of this key.
                 Some(409) => continue,
                 _ => return Err(failed("PutObject", path, &error)),
             }
@@ -129,7 +129,7 @@ impl Objects for S3Objects {
                 })
             }));
         }
-        // Directory buckets list in an order of their own.
+        // Directory buckets do not list in key order.
         found.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(found)
     }

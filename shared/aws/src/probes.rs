@@ -1,5 +1,5 @@
-//! What can be asked about a place without changing it: who am I, is the bucket there, what do the
-//! functions look like. Each question has one answer or one [`Trouble`], within seconds.
+//! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
+//! returns one answer or one [`Trouble`] within seconds.
 
 mod heard;
 
@@ -24,14 +24,14 @@ use heard::{Hearing, Listen};
 use serde_json::Value;
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
-/// Time for one question, its second try included.
+/// Deadline of one query, including its second try.
 pub const PROBE_DEADLINE: Duration = Duration::from_secs(5);
-/// A metadata service that is there answers in milliseconds.
+/// Timeout of the metadata service, which answers within milliseconds if present.
 const METADATA_TIMEOUT: Duration = Duration::from_millis(500);
-/// A sum that nothing has which is put, in base64.
+/// MD5 that no sent content has, in base64.
 const WRONG_MD5: &str = "AAAAAAAAAAAAAAAAAAAAAA==";
 
-/// Codes that blame the keys or the signature, not what is asked for.
+/// Codes that concern the keys or the signature instead of the requested resource.
 const KEYS_REFUSED: [&str; 10] = [
     "ExpiredToken",
     "ExpiredTokenException",
@@ -45,16 +45,16 @@ const KEYS_REFUSED: [&str; 10] = [
     "UnrecognizedClientException",
 ];
 
-/// Why a question has no answer, by what the asker concludes.
+/// Failure of a query, by the conclusion that it allows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
-    /// Nobody answers there.
+    /// No server answers.
     #[error("{0}")]
     Unreachable(String),
-    /// The keys are not accepted.
+    /// The keys are invalid.
     #[error("{0}")]
     KeysRefused(String),
-    /// The keys are accepted, and this is not allowed to them.
+    /// The keys are valid but lack permission.
     #[error("{0}")]
     Denied(String),
     #[error("{0}")]
@@ -63,14 +63,14 @@ pub enum Trouble {
     Other(String),
 }
 
-/// Who the keys belong to.
+/// Identity of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     pub account: String,
     pub arn: String,
 }
 
-/// What a trainer may do in a bucket.
+/// Permissions of a trainer on a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BucketRights {
     pub list: Result<(), Trouble>,
@@ -78,14 +78,14 @@ pub struct BucketRights {
     pub put_indices: Result<(), Trouble>,
 }
 
-/// A function as it is deployed.
+/// A deployed function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeployedFunction {
     /// `Active` when it can be invoked.
     pub state: String,
-    /// As the compiler names it: `aarch64` or `x86_64`.
+    /// Architecture in Rust's terms: `aarch64` or `x86_64`.
     pub architecture: String,
-    /// Reserved concurrency, if any is.
+    /// Reserved concurrency, if any.
     pub reserved: Result<Option<u32>, Trouble>,
 }
 
@@ -93,11 +93,11 @@ pub struct DeployedFunction {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quota {
     pub limit: u32,
-    /// What no function has reserved.
+    /// Concurrency that no function has reserved.
     pub unreserved: u32,
 }
 
-/// Asks; shares its keys and connections with the [`crate::Aws`] it comes from.
+/// Sends the queries. Shares keys and connections with its [`crate::Aws`].
 #[derive(Debug)]
 pub struct Probes {
     sdk: SdkConfig,
@@ -138,17 +138,17 @@ impl Probes {
         }
     }
 
-    /// The region requests are sent to.
+    /// Region of the requests.
     pub fn region(&self) -> String {
         self.sdk.region().map(ToString::to_string).unwrap_or_default()
     }
 
-    /// Who has answered so far, by service.
+    /// Servers that have answered so far, by service.
     pub fn heard(&self) -> BTreeMap<&'static str, Heard> {
         self.heard.snapshot()
     }
 
-    /// The identifier of the keys that are found; the error says why there are none.
+    /// Access key id of the keys found, or the reason why there are none.
     pub async fn keys(&self) -> Result<String, String> {
         let none = || reason(&CredentialsError::not_loaded("no provider"));
         let provider = self.sdk.credentials_provider().ok_or_else(none)?;
@@ -160,7 +160,7 @@ impl Probes {
         }
     }
 
-    /// Who the keys belong to. Anybody may ask that of themselves.
+    /// Identity of the keys. Needs no permission.
     pub async fn caller(&self) -> Result<Caller, Trouble> {
         let found = self.sts.get_caller_identity().send().await;
         let found =
@@ -171,12 +171,12 @@ impl Probes {
         Ok(Caller { account, arn })
     }
 
-    /// The region of `bucket`, if whoever answers says it.
+    /// Region of `bucket`, if the server reports it.
     pub async fn bucket_region(&self, bucket: &str) -> Result<Option<String>, Trouble> {
         match self.s3.head_bucket().bucket(bucket).send().await {
             Ok(found) => Ok(found.bucket_region),
             Err(error) => {
-                // A bucket of another region is not reached, but its region is told.
+                // A bucket in another region cannot be accessed, but its region is reported.
                 let headers = error.raw_response().map(|answer| answer.headers());
                 let region = headers.and_then(|headers| headers.get("x-amz-bucket-region"));
                 match (region, error.raw_response().map(|answer| answer.status().as_u16())) {
@@ -190,8 +190,7 @@ impl Probes {
         }
     }
 
-    /// What may be done with the objects of `ns` in `bucket`. Nothing is there afterwards that was
-    /// not there before.
+    /// Permissions on the objects of `ns` in `bucket`. Leaves no object behind.
     pub async fn bucket_rights(&self, bucket: &str, ns: &Namespace) -> BucketRights {
         let (list, get_chunks, put_indices) = futures::join!(
             self.may_list(bucket, ns),
@@ -209,7 +208,7 @@ impl Probes {
         Ok(())
     }
 
-    /// Who may get an object that is not there is told that it is not there.
+    /// Getting a missing object: with permission the answer is "not found".
     async fn may_get_chunks(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
         let key = format!("{}gristmill-doctor", keys::jobs_prefix(ns));
         let asked = self.s3.head_object().bucket(bucket).key(&key).send().await;
@@ -221,8 +220,8 @@ impl Probes {
         }
     }
 
-    /// A put whose sum is wrong: permission is decided before the bytes are looked at, and nothing is put.
-    /// Written once, as the bucket's policy asks.
+    /// Puts with a wrong checksum: permission is checked before the content, and nothing is stored. Conditional, as the
+    /// bucket's policy requires.
     async fn may_put_indices(&self, bucket: &str, ns: &Namespace) -> Result<(), Trouble> {
         let key = keys::index(ns, Fingerprint([0; 32]), "probe");
         let put = self.s3.put_object().bucket(bucket).key(&key).if_none_match("*");
@@ -230,7 +229,7 @@ impl Probes {
         let place = format!("s3://{bucket}/{key}");
         match asked {
             Ok(_) => {
-                // Whoever answers checks no sums.
+                // The server does not verify checksums.
                 let undone = self.s3.delete_object().bucket(bucket).key(&key).send().await;
                 undone.map_err(|error| self.trouble("s3", "DeleteObject", &place, &error))?;
                 Ok(())
@@ -249,7 +248,7 @@ impl Probes {
         }
     }
 
-    /// The function of that name or ARN.
+    /// Configuration of a function by name or ARN.
     pub async fn function(&self, name: &str) -> Result<DeployedFunction, Trouble> {
         let found = self.lambda.function_configuration(name).await;
         let found = found
@@ -264,7 +263,7 @@ impl Probes {
         })
     }
 
-    /// The account's concurrency.
+    /// Concurrency of the account.
     pub async fn quota(&self) -> Result<Quota, Trouble> {
         let found = self.lambda.account_settings().await;
         let found = found
@@ -277,7 +276,7 @@ impl Probes {
         Ok(Quota { limit, unreserved })
     }
 
-    /// The VPC this machine is in, if it is an EC2 instance that may know.
+    /// VPC of this machine, if it is an EC2 instance with access to its metadata.
     pub async fn vpc(&self) -> Option<String> {
         let disabled = std::env::var("AWS_EC2_METADATA_DISABLED");
         if disabled.is_ok_and(|value| value.eq_ignore_ascii_case("true")) {
@@ -323,7 +322,7 @@ impl Probes {
     }
 }
 
-/// The function an ARN names, without its version: what concurrency belongs to.
+/// A function's ARN without the version: concurrency belongs to functions.
 fn unqualified(name: &str) -> String {
     let parts: Vec<&str> = name.split(':').collect();
     match parts.as_slice() {
@@ -336,7 +335,7 @@ fn unqualified(name: &str) -> String {
 fn architecture(found: Option<&str>) -> String {
     match found {
         Some("arm64") => "aarch64".to_owned(),
-        // What Lambda takes when nothing is said.
+        // Lambda's default.
         None => "x86_64".to_owned(),
         Some(other) => other.to_owned(),
     }

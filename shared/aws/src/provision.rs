@@ -1,14 +1,14 @@
-//! Makes the table and the bucket of a service where they are not there yet.
+//! Creates the table and the bucket of a service if they do not exist.
 
 use crate::{Aws, fault::Fault};
 use serde_json::json;
 use std::time::Duration;
 
-/// How long a table that was just made may take to be of use.
+/// Checks of a new table until it must be active.
 const TABLE_LOOKS: u32 = 120;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
-/// A table or bucket cannot be made, and why.
+/// A table or bucket could not be created.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ProvisionError(String);
@@ -20,7 +20,7 @@ impl From<Fault> for ProvisionError {
 }
 
 impl Aws {
-    /// Makes the table `name` as the deployed stack has it, unless it is there, and waits until it is of use.
+    /// Creates the table `name` like the deployed stack's, unless it exists, and waits until it is active.
     ///
     /// # Errors
     /// DynamoDB cannot be reached, or refuses.
@@ -56,7 +56,7 @@ impl Aws {
         Err(ProvisionError(format!("table {name} was made, and does not become active")))
     }
 
-    /// Items that say when they end go then.
+    /// Enables expiry of items by `ttl`.
     async fn expire_items(&self, name: &str) -> Result<(), ProvisionError> {
         let expiry = json!({
             "TableName": name,
@@ -66,10 +66,10 @@ impl Aws {
         sent.map_err(|error| Fault::new("UpdateTimeToLive", name, &error).into())
     }
 
-    /// Makes the bucket `name`, unless it is there and of these credentials.
+    /// Creates the bucket `name`, unless it exists and belongs to these credentials.
     ///
     /// # Errors
-    /// S3 cannot be reached, or refuses: the bucket may be somebody else's.
+    /// S3 cannot be reached or refuses, for example because another account owns the bucket.
     pub async fn make_bucket(&self, name: &str) -> Result<(), ProvisionError> {
         let client = self.s3();
         if client.head_bucket().bucket(name).send().await.is_ok() {

@@ -1,5 +1,5 @@
-//! A client of one AWS service for the operations that are used, on the runtime of the SDK, which signs, retries and
-//! times them as it does for the clients it generates. Those have every operation, and compiling them takes minutes.
+//! A client of one AWS service for only the operations used, on the SDK's runtime, which signs, retries and times out as in
+//! the generated clients. Those contain every operation and take minutes to compile.
 
 use aws_config::SdkConfig;
 use aws_runtime::{
@@ -40,7 +40,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::fmt;
 
-/// Suffixes of host names by prefix of the region, with IPv4 alone and with both; the last is everybody else's.
+/// Host name suffixes by region prefix, for IPv4 and for dual stack; the last entry is the default.
 const PARTITIONS: [(&str, &str, &str); 7] = [
     ("cn-", "amazonaws.com.cn", "api.amazonwebservices.com.cn"),
     ("eusc-", "amazonaws.eu", "api.amazonwebservices.eu"),
@@ -53,10 +53,10 @@ const PARTITIONS: [(&str, &str, &str); 7] = [
 
 pub(crate) type ServiceError = SdkError<Refused, HttpResponse>;
 
-/// An operation whose answer is an `O` in JSON; an empty answer is null.
+/// An operation with a JSON response of type `O`; an empty response is null.
 pub(crate) type Prepared<O> = Operation<HttpRequest, O, Refused>;
 
-/// A refusal in the service's words.
+/// An error response of the service.
 #[derive(Debug)]
 pub(crate) struct Refused(ErrorMetadata);
 
@@ -77,13 +77,13 @@ impl ProvideErrorMetadata for Refused {
 /// A service of AWS.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Service {
-    /// In configuration files and, in capitals, at the end of `AWS_ENDPOINT_URL_`.
+    /// Id in configuration files and, in capitals, at the end of `AWS_ENDPOINT_URL_`.
     pub id: &'static str,
-    /// Begins its host names; signatures name it.
+    /// First part of its host names, and name in signatures.
     pub name: &'static str,
-    /// Its FIPS endpoints in `us-gov-*` are its ordinary ones.
+    /// Whether its FIPS endpoints in `us-gov-*` are the ordinary ones.
     pub gov_is_fips: bool,
-    /// Judges before the SDK's own rules do whether a request is sent again.
+    /// Classifies errors for retries, before the SDK's own rules.
     pub retries: Option<fn() -> SharedRetryClassifier>,
 }
 
@@ -97,7 +97,7 @@ pub(crate) struct ServiceClient {
 }
 
 impl ServiceClient {
-    /// At `endpoint`, or where `sdk` finds the service. Every request passes `interceptor`.
+    /// A client for `endpoint`, or as `sdk` finds the service. Every request passes `interceptor`.
     pub fn new(
         service: Service,
         sdk: &SdkConfig,
@@ -149,7 +149,7 @@ impl ServiceClient {
         Self { service, plugin: SharedRuntimePlugin::new(plugin), retries, endpoint }
     }
 
-    /// The operation `name`, to be invoked any number of times.
+    /// The operation `name`, which can be invoked repeatedly.
     pub fn prepare<O>(&self, name: &'static str) -> Prepared<O>
     where
         O: DeserializeOwned + fmt::Debug + Send + Sync + 'static,
@@ -175,7 +175,7 @@ fn answer<O: DeserializeOwned>(response: &HttpResponse) -> Result<O, Orchestrato
     serde_json::from_slice(body).map_err(|error| OrchestratorError::response(error.into()))
 }
 
-/// The code is in a header or in the body, and may be followed by a URL, or come after a namespace.
+/// Parses an error. The code is in a header or in the body, possibly before a URL or after a namespace.
 fn refused(response: &HttpResponse, body: &[u8]) -> Refused {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let text = |keys: &[&str]| keys.iter().find_map(|key| json.get(key)?.as_str());
@@ -192,7 +192,7 @@ fn refused(response: &HttpResponse, body: &[u8]) -> Refused {
     Refused(refused.build())
 }
 
-/// Where environment and shared files say that the service is, or its public address in the region.
+/// Endpoint configured in environment or shared files, or the service's public one in the region.
 fn endpoint_of(service: Service, sdk: &SdkConfig) -> String {
     let key = ServiceConfigKey::builder()
         .service_id(service.id)

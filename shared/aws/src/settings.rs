@@ -1,4 +1,4 @@
-//! What a process needs to know to reach its stack, as its environment says it.
+//! Settings of a process from its environment: the names of its stack's parts.
 
 use gristmill_model::Namespace;
 use std::num::NonZeroU32;
@@ -14,13 +14,13 @@ const CACHE_GIB: &str = "GRISTMILL_CACHE_GIB";
 const MAX_WORKERS: &str = "GRISTMILL_MAX_WORKERS";
 const PRIVATE_SOURCES: &str = "GRISTMILL_PRIVATE_SOURCES";
 const METRICS: &str = "GRISTMILL_METRICS";
-/// The one format there is: CloudWatch's embedded metric format.
+/// CloudWatch's embedded metric format, the only supported one.
 const EMF: &str = "emf";
 /// Set by the platform for every function, in MB.
 const FUNCTION_MEMORY: &str = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE";
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// A setting that must be put right before the process can do its work.
+/// An invalid or missing setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("{0} is not set: set it in the environment of this process")]
@@ -36,8 +36,8 @@ impl SettingsError {
     }
 }
 
-/// Names of the parts of one stack. Each process uses only some of them, so a missing one is an
-/// error when it is asked for, not before.
+/// Names of the parts of one stack. Each process uses only some of them, so a missing one is an error only when it
+/// is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     pub ns: Namespace,
@@ -46,15 +46,15 @@ pub struct Settings {
     pub coordinator_url: Option<String>,
     pub worker_function: Option<String>,
     pub scaler_function: Option<String>,
-    /// Days after which a job whose trainer is silent is abandoned; absent: the coordinator's default.
+    /// Days after which a job with a silent trainer is abandoned; `None`: the coordinator's default.
     pub retention_days: Option<NonZeroU32>,
-    /// GiB that may be cached; absent: the coordinator's default.
+    /// Cache capacity in GiB; `None`: the coordinator's default.
     pub cache_gib: Option<NonZeroU32>,
-    /// Most workers of a job that the account has room for beside coordinator and scaler; absent: not known.
+    /// Most workers of a job for which the account has concurrency beside coordinator and scaler; `None`: unknown.
     pub max_workers: Option<NonZeroU32>,
-    /// Workers read sources from web servers in private networks too.
+    /// Whether workers may also read from web servers in private networks.
     pub private_sources: bool,
-    /// Functions print metrics; somebody collects them.
+    /// Whether functions print metrics.
     pub metrics: bool,
 }
 
@@ -77,7 +77,7 @@ impl Settings {
             )?,
             cache_gib: whole(CACHE_GIB, get(CACHE_GIB), "name a number of GiB, at least 1")?,
             max_workers: match get(MAX_WORKERS).as_deref() {
-                // A parameter that is not set.
+                // Template parameter without a value.
                 Some("0") => None,
                 _ => whole(MAX_WORKERS, get(MAX_WORKERS), "name a number of workers")?,
             },
@@ -99,8 +99,7 @@ impl Settings {
         })
     }
 
-    /// The variables that [`Self::from_lookup`] reads these settings back from: what a process hands
-    /// to the ones it starts.
+    /// The variables from which [`Self::from_lookup`] reads these settings, for child processes.
     pub fn to_variables(&self) -> Vec<(&'static str, String)> {
         let optional = [
             (TABLE, &self.table),
@@ -144,7 +143,7 @@ impl Settings {
     }
 }
 
-/// Memory of the function that this process is, in MB; none outside a function.
+/// Memory of this function in MB; `None` outside a function.
 pub fn function_memory_mb(lookup: impl Fn(&str) -> Option<String>) -> Option<u32> {
     lookup(FUNCTION_MEMORY)?.parse().ok()
 }

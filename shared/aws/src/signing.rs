@@ -1,4 +1,4 @@
-//! Signing a JSON request for a function URL, or for a local service that checks signatures alike.
+//! Signs JSON requests for a function URL, or for a local service with the same check.
 
 use aws_sigv4::{
     http_request::{PayloadChecksumKind, SignableBody, SignableRequest, SigningSettings, sign},

@@ -1,7 +1,7 @@
 //! A DynamoDB table as a [`Table`]: whole items, each write a `PutItem` conditional on the version.
 //!
 //! An item has `pk`, `sk` (strings), `v` (number, the version) and either `json` (string) or `bin`
-//! (binary); an item that may be tidied up has `ttl` (number, Unix seconds).
+//! (binary); an item that may expire has `ttl` (number, Unix seconds).
 
 use crate::{
     dynamodb::{
@@ -25,9 +25,9 @@ use std::{
 const MAX_BODY_BYTES: usize = 390 << 10;
 /// Most keys of one `BatchGetItem`.
 const BATCH_KEYS: usize = 100;
-/// Batches of one read under way at a time.
+/// Concurrent batches of one read.
 const BATCHES_AT_ONCE: usize = 4;
-/// Rounds for keys a batch came back without, each waiting twice as long as the last.
+/// Retries for unprocessed keys of a batch, each after twice the delay of the last.
 const BATCH_ROUNDS: u32 = 8;
 const BATCH_BACKOFF: Duration = Duration::from_millis(25);
 
@@ -52,7 +52,7 @@ impl DynamoTable {
                 self.name
             ));
         }
-        // Policies change while jobs run: what is not permitted now may be in a moment.
+        // Policies take effect with a delay: permission may be granted shortly.
         match fault.is_passing || fault.has_code("AccessDeniedException") {
             true => TableError::Unavailable(fault.text),
             false => TableError::Rejected(fault.text),
@@ -88,7 +88,7 @@ impl DynamoTable {
         Err(TableError::Unavailable(text))
     }
 
-    /// A consistent query of the partition `pk` by `condition`, whose further names are in `values`.
+    /// A consistent query of the partition `pk` by `condition`, with the values of its placeholders.
     fn partition<'a>(
         &'a self,
         pk: &str,
@@ -107,7 +107,7 @@ impl DynamoTable {
         }
     }
 
-    /// Reads pages until they end or `limit` items are found.
+    /// Reads pages until the end, or until `limit` items are found.
     async fn collect(
         &self,
         mut query: Query<'_>,
@@ -163,7 +163,7 @@ impl Table for DynamoTable {
             [key] => return Ok(vec![self.read_one(key).await?]),
             _ => {}
         }
-        // A batch must not name a key twice.
+        // A batch must not contain a key twice.
         let distinct: Vec<_> = keys.iter().collect::<BTreeSet<_>>().into_iter().collect();
         let batches: Vec<Vec<_>> = distinct
             .chunks(BATCH_KEYS)
@@ -244,7 +244,7 @@ impl Table for DynamoTable {
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
         let mut query = self.partition(pk, "pk = :pk", &[]);
         query.scan_index_forward = false;
-        // Of a page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
+        // Per page, which may also end at 1 MB. DynamoDB rejects 0, which is never sent.
         query.limit = Some(u32::try_from(limit).unwrap_or(i32::MAX.unsigned_abs()));
         self.collect(query, limit).await
     }
@@ -254,7 +254,7 @@ fn wire_key(key: &ItemKey) -> Key {
     Key { pk: Text::from(&*key.pk), sk: Text::from(&*key.sk) }
 }
 
-/// JSON goes as text, for operators to read in the console; either way it comes back byte by byte.
+/// Stores JSON as text, so that it is readable in the console, and everything else as bytes.
 fn stored_item(key: &ItemKey, version: u64, body: Bytes, expires_at_s: Option<u64>) -> StoredItem {
     let is_json = matches!(body.first(), Some(b'{' | b'['));
     let (json, bin) = match String::from_utf8(Vec::from(body)) {

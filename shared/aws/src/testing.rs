@@ -1,4 +1,4 @@
-//! A server that answers as a test says and remembers what it was asked; and a real table.
+//! Scripted servers that record their requests, and an embedded table.
 
 use crate::{Aws, Credentials, Endpoints};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use std::{
 };
 use tokio::net::TcpListener;
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub method: String,
@@ -103,7 +103,7 @@ impl Server {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Every service at this server.
+    /// Clients with this server as the endpoint of every service.
     pub fn aws(&self) -> Aws {
         aws(&self.url)
     }
@@ -124,7 +124,7 @@ pub(crate) fn aws(url: &str) -> Aws {
     Aws::with(endpoints, credentials)
 }
 
-/// A URL where nobody listens.
+/// A URL where no server listens.
 pub(crate) async fn nowhere() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("http://{}", listener.local_addr().unwrap())
@@ -141,7 +141,7 @@ fn respond(answer: Answer) -> Result<Response<Body>, io::Error> {
         }
         Answer::Cut { status, mut headers, length, body } => {
             headers.push(("content-length", length.to_string()));
-            // Pending once, so that the server flushes what it has before it gives up.
+            // Pending once, so that the server flushes its data before it fails.
             let end = async move {
                 tokio::task::yield_now().await;
                 Err(gone())

@@ -1,5 +1,5 @@
-//! The adapters against the embedded services, signatures checked: what a laptop runs on. And, ignored
-//! unless `scripts/test-peers` runs them, against services by others.
+//! The adapters on the embedded services, with signature checks; and on other implementations, in ignored tests that
+//! `scripts/test-peers` runs.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -32,7 +32,7 @@ fn aws(s3: &str, dynamodb: &str, secret: &str) -> Aws {
     Aws::with(endpoints, credentials)
 }
 
-/// A store with a bucket named `bucket`, for as long as the directory is held.
+/// A store with a bucket named `bucket`; the directory lives as long as it is held.
 async fn objects() -> (String, Serving, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let server = ObjectServer::builder(directory.path()).bucket("bucket").credentials(KEY, SECRET);
@@ -129,7 +129,7 @@ async fn the_table_conforms_and_checks_signatures() {
     assert!(matches!(error, TableError::Rejected(_)), "{error}");
 }
 
-/// Services by others, with a bucket and a table `gristmill`: `scripts/test-peers` starts and names them.
+/// Other implementations, with a bucket and a table `gristmill`, started and named by `scripts/test-peers`.
 mod peer {
     use super::*;
 
@@ -152,7 +152,7 @@ mod peer {
         Aws::with(endpoints, credentials)
     }
 
-    /// A prefix of this run's own: a peer may be used again.
+    /// A prefix unique to this run: a peer may be reused.
     fn fresh(name: &str) -> String {
         let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
         format!("{name}-{}", now.as_nanos())

@@ -1,4 +1,4 @@
-//! Reading a whole object that is in memory.
+//! Reads a whole object in memory.
 
 use bytes::{Bytes, BytesMut};
 
@@ -7,7 +7,7 @@ use crate::{
     ALIGN_BYTES, Footer, FormatError, Frame, FrameInfo, FrameKind, Limits, MAGIC, VERSION,
 };
 
-/// An object whose head and index have been checked. Frames are checked when they are asked for.
+/// An object with verified head and index. Frames are verified when they are read.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     bytes: Bytes,
@@ -57,7 +57,7 @@ impl Chunk {
         (self.frames()[last].kind == FrameKind::Remainder).then_some(last)
     }
 
-    /// The bytes of frame `i`: a safetensors blob. A slice of the object if the frame is stored.
+    /// The bytes of frame `i`: a safetensors blob. Shares the object's memory if the frame is stored.
     ///
     /// # Errors
     /// [`FormatError::Corrupt`] if checksum or content size do not match;
@@ -83,7 +83,7 @@ impl Chunk {
         info.decode_with(stored, take, lend)
     }
 
-    /// Frame `i` with its header read, and found to have as many rows as the index says.
+    /// Frame `i` with a parsed header, checked to have the number of rows in the index.
     ///
     /// # Errors
     /// As [`frame`](Self::frame), and for a frame that is not a valid safetensors blob.

@@ -1,4 +1,4 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, by the caller's next step.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,11 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormatError {
-    /// The bytes are not what a writer wrote: fetch them again, or have the split recomputed.
+    /// The bytes are not as written: fetch them again, or have the split recomputed.
     #[error("chunk object is corrupt: {0}; fetch it again or recompute the split")]
     Corrupt(Cow<'static, str>),
 
-    /// The object was written by a version of this crate that this one does not know.
+    /// The object has a format version that this build does not support.
     #[error(
         "chunk object has format version {version}, this build reads {supported}; use one release for workers and fetcher"
     )]
@@ -21,13 +21,13 @@ pub enum FormatError {
     #[error("the footer needs the last {tail_bytes} bytes of the object; read that many")]
     TailTooShort { tail_bytes: u64 },
 
-    /// A well-formed thing is larger than the caller's [`Limits`](crate::Limits) allow.
+    /// A valid size exceeds the caller's [`Limits`](crate::Limits).
     #[error(
         "{what} is {actual}, the limit is {limit}; use smaller batches or splits, or raise the limit"
     )]
     OverLimit { what: &'static str, actual: u64, limit: u64 },
 
-    /// The caller asked for something that cannot be: a bad schema, row or order of calls.
+    /// Misuse by the caller: a bad schema, row or order of calls.
     #[error("{0}")]
     Invalid(Cow<'static, str>),
 }

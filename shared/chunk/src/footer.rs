@@ -1,4 +1,4 @@
-//! The index at the end of an object, read in one suffix read.
+//! The index at the end of an object, read with one suffix read.
 
 use std::ops::Range;
 
@@ -12,28 +12,28 @@ use crate::{ALIGN_BYTES, FormatError, Limits, MAGIC, VERSION};
 pub(crate) const HEAD_BYTES: usize = ALIGN_BYTES;
 /// Size of one index entry.
 const ENTRY_BYTES: usize = 40;
-/// Most bytes that a block of a zstd frame unpacks to, and fewest that it takes: its head, and one byte that is repeated.
+/// Largest content of a zstd block, and its smallest encoding: a header and one repeated byte.
 const BLOCK_BYTES: [u64; 2] = [128 << 10, 4];
 /// Size of the trailer: footer length u64, version u32, crc32c u32, magic.
 const TRAILER_BYTES: usize = 24;
-/// What to read of an object's end to have its footer at once: the index of over 1,600 frames.
+/// Suffix to read to get the footer at once: the index of over 1,600 frames.
 pub const FOOTER_READ_BYTES: u64 = 64 * 1024;
 
-/// What a frame holds.
+/// Content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// A batch as the trainer gets it.
+    /// A batch as delivered to the trainer.
     Batch,
-    /// The records of the split that did not fill a batch; at most one, and last.
+    /// Records of the split that did not fill a batch; at most one, and last.
     Remainder,
 }
 
-/// How a frame is kept in the object.
+/// Encoding of a frame in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// As it is.
+    /// Uncompressed.
     Stored,
-    /// As one zstd frame that states its content size.
+    /// One zstd frame that states its content size.
     Zstd,
 }
 
@@ -45,7 +45,7 @@ pub struct FrameInfo {
     pub encoding: Encoding,
     /// Leading dimension of the frame's tensors, at least 1.
     pub rows: u32,
-    /// Where the frame starts in the object; a multiple of 64.
+    /// Start of the frame in the object; a multiple of 64.
     pub offset: u64,
     /// Bytes in the object.
     pub stored_bytes: u64,
@@ -56,7 +56,7 @@ pub struct FrameInfo {
 }
 
 impl FrameInfo {
-    /// Where the frame lies in the object.
+    /// Byte range of the frame in the object.
     pub fn range(&self) -> Range<u64> {
         self.offset..self.offset.saturating_add(self.stored_bytes)
     }
@@ -70,8 +70,8 @@ impl FrameInfo {
         self.decode_with(stored, BytesMut::with_capacity, BytesMut::freeze)
     }
 
-    /// As [`decode`](Self::decode): a compressed frame is decoded into an empty buffer that `take` gives, with
-    /// room for the bytes it is asked for, and is what `lend` makes of it.
+    /// As [`decode`](Self::decode), with the caller's buffers: a compressed frame is decoded into an empty buffer from
+    /// `take`, which gets the required capacity, and converted by `lend`.
     ///
     /// # Errors
     /// As [`decode`](Self::decode).
@@ -92,7 +92,7 @@ impl FrameInfo {
         Ok(lend(raw))
     }
 
-    /// As [`decode`](Self::decode), into a buffer of the caller's that is kept between frames.
+    /// As [`decode`](Self::decode), into a reusable buffer.
     pub fn decode_into(&self, stored: &[u8], raw: &mut Vec<u8>) -> Result<(), FormatError> {
         self.check_stored(stored)?;
         match self.encoding {
@@ -131,9 +131,9 @@ impl FrameInfo {
         Ok(())
     }
 
-    /// Bytes of the frame when decoded. The frame's own word is asked, so that a lying index costs no memory.
+    /// Decoded size according to the frame itself, so that a false index cannot cause an allocation.
     fn check_content_size(&self, stored: &[u8]) -> Result<usize, FormatError> {
-        // zstd would read several frames as one, and skip what it is told to skip.
+        // zstd would accept several frames as one, and skippable frames.
         if find_frame_compressed_size(stored) != Ok(stored.len()) {
             return Err(self.corrupt("is not one whole zstd frame"));
         }
@@ -145,7 +145,7 @@ impl FrameInfo {
         }
     }
 
-    /// Fills `raw`, which is as long as the frame is when decoded.
+    /// Decompresses into `raw`, which has the decoded length.
     fn decompress(&self, stored: &[u8], raw: &mut [u8]) -> Result<(), FormatError> {
         let written = Decompressor::new()
             .and_then(|mut zstd| zstd.decompress_to_buffer(stored, raw))
@@ -202,7 +202,7 @@ impl FrameInfo {
     }
 }
 
-/// The index of an object, enough to fetch single frames by range.
+/// The index of an object: enough to fetch single frames by range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Footer {
     frames: Vec<FrameInfo>,
@@ -213,7 +213,7 @@ impl Footer {
     /// last [`FOOTER_READ_BYTES`]; `object_bytes` is the length of the whole object.
     ///
     /// # Errors
-    /// [`FormatError::TailTooShort`] says how much to read instead; otherwise as the variants say.
+    /// [`FormatError::TailTooShort`] with the number of bytes to read instead; otherwise as documented there.
     pub fn parse(tail: &[u8], object_bytes: u64, limits: &Limits) -> Result<Self, FormatError> {
         FormatError::within("object size in bytes", object_bytes, limits.object_bytes)?;
         let least = (HEAD_BYTES + TRAILER_BYTES) as u64;
@@ -277,8 +277,8 @@ impl Footer {
     }
 }
 
-/// What identifies the content of a finished object: the CRC32C of its index, which holds the
-/// CRC32C of every frame. Read from the trailer; whoever opens the object checks that it is true.
+/// Identifies the content of a finished object: the CRC-32C of its index, which contains the CRC-32C of every
+/// frame. Read from the trailer without verification; opening the object verifies it.
 ///
 /// # Errors
 /// [`FormatError::Corrupt`] if the object is too short to have a trailer.
@@ -287,8 +287,8 @@ pub fn checksum(object: &[u8]) -> Result<u32, FormatError> {
     trailer.ok_or_else(|| FormatError::corrupt("it is cut short"))
 }
 
-/// Entries must tile the object exactly: each frame starts at the first multiple of 64 after the
-/// one before, and the index after the last. So no two can overlap and nothing can hide between.
+/// Parses the entries. They must tile the object exactly: each frame starts at the first multiple of 64 after the
+/// preceding one, and the index after the last, so frames cannot overlap or leave gaps.
 fn parse_entries(
     entries: &[u8],
     footer_at: u64,
@@ -333,7 +333,7 @@ fn parse_entries(
     Ok(frames)
 }
 
-/// Most bytes that `stored_bytes` of a zstd frame can unpack to.
+/// Largest content of a zstd frame of `stored_bytes`.
 fn most_unpacked(stored_bytes: u64) -> u64 {
     let [unpacked, packed] = BLOCK_BYTES;
     (stored_bytes / packed).saturating_mul(unpacked)

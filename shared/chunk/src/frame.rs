@@ -1,7 +1,7 @@
-//! Looking into one frame.
+//! Reads one frame.
 //!
-//! There is exactly one valid spelling of a frame: what is read is laid out anew and its header
-//! must come out the same. That rules out overlaps, holes and ranges outside the data in one step.
+//! A frame has exactly one valid encoding: the header is generated again from its own tensors and must be identical.
+//! This excludes overlaps, gaps and ranges outside the data.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::layout::PREFIX_BYTES;
 use crate::schema::OFFSETS_SUFFIX;
 use crate::{DType, FormatError, FrameLayout, Limits, Schema, TensorSpec};
 
-/// A frame whose header has been read and checked; holds the frame's bytes, copies none.
+/// A frame with a verified header. Holds the frame's bytes without copying.
 #[derive(Clone, Debug)]
 pub struct Frame {
     bytes: Bytes,
@@ -37,7 +37,7 @@ struct Entry {
     data_offsets: (usize, usize),
 }
 
-/// A JSON object as a list, so that a name given twice is seen.
+/// A JSON object as a list, so that duplicate names are detected.
 struct Entries(Vec<(String, Entry)>);
 
 impl<'de> Deserialize<'de> for Entries {
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Entries {
 }
 
 impl Frame {
-    /// Reads the header of a frame and checks everything in it.
+    /// Parses and verifies the header of a frame.
     ///
     /// # Errors
     /// [`FormatError::Corrupt`] for anything a [`ChunkWriter`](crate::ChunkWriter) would not have
@@ -75,7 +75,7 @@ impl Frame {
             .ok()
             .and_then(|len| bytes[PREFIX_BYTES..].get(..len))
             .ok_or_else(|| FormatError::corrupt("a frame is cut short in its header"))?;
-        // The error's own words may quote what a stranger wrote.
+        // The error's text may quote hostile content.
         let Entries(entries) = serde_json::from_slice(json).map_err(|error| {
             let column = error.column();
             FormatError::corrupt(format!("a frame header is not valid at column {column}"))
@@ -97,7 +97,7 @@ impl Frame {
         &self.bytes
     }
 
-    /// The tensors, in the order they have in the frame.
+    /// The tensors in frame order.
     pub fn schema(&self) -> &Schema {
         self.layout.schema()
     }
@@ -183,7 +183,7 @@ impl<'a> TensorView<'a> {
         self.values().get(self.row_bytes(row, end))
     }
 
-    /// Where the values of one row are in the frame's bytes, `None` past the last.
+    /// Range of one row's values in the frame's bytes, `None` past the last row.
     pub fn row_range(&self, row: usize) -> Option<std::ops::Range<usize>> {
         let end = row.checked_add(1).filter(|end| *end <= self.frame.rows())?;
         let start = self.frame.layout.values(self.tensor)?.start;
@@ -211,7 +211,7 @@ impl<'a> TensorView<'a> {
     }
 }
 
-/// The layout that a header with these entries must have; `None` if there is none.
+/// The layout required by a header with these entries; `None` if there is none.
 fn layout_of(entries: Vec<(String, Entry)>) -> Option<FrameLayout> {
     let mut names: Vec<&str> = entries.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();

@@ -1,16 +1,16 @@
-//! Rows of several frames in one: how the remainders of neighbouring splits become batches.
+//! Joins rows of several frames into one: remainders of neighbouring splits become batches.
 
 use bytes::BytesMut;
 use std::ops::Range;
 
 use crate::{FormatError, Frame, Limits};
 
-/// One frame made of row ranges of others, in the order given; ranges may repeat. All frames must
-/// have the same schema. The result is what a writer would have made of the same rows, in the empty
-/// buffer that `buffer` gives for that many bytes.
+/// Joins row ranges of several frames, in the given order; ranges may repeat. All frames must have the same
+/// schema. The result equals a frame written from the same rows. `buffer` provides an empty buffer of the given
+/// capacity.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if there is no row, a range is outside its frame or schemas differ;
+/// [`FormatError::Invalid`] if there are no rows, a range is outside its frame or schemas differ;
 /// [`FormatError::OverLimit`] if the frame would be larger than `limits` allow.
 pub fn join_rows(
     pieces: &[(&Frame, Range<usize>)],
@@ -47,7 +47,7 @@ pub fn join_rows(
     FormatError::within("frame size in bytes", layout.frame_bytes() as u64, limits.frame_bytes)?;
     let mut joined = buffer(layout.frame_bytes());
     joined.extend_from_slice(layout.header());
-    // Parts are appended in the order of the frame, so that every byte is written once.
+    // Parts are appended in frame order, so that every byte is written once.
     for part in schema.parts() {
         match part.role {
             crate::schema::Role::Values => {

@@ -1,4 +1,4 @@
-//! Where the header and every tensor lie in a frame: the only place that writes headers.
+//! The layout of a frame: ranges of header and tensors. Headers are written only here.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::schema::{Part, Role};
 use crate::{FormatError, Limits, Schema, aligned};
 
-/// Length of the number in front of the header.
+/// Length of the size field before the header.
 pub(crate) const PREFIX_BYTES: usize = 8;
 
 /// The complete layout of a frame with a known number of rows. Ranges count from the frame start.
@@ -120,8 +120,8 @@ fn too_large() -> FormatError {
     FormatError::OverLimit { what: "frame size in bytes", actual: u64::MAX, limit }
 }
 
-/// Appends `"name":{"dtype":..,"shape":[..],"data_offsets":[..]}` in the fixed spelling that makes
-/// equal frames equal bytes: no spaces, this key order, plain decimal numbers.
+/// Appends `"name":{"dtype":..,"shape":[..],"data_offsets":[..]}` in the canonical encoding, so that equal frames are
+/// equal bytes: no spaces, this key order, plain decimal numbers.
 fn write_entry(json: &mut String, schema: &Schema, part: &Part, leading: usize, at: &Range<usize>) {
     json.push(if json.is_empty() { '{' } else { ',' });
     json.push_str(&serde_json::Value::from(part.name.as_str()).to_string());

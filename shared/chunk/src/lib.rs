@@ -1,10 +1,10 @@
 //! The chunk object: the preprocessed batches of one split in one immutable object.
 //!
-//! Every batch is a *frame*, and a frame is a complete safetensors blob, so that its bytes go to a
-//! trainer, a `.safetensors` file or a hash unchanged. [`ChunkWriter`] assembles frames in place,
-//! row by row; [`Chunk`] and [`Footer`] read them back without trusting a byte; [`Frame`] and
-//! [`join_rows`] look into frames and join the remainders of several splits. The byte layout is
-//! specified in this crate's `README.md`. Pure: no I/O, no clock, no randomness.
+//! Every batch is a *frame*, and a frame is a complete safetensors blob, so that its bytes can be passed to a
+//! trainer, a `.safetensors` file or a hash unchanged. [`ChunkWriter`] assembles frames in place, row by row;
+//! [`Chunk`] and [`Footer`] read them back and validate everything; [`Frame`] and [`join_rows`] access frames and join
+//! the remainders of several splits. The byte layout is specified in this crate's `README.md`. Pure: no I/O, no
+//! clock, no randomness.
 
 mod chunk;
 mod dtype;
@@ -35,24 +35,24 @@ pub use writer::{ChunkWriter, Codec, compressed_bytes, repack};
 /// line, and enough for every vector instruction a trainer may load tensors with.
 pub const ALIGN_BYTES: usize = 64;
 
-/// First and last eight bytes of every object. The high first byte and the line feed reveal a
-/// transfer that stripped the eighth bit or translated line ends.
+/// First and last eight bytes of every object. The high first byte and the line feed reveal a transfer that stripped
+/// the eighth bit or translated line ends.
 const MAGIC: [u8; 8] = *b"\x89GRMILL\n";
 
 /// Version of the layout that this crate writes, and the only one it reads.
 const VERSION: u32 = 1;
 
-/// CRC-32C (Castagnoli; RFC 3720, appendix B.4): of frames, footers, indices and TFRecords.
+/// CRC-32C (Castagnoli; RFC 3720, appendix B.4), used for frames, footers, indices and TFRecords.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Rounds `bytes` up to the next multiple of [`ALIGN_BYTES`]; `None` past the end of the range.
+/// Rounds `bytes` up to the next multiple of [`ALIGN_BYTES`]; `None` on overflow.
 fn aligned(bytes: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(ALIGN_BYTES)
 }
 
-/// The example in the README is compiled and run.
+/// Compiles and runs the example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,6 +1,6 @@
-//! How much a reader lets an object make it allocate, and a writer lets itself write.
+//! Limits on the memory that a reader allocates for an object, and on what a writer writes.
 
-/// Caps that are checked before anything is allocated.
+/// Limits, checked before anything is allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Size of one object.
@@ -14,8 +14,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Eight times the largest object a default job writes (128 MiB), so that an unusual job still
-    /// works while a hostile object cannot claim a whole machine.
+    /// Eight times the largest object of a default job (128 MiB): unusual jobs still work, but a hostile object
+    /// cannot exhaust a machine.
     fn default() -> Self {
         Limits {
             object_bytes: 1 << 30,

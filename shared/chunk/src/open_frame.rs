@@ -1,7 +1,7 @@
-//! A frame while its rows are being filled.
+//! A frame being filled.
 //!
-//! Rows of fixed tensors are written where they will stay. Only if fewer rows come than were
-//! planned, or ragged tensors take room, are tensors moved, once, when the frame is finished.
+//! Rows of fixed tensors are written in their final place. Tensors are moved, once, only if fewer rows are written
+//! than planned, or ragged tensors take space.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ struct RaggedRows {
     ends: Vec<usize>,
 }
 
-/// A planned layout and what does not yet have its place in it.
+/// A planned layout, and the ragged values that have no place in it yet.
 #[derive(Debug)]
 pub(crate) struct OpenFrame {
     planned: FrameLayout,
@@ -45,7 +45,7 @@ impl OpenFrame {
         })
     }
 
-    /// Size of the frame if `more` bytes of ragged values come; headers may be a line longer.
+    /// Upper bound of the frame's size with `more` bytes of ragged values.
     pub(crate) fn bytes_with(&self, more: usize) -> u64 {
         let ragged: usize = self.ragged.iter().map(|column| column.values.len()).sum();
         self.planned.frame_bytes() as u64 + ragged as u64 + more as u64
@@ -85,7 +85,7 @@ impl OpenFrame {
         }
     }
 
-    /// The layout with the rows that came.
+    /// The layout for the rows that were written.
     pub(crate) fn final_layout(&mut self, rows: usize) -> Result<FrameLayout, FormatError> {
         if rows == 0 || rows > self.planned.rows() {
             return Err(FormatError::invalid(format!(
@@ -113,8 +113,8 @@ impl OpenFrame {
         schema.layout(rows, &items)
     }
 
-    /// Brings the frame in `bytes` from the planned into the final layout and completes it.
-    /// `bytes` is at least as long as either.
+    /// Moves the frame in `bytes` from the planned to the final layout and completes it. `bytes` is at least as long as
+    /// either.
     pub(crate) fn complete(&self, layout: &FrameLayout, bytes: &mut [u8]) {
         self.move_fixed(layout, bytes);
         bytes[..layout.header().len()].copy_from_slice(layout.header());
@@ -133,8 +133,8 @@ impl OpenFrame {
         }
     }
 
-    /// Tensors keep their order, so those that go down can be moved in ascending order and then
-    /// those that go up in descending order: none is overwritten before it has moved.
+    /// Tensors keep their order, so moving those that go down in ascending order, then those that go up in descending
+    /// order, overwrites none before it has moved.
     fn move_fixed(&self, layout: &FrameLayout, bytes: &mut [u8]) {
         let schema = layout.schema();
         let moves = schema.parts().iter().filter(|part| !schema.tensors()[part.tensor].ragged).map(

@@ -1,15 +1,15 @@
-//! A frame with some of its tensors made anew: what is done to a batch after it was written.
+//! Replaces tensors of a frame: used for operators that run on finished batches.
 
 use bytes::BytesMut;
 
 use crate::{FormatError, Frame, Limits, Schema, TensorSpec, schema::Role};
 
-/// The frame with each tensor of `replaced` in place of the fixed one of that name, in the empty buffer
-/// that `buffer` gives for that many bytes. `row` is given the place of a tensor in `replaced`, a row of
-/// the one it replaces and the row to write all of, which holds zeros.
+/// Replaces fixed tensors of a frame by those of `replaced` with the same names. `buffer` provides an empty buffer of
+/// the given capacity. `row` gets the index of a tensor in `replaced`, a row of the old tensor, and the zeroed new row
+/// to fill.
 ///
 /// # Errors
-/// [`FormatError::Invalid`] if a tensor is missing or ragged, and what `row` returns;
+/// [`FormatError::Invalid`] if a tensor is missing or ragged; errors of `row`;
 /// [`FormatError::OverLimit`] if the frame would be larger than `limits` allow.
 pub fn replace_tensors(
     frame: &Frame,
@@ -32,7 +32,7 @@ pub fn replace_tensors(
             (Some(place), _) => {
                 let row_bytes = schema.item_bytes(part.tensor).unwrap_or(0);
                 for i in 0..frame.rows() {
-                    // Zeroed a row at a time: it is still in the cache when it is written.
+                    // Zeroed a row at a time, so that it is still in the cache when it is written.
                     let start = made.len();
                     made.resize(start + row_bytes, 0);
                     row(place, view.row(i).unwrap_or_default(), &mut made[start..])?;

@@ -1,4 +1,4 @@
-//! The tensors that the frames of one pipeline hold, whatever the number of rows.
+//! The tensors of a pipeline's frames, independent of the number of rows.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ const MAX_TENSORS: usize = 1024;
 const MAX_NAME_BYTES: usize = 255;
 /// Most dimensions of one row.
 const MAX_RANK: usize = 16;
-/// Ends the name of the tensor that holds the row bounds of a ragged one.
+/// Suffix of the tensor with the row bounds of a ragged one.
 pub(crate) const OFFSETS_SUFFIX: &str = ".offsets";
 
 /// One named tensor of an element, without the leading batch dimension.
@@ -19,8 +19,8 @@ pub struct TensorSpec {
     /// Not empty, at most 255 bytes, not `__metadata__`, not ending in `.offsets`.
     pub name: String,
     pub dtype: DType,
-    /// Shape of one row; of a ragged tensor, shape of one item, of which a row has any number.
-    /// At most 16 dimensions, none of them 0.
+    /// Shape of one row, or of one item of a ragged tensor, whose rows have any number of items. At most 16
+    /// dimensions, none of them 0.
     pub shape: Vec<usize>,
     /// Whether rows differ in length along their first axis.
     pub ragged: bool,
@@ -32,14 +32,14 @@ impl TensorSpec {
         TensorSpec { name: name.into(), dtype, shape: shape.into(), ragged: false }
     }
 
-    /// A tensor whose row `i` has shape `[items_i, ..shape]`, kept as all items in one tensor
+    /// A tensor whose row `i` has shape `[items_i, ..shape]`, stored as one tensor of all items
     /// `[sum of items, ..shape]` and `<name>.offsets`, u64 `[rows + 1]`.
     pub fn ragged(name: impl Into<String>, dtype: DType, shape: impl Into<Vec<usize>>) -> Self {
         TensorSpec { name: name.into(), dtype, shape: shape.into(), ragged: true }
     }
 }
 
-/// Which half of a tensor a [`Part`] is.
+/// Role of a [`Part`] within its tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Values,
@@ -60,12 +60,12 @@ struct Inner {
     tensors: Vec<TensorSpec>,
     /// Per tensor: bytes of one row, or of one item of a ragged tensor.
     item_bytes: Vec<usize>,
-    /// In the order of the frame.
+    /// Parts in frame order.
     parts: Vec<Part>,
 }
 
-/// A checked set of tensors; cheap to clone. Tensors are addressed by their index in the order
-/// given here; equality, and the bytes of frames, do not depend on that order.
+/// A validated set of tensors; cheap to clone. Tensors are addressed by their index in the given order; equality, and
+/// the bytes of frames, do not depend on that order.
 #[derive(Clone, Debug)]
 pub struct Schema(Arc<Inner>);
 
@@ -73,7 +73,7 @@ impl Schema {
     /// Checks names and shapes.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] naming the tensor that cannot be.
+    /// [`FormatError::Invalid`] naming the invalid tensor.
     pub fn new(tensors: Vec<TensorSpec>) -> Result<Self, FormatError> {
         if tensors.is_empty() || tensors.len() > MAX_TENSORS {
             return Err(FormatError::invalid(format!(
@@ -92,8 +92,8 @@ impl Schema {
                 parts.push(Part { tensor, role: Role::Offsets, name, dtype: DType::U64 });
             }
         }
-        // Decreasing element size keeps every tensor aligned to its own type without holes, which
-        // safetensors forbids.
+        // Decreasing element size aligns every tensor to its own type without gaps, which safetensors
+        // forbids.
         parts.sort_by(|a, b| {
             b.dtype.size_bytes().cmp(&a.dtype.size_bytes()).then_with(|| a.name.cmp(&b.name))
         });
@@ -125,8 +125,8 @@ impl Schema {
         self.0.parts.len() > self.0.tensors.len()
     }
 
-    /// Where everything lies in a frame of `rows` rows. `ragged_items` holds, per tensor, the
-    /// items of all rows together; entries of fixed tensors are ignored and missing ones are 0.
+    /// The layout of a frame of `rows` rows. `ragged_items` holds the total number of items per tensor; entries of
+    /// fixed tensors are ignored and missing ones are 0.
     ///
     /// # Errors
     /// [`FormatError::OverLimit`] if sizes leave the range of `usize` or the header is too long.
@@ -171,7 +171,7 @@ fn checked_item_bytes(spec: &TensorSpec) -> Result<usize, FormatError> {
         )));
     }
     if spec.shape.contains(&0) {
-        // Rows without bytes would let a short frame claim any number of them.
+        // Rows without bytes would let a short frame claim any number of rows.
         return Err(FormatError::invalid(format!(
             "tensor {name:?} has a dimension of 0 in {:?}; leave it out or make it ragged",
             spec.shape

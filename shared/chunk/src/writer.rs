@@ -1,7 +1,7 @@
-//! Writing an object, frame by frame, in one buffer.
+//! Writes an object frame by frame in one buffer.
 //!
-//! The buffer is longer than what is written: bytes behind `used` are old or zero and are
-//! overwritten, never cleared, so that a reused buffer costs no pass over its memory.
+//! The buffer is longer than its content: bytes after `used` are stale or zero and are overwritten, never cleared, so
+//! that a reused buffer costs no extra pass over its memory.
 
 use serde::{Deserialize, Serialize};
 use zstd::bulk::Compressor;
@@ -14,21 +14,21 @@ use crate::{
     VERSION, aligned,
 };
 
-/// How frames are kept in the object.
+/// Encoding of frames in the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Codec {
-    /// As they are.
+    /// Uncompressed.
     Stored,
     /// Compressed; frames that do not get smaller by a sixteenth are stored.
     Zstd { level: i32 },
 }
 
-/// Builds objects one after the other.
+/// Writes objects one after the other.
 ///
-/// A frame is begun with a number of rows, its rows are written in place, and it is ended with the
-/// number of rows that came. Every byte of those rows must be written: memory is reused, so what
-/// is left out keeps what was there before.
+/// A frame is begun with a number of rows, its rows are written in place, and it is ended with the actual number of
+/// rows. Every byte of those rows must be written: memory is reused, so bytes that are not written keep old
+/// content.
 pub struct ChunkWriter {
     codec: Codec,
     limits: Limits,

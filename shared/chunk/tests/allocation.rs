@@ -1,6 +1,6 @@
-//! Hostile bytes cannot make the reader allocate beyond its limits.
+//! Hostile input cannot make the reader allocate beyond its limits.
 //!
-//! One test, in a binary of its own, so that nobody else allocates while it counts.
+//! A single test in its own binary, so that nothing else allocates meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -22,7 +22,7 @@ struct Largest(AtomicUsize);
 #[global_allocator]
 static LARGEST: Largest = Largest(AtomicUsize::new(0));
 
-// An allocator is the only way to see allocations; this one hands every call on unchanged.
+// Allocations are visible only to the allocator; this one forwards every call.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for Largest {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -48,7 +48,7 @@ fn largest_of<T>(run: impl FnOnce() -> T) -> (usize, T) {
     (LARGEST.0.load(Ordering::Relaxed), result)
 }
 
-/// Most memory that this process ever had mapped, used or not; that of libraries in C too.
+/// Peak of this process's mapped memory, including C libraries.
 fn most_mapped_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmPeak:")).unwrap();
@@ -60,7 +60,7 @@ fn allocations_stay_within_limits() {
     const FRAME: usize = 8 << 20;
     let limits = Limits { frame_bytes: 1 << 20, ..Limits::default() };
 
-    // A bomb: eight MiB of zeros in a few hundred bytes.
+    // A decompression bomb: eight MiB of zeros in a few hundred bytes.
     let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [FRAME])]).unwrap();
     let mut writer = ChunkWriter::new(Codec::Zstd { level: 1 });
     writer.begin_frame(&schema, 1).unwrap();
@@ -70,7 +70,7 @@ fn allocations_stay_within_limits() {
     assert!(opened.is_err());
     assert!(largest < 64 << 10, "{largest} bytes to refuse a frame over the limit");
 
-    // The same with an index that denies it.
+    // The same with an index that understates it.
     let mut lying = bomb.clone();
     let raw_bytes_at = lying.len() - 24 - 40 + 24;
     lying[raw_bytes_at..raw_bytes_at + 8].copy_from_slice(&(1u64 << 20).to_le_bytes());
@@ -80,7 +80,7 @@ fn allocations_stay_within_limits() {
     assert!(frame.is_err());
     assert!(largest < 64 << 10, "{largest} bytes to refuse a lying index");
 
-    // A few bytes that index and frame say are many: eleven, of which none is content.
+    // A few bytes that index and frame declare to be many.
     let many =
         [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &(512_u32 << 20).to_le_bytes(), &[1, 0]].concat();
     let object = read_everything::packed_object(&many, 512 << 20, 1);
@@ -90,7 +90,7 @@ fn allocations_stay_within_limits() {
     assert!(frame.is_err());
     assert!(largest < 64 << 10, "{largest} bytes for a frame of {}", many.len());
 
-    // A window of 2 GiB, of which zstd itself would make room: a block of 128 KiB of zeros.
+    // A window of 2 GiB, for which zstd itself would allocate: a block of 128 KiB of zeros.
     let head = [0x28, 0xb5, 0x2f, 0xfd, 0x80, 21 << 3];
     let block = (128_u32 << 10 << 3 | 0b11).to_le_bytes();
     let wide = [&head[..], &(128_u32 << 10).to_le_bytes(), &block[..3], &[0]].concat();
@@ -101,7 +101,7 @@ fn allocations_stay_within_limits() {
     let more = most_mapped_kib() - before;
     assert!(more < 16 << 10, "{more} KiB for a window");
 
-    // An honest one costs its size, once.
+    // A valid one costs its size, once.
     let chunk = Chunk::open(Bytes::from(bomb), &Limits::default()).unwrap();
     let (largest, frame) = largest_of(|| chunk.frame(0));
     assert_eq!(frame.unwrap().len(), largest);
@@ -115,7 +115,7 @@ fn allocations_stay_within_limits() {
     assert!(frame.is_ok());
     assert!(largest < 4 << 10, "{largest} bytes to read a stored frame");
 
-    // Lengths that only claim to be.
+    // False lengths.
     for header_bytes in [u64::MAX, 1 << 40, 1 << 20, 100] {
         let mut bytes = header_bytes.to_le_bytes().to_vec();
         bytes.extend_from_slice(b"{\"x\":{\"dtype\":\"U8\",\"shape\":[4294967295],");
@@ -124,7 +124,7 @@ fn allocations_stay_within_limits() {
         assert!(largest < 4 << 10, "{largest} bytes for a header of {header_bytes}");
     }
 
-    // Written without growing, if the size was told.
+    // No growth if the size was reserved.
     let rows = 64;
     let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [1 << 16])]).unwrap();
     let mut writer = ChunkWriter::new(Codec::Stored);

@@ -1,5 +1,5 @@
-//! The files in `golden/` are what this version of the format is: today's writer makes them byte
-//! for byte and today's reader reads them. To add one, add it to `objects` and run
+//! The files in `golden/` define this version of the format: the writer reproduces them byte for byte and the reader
+//! reads them. To add one, add it to `objects` and run
 //! `cargo test --release -p gristmill-chunk --test golden -- --ignored`.
 
 #![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
@@ -113,7 +113,7 @@ fn the_reader_reads_the_golden_files() {
     }
 }
 
-/// Decoded frames do not depend on the release of zstd, whatever the compressed bytes do.
+/// Decoded frames do not depend on the release of zstd, although compressed bytes do.
 #[test]
 fn compression_does_not_change_frames() {
     let zstd = Bytes::from(std::fs::read(path("zstd")).unwrap());
@@ -126,7 +126,7 @@ fn compression_does_not_change_frames() {
     }
 }
 
-/// The words of the specification, read without this crate.
+/// Parses by the specification, without this crate.
 #[test]
 fn a_golden_file_matches_the_specification_by_hand() {
     let object = std::fs::read(path("stored")).unwrap();

@@ -1,4 +1,4 @@
-//! Damaged and malicious bytes are errors: never a panic, never a promise broken.
+//! Damaged and malicious input is an error: no panic, no broken invariant.
 
 #![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
 
@@ -124,7 +124,7 @@ proptest! {
 #[test]
 fn golden_files_hold_every_promise() {
     let frames: usize = golden().iter().map(|object| read_everything(object)).sum();
-    // Twice each, once with its checksums put right.
+    // Twice each, once with corrected checksums.
     assert_eq!(frames, 2 * 10);
 }
 
@@ -216,7 +216,7 @@ fn frames_that_safetensors_would_misread_are_refused() {
     let u8s = |name: &str, shape: &str, from: usize, to: usize| {
         format!(r#""{name}":{{"dtype":"U8","shape":[{shape}],"data_offsets":[{from},{to}]}}"#)
     };
-    // 256-byte headers only come of long names, so that the ones here would be canonical.
+    // 256-byte headers require long names; the ones here would be canonical.
     let (a, b) = ("a".repeat(60), "b".repeat(60));
     let two = |first: String, second: String| format!("{{{first},{second}}}");
     assert!(frame(&two(u8s(&a, "2,4", 0, 8), u8s(&b, "2,1", 8, 10)), 10).is_ok());
@@ -276,7 +276,7 @@ fn nothing_hides_between_frames_and_index() {
     }
 }
 
-/// Index entries that lie, one field at a time, under a checksum that is right.
+/// Index entries with one false field each and a correct checksum.
 #[test]
 fn lying_index_entries_are_refused() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/remainder.chunk");
@@ -303,7 +303,7 @@ fn lying_index_entries_are_refused() {
         bytes[at..at + lie.len()].copy_from_slice(&lie);
         reseal(&mut bytes).unwrap();
         let opened = Chunk::open(Bytes::from(bytes), &limits());
-        // The index alone does not tell how many rows a frame has.
+        // The index alone does not determine the number of rows of a frame.
         let result = match opened {
             Ok(chunk) if why == "other rows" => chunk.tensors(0).map(drop),
             opened => opened.map(drop),

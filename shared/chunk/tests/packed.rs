@@ -1,4 +1,4 @@
-//! Compressed frames by strangers: damaged ones, bombs, and what zstd reads but no writer of objects makes.
+//! Foreign compressed frames: damaged ones, bombs, and valid zstd that no writer of objects produces.
 
 #![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
 
@@ -15,14 +15,14 @@ use read_everything::packed_object;
 
 const ROWS: u32 = 3;
 
-/// A frame as it is unpacked.
+/// A frame's decoded content.
 fn content() -> Vec<u8> {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden/stored.chunk");
     let object = Bytes::from(std::fs::read(file).unwrap());
     Chunk::open(object, &Limits::default()).unwrap().frame(0).unwrap().to_vec()
 }
 
-/// The head of a zstd frame (RFC 8878): without a window all of it is one segment.
+/// The header of a zstd frame (RFC 8878): without a window the frame is one segment.
 #[derive(Clone, Copy, Default)]
 struct Head {
     window_log: Option<u8>,
@@ -63,12 +63,12 @@ fn frame(head: Head, blocks: &[Vec<u8>]) -> Vec<u8> {
     [head.write(), blocks.concat()].concat()
 }
 
-/// Bytes that every reader of zstd passes over.
+/// Skippable bytes in zstd.
 fn skippable() -> Vec<u8> {
     [&0x184d_2a50_u32.to_le_bytes()[..], &8_u32.to_le_bytes(), b"anything"].concat()
 }
 
-/// Frames and the sizes that the index says; those that have to be refused.
+/// Frames that must be refused, with the sizes in the index.
 fn refused() -> Vec<(&'static str, Vec<u8>, u64)> {
     let content = content();
     let size = content.len() as u64;
@@ -112,7 +112,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>, u64)> {
     ]
 }
 
-/// Frames that are unusual and right.
+/// Unusual but valid frames.
 fn accepted() -> Vec<(&'static str, Vec<u8>)> {
     let content = content();
     let whole = [raw(&content, true)];
@@ -129,7 +129,7 @@ fn read(stored: &[u8], raw_bytes: u64) -> Result<Vec<u8>, FormatError> {
     let object = Bytes::from(packed_object(stored, raw_bytes, ROWS));
     let chunk = Chunk::open(object, &Limits::default())?;
     let read = chunk.tensors(0).map(|frame| frame.bytes().to_vec());
-    // What is kept between frames is no other reader.
+    // The reused buffer must not affect the result.
     let mut kept = Vec::new();
     let again = chunk.frames()[0].decode_into(stored, &mut kept);
     match &read {
@@ -156,7 +156,7 @@ fn everything_else_is_refused_in_one_line() {
     }
 }
 
-/// Sizes that no zstd frame of so few bytes can have are refused with the object, before there is room for them.
+/// Sizes impossible for such short zstd frames are refused with the object, before anything is allocated.
 #[test]
 fn a_few_bytes_are_not_said_to_be_many() {
     let block = |blocks: u32| frame(Head { content: Some(blocks << 17), ..Head::default() }, &[]);
@@ -171,7 +171,7 @@ fn a_few_bytes_are_not_said_to_be_many() {
             Chunk::open(Bytes::from(packed_object(&stored, raw_bytes, 1)), &Limits::default());
         assert_eq!(opened.is_ok(), fits, "{raw_bytes}");
     }
-    // The most that is possible: blocks of one byte each.
+    // The maximum: blocks of one repeated byte each.
     let blocks: Vec<_> = (0..64).map(|i| repeated(128 << 10, i == 63)).collect();
     let zeros = frame(Head { content: Some(64 << 17), ..Head::default() }, &blocks);
     let chunk = Chunk::open(Bytes::from(packed_object(&zeros, 64 << 17, 1)), &Limits::default());

@@ -1,4 +1,4 @@
-//! Objects read back as what was written, also by the `safetensors` crate.
+//! Objects read back as written, also by the `safetensors` crate.
 
 #![allow(clippy::unwrap_used, reason = "clippy does not see that functions tests share are tests")]
 
@@ -148,7 +148,7 @@ proptest! {
     fn a_frame_with_tensors_made_anew_is_what_a_writer_makes_of_them(rows in 1usize..30) {
         let records: Vec<_> = (0..rows as u64).map(record).collect();
         let frame = frame_of(&records, rows);
-        // Larger values of another dtype: other places in the frame, too.
+        // Larger values of another dtype also change their position in the frame.
         let made = TensorSpec::fixed("image", DType::F32, [5]);
         let widened = |row: &[u8]| -> Vec<u8> {
             row.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect()
@@ -346,7 +346,7 @@ fn a_reused_writer_writes_what_a_new_one_does() {
             let object = write(&mut reused, rows);
             assert!(object == write(&mut fresh, rows), "{rows} rows, {codec:?}");
             reused.recycle(object);
-            // An object that is given up must not shine through either.
+            // An abandoned object must leave no trace.
             reused.begin_frame(&schema(), 5).unwrap();
             reused.tensors_mut().unwrap().into_iter().for_each(|bytes| bytes.fill(0xaa));
             reused.end_frame(FrameKind::Remainder, 5).unwrap();

@@ -35,7 +35,7 @@ async fn outcome(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Result<
     outcome
 }
 
-/// Signs what arrived again, with what it says of itself.
+/// Signs a received request again with its own parameters.
 fn signed_again(asked: &Asked, url: &str) -> String {
     let authorization = asked.header("authorization");
     let names = authorization.split_once("SignedHeaders=").unwrap().1.split_once(',').unwrap().0;

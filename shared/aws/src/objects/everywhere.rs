@@ -1,8 +1,7 @@
-//! The objects of a local service beside everybody else's buckets.
+//! Routes objects by bucket, for a local service.
 //!
-//! Objects that jobs make lie in the service's bucket, and it serves folders of this machine as others. Any other bucket is
-//! somebody's on S3: it is read with the credentials, the region and the endpoint that the environment of this process
-//! names.
+//! The service's own bucket holds the objects of jobs, and it serves folders of this machine as further buckets. Any
+//! other bucket is on S3, read with the credentials, region and endpoint configured in the environment.
 
 use super::S3Objects;
 use crate::Aws;
@@ -13,13 +12,13 @@ use gristmill_ports::{ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome};
 use std::ops::Range;
 use tokio::sync::OnceCell;
 
-/// A local service's objects, and those of all other buckets.
+/// Objects of a local service and of all other buckets.
 #[derive(Debug)]
 pub struct Everywhere {
     own: S3Objects,
     own_bucket: String,
     folders: S3Objects,
-    /// Made when first needed: asking for credentials takes time.
+    /// Created on first use: loading credentials takes time.
     elsewhere: OnceCell<S3Objects>,
 }
 
@@ -47,7 +46,7 @@ impl Objects for Everywhere {
         body: Bytes,
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
-        // Nothing is written to what belongs to others.
+        // Only the service's own bucket is written to.
         self.own.put_if_absent(path, body, put_id).await
     }
 

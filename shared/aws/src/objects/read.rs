@@ -1,6 +1,6 @@
-//! Reading objects: each byte is copied once, from the connection into the buffer that is returned.
-//! A large range is read as several pieces at a time, each straight into its place; a read that
-//! breaks off goes on where it stopped.
+//! Reads objects. Each byte is copied once, from the connection into the returned buffer. A large range is
+//! read in several concurrent pieces, each directly into its place; a read that breaks off resumes where
+//! it stopped.
 
 use super::{S3Objects, failed};
 use crate::{aws::DATA_OPERATION_TIMEOUT, fault};
@@ -12,22 +12,22 @@ use std::{
     time::Duration,
 };
 
-/// Ranges longer than this are read in pieces. A GET costs as much as 17 ms of compute, so pieces
-/// must not be small.
+/// Longer ranges are read in pieces. A GET costs as much as 17 ms of compute, so pieces must not be
+/// small.
 const SPLIT_BYTES: u64 = 16 << 20;
 const PIECE_BYTES: u64 = 8 << 20;
-/// Pieces of one read under way at a time.
+/// Concurrent pieces of one read.
 const PIECES_AT_ONCE: usize = 4;
-/// Tries to go on with a read whose connection broke.
+/// Tries to resume a read whose connection broke.
 const READ_TRIES: u32 = 4;
 const READ_BACKOFF: Duration = Duration::from_millis(40);
 
-/// A stretch of one object on its way into `buffer`.
+/// A range of one object, read into `buffer`.
 struct Piece<'a> {
     path: &'a ObjectPath,
-    /// Of the whole object when the end is unknown: 0..MAX.
+    /// Start within the object; 0 while the length is unknown.
     start: u64,
-    /// Exclusive; absent until the object's length is known.
+    /// Exclusive end; `None` until the object's length is known.
     end: Option<u64>,
     etag: Option<String>,
     buffer: BytesMut,
@@ -73,7 +73,7 @@ impl S3Objects {
         Ok(self.buffers.lend(join(path, within_deadline(path, read).await?)?))
     }
 
-    /// Fills a piece, from where it stands, over as many requests as it takes.
+    /// Fills a piece from its current position, over as many requests as it takes.
     async fn read<'a>(&self, mut piece: Piece<'a>) -> Result<Piece<'a>, ObjectError> {
         let mut reason = String::new();
         for attempt in 0..READ_TRIES {
@@ -89,7 +89,7 @@ impl S3Objects {
         Err(ObjectError::Unavailable(text))
     }
 
-    /// One request for what a piece still lacks; goes on with a reason if it broke off.
+    /// Sends one request for the rest of a piece; continues with the reason if it broke off.
     async fn read_on(&self, piece: &mut Piece<'_>) -> Result<ControlFlow<(), String>, ObjectError> {
         let ObjectPath { bucket, key } = piece.path;
         let mut request = self.client.get_object().bucket(bucket).key(key);
@@ -146,7 +146,7 @@ impl S3Objects {
     }
 }
 
-/// Cuts a range into pieces whose buffers are neighbours in `rest`, which has room for all of it.
+/// Divides a range into pieces with adjacent buffers from `rest`, which has room for all of it.
 fn pieces<'a>(
     path: &'a ObjectPath,
     range: Range<u64>,
@@ -159,7 +159,7 @@ fn pieces<'a>(
     let mut start = range.start;
     while start < range.end {
         let end = range.end.min(start + piece_bytes);
-        // What is left over stays with the last piece: cut off, the buffer would come back smaller.
+        // Spare capacity stays with the last piece; otherwise the buffer would return to its pool smaller.
         let after = match end == range.end {
             true => BytesMut::new(),
             false => rest.split_off(usize::try_from(end - start).unwrap_or(usize::MAX)),
@@ -172,7 +172,7 @@ fn pieces<'a>(
     pieces
 }
 
-/// Puts neighbouring pieces together again, without a copy; they must come from one object.
+/// Joins adjacent pieces without a copy; they must be of the same version of the object.
 fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<BytesMut, ObjectError> {
     let mut pieces = pieces.into_iter();
     let Some(first) = pieces.next() else { return Ok(BytesMut::new()) };
@@ -186,7 +186,7 @@ fn join(path: &ObjectPath, pieces: Vec<Piece<'_>>) -> Result<BytesMut, ObjectErr
     Ok(whole)
 }
 
-/// The SDK's timeouts end with the headers of an answer; its body gets the same time again.
+/// Limits the time for a body: the SDK's timeouts end with the headers of a response.
 async fn within_deadline<T>(
     path: &ObjectPath,
     read: impl Future<Output = Result<T, ObjectError>>,

@@ -1,4 +1,4 @@
-//! Objects against a scripted server.
+//! Objects on a scripted server.
 
 use super::*;
 use crate::testing::{Answer, Asked, Server};
@@ -9,7 +9,7 @@ fn path() -> ObjectPath {
     ObjectPath::new("bucket", "t/a/chunk.gmc")
 }
 
-/// The range of bytes a GET asks for.
+/// Byte range of a GET.
 fn range(asked: &Asked) -> Range<usize> {
     let (start, end) = asked.header("range").trim_start_matches("bytes=").split_once('-').unwrap();
     start.parse().unwrap()..end.parse::<usize>().unwrap() + 1

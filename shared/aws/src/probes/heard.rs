@@ -1,4 +1,4 @@
-//! What answers tell besides: who gives them, and what time it is there.
+//! Facts about the servers that answer: address, clock and name.
 
 use aws_smithy_runtime_api::{
     box_error::BoxError,
@@ -21,18 +21,18 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-/// One service as it was met.
+/// A server of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Heard {
     /// Scheme, host and port.
     pub address: String,
-    /// Its clock is so much ahead of ours, in seconds; none if it told no time.
+    /// Lead of its clock over ours in seconds; `None` if it sent no date.
     pub ahead_s: Option<i64>,
-    /// What it calls itself.
+    /// Its `Server` header.
     pub server: Option<String>,
 }
 
-/// All services met so far.
+/// Servers by service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Hearing(Arc<Mutex<BTreeMap<&'static str, Heard>>>);
 
@@ -50,7 +50,7 @@ impl Hearing {
     }
 }
 
-/// Listens to the client of one service.
+/// Records the server of one service's client.
 #[derive(Debug)]
 pub(super) struct Listen {
     service: &'static str,

@@ -1,4 +1,4 @@
-//! Questions to a server that answers as each test says.
+//! Queries to scripted servers.
 
 use super::*;
 use crate::testing::{Answer, Server, aws, nowhere};

@@ -1,4 +1,4 @@
-//! The table against an embedded engine.
+//! The table on an embedded engine.
 
 use super::*;
 use crate::{

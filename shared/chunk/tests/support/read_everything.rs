@@ -1,8 +1,7 @@
-//! What the fuzz target does with its input; the tests do the same with golden and damaged files.
+//! The body of the fuzz target, shared with tests on golden and damaged files.
 //!
-//! Reads bytes as an object, as the tail of one and as a frame, and checks what must hold for
-//! whatever is accepted. Then does so again with the checksums put right, so that damage reaches
-//! the code behind them.
+//! Reads bytes as an object, as the tail of one and as a frame, and checks the invariants of everything that is accepted.
+//! Repeats this with corrected checksums, so that damage reaches the code behind them.
 
 use bytes::{Bytes, BytesMut};
 use gristmill_chunk::{
@@ -14,7 +13,7 @@ pub fn limits() -> Limits {
     Limits { object_bytes: 1 << 20, frames: 64, frame_bytes: 1 << 20, header_bytes: 1 << 14 }
 }
 
-/// Panics if the reader breaks a promise; returns how many frames were read.
+/// Panics if an invariant is violated; returns the number of frames read.
 pub fn read_everything(bytes: &[u8]) -> usize {
     let frames = read_once(bytes);
     let mut resealed = bytes.to_vec();
@@ -44,7 +43,7 @@ fn read_once(bytes: &[u8]) -> usize {
         if let Ok(frame) = chunk.tensors(i) {
             assert_eq!(frame.rows(), info.rows as usize);
             read_frame(frame.bytes().clone()).expect("a frame that was read once");
-            // The copy may be too large where the object was compressed.
+            // The copy may be too large if the object was compressed.
             copied += usize::from(copy.push_frame(info.kind, &frame).is_ok());
             frames += 1;
         }
@@ -58,7 +57,7 @@ fn read_once(bytes: &[u8]) -> usize {
     frames
 }
 
-/// Reads a frame in every way there is.
+/// Reads a frame in all ways.
 fn read_frame(bytes: Bytes) -> Option<()> {
     let limits = limits();
     let frame = Frame::parse(bytes, &limits).ok()?;
@@ -67,7 +66,7 @@ fn read_frame(bytes: Bytes) -> Option<()> {
         assert_eq!(rows, tensor.values().len());
         assert!(tensor.row(frame.rows()).is_none());
     }
-    // There is one spelling of a frame: taking all its rows gives its bytes.
+    // The encoding is canonical: a frame of all rows equals the original.
     let join = |pieces: &[_]| join_rows(pieces, &limits, BytesMut::with_capacity);
     let all = join(&[(&frame, 0..frame.rows())]).expect("a frame within limits");
     assert_eq!(all, frame.bytes());
@@ -82,7 +81,7 @@ fn read_frame(bytes: Bytes) -> Option<()> {
     Some(())
 }
 
-/// Puts right every checksum whose place can be found, by the words of the specification.
+/// Corrects every checksum that can be located, by the specification.
 pub fn reseal(bytes: &mut [u8]) -> Option<()> {
     let trailer = bytes.len().checked_sub(24)?;
     let footer_bytes = u64::from_le_bytes(*bytes[trailer..].first_chunk()?);
@@ -101,7 +100,7 @@ pub fn reseal(bytes: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// An object of one batch, `rows` rows, whose frame is `stored` and said to unpack to `raw_bytes`.
+/// An object of one batch of `rows` rows, with frame `stored` and declared size `raw_bytes`.
 pub fn packed_object(stored: &[u8], raw_bytes: u64, rows: u32) -> Vec<u8> {
     const HEAD: usize = 64;
     let mut object = b"\x89GRMILL\n\x01".to_vec();
