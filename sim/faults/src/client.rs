@@ -1,4 +1,4 @@
-//! One connection of a trainer to a fetcher, by the protocol as it is written down.
+//! One connection of a trainer to a fetcher, written from the protocol's description.
 
 use crate::{
     Process, World,
@@ -11,25 +11,25 @@ use gristmill_model::wire::Register;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-/// Longest that one waits who does not mean to train.
+/// Longest wait of a client that does not train.
 const ROGUE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The outcome of a connection.
 pub enum Told {
     /// It broke, or could not be made.
     Nothing,
-    /// All is delivered; what comes behind the last acknowledgement.
+    /// Everything is delivered; the position after the last acknowledgement.
     Ended((u32, u64)),
-    /// Why there is nothing for it.
+    /// Refused, with the reason.
     Refused(String),
 }
 
-/// A trainer, or somebody else, on the trainer's machine.
+/// A trainer, or another client, on the trainer's machine.
 pub struct Client<'a> {
     pub cloud: &'a Cloud,
     pub host: &'a Host,
     pub log: &'a Log,
-    /// It keeps checkpoints of its own.
+    /// Whether it keeps checkpoints of its own.
     pub keeps: bool,
     pub process: &'a Process,
 }
@@ -62,7 +62,7 @@ async fn send_ack(stream: &mut DuplexStream, (epoch, g): (u32, u64)) -> Option<(
     stream.write_u64_le(g).await.ok()
 }
 
-/// The job that the server says it serves, as a client says it back.
+/// The job named by the server's hello, for the client's.
 fn identity(hello: &Frame) -> Option<serde_json::Value> {
     let said: serde_json::Value = serde_json::from_slice(&hello.payload).ok()?;
     let field = |name: &str| said.get(name).cloned().unwrap_or_default();
@@ -114,7 +114,7 @@ impl Client<'_> {
                     self.save(stream, &mut unsaved).await?;
                     let last = self.log.latest();
                     self.log.save((register.spec.epochs, 0));
-                    // The fetcher goes when it has heard that.
+                    // The fetcher exits after receiving that.
                     let _ = receive(stream).await;
                     return Some(Told::Ended(last));
                 }
@@ -123,7 +123,7 @@ impl Client<'_> {
         }
     }
 
-    /// Writes a checkpoint, and says so when it is safe.
+    /// Writes a checkpoint, and acknowledges it when it is durable.
     async fn save(&self, stream: &mut DuplexStream, last: &mut Option<(u32, u64)>) -> Option<()> {
         let Some((epoch, g)) = last.take() else { return Some(()) };
         self.process.point(50).await;
@@ -132,7 +132,7 @@ impl Client<'_> {
         send_ack(stream, (epoch, g)).await
     }
 
-    /// Judges why a trainer that means well gets nothing.
+    /// Judges the refusal of a legitimate trainer.
     fn refused(&self, frame: &Frame, resume: Option<(u32, u64)>) -> Told {
         let why = String::from_utf8_lossy(&frame.payload).into_owned();
         let newest = resume.is_none_or(|resume| resume == self.log.latest());
@@ -143,7 +143,7 @@ impl Client<'_> {
         Told::Refused(why)
     }
 
-    /// Connects and says what no trainer of this job says.
+    /// Connects and sends invalid messages.
     pub async fn disturb(&self, register: &Register) {
         let Some(mut stream) = self.host.connect().await else { return };
         let world = self.world();
@@ -177,7 +177,7 @@ impl Client<'_> {
                 send_hello(stream, &hello).await?;
                 send_ack(stream, (epochs - 1, u64::MAX)).await?;
             }
-            // It comes, and leaves at once.
+            // Connects and leaves at once.
             5 => return None,
             _ => {
                 meant = true;
@@ -189,7 +189,7 @@ impl Client<'_> {
                 if !meant {
                     world.violated("somebody who said nothing right was given a batch");
                 }
-                // One look is enough.
+                // One message is enough.
                 return None;
             }
         }

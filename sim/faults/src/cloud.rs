@@ -35,36 +35,36 @@ pub const BUCKET: &str = "chunks";
 const SCALER: &str = "scaler";
 const WORKER: &str = "worker";
 pub const LATENCY_MS: u64 = 30;
-/// When the platform ends an invocation.
+/// Timeouts of invocations.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
 const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Events that wait longer are dropped.
+/// Events that wait longer expire.
 const EVENT_AGE_MS: u64 = 60_000;
-/// Repeated calls and reports come as late as this.
+/// Latest arrival of repeated calls and reports.
 pub const LATEST_MS: u64 = 6 * 3_600_000;
 
-/// As many functions at a time as anybody could want.
+/// More concurrency than any simulation uses.
 const UNLIMITED: u32 = 10_000;
-/// Longer than any world lasts.
+/// Longer than any simulation.
 const FOREVER_MS: u64 = 1 << 50;
 
-/// Where a call's answer goes.
+/// Channel of a call's answer.
 type Answer = oneshot::Sender<Result<Reply, CallError>>;
 
-/// Everything that is deployed.
+/// The deployed stack as one job uses it.
 pub struct Cloud {
     pub world: Arc<World>,
     pub items: Arc<Items>,
     pub store: Arc<Store>,
-    /// Jobs compete for what the account has.
+    /// Whether jobs compete for the account's concurrency.
     pub is_shared: bool,
     events: Arc<AtomicU64>,
-    /// The version of the worker function that is deployed; those before are deleted.
+    /// The deployed version of the worker function; earlier ones are deleted.
     version: Arc<AtomicU32>,
-    /// Those that run now, of the coordinator and of the others.
+    /// Free concurrency of coordinators, and of other functions.
     slots: [Arc<Semaphore>; 2],
     workers: Mutex<Vec<Process>>,
-    /// The memory of the coordinator's environments.
+    /// In-process memory of the coordinator's environments.
     warm: [Memory; 3],
 }
 
@@ -84,7 +84,7 @@ impl Cloud {
         })
     }
 
-    /// The same stack as another job sees it, at the same time or later.
+    /// The same stack as used by another job, concurrent or later.
     pub fn of(&self, job: JobName, scenario: Scenario, is_shared: bool) -> Arc<Self> {
         Arc::new(Self {
             world: Arc::clone(&self.world),
@@ -99,7 +99,7 @@ impl Cloud {
         })
     }
 
-    /// Room for one more function of this kind in the account, until it is dropped.
+    /// Acquires concurrency for one function of this kind, until it is dropped.
     fn slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
         let reserved = kind == Kind::Coordinator && self.world.mutant != Some(Mutant::NoHeadroom);
         let slot = Arc::clone(&self.slots[usize::from(!reserved)]).try_acquire_owned().ok();
@@ -109,14 +109,14 @@ impl Cloud {
         slot
     }
 
-    /// Remote workers that do what they are there for.
+    /// Remote workers that can make progress.
     pub fn workers(&self) -> u32 {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|worker| !worker.is_dead());
         workers.iter().filter(|worker| worker.is_well()).count() as u32
     }
 
-    /// Whether `function` can be invoked: a version that was deleted cannot.
+    /// Whether `function` can be invoked: a deleted version cannot.
     pub fn is_deployed(&self, function: &str) -> bool {
         function == SCALER || function == self.worker_function()
     }
@@ -125,7 +125,7 @@ impl Cloud {
         format!("{WORKER}:{}", self.version.load(Ordering::Relaxed))
     }
 
-    /// The coordinator's URL, for `process` to call.
+    /// The coordinator's URL as used by `process`.
     pub fn link(self: &Arc<Self>, process: &Process) -> Arc<dyn Coordinator> {
         Arc::new(Link::new(process.clone(), Arc::clone(self)))
     }
@@ -147,7 +147,7 @@ impl Cloud {
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
         let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
         let forever = self.world.mutant == Some(Mutant::SharedForGood);
-        // A second, as where thousands work.
+        // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
         Function::new(
             self.table(process),
@@ -159,13 +159,13 @@ impl Cloud {
         .sharing(&self.warm[self.world.below(self.warm.len() as u64) as usize])
     }
 
-    /// Asks a coordinator that runs in `process` itself.
+    /// Calls a coordinator that runs in `process` itself.
     pub async fn ask(self: &Arc<Self>, process: &Process, call: Call) -> Reply {
         let request = Request { v: VERSION, ns: self.store.ns.clone(), call };
         self.coordinator(process).answer(&request).await
     }
 
-    /// Runs `work` as an invocation of a function; none if it died or took too long.
+    /// Runs `work` as an invocation of a function; `None` if it died or timed out.
     async fn invocation<T>(
         &self,
         process: &Process,
@@ -182,7 +182,7 @@ impl Cloud {
         }
     }
 
-    /// A call reaches the coordinator.
+    /// Delivers a call to the coordinator.
     pub fn deliver(self: &Arc<Self>, call: Call, answer: Option<Answer>) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
@@ -214,7 +214,7 @@ impl Cloud {
         inspect::bundle_key(&self.store.ns, &self.store.job, home, epoch, bundle)
     }
 
-    /// 13. What is refused for good was not applied.
+    /// Invariant 13: a permanently refused flush was not applied.
     async fn check_refused(&self, flush: &Flush, refusal: &Refusal) {
         let key = self.bundle_key(flush);
         let Some(item) = self.items.item(&key).await else { return };
@@ -229,7 +229,7 @@ impl Cloud {
         }
     }
 
-    /// The call as a coordinator that makes this world's mistake would understand it.
+    /// The call as understood by a coordinator with this simulation's bug.
     async fn mistaken(&self, mut call: Call) -> Call {
         match (self.world.mutant, &mut call) {
             (Some(Mutant::CommitsWithoutOwner), Call::Flush(flush)) => {
@@ -259,7 +259,7 @@ impl Cloud {
         call
     }
 
-    /// The schedule: upkeep every quarter of an hour, for as long as the world lasts.
+    /// The schedule: upkeep every quarter of an hour, throughout the simulation.
     pub async fn upkeep(self: Arc<Self>) {
         loop {
             self.world.time.sleep(Duration::from_secs(900)).await;
@@ -269,7 +269,7 @@ impl Cloud {
         }
     }
 
-    /// The mistake of collecting what is not committed yet.
+    /// The bug of collecting uncommitted objects.
     pub async fn collect_early(self: Arc<Self>) {
         use gristmill_ports::Objects as _;
         loop {
@@ -283,7 +283,7 @@ impl Cloud {
         }
     }
 
-    /// Room for an event's function, as soon as there is some; none before the event is too old.
+    /// Waits for concurrency for an event's function; `None` if the event expires first.
     async fn wait_for_slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
         let give_up = self.world.time.now() + Duration::from_millis(EVENT_AGE_MS);
         loop {
@@ -354,7 +354,7 @@ impl Cloud {
         }
     }
 
-    /// The platform tells the coordinator that an invocation failed.
+    /// Reports a failed invocation to the coordinator, as the platform does.
     async fn report(self: &Arc<Self>, event: &WorkerEvent, request_id: String, blameless: bool) {
         let world = &self.world;
         world.time.sleep(world.between_ms(10, 2_000)).await;
@@ -374,7 +374,7 @@ impl Cloud {
         }
     }
 
-    /// An accepted event takes its course.
+    /// Processes an accepted event.
     pub fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
         let cloud = Arc::clone(self);
         let world = &self.world;

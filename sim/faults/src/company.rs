@@ -1,22 +1,22 @@
-//! Other jobs of a world: one at the same time, over the same data and the same cache, or one under a name
-//! that is used again while calls and reports of the first still come in.
+//! Further jobs of a simulation: a concurrent one over the same data and cache, or a later one under the same name, while
+//! calls and reports of the first still arrive.
 
 use crate::{Kind, Process, cloud::Cloud, scenario::Scenario};
 use gristmill_model::wire::{Call, Register, Reply};
 use std::{sync::Arc, time::Duration};
 
-/// How long things go wrong once more while a job is forgotten.
+/// Duration of renewed faults while a job is being forgotten.
 const UNDER_FIRE: Duration = Duration::from_secs(20);
-/// Tries at freeing a name.
+/// Tries to free a name.
 const TRIES: u32 = 60;
 
-/// Which jobs a world has.
+/// Jobs of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
     Alone,
-    /// Two at a time.
+    /// Two concurrent jobs.
     Beside,
-    /// Two, one after the other, under one name.
+    /// Two consecutive jobs under one name.
     Again,
 }
 
@@ -31,8 +31,8 @@ impl Company {
     }
 }
 
-/// Has the job forgotten that has ended, while coordinators die on the way, and another registered under its
-/// name; whether that succeeded.
+/// Forgets the ended job while coordinators die, and registers another under its name. Returns whether that
+/// succeeded.
 pub async fn take_name(cloud: &Arc<Cloud>, register: Register) -> bool {
     let world = &cloud.world;
     world.fire_again(UNDER_FIRE);
@@ -44,7 +44,7 @@ pub async fn take_name(cloud: &Arc<Cloud>, register: Register) -> bool {
         let process = Process::new(world, Kind::Observer);
         match cloud.ask(&process, Call::Register(register.clone())).await {
             Reply::Job(_) => return true,
-            // A call of the first job that came late has registered that anew.
+            // A late call of the first job has registered it again.
             _ => drop(cloud.ask(&process, Call::Stop { job }).await),
         }
     }

@@ -1,5 +1,5 @@
-//! What goes wrong, and how often: drawn from the seed, so that some worlds see one kind of fault
-//! only, and much of it.
+//! Faults and their probabilities, drawn from the seed. Some simulations have many faults of few
+//! kinds.
 
 use fastrand::Rng;
 use std::time::Duration;
@@ -7,25 +7,25 @@ use std::time::Duration;
 /// One kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// A process dies between two lines.
+    /// A process dies between two operations.
     WorkerDies,
     CoordinatorDies,
     ScalerDies,
     TrainerDies,
-    /// A process stands still for up to ten minutes and then goes on, not knowing.
+    /// A process freezes for up to ten minutes and resumes without noticing.
     Frozen,
     /// A call does not arrive.
     CallLost,
-    /// A call has its effect, its answer is lost.
+    /// A call has its effect, but its answer is lost.
     AnswerLost,
     /// A call arrives again: up to four times, up to six hours later.
     CallRepeated,
     TableFails,
     /// A write is applied and reported as failed.
     WriteUnreported,
-    /// A write is applied, sent again by the client library, and then meets itself.
+    /// A write is applied, retried by the client library, and then conflicts with itself.
     WriteMeetsItself,
-    /// A partition takes few writes a second.
+    /// A partition accepts few writes per second.
     WriteThrottled,
     PutFails,
     /// A put is applied and reported as failed.
@@ -35,66 +35,66 @@ pub enum Fault {
     GetFails,
     /// An object arrives with a flipped bit.
     GetCorrupt,
-    /// An object that is there is not found.
+    /// An existing object is not found.
     GetMissing,
     DeleteHalf,
     InvokeThrottled,
     InvokeFails,
-    /// An event is dropped for its age and reported.
+    /// An event expires and is reported.
     EventDropped,
-    /// An event runs two or three times under one name.
+    /// An event runs two or three times under one request id.
     EventRepeated,
     EventLate,
-    /// The platform's report of a worker's death does not come, or comes again hours later.
+    /// The platform's report of a worker's death is lost, or repeated hours later.
     ReportLost,
     ReportRepeated,
-    /// A trainer goes back to a checkpoint before its last.
+    /// A trainer resumes from a checkpoint before its last.
     OldCheckpoint,
     /// A second trainer reads the job.
     SecondTrainer,
-    /// One call of the coordinator is answered with 403.
+    /// A call of the coordinator is answered with 403.
     CallDenied,
-    /// One call of the object store is.
+    /// A call of the object store is denied.
     ObjectDenied,
-    /// One call of the table is.
+    /// A call of the table is denied.
     TableDenied,
-    /// A chunk, or what is cached of a split, is deleted behind everybody's back.
+    /// A chunk, or a cached split, is deleted by an outsider.
     ObjectVanishes,
-    /// The worker version that jobs have kept is deleted, and another deployed.
+    /// The worker version that jobs have pinned is deleted, and another deployed.
     VersionDeleted,
-    /// A worker's word that it leaves never arrives, however often it is sent.
+    /// A worker's notice of leaving never arrives, even if repeated.
     LeaveLost,
-    /// For up to a minute the store takes no object.
+    /// For up to a minute the store accepts no objects.
     StoreFull,
-    /// For up to a minute the store asks everybody to slow down.
+    /// For up to a minute the store throttles.
     StoreThrottled,
-    /// For up to a minute the table does.
+    /// For up to a minute the table throttles.
     TableThrottled,
-    /// For up to a minute all takes forty times as long, and functions end at their time limits.
+    /// For up to a minute everything takes forty times as long, and functions time out.
     Slow,
-    /// A fetcher dies between two lines.
+    /// A fetcher dies between two operations.
     FetcherDies,
-    /// It dies while it replaces its state file: the old one is there then, or the new one.
+    /// A fetcher dies while replacing its state file: the old or the new one remains.
     DiesSaving,
     /// The state file cannot be written.
     DiskFull,
-    /// A fetcher is started with a state file that is of another job, or of none.
+    /// A fetcher is started with another job's state file, or an invalid one.
     WrongState,
-    /// Somebody connects who is no trainer of this job, or leaves at once.
+    /// A client connects that is no trainer of this job, or leaves at once.
     WrongClient,
     /// A second trainer connects to the same fetcher.
     SecondClient,
-    /// The hint that a look left behind arrives as it was some time ago, as of two times at once, or not at all.
+    /// A scan's hint arrives outdated, as a mixture of two, or not at all.
     HintStale,
     HintTorn,
     HintLost,
-    /// A claim that is sent again does not say so.
+    /// A repeated claim lacks the mark that it is repeated.
     ResentLost,
-    /// The account runs as many functions as it may: 429. Counted, not drawn: workers take what there is.
+    /// The account's concurrency is exhausted: 429. Counted, not drawn: it depends on the workers.
     AccountFull,
 }
 
-/// Every fault with its usual probability at each occasion.
+/// Every fault with its usual probability per occasion.
 const USUAL: [(Fault, f64); 49] = [
     (Fault::WorkerDies, 0.005),
     (Fault::CoordinatorDies, 0.01),
@@ -147,25 +147,25 @@ const USUAL: [(Fault, f64); 49] = [
     (Fault::AccountFull, 1.0),
 ];
 
-/// Longest spell of what lasts.
+/// Longest duration of a lasting fault.
 pub const SPELL: Duration = Duration::from_secs(60);
 
-/// How often each fault happens in one world, and until when.
+/// Probabilities of all faults in one simulation, and their end.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     probability: [f64; USUAL.len()],
-    /// Nothing goes wrong after this: then everything must come to an end.
+    /// End of the faults; afterwards everything must finish.
     pub until: Duration,
     /// The largest error of a clock.
     pub skew: Duration,
-    /// Writes a second that a partition of the table takes, where it is throttled.
+    /// Writes per second that a throttled partition accepts.
     pub partition_writes: u64,
-    /// Functions the account runs at a time, if that is few: (coordinators, which are reserved; others).
+    /// Concurrency of the account, if limited: (reserved for coordinators, others).
     pub concurrency: Option<(u32, u32)>,
 }
 
 impl FaultPlan {
-    /// Nothing ever goes wrong.
+    /// No faults.
     pub fn none() -> Self {
         Self {
             probability: [0.0; USUAL.len()],
@@ -176,7 +176,7 @@ impl FaultPlan {
         }
     }
 
-    /// One occasion in twenty brings each of these, and nothing else goes wrong.
+    /// Only these faults, each at one occasion in twenty.
     pub fn only(faults: &[Fault], until: Duration) -> Self {
         let mut plan = Self { until, ..Self::none() };
         for fault in faults {
@@ -185,8 +185,8 @@ impl FaultPlan {
         plan
     }
 
-    /// Of every fault, none in half of the worlds, the usual amount in a quarter, much in another. One
-    /// world in four sees three kinds at most.
+    /// Draws the amount of each fault: none in half of the simulations, the usual one in a quarter, much in another. One
+    /// simulation in four has at most three kinds.
     pub fn draw(random: &mut Rng) -> Self {
         let few = random.u8(0..4) == 0;
         let chosen: [usize; 3] = std::array::from_fn(|_| random.usize(0..USUAL.len()));
@@ -213,7 +213,7 @@ impl FaultPlan {
         }
     }
 
-    /// The same without these.
+    /// The plan without these faults.
     #[must_use]
     pub fn without(mut self, faults: &[Fault]) -> Self {
         for fault in faults {
@@ -222,7 +222,7 @@ impl FaultPlan {
         self
     }
 
-    /// The same with each of these happening, as often as is usual at least.
+    /// The plan with at least the usual amount of each of these faults.
     #[must_use]
     pub fn with(mut self, faults: &[Fault]) -> Self {
         for fault in faults {

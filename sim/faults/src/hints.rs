@@ -1,4 +1,4 @@
-//! Items that are only hints may be of another time, of two times at once, or gone.
+//! Faults of hints: items that may be outdated, a mixture of two versions, or gone.
 
 use crate::{Fault, Mutant, World};
 use bytes::Bytes;
@@ -11,9 +11,9 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// The sort key of what looks leave behind.
+/// Sort key of the hints that scans write.
 const FRONTIER: &str = "FRONTIER";
-/// Earlier ones that may come back.
+/// Earlier versions kept for faults.
 const REMEMBERED: usize = 16;
 
 /// Earlier hints of each job.
@@ -21,7 +21,7 @@ const REMEMBERED: usize = 16;
 pub struct Hints(Mutex<BTreeMap<String, Vec<Bytes>>>);
 
 impl Hints {
-    /// Notes a hint that is written; whether it is to be, in a world whose mistake is to write one only.
+    /// Records a written hint. Returns whether to write it: one bug writes only the first.
     pub fn note(&self, world: &World, key: &ItemKey, body: &Bytes) -> bool {
         if key.sk != FRONTIER {
             return true;
@@ -34,7 +34,7 @@ impl Hints {
         world.mutant != Some(Mutant::LooksOnce) || earlier.len() == 1
     }
 
-    /// Whether one of them says that the bundle under `key` came back.
+    /// Whether a hint names the bundle under `key` as released.
     pub fn name(&self, key: &ItemKey) -> bool {
         let Some(bundle) = inspect::bundle_of(key) else { return false };
         let hints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,7 +43,7 @@ impl Hints {
         named.any(|hint| names(hint).contains(&bundle))
     }
 
-    /// An item as it arrives.
+    /// The item as it arrives.
     pub fn arrives(&self, world: &World, key: &ItemKey, item: Option<Item>) -> Option<Item> {
         let item = item?;
         if key.sk != FRONTIER {
@@ -70,7 +70,7 @@ impl Hints {
     }
 }
 
-/// The bundles that a hint names.
+/// The bundles named by a hint.
 fn names(hint: &[u8]) -> Vec<(Epoch, BundleIndex)> {
     let Ok(mut hint) = serde_json::from_slice::<Map<String, Value>>(hint) else {
         return Vec::new();
@@ -79,7 +79,7 @@ fn names(hint: &[u8]) -> Vec<(Epoch, BundleIndex)> {
     returned.and_then(Result::ok).unwrap_or_default()
 }
 
-/// Each field of the one or of the other.
+/// A mixture: each field from one of the two.
 fn mixed(world: &World, one: &[u8], other: &[u8]) -> Option<Bytes> {
     let other: Map<String, Value> = serde_json::from_slice(other).ok()?;
     let mut mixed: Map<String, Value> = serde_json::from_slice(one).ok()?;

@@ -1,6 +1,6 @@
-//! Random histories of one trainer and the server that it reads from: hellos, acknowledgements that are right
-//! and wrong, departures, crashes and restarts of both. What the trainer keeps must come to every batch once,
-//! or it must have been told why not.
+//! Random histories of one trainer and the server that it reads from: hellos, valid and invalid acknowledgements,
+//! departures, crashes and restarts of both. The trainer's checkpoints must contain every batch once, or it must have
+//! been refused with a reason.
 
 use crate::{
     Fault, FaultPlan, Kind, Process, SimClock, VirtualTime, World,
@@ -32,39 +32,39 @@ use tokio::{
     sync::mpsc,
 };
 
-/// A history that has not ended by now never will.
+/// A history that has not ended after this time never will.
 const LONGEST: Duration = Duration::from_secs(4 * 3600);
-/// How long a trainer waits for a frame before it takes the server for dead.
+/// Time without a frame after which a trainer assumes that the server is dead.
 const SILENCE: Duration = Duration::from_secs(900);
 
-/// What one history came to.
+/// Result of one history.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     pub violations: Vec<String>,
     pub batches: usize,
     pub visits: u32,
-    /// How often the trainer was turned away, and its server died.
+    /// Number of times that the trainer was refused, and that its server died.
     pub refusals: u32,
     pub deaths: u32,
-    /// Why the job was given up, if faults left no other way.
+    /// Reason why the job was given up, if faults caused that.
     pub given_up: Option<String>,
 }
 
 /// Runs the history of `seed` to its end.
 ///
 /// # Errors
-/// The runtime cannot be made, or the world is impossible.
+/// The runtime cannot be created, or the scenario is impossible.
 pub fn history(seed: u64) -> io::Result<History> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
         let drawn = Scenario::draw(&mut random);
         let is_fit = drawn.visitation == Visitation::ExactlyOnce && !drawn.killer;
-        // A job without a batch ends before its trainer has anything to keep.
+        // Without a batch the job ends before its trainer has anything to keep.
         if is_fit && drawn.left_out() < drawn.visits().count() {
             break drawn;
         }
     };
-    // Of what kills workers a job may be given up, which is another matter.
+    // Faults that kill workers may end a job, which other tests cover.
     let plan = match random.bool() {
         true => FaultPlan::none(),
         false => FaultPlan::draw(&mut random).without(&[
@@ -85,7 +85,7 @@ pub fn history(seed: u64) -> io::Result<History> {
     Ok(history)
 }
 
-/// Where whoever connects leaves their end.
+/// Channel for new connections, while a server is listening.
 type Desk = Arc<Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>>;
 
 /// A state file in memory, which may get lost.
@@ -127,8 +127,8 @@ async fn live(world: &Arc<World>, scenario: &Scenario) -> io::Result<Trainer> {
     Ok(trainer)
 }
 
-/// Serves until the job is over, dying now and then, at times with its state; answers how often, and why the
-/// job was given up, if it was.
+/// Serves until the job is over, dying occasionally, sometimes with its state. Returns the number of deaths, and the reason
+/// if the job was given up.
 async fn serve(
     cloud: Arc<Cloud>,
     register: Register,
@@ -143,7 +143,7 @@ async fn serve(
         }
         let process = Process::new(&world, Kind::Trainer);
         let life = process.run(serve_once(&cloud, &process, &register, &desk, kept.clone()));
-        // Later ones live longer, so that the history ends.
+        // Later servers live longer, so that the history ends.
         let span = world.between_ms(500, 30_000 * (1 + u64::from(deaths)));
         tokio::select! {
             biased;
@@ -151,7 +151,7 @@ async fn serve(
                 Some(Ok(())) => done.store(true, Ordering::Relaxed),
                 Some(Err(error)) => {
                     world.event(format_args!("a server ends: {error}"));
-                    // Nobody got anything done for as long as the service is patient.
+                    // No progress for longer than the service tolerates.
                     let words = ["workers die whatever they do", "given up after"];
                     if world.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
                         given_up = Some(error);
@@ -203,19 +203,18 @@ async fn serve_once(
     server.serve(visitors).await.map_err(|error| error.to_string())
 }
 
-/// A trainer with what it has in memory, and in checkpoints.
+/// A trainer with its memory and its checkpoints.
 struct Trainer {
     world: Arc<World>,
     desk: Desk,
-    /// Batches of the checkpoints that it may go back to, oldest first, with the batch that comes next; it is
-    /// at the last one.
+    /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
     came_to: History,
 }
 
-/// How a visit ended.
+/// How a connection ended.
 enum Left {
-    /// The connection broke, or the trainer ended it.
+    /// The connection broke, or the trainer closed it.
     Gone,
     Refused(String),
     Ended,
@@ -280,7 +279,7 @@ impl Trainer {
             Left::Gone | Left::Ended => {}
             Left::Refused(why) => {
                 self.came_to.refusals += 1;
-                // An older checkpoint may be too old; the last one never is.
+                // An older checkpoint may have expired; the last one never has.
                 if behind == last && why.contains("collected") {
                     self.world.violated(format_args!("a trainer at its last checkpoint: {why}"));
                 }
@@ -288,7 +287,7 @@ impl Trainer {
         }
     }
 
-    /// Trains on what comes after checkpoint `from`, which is the one it has loaded.
+    /// Trains on the batches after checkpoint `from`, the one it loaded.
     async fn take(&mut self, stream: &mut DuplexStream, from: usize) -> Left {
         let (mut next, mut memory) = self.checkpoints[from].clone();
         let mut let_in = false;
@@ -298,7 +297,7 @@ impl Trainer {
                 Some((magic, name, payload)) => (magic, name, payload),
             };
             if magic != b"GMBX" && !let_in {
-                // It has gone back: what came after is trained on again.
+                // The trainer has gone back: later batches are trained on again.
                 let_in = true;
                 self.checkpoints.truncate(from + 1);
             }
@@ -309,7 +308,7 @@ impl Trainer {
                     if let Some((&last, _)) = memory.last_key_value() {
                         let _ = stream.write_all(&bytes_of_ack(last)).await;
                     }
-                    // Until the server is sure of it, it may begin again.
+                    // Until the server has confirmed it, the trainer may start over.
                     self.frame(stream).await;
                     return Left::Ended;
                 }
@@ -327,7 +326,7 @@ impl Trainer {
                 1 => bytes_of_ack((7, 999)),
                 2 => bytes_of_ack((u32::MAX, u64::MAX)),
                 3 => bytes_of_ack((name.0, name.1 + 40)),
-                // Saved, and dead before it could say so.
+                // Saved, but died before the acknowledgement.
                 4 => {
                     self.save(next, &memory);
                     return Left::Gone;
@@ -345,7 +344,7 @@ impl Trainer {
         Left::Gone
     }
 
-    /// The content of its last checkpoint: the job may be closed while it is away.
+    /// Content of the last checkpoint: the job may be closed while the trainer is away.
     fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
         &self.checkpoints[self.checkpoints.len() - 1].1
     }
@@ -354,7 +353,7 @@ impl Trainer {
         self.checkpoints.push((next, memory.clone()));
     }
 
-    /// The next frame; none if the server is gone.
+    /// The next frame; `None` if the server is gone.
     async fn frame(
         &self,
         stream: &mut DuplexStream,
@@ -377,7 +376,7 @@ impl Trainer {
         }
     }
 
-    /// Every record of every epoch was trained on once: batches follow on each other, and none is missing.
+    /// Checks that every record of every epoch was trained on once: batches are consecutive and complete.
     fn check(&mut self, scenario: &Scenario) {
         let mut next = (0, 0);
         for &name in self.kept().keys() {

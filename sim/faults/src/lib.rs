@@ -1,7 +1,11 @@
-//! The production coordinator, worker loop, scaler and fetcher in a world that one seed decides:
-//! virtual time, a table, an object store and a function platform in memory, and everything that can
-//! go wrong with them. The invariants of the split protocol are checked at every write and deletion,
-//! exactly-once at the end. One seed gives one world, event for event.
+//! Deterministic simulation: the production coordinator, worker loop, scaler and fetcher in virtual time, over a table,
+//! an object store and a function platform in memory, with injected faults. The invariants of the split protocol are
+//! checked at every write and deletion, exactly-once delivery at the end. A seed determines everything, event for event.
+//!
+//! To work on a failing seed:
+//! 1. `scripts/simulate-faults --seed S` replays it and prints every event with its virtual time.
+//! 2. Find `VIOLATION` in the output, and search backwards for the last `FAULT` and the writes of that item.
+//! 3. Fix it, replay the seed, then run `scripts/simulate-faults --seeds 20000`.
 
 mod client;
 mod cloud;

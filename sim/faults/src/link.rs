@@ -1,4 +1,4 @@
-//! How processes reach the deployed stack: the coordinator's URL, and the platform's way to start functions.
+//! Access of processes to the deployed stack: the coordinator's URL, and the platform's invocations.
 
 use crate::{
     Fault, Mutant, Process,
@@ -15,22 +15,22 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// How long a caller waits for an answer.
+/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a call and of its answer.
+/// Size limit of a call and of its answer.
 const MAX_SYNC_BYTES: usize = 6 << 20;
-/// Most bytes of an event.
+/// Size limit of an event.
 const MAX_EVENT_BYTES: usize = 1 << 20;
-/// Entries or files above which a message is measured; none of fewer is near the limit.
+/// Entries or files above which a message is measured; smaller ones are far below the limit.
 const WORTH_MEASURING: usize = 1_000;
-/// Marks a refusal that no error of the system itself is.
+/// Marks simulated refusals.
 pub const DENIED: &str = "403 (simulated)";
 
-/// The way from a process to the coordinator.
+/// Connection of a process to the coordinator.
 pub struct Link {
     process: Process,
     cloud: Arc<Cloud>,
-    /// Whether nothing is ever heard of this worker's leaving.
+    /// Whether this worker's notice of leaving is lost.
     leaves_unheard: OnceLock<bool>,
 }
 
@@ -40,8 +40,8 @@ impl Link {
     }
 }
 
-/// What operators take is not what this machine takes, or no world would be the same twice: computing is
-/// slow, and reading fast.
+/// Replaces measured operator times by constants, because real ones would make runs differ: computing is slow, and
+/// reading fast.
 fn measured_alike(call: &Call) -> Call {
     let mut call = call.clone();
     if let Call::Flush(Flush { profile: Some(profile), .. }) = &mut call {

@@ -1,57 +1,57 @@
-//! Deliberate mistakes: a simulation that does not catch them proves nothing.
+//! Deliberate bugs. A simulation that does not detect them proves nothing.
 
 use crate::Fault;
 
-/// One mistake in the protocol or in what it stands on.
+/// One bug in the protocol or below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutant {
-    /// A commit is taken from whoever sends it.
+    /// A commit is accepted from any sender.
     CommitsWithoutOwner,
     /// Attempts at a split share one key.
     KeysWithoutAttempt,
-    /// Splits that are cached share one key.
+    /// Cached splits share one key.
     CachedSplitsShareKeys,
-    /// What was handed to the trainer is collected, checkpoint or not.
+    /// Delivered batches are collected before the trainer has checkpointed them.
     CollectsDelivered,
     /// Objects that no entry names are deleted while their bundle is being worked on.
     CollectsEarly,
-    /// A write that meets itself is taken for a failure.
+    /// A repeated write that finds itself applied is treated as a failure.
     ConflictsAreFailures,
-    /// An old trainer's progress counts.
+    /// Acknowledgements of an earlier generation count.
     UnfencedAcks,
-    /// Writes do not look at the version they replace.
+    /// Writes do not check the version they replace.
     WritesUnconditionally,
-    /// Workers may take all there is of the account, and the coordinator is left what they leave.
+    /// Workers may use all of the account's concurrency; none is reserved for the coordinator.
     NoHeadroom,
-    /// Workers that nothing is heard of stay in the books.
+    /// Silent workers are never removed from the scaler's state.
     NobodyIsSilent,
-    /// A store that is full, or throttles, is taken for one that says no.
+    /// A full or throttling store is treated as a permanent error.
     FullIsFinal,
-    /// A table that throttles is taken for one that says no.
+    /// A throttling table is treated as a permanent error.
     ThrottlingIsFinal,
-    /// A call that took too long is taken for one that was refused.
+    /// A call that timed out is treated as refused.
     SlowIsRefused,
-    /// What says that something is cached goes before what is.
+    /// A cache entry is deleted before its objects.
     EntryGoesFirst,
-    /// An object that may not be read now is taken for one that never may.
+    /// A denied object is treated as a permanent error.
     DenialIsFinal,
-    /// So is a table.
+    /// A denied table is treated as a permanent error.
     TableDenialIsFinal,
-    /// A job keeps a worker version that is gone.
+    /// A job keeps a deleted worker version.
     PinnedForGood,
-    /// A state file is read whatever job it is of.
+    /// A state file is accepted regardless of its job.
     TakesAnyState,
-    /// The state file is one write behind what was said of it.
+    /// The state file lags one write behind its acknowledgement.
     SavesUnsynced,
-    /// The findings of the first look are believed for good.
+    /// Results of the first scan are cached forever.
     LooksOnce,
-    /// The items that another claim read are believed for good.
+    /// Items read by another claim are cached forever.
     SharedForGood,
-    /// A bundle that looked unclaimed is taken without a condition.
+    /// A bundle that appeared unclaimed is claimed without a condition.
     ClaimsUnseen,
-    /// A bundle that a hint names as come back is taken without a condition.
+    /// A bundle that a hint names as released is claimed without a condition.
     NamedUnseen,
-    /// Leases do not run out, nor does that of a claim whose answer was lost, sent again without a word of it.
+    /// Leases never expire, nor does the claim whose lost answer was requested again without saying so.
     LeasesForGood,
 }
 
@@ -83,7 +83,7 @@ impl Mutant {
         Self::LeasesForGood,
     ];
 
-    /// Faults without which nobody sees the mistake: worlds that make it have them.
+    /// Faults required to expose the bug; simulations with it have them.
     pub fn needs(self) -> &'static [Fault] {
         match self {
             Self::TakesAnyState => &[Fault::WrongState, Fault::FetcherDies],
@@ -94,7 +94,7 @@ impl Mutant {
         }
     }
 
-    /// Whether it is one of the fetcher's server.
+    /// Whether it is a bug of the fetcher's server.
     pub fn is_of_serving(self) -> bool {
         matches!(self, Self::TakesAnyState | Self::SavesUnsynced)
     }

@@ -1,4 +1,4 @@
-//! The object store as one process sees it.
+//! The object store as seen by one process.
 
 use crate::{Fault, Mutant, Process, link::DENIED, scenario::Scenario, table::Items};
 use async_trait::async_trait;
@@ -25,21 +25,21 @@ use std::{
 };
 
 const LATENCY_MS: u64 = 120;
-/// An hour, less what two wrong clocks may differ.
+/// An hour, minus the largest difference of two wrong clocks.
 const SILENT_MS: u64 = 2_300_000;
 
-/// What is stored, for all processes.
+/// Stored objects, shared by all processes.
 pub struct Store {
     pub memory: Arc<MemoryObjects>,
     pub ns: Namespace,
     pub job: JobName,
-    /// The chunks there are, by name, with their checksums.
+    /// Existing chunks by name, with their checksums.
     chunks: Arc<Mutex<BTreeMap<ChunkName, u32>>>,
-    /// Shelves that an entry named once.
+    /// Shelves that a cache entry has named.
     published: Arc<Mutex<BTreeSet<String>>>,
-    /// Keys of what was deleted behind everybody's back.
+    /// Keys of objects deleted by an outsider.
     vanished: Arc<Mutex<BTreeSet<String>>>,
-    /// How epochs are cut into bundles, once that is known.
+    /// Division of epochs into bundles, once known.
     ramp: Mutex<Option<Ramp>>,
     scenario: Scenario,
 }
@@ -58,7 +58,7 @@ impl Store {
         }
     }
 
-    /// The same store as another job sees it.
+    /// The same store as seen by another job.
     pub fn of(&self, job: JobName, scenario: Scenario) -> Self {
         Self {
             memory: Arc::clone(&self.memory),
@@ -84,17 +84,17 @@ impl Store {
         self.vanished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it takes long to fetch everything one by one.
+    /// Whether there is much to fetch.
     pub fn is_large(&self) -> bool {
         self.scenario.dies_at.is_some()
     }
 
-    /// Whether there is a split that kills its workers.
+    /// Whether a split kills its workers.
     pub fn has_killer(&self) -> bool {
         self.scenario.killer
     }
 
-    /// The batch that its first trainer dies of.
+    /// Batch that kills its first trainer.
     pub fn dies_at(&self) -> Option<u64> {
         self.scenario.dies_at
     }
@@ -103,7 +103,7 @@ impl Store {
         *self.ramp.lock().unwrap_or_else(PoisonError::into_inner) = Some(ramp);
     }
 
-    /// Epoch and first position of a bundle's item; none for other items, those of other jobs, and while
+    /// Epoch and first position of a bundle's item; `None` for other items, those of other jobs, and while
     /// indexing.
     pub fn place_of(&self, key: &ItemKey) -> Option<(Epoch, Position)> {
         if key.pk.split('#').nth(3)? != self.job.as_str() {
@@ -115,7 +115,7 @@ impl Store {
         Some((epoch, ramp.positions(bundle).start))
     }
 
-    /// The bundle a chunk is of, and that bundle's first position.
+    /// The bundle of a chunk, and the bundle's first position.
     fn bundle_of(&self, name: &ChunkName) -> Option<(BundleIndex, Position)> {
         let ramp = self.ramp.lock().unwrap_or_else(PoisonError::into_inner);
         let ramp = ramp.as_ref()?;
@@ -123,10 +123,10 @@ impl Store {
         Some((bundle, ramp.positions(bundle).start))
     }
 
-    /// The chunk a key names.
+    /// The chunk named by a key.
     pub fn chunk_name(&self, key: &str) -> Option<ChunkName> {
         if let Some(rest) = key.strip_prefix(&keys::cache_prefix(&self.ns)) {
-            // On a shelf: what the first epoch stored.
+            // On a shelf: stored by the first epoch.
             let (bundle, _) = key.rsplit_once('/').filter(|_| rest.contains("/b"))?;
             let (position, attempt, nonce) = keys::parse_chunk(&format!("{bundle}/"), key)?;
             return Some(ChunkName { epoch: 0, position, attempt, nonce });
@@ -140,7 +140,7 @@ impl Store {
         Some(ChunkName { epoch, position, attempt, nonce })
     }
 
-    /// The checksum of a chunk, if it is there.
+    /// Checksum of a chunk, if it exists.
     pub fn checksum(&self, name: &ChunkName) -> Option<u32> {
         self.chunks().get(name).copied()
     }
@@ -168,7 +168,7 @@ impl Store {
     }
 }
 
-/// The store by the hands of `process`.
+/// The store as used by `process`.
 pub struct SimObjects {
     pub process: Process,
     pub store: Arc<Store>,
@@ -197,7 +197,7 @@ impl SimObjects {
         let got = get.await;
         world.event(format_args!("get {path}: {}", got.is_ok()));
         self.process.point(LATENCY_MS).await;
-        // Only what trainers read: everything else is small, and guarded by the transport.
+        // Only chunks: everything else is small, and protected by the transport.
         if !keys::is_chunk(&path.key) {
             return got;
         }
@@ -226,7 +226,7 @@ impl SimObjects {
         }
     }
 
-    /// 6. What goes is of no use to anybody.
+    /// Invariant 6: a deleted object is useless.
     async fn check_deletion(&self, name: &ChunkName) {
         let Store { ns, job, .. } = &*self.store;
         let Some((bundle, first)) = self.store.bundle_of(name) else { return };
@@ -248,7 +248,7 @@ impl SimObjects {
             Some(Stored::Consumer(consumer)) => vec![consumer],
             _ => Vec::new(),
         };
-        // Of a job that has ended, nothing is of use once its trainer has been silent for an hour.
+        // Objects of an ended job are useless after its trainer has been silent for an hour.
         if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
             let heard = consumers.first().map_or(0, |consumer| consumer.heartbeat_ms);
             let silent_ms = self.process.clock().now_ms().saturating_sub(heard);
@@ -266,7 +266,7 @@ impl SimObjects {
         ));
     }
 
-    /// The mistake of removing what names a shelf before what lies on it.
+    /// The bug of deleting a cache entry before its objects.
     async fn delete_entry_of(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         let prefix = keys::cache_prefix(&self.store.ns);
         let of = |key: &String| key.strip_prefix(&prefix)?.split('/').next()?.parse().ok();
@@ -278,7 +278,7 @@ impl SimObjects {
         Ok(())
     }
 
-    /// Under the key the world's mistake makes of it.
+    /// The path, or the one that this simulation's bug uses instead.
     fn place(&self, path: &ObjectPath) -> ObjectPath {
         let stem = || path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
         let chunk = self.store.chunk_name(&path.key);
@@ -394,7 +394,7 @@ impl Objects for SimObjects {
         for key in deleted {
             world.event(format_args!("delete {key}"));
             let Some(name) = self.store.chunk_name(key) else { continue };
-            // One that is gone may be deleted again by whoever listed it before.
+            // A deleted object may be deleted again by a process that listed it before.
             if self.store.checksum(&name).is_some() {
                 self.check_deletion(&name).await;
             }

@@ -1,24 +1,24 @@
-//! What is more than safe: where there is work and room for it, workers are at it and batches come.
+//! Liveness: a job with work and room for it has workers, and its trainer receives batches.
 
 use crate::{Kind, Process, cloud::Cloud, trainer::Log};
 use gristmill_model::wire::{Call, JobState, JobStatus, Reply};
 use std::{sync::Arc, time::Duration};
 
-/// How long a job may be short of workers, or a trainer of batches, once nothing goes wrong any more.
+/// Longest time without enough workers, or without batches, after the faults have ended.
 const BOUND: Duration = Duration::from_secs(90);
-/// How much longer where two jobs compete for workers: the first may keep what there is until it is done.
+/// Factor if two jobs compete for workers: the first may keep all until it is done.
 const SHARED: u32 = 5;
-/// The same where a split kills its workers: it is tried again and again, beside others, before it is told.
+/// The same if a split kills its workers: it is retried many times, beside others, before it is reported.
 const FINDING_OUT: Duration = Duration::from_secs(900);
 const LOOKS: Duration = Duration::from_secs(5);
 
-/// Looks at the job, and returns when it stands still.
+/// Observes the job, and returns when it makes no progress.
 pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
     let world = &cloud.world;
-    // What a clock that is wrong says of a lease holds for as long as clocks differ.
+    // Lease times of a wrong clock are off by the difference of two clocks.
     let bound = if cloud.store.has_killer() { FINDING_OUT } else { BOUND } + 2 * world.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
-    // A job may begin long after nothing goes wrong any more: the name was held by another.
+    // A job may begin long after the faults have ended: another job had its name.
     let began = world.time.now();
     let mut short_since = None;
     loop {
@@ -50,7 +50,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
     }
 }
 
-/// Workers that the job is to have: none unless work waits and the trainer has room for it.
+/// Target number of workers: 0 unless work waits and the trainer has room for it.
 fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
     let spec = &status.job.spec;
     let bundle = status.job.plan.map_or(1, |plan| plan.r);
@@ -62,7 +62,7 @@ fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
     target.min(account).min(status.claimable / bundle.max(1))
 }
 
-/// The job by the eyes of somebody whom nothing befalls.
+/// Status of the job, read by an observer.
 async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
     let process = Process::new(&cloud.world, Kind::Observer);
     let call = Call::Status { job: cloud.store.job.clone() };
@@ -72,7 +72,7 @@ async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
     }
 }
 
-/// Whether the job is over, by the books too.
+/// Whether the job has ended, including its stored state.
 pub async fn has_ended(cloud: &Arc<Cloud>) -> bool {
     let ended = |state| !matches!(state, JobState::Indexing | JobState::Running);
     status(cloud).await.is_some_and(|status| ended(status.job.state))

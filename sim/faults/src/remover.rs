@@ -1,4 +1,4 @@
-//! Whoever removes what is cached, while everything fails, and what must be left of that: nothing.
+//! Removes all cached data under faults, and checks that nothing is left.
 
 use crate::{
     Kind, Process, World,
@@ -10,13 +10,13 @@ use gristmill_model::wire::{CacheRemove, Call, Reply};
 use gristmill_ports::Objects as _;
 use std::{sync::Arc, time::Duration};
 
-/// How long faults go on once the job is done.
+/// Duration of renewed faults after the job is done.
 const UNDER_FIRE: Duration = Duration::from_secs(60);
-/// Tries with nothing that goes wrong.
+/// Tries without faults.
 const TRIES: u32 = 20;
 
-/// Removes all that is cached: under fire first, so that coordinators die between any two steps, then in
-/// peace. Then nothing of it is there.
+/// Removes everything cached: first under faults, so that coordinators die between any two steps, then without. Checks
+/// that nothing is left.
 pub async fn remove_all(cloud: &Arc<Cloud>) {
     let world = &cloud.world;
     world.fire_again(UNDER_FIRE);
@@ -36,13 +36,13 @@ pub async fn remove_all(cloud: &Arc<Cloud>) {
     check_empty(world, cloud).await;
 }
 
-/// Asks for the removal of everything listed; how many there were, if that is known.
+/// Requests the removal of everything listed. Returns the number of entries, if known.
 async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
     let link = cloud.link(process);
     let Ok(Reply::Cached { entries, .. }) = link.call(&Call::CacheList).await else { return None };
     let found: Vec<Fingerprint> = entries.iter().map(|listed| listed.entry.fingerprint).collect();
     for &fingerprint in &found {
-        // It is repeated until it is known to be done, or somebody gives up.
+        // Repeated until it is known to be done, with a limit.
         for _ in 0..3 {
             match link.call(&Call::CacheRemove(CacheRemove { fingerprint })).await {
                 Err(error) if error.is_passing() => {}
@@ -53,7 +53,7 @@ async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
     Some(found.len())
 }
 
-/// What was published as cached is gone as a whole: its entry, its objects, and the mark that it goes.
+/// Checks that published cache data is completely gone: entry, objects, and the mark of the removal.
 async fn check_empty(world: &World, cloud: &Cloud) {
     let ns = &cloud.store.ns;
     let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One world from its seed to its end.
+//! Runs one simulation from its seed to its end.
 
 use crate::{
     Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
@@ -15,29 +15,29 @@ use gristmill_model::JobName;
 use gristmill_model::wire::Register;
 use std::{io, sync::Arc, time::Duration};
 
-/// A job that is not done by now never will be: faults end after ten minutes.
+/// A job that has not ended by then never will: faults end after ten minutes.
 const LONGEST: Duration = Duration::from_secs(3 * 3600);
-/// Repeated calls and reports come in until then.
+/// Time for repeated calls and reports to arrive.
 const AFTERMATH: Duration = Duration::from_secs(7 * 3600);
 
-/// What became of one world.
+/// Result of one simulation.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     pub seed: u64,
     pub scenario: Scenario,
     pub tally: Tally,
-    /// When the job was done.
+    /// Time at which the job was done.
     pub took: Duration,
     pub batches: usize,
     pub replays: u64,
-    /// The job failed loudly, for a split that seemed to kill its workers.
+    /// Whether the job failed with an error, for a split that seemed to kill its workers.
     pub given_up: bool,
 }
 
-/// Runs the world of `seed` to its end, making `mutant`'s mistake if one is named.
+/// Runs the simulation of `seed`, with the bug `mutant` if given.
 ///
 /// # Errors
-/// The runtime cannot be made, or an undisturbed run of the same job fails.
+/// The runtime cannot be created, or a run of the same job without faults fails.
 pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut scenario = Scenario::draw(&mut random);
@@ -47,11 +47,11 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         plan = plan.with(mutant.needs());
     }
     if scenario.killer {
-        // What dies of something else could look as if its split had killed it.
+        // Other deaths could incriminate its split.
         plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
     }
     if scenario.is_long() {
-        // So that much is left to do when all is well again.
+        // So that much work is left when the faults end.
         plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
     }
     let company = Company::draw(&mut random, &scenario);
@@ -65,7 +65,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
-/// The delivery that `scenario` must end with.
+/// The expected delivery of `scenario`.
 fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
     if let Some(expected) = expected(scenario) {
         return Ok(expected);
@@ -81,19 +81,19 @@ fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
     Ok(expected)
 }
 
-/// Runs an epoch of `splits` splits in which nothing goes wrong but that its trainer dies near the end.
+/// Runs an epoch of `splits` splits whose only fault is its trainer's death near the end.
 ///
 /// # Errors
-/// The runtime cannot be made.
+/// The runtime cannot be created.
 pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
     run(0, (&Scenario::large(splits), Company::Alone), FaultPlan::none(), None, &[], false)
         .map(|(outcome, _)| outcome)
 }
 
-/// Runs a job of `seed` in which nothing goes wrong but `faults`, for the first ten minutes.
+/// Runs a job of `seed` with only `faults`, for the first ten minutes.
 ///
 /// # Errors
-/// The runtime cannot be made, or an undisturbed run of the same job fails.
+/// The runtime cannot be created, or a run of the same job without faults fails.
 pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let drawn = Scenario::draw(&mut random);
@@ -117,7 +117,7 @@ fn run(
     let world = World::new(Arc::clone(&time), seed, plan, mutant, verbose);
     let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
     let took = runtime.block_on(live(&world, &logs, scenario, company))?;
-    // What still waits goes with the runtime.
+    // Tasks that still wait end with the runtime.
     drop(runtime);
     for (log, expected) in logs.iter().zip(expected) {
         let whole = log.is_done() && !world.is_violated();
@@ -193,7 +193,7 @@ async fn live(
     Ok(took)
 }
 
-/// One job from its registration to its end, and what must be true of it then.
+/// Runs one job from its registration to its end, and checks the result.
 async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
     let world = &cloud.world;
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
@@ -222,7 +222,7 @@ async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Res
     Ok(())
 }
 
-/// The same by the program that trainers connect to.
+/// The same with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
     let host = Host::new(&cloud.world);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());

@@ -1,4 +1,4 @@
-//! The jobs of simulated worlds, and what they must deliver.
+//! The simulated jobs, and their expected delivery.
 
 use crate::cloud::Cloud;
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use std::{
 
 const DATA: &str = "data";
 
-/// One job over one small dataset.
+/// One job over a small dataset.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scenario {
     /// Records of each file.
@@ -28,44 +28,44 @@ pub struct Scenario {
     pub local_workers: u32,
     pub visitation: Visitation,
     pub sharding: Sharding,
-    /// Records come in the order of the dataset.
+    /// Whether records keep the order of the dataset.
     pub in_order: bool,
-    /// The first record kills every worker that has computed its split and means to store it; the job
-    /// leaves out what it cannot have.
+    /// Whether the first record kills every worker that has computed its split, when it tries to store it. The job
+    /// then skips the record.
     pub killer: bool,
-    /// Where the pipeline has an `autocache`, which is then always found worth it.
+    /// Position of `autocache` in the pipeline; caching is then always found worthwhile.
     pub cached: Cached,
-    /// What a worker takes to make a split, beside what everything takes.
+    /// Time to make a split, in addition to the latency of every operation.
     pub split_ms: u64,
-    /// The first trainer that is handed this batch dies of it.
+    /// Batch that kills the first trainer that receives it.
     pub dies_at: Option<u64>,
-    /// A trainer connects to its fetcher, instead of running it in its own process.
+    /// Whether trainers connect to a fetcher instead of running one in their own process.
     pub served: bool,
     pub seed: u64,
 }
 
-/// Where a job's pipeline may be cached.
+/// Position of a job's `autocache`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cached {
     Nowhere,
-    /// Before the batch: put, then get by workers.
+    /// Before the batch: stored by one epoch, then read by workers.
     Inner,
-    /// Behind the batch: profile, then get by the trainer alone.
+    /// After the batch: profiled, then read by the trainer alone.
     Whole,
 }
 
-/// Names one batch.
+/// Identifies a batch: epoch and index.
 pub type BatchName = (Epoch, u64);
 
-/// What an undisturbed run delivers.
+/// Delivery of a run without faults.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Expected {
     pub batches: BTreeMap<BatchName, blake3::Hash>,
 }
 
 impl Expected {
-    /// Whether a disturbed run may have delivered `batches`: the same, or, where trainers that died may
-    /// have taken some along, some of the same.
+    /// Whether a run with faults may have delivered `other`: the same, or a part of it if trainers that died may
+    /// have lost batches.
     pub fn allows(&self, other: &Self, visitation: Visitation) -> bool {
         match visitation {
             Visitation::ExactlyOnce => self == other,
@@ -77,7 +77,7 @@ impl Expected {
 }
 
 impl Scenario {
-    /// One of a few dozen jobs, so that what they must deliver is computed once each.
+    /// Draws one of a few dozen jobs, so that each expected delivery is computed only once.
     pub fn draw(random: &mut fastrand::Rng) -> Self {
         let scenario = match random.u64(0..78) {
             shape @ 0..72 => Self::short(shape),
@@ -86,12 +86,12 @@ impl Scenario {
         Self { served: scenario.may_be_served() && random.u8(0..3) == 0, ..scenario }
     }
 
-    /// Whether its trainer may take its batches over a connection: only then it keeps its place there.
+    /// Whether trainers may connect to a fetcher: only then can it keep their position.
     pub fn may_be_served(&self) -> bool {
         self.visitation == Visitation::ExactlyOnce
     }
 
-    /// A job that is not over when nothing goes wrong any more.
+    /// A job that is still running when faults end.
     fn long(shape: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(shape);
         Self {
@@ -114,7 +114,7 @@ impl Scenario {
         }
     }
 
-    /// One epoch of so many splits of one record each, whose trainer dies when a hundredth is left.
+    /// One epoch of `splits` splits of one record each, whose trainer dies when one percent is left.
     pub fn large(splits: u32) -> Self {
         let files = vec![splits.div_ceil(100); 100];
         Self {
@@ -137,7 +137,7 @@ impl Scenario {
         }
     }
 
-    /// Another job over the same data by the same pipeline, in another order.
+    /// Another job over the same data with the same pipeline, in another order.
     pub fn other(&self) -> Self {
         Self { seed: self.seed + 1_000, ..self.clone() }
     }
@@ -165,7 +165,7 @@ impl Scenario {
                 _ => Visitation::ExactlyOnce,
             },
             sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
-            // A local worker takes its trainer along, which says nothing of the split.
+            // A local worker dies with its trainer, which does not incriminate the split.
             killer: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
             cached: match shape {
                 0..48 => Cached::Nowhere,
@@ -195,7 +195,7 @@ impl Scenario {
         )
     }
 
-    /// Stores the dataset and says how the job is registered.
+    /// Stores the dataset and returns the registration of the job.
     pub async fn prepare(&self, cloud: &Cloud) -> Result<Register, String> {
         let mut value = 0;
         for (i, &records) in self.files.iter().enumerate() {
@@ -231,7 +231,7 @@ impl Scenario {
         Ok(Register::new(cloud.store.job.clone(), spec, dataset))
     }
 
-    /// How often an epoch visits the dataset.
+    /// Number of times that an epoch visits the dataset.
     fn copies(&self) -> u32 {
         match self.sharding {
             Sharding::Dynamic => 1,
@@ -239,7 +239,7 @@ impl Scenario {
         }
     }
 
-    /// Whether computing the split at `position` is the end of a worker.
+    /// Whether computing the split at `position` kills the worker.
     pub fn kills(&self, epoch: Epoch, position: Position) -> bool {
         if !self.killer {
             return false;
@@ -254,17 +254,17 @@ impl Scenario {
         self.split_batches * self.batch_size
     }
 
-    /// What one epoch visits and can deliver: record keys, each with the number of the visit.
+    /// Visits of one epoch that can be delivered: record keys, each with the number of the visit.
     pub fn visits(&self) -> impl Iterator<Item = (u64, u32)> {
         let of =
             |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
         let killed = if self.killer { self.split_records() } else { 0 };
-        // Keys of other files are larger than any of the first.
+        // Keys of later files are larger than any of the first.
         let keys = (0..).zip(&self.files).flat_map(of).filter(move |&key| key >= u64::from(killed));
         keys.flat_map(|key| (0..self.copies()).map(move |copy| (key, copy)))
     }
 
-    /// Records an epoch leaves out because its last batch would not be full.
+    /// Records that an epoch drops because its last batch would be incomplete.
     pub fn left_out(&self) -> usize {
         let visits = self.visits().count();
         if self.drop_last { visits % self.batch_size as usize } else { 0 }
@@ -273,12 +273,12 @@ impl Scenario {
 
 static KNOWN: LazyLock<Mutex<HashMap<Scenario, Arc<Expected>>>> = LazyLock::new(Mutex::default);
 
-/// What `scenario` must deliver, if an undisturbed run has shown it.
+/// The expected delivery of `scenario`, if a run without faults has determined it.
 pub fn expected(scenario: &Scenario) -> Option<Arc<Expected>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).get(scenario).cloned()
 }
 
-/// Remembers what an undisturbed run delivered.
+/// Stores the delivery of a run without faults.
 pub fn remember(scenario: &Scenario, expected: Arc<Expected>) {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).insert(scenario.clone(), expected);
 }

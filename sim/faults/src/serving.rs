@@ -1,5 +1,5 @@
-//! The trainer's side as it ships: a fetcher's server that keeps its trainer's position in a file, trainers
-//! that come over a connection, and whoever else connects.
+//! The trainer's side as shipped: a fetcher's server that keeps its trainer's position in a file, trainers that connect
+//! to it, and other clients.
 
 use crate::{
     Fault, Kind, Mutant, Process, World,
@@ -25,19 +25,19 @@ use tokio::{
     sync::{Semaphore, mpsc},
 };
 
-/// Bytes on their way between a fetcher and its trainer.
+/// Buffer between a fetcher and its trainer.
 const PIPE_BYTES: usize = 4 << 10;
-/// How long one who connects waits for the one before to leave.
+/// Time that a client waits for the one before to leave.
 const SEAT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The trainer's machine.
 pub struct Host {
     world: Arc<World>,
-    /// The state file as a restart finds it; not readable, none, or what it says.
+    /// The state file as found by a restart: unreadable, absent, or its content.
     file: Mutex<Result<Option<Saved>, String>>,
-    /// The job's own file, while another is in its place.
+    /// The job's own file, while another one has replaced it.
     mistaken: Mutex<Option<Option<Saved>>>,
-    /// Where trainers connect, while a fetcher listens.
+    /// Channel for new connections, while a fetcher listens.
     socket: Mutex<Option<mpsc::Sender<Visitor<DuplexStream>>>>,
     seat: Arc<Semaphore>,
 }
@@ -57,7 +57,7 @@ impl Host {
         })
     }
 
-    /// Connects to whoever listens; none if nobody does, or somebody else is being served.
+    /// Connects to the fetcher; `None` if there is none, or it serves another client.
     pub async fn connect(&self) -> Option<DuplexStream> {
         let visitors = lock(&self.socket).clone()?;
         let seat = tokio::select! {
@@ -70,15 +70,15 @@ impl Host {
         Some(mine)
     }
 
-    /// Whether the state file is of a place no earlier than `next`.
+    /// Whether the state file's position is at least `next`.
     fn has_kept(&self, next: BatchName) -> bool {
         let file = lock(&self.file);
         let cursor = file.as_ref().ok().and_then(Option::as_ref).map(|saved| saved.cursor);
         cursor.is_some_and(|Cursor { epoch, g }| (epoch, g) >= next)
     }
 
-    /// A state file of another job, of another run under this name, or of none is in the place of this
-    /// job's, by a mistake of whoever starts the fetcher.
+    /// Replaces the state file by one of another job, of another run under this name, or an invalid one, as a user's
+    /// mistake.
     fn mistake_file(&self, identity: &Identity) {
         self.correct();
         let mut file = lock(&self.file);
@@ -99,19 +99,19 @@ impl Host {
         *lock(&self.mistaken) = Some(own);
     }
 
-    /// Puts right what [`Host::mistake_file`] did; whether there was anything.
+    /// Undoes [`Host::mistake_file`]. Returns whether there was anything to undo.
     fn correct(&self) -> bool {
         let own = lock(&self.mistaken).take();
         own.map(|own| *lock(&self.file) = Ok(own)).is_some()
     }
 }
 
-/// The state file by the hands of a fetcher.
+/// The state file as used by a fetcher.
 struct StateFile {
     host: Arc<Host>,
     process: Process,
     served: Option<Identity>,
-    /// Saved positions that a mistaken fetcher has not made durable.
+    /// Saved position that the mutant has not made durable.
     unsynced: Option<Saved>,
 }
 
@@ -131,7 +131,7 @@ impl CursorStore for StateFile {
         if world.happens(Fault::DiskFull) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated: no space"));
         }
-        // A file is replaced as a whole: one that dies on the way leaves the old one or the new one.
+        // The file is replaced atomically: a process that dies meanwhile leaves the old or the new one.
         let dies = world.happens(Fault::DiesSaving);
         if dies {
             self.process.kill();
@@ -155,7 +155,7 @@ impl CursorStore for StateFile {
     }
 }
 
-/// Serves the job until all of it is delivered, coming back from every death.
+/// Serves the job until everything is delivered, restarting after every death.
 pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
     while !log.is_done() && !log.is_given_up() && !world.is_violated() {
@@ -177,7 +177,7 @@ pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
     }
 }
 
-/// Whether somebody is told that nothing is left of the job.
+/// Whether an error says that nothing is left of the job.
 fn is_done(why: &str) -> bool {
     why.contains("is done: all its batches")
 }
@@ -194,7 +194,7 @@ fn ended(
     let world = &cloud.world;
     match error {
         ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
-        // The user is told, and names the right one.
+        // The user sees the error, and corrects the file.
         ServeError::State(_) | ServeError::Io(_) if host.correct() => {}
         ServeError::State(why) => world.violated(format_args!("its own state file: {why}")),
         ServeError::Io(error) => world.violated(format_args!("a fetcher ended: {error}")),
@@ -243,16 +243,16 @@ async fn one_life(
     server.serve(visitors).await
 }
 
-/// Trains over the connection until the job is done, coming back from every death.
+/// Trains over the connection until the job is done, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
-    // It keeps checkpoints, or leaves that to the fetcher.
+    // Whether it keeps checkpoints, or leaves that to the fetcher.
     let keeps = world.below(3) > 0;
     while !log.is_done() && !log.is_given_up() && !world.is_violated() {
         let process = Process::new(&world, Kind::Trainer);
         let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
         match process.run(client.train(&register)).await {
-            // Nobody starts it again, unless its fetcher is seen to wait for what it said last.
+            // The job is finished unless its fetcher still waits for the last acknowledgement.
             Some(Told::Ended(last)) if host.has_kept(last) => return,
             Some(Told::Ended(_)) => {}
             Some(Told::Refused(why)) if is_done(&why) => return log.finish(),

@@ -1,5 +1,5 @@
-//! The table as one process sees it: slow, at times failing, and never inconsistent. Every write is
-//! checked against the invariants of the split protocol.
+//! The table as seen by one process: slow, sometimes failing, never inconsistent. Every write is checked against the
+//! invariants of the split protocol.
 
 use crate::{Fault, Mutant, Process, World, hints::Hints, link::DENIED, objects::Store};
 use async_trait::async_trait;
@@ -17,10 +17,10 @@ use std::{
 };
 
 const LATENCY_MS: u64 = 15;
-/// Most bytes of an item.
+/// Size limit of an item.
 const MAX_ITEM_BYTES: usize = 400 << 10;
 
-/// What is stored, for all processes.
+/// Stored items, shared by all processes.
 #[derive(Default)]
 pub struct Items {
     pub memory: MemoryTable,
@@ -48,7 +48,7 @@ impl Items {
     }
 }
 
-/// The table by the hands of `process`.
+/// The table as used by `process`.
 pub struct SimTable {
     pub process: Process,
     pub items: Arc<Items>,
@@ -70,7 +70,7 @@ impl SimTable {
             true if world.mutant == Some(Mutant::TableDenialIsFinal) => {
                 Err(TableError::Rejected(DENIED.to_owned()))
             }
-            // As the adapter has it.
+            // As in the adapter.
             true => Err(TableError::Unavailable(DENIED.to_owned())),
             false => Ok(()),
         }
@@ -103,7 +103,7 @@ impl SimTable {
         }
     }
 
-    /// 5. What is committed now is there, with the content that was promised.
+    /// Invariant 5: a committed object exists, with the promised content.
     fn check_commits(&self, key: &ItemKey, before: Option<&Bundle>, after: &Bundle) {
         let Some((epoch, first)) = self.store.place_of(key) else { return };
         for (i, entry) in (0..).zip(&after.entries) {
@@ -124,7 +124,7 @@ impl SimTable {
     }
 }
 
-/// Whether what is written is a bundle as its claim leaves it.
+/// Whether the written item is a newly claimed bundle.
 fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
     let stored = decode(key, body);
     matches!(stored, Ok(Stored::Bundle(bundle)) if bundle.is_held_by(bundle.owner))
@@ -138,7 +138,7 @@ impl Table for SimTable {
         let arrives = |(key, item)| self.items.hints.arrives(world, key, item);
         let items = self.items.memory.read(keys).await;
         let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
-        // What was read is old by the time it arrives.
+        // Results are outdated when they arrive.
         self.process.point(LATENCY_MS).await;
         items
     }

@@ -63,7 +63,7 @@ impl VirtualTime {
     }
 }
 
-/// See [`VirtualTime::sleep`].
+/// Future of [`VirtualTime::sleep`].
 #[derive(Debug)]
 pub struct Sleep {
     time: Arc<VirtualTime>,
@@ -97,11 +97,10 @@ impl Drop for Sleep {
     }
 }
 
-/// The clock of one process: virtual time with an error of its own, and nonces from the world's
-/// randomness.
+/// The clock of one process: virtual time with its own error, and nonces from the simulation's randomness.
 pub struct SimClock(pub crate::Process);
 
-/// What the clocks that are right say when a world begins.
+/// Correct time at the start of a simulation.
 const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
 
 #[async_trait]

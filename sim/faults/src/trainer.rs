@@ -1,4 +1,4 @@
-//! Trainers: they take batches, write checkpoints, die, and come back from one of those.
+//! Trainers: they receive batches, write checkpoints, die, and resume from a checkpoint.
 
 use crate::{
     Fault, Kind, Process, SimClock, World,
@@ -27,34 +27,34 @@ use std::{
     time::Duration,
 };
 
-/// How long a trainer asks for its job.
+/// Time for a trainer to register its job.
 pub const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Chunks held ahead: little, so that trainers wait for each other's budgets.
+/// Prefetched chunks: few, so that trainers wait for each other's budgets.
 const PREFETCH_BYTES: u64 = 4 << 10;
-/// The same where there is much to fetch.
+/// The same for jobs with much to fetch.
 const LARGE_PREFETCH_BYTES: u64 = 32 << 20;
 
-/// What all trainers of a job were handed, and what they have saved.
+/// Deliveries to all trainers of a job, and their checkpoints.
 #[derive(Default)]
 pub struct Log(Mutex<Entries>);
 
 #[derive(Default)]
 struct Entries {
     batches: BTreeMap<BatchName, blake3::Hash>,
-    /// How often each record came, replays counted once.
+    /// Deliveries of each record; replays count once.
     records: BTreeMap<(Epoch, u64, u32), u32>,
-    /// The records of each batch, as copies of the dataset and keys.
+    /// Records of each batch, as copies of the dataset and keys.
     order: BTreeMap<BatchName, Vec<(u32, u64)>>,
     replays: u64,
     /// Checkpoints on durable storage, oldest first: the batch to resume at.
     saved: Vec<BatchName>,
     done: bool,
-    /// Somebody has died of the batch that the scenario names.
+    /// Whether a trainer has died of the batch named by the scenario.
     died: bool,
-    /// When the last batch came.
+    /// Time of the last batch.
     fed: Duration,
-    /// The job failed as its error policy says.
+    /// Whether the job failed as its error policy says.
     given_up: bool,
 }
 
@@ -72,12 +72,12 @@ impl Log {
         self.entries().given_up
     }
 
-    /// When the last batch came.
+    /// Time of the last batch.
     pub fn fed(&self) -> Duration {
         self.entries().fed
     }
 
-    /// Whether somebody has died of the batch that is named for it; from now on one has.
+    /// Whether a trainer has died of the named batch; true from now on.
     fn has_died(&self) -> bool {
         std::mem::replace(&mut self.entries().died, true)
     }
@@ -95,22 +95,22 @@ impl Log {
         Expected { batches: self.entries().batches.clone() }
     }
 
-    /// A checkpoint is on durable storage.
+    /// Records a checkpoint on durable storage.
     pub fn save(&self, next: BatchName) {
         self.entries().saved.push(next);
     }
 
-    /// All is delivered and acknowledged.
+    /// Records that everything is delivered and acknowledged.
     pub fn finish(&self) {
         self.entries().done = true;
     }
 
-    /// The job failed as its error policy says.
+    /// Records that the job failed as its error policy says.
     pub fn give_up(&self) {
         self.entries().given_up = true;
     }
 
-    /// Notes a batch; one that came before must be the same.
+    /// Records a batch; a replayed one must be identical.
     pub fn note(&self, world: &World, visitation: Visitation, batch: &BatchSeen<'_>) {
         let hash = blake3::hash(batch.frame);
         let name = (batch.epoch, batch.g);
@@ -138,8 +138,8 @@ impl Log {
         }
     }
 
-    /// Invariant 8: every record of every epoch came once, but for what full batches leave out. Or
-    /// invariant 9: where a trainer that died may have taken some along, no more than once.
+    /// Invariant 8: every record of every epoch was delivered once, except those dropped for incomplete batches. Or
+    /// invariant 9: at most once, if a trainer that died may have lost some.
     pub fn check_visits(&self, world: &World, scenario: &Scenario) {
         let entries = self.entries();
         for epoch in 0..scenario.epochs {
@@ -167,19 +167,19 @@ impl Log {
     }
 }
 
-/// A batch as a trainer is given it.
+/// A batch as received by a trainer.
 pub struct BatchSeen<'a> {
     pub epoch: Epoch,
     pub g: u64,
     pub frame: &'a Bytes,
 }
 
-/// Trains until the job is done or somebody else has taken it over, coming back from every death.
+/// Trains until the job is done or another trainer has taken it over, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     let world = Arc::clone(&cloud.world);
     while !log.is_done() && !log.is_given_up() {
         let exactly = register.spec.visitation == Visitation::ExactlyOnce;
-        // Otherwise nobody keeps a checkpoint of where the trainer is.
+        // Otherwise the trainer's position is not checkpointed.
         let resume = if exactly { choose_checkpoint(&world, &log) } else { (0, 0) };
         let process = Process::new(&world, Kind::Trainer);
         world.event(format_args!("a trainer starts at {resume:?}"));
@@ -202,8 +202,8 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
     }
 }
 
-/// Invariant 12: a trainer whose start was accepted, and that no other has taken over from, finds all it
-/// needs, though it could make it again.
+/// Invariant 12: a trainer whose start was accepted, and that was not superseded, finds all objects it needs, though it
+/// could recompute them.
 async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     let lacking = process.missing().min(u64::from(fetcher.snapshot().healed));
     let (Some(generation), 1..) = (process.generation(), lacking) else { return };
@@ -219,7 +219,7 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     }
 }
 
-/// The last checkpoint, or at times one before it.
+/// The last checkpoint, or occasionally an earlier one.
 pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     let saved = log.entries().saved.clone();
     if saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
@@ -228,7 +228,7 @@ pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
     log.latest()
 }
 
-/// The ports of a fetcher of the job, in `process`.
+/// Ports and configuration of the job's fetcher in `process`.
 pub fn fetcher_of(
     cloud: &Arc<Cloud>,
     process: &Process,
@@ -302,7 +302,7 @@ async fn one_life(
     Ok(())
 }
 
-/// Writes a checkpoint, and says so when it is safe.
+/// Writes a checkpoint, and acknowledges it when it is durable.
 async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<BatchName>) {
     let Some((epoch, g)) = last else { return };
     process.point(50).await;

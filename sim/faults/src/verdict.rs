@@ -1,14 +1,14 @@
-//! Whether the end of a trainer's life is one that it may have.
+//! Judges whether a trainer may have ended as it did.
 
 use crate::{Fault, World};
 use gristmill_client::FetchError;
 use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
 
-/// Faults that end a worker, or look as if they had.
+/// Faults that end a worker, or appear to.
 const DEATHS: [Fault; 3] = [Fault::WorkerDies, Fault::Frozen, Fault::TrainerDies];
 
-/// Faults that keep a death from being heard of in time.
+/// Faults that delay the report of a death.
 const UNHEARD: [Fault; 8] = [
     Fault::ReportLost,
     Fault::CallLost,
@@ -20,7 +20,7 @@ const UNHEARD: [Fault; 8] = [
     Fault::PutFails,
 ];
 
-/// Faults that keep workers from beginning, from finishing anything, or from saying so.
+/// Faults that keep workers from starting, from finishing, or from reporting it.
 pub(crate) const HINDRANCES: [Fault; 24] = [
     Fault::WorkerDies,
     Fault::CoordinatorDies,
@@ -47,28 +47,28 @@ pub(crate) const HINDRANCES: [Fault; 24] = [
     Fault::Slow,
     Fault::AccountFull,
 ];
-/// Hindrances after which it is no mistake to give a job up: one may cost several workers.
+/// Number of hindrances after which giving a job up is justified: one may cost several workers.
 const GIVEN_UP_AFTER: u64 = 10;
 
-/// How a trainer's life ended.
+/// How a trainer ended.
 pub enum Fate {
     /// The job failed as its policy says.
     GivenUp,
-    /// It ended as it must not.
+    /// With a violation.
     Broken,
-    /// Another one reads the job now.
+    /// Another trainer reads the job now.
     Superseded,
     Again,
 }
 
-/// `entitled` is a trainer that resumed from the newest checkpoint, or was let in with another.
+/// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
     world: &World,
     error: &FetchError,
     spec: &JobSpec,
     (let_in, entitled): (bool, bool),
 ) -> Fate {
-    // Joining a job that has failed is refused with the job's own error.
+    // Joining a failed job is refused with the job's own error.
     let joined = match error {
         FetchError::Refused(why) if why.contains("has failed (") => {
             Some(FetchError::JobFailed(why.clone()))
@@ -76,8 +76,8 @@ pub fn judge(
         _ => None,
     };
     match joined.as_ref().unwrap_or(error) {
-        // A split that really kills its workers is found out only if the platform's reports arrive, and
-        // before a clock that is wrong ends the lease; else the job ends for it, loudly.
+        // A split that kills its workers is recognised only if the platform's reports arrive before a wrong clock ends the
+        // lease; else the job fails for it, with an error.
         FetchError::JobFailed(why)
             if spec.on_error == ErrorPolicy::Skip
                 && why.contains("given up after")
@@ -85,17 +85,17 @@ pub fn judge(
         {
             Fate::GivenUp
         }
-        // The job it found when it started was gone when it said so: its supervisor starts it again.
+        // The job it found at its start was gone when it reported: its supervisor restarts it.
         FetchError::Fenced(_) if !let_in => Fate::Again,
         FetchError::Fenced(_) => Fate::Superseded,
-        // Nobody got anything done for as long as the service is patient.
+        // No progress for longer than the service tolerates.
         FetchError::JobFailed(why)
             if (why.contains("workers die whatever they do") || why.contains("given up after"))
                 && (world.count(&HINDRANCES) >= GIVEN_UP_AFTER || !world.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }
-        // 14. Three deaths in a row on one split look like the split's fault, whatever they were.
+        // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
         FetchError::JobFailed(why)
             if why.contains("killed its worker") && world.count(&DEATHS) >= 3 =>
         {
@@ -105,12 +105,12 @@ pub fn judge(
             world.violated(format_args!("the job ended: {error}"));
             Fate::Broken
         }
-        // 12. Older ones may be refused, never quietly skipped.
+        // Invariant 12: older positions may be refused, never silently skipped.
         FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {
             world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
-        // Nothing is said against a trainer that reads a job that goes on.
+        // A trainer of a running job must not be refused.
         FetchError::Refused(why) if let_in => {
             world.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
             Fate::Broken

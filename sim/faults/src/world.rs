@@ -1,4 +1,4 @@
-//! One simulated world: its time, its randomness, what went wrong in it, and its processes.
+//! State common to one simulation: time, randomness, faults so far, and its processes.
 
 use crate::{Fault, FaultPlan, Mutant, SimClock, VirtualTime, faults::SPELL};
 use futures::FutureExt as _;
@@ -16,38 +16,38 @@ use std::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Violations kept; a world that is broken has many.
+/// Most violations kept; a broken simulation has many.
 const MAX_VIOLATIONS: usize = 10;
 
 struct State {
     random: fastrand::Rng,
     faults: BTreeMap<Fault, u64>,
     calls: u64,
-    /// Splits that workers have offered to the store, each with its first attempt.
+    /// Splits that workers tried to store, each with its first attempt.
     offered: BTreeMap<(Epoch, Position), Attempt>,
     computed_again: u64,
-    /// Faults that last, each with its end.
+    /// Ongoing faults and their ends.
     spells: BTreeMap<Fault, Duration>,
-    /// Nothing goes wrong after this.
+    /// End of the faults.
     until: Duration,
-    /// Nothing that went wrong keeps anybody from going on after this.
+    /// End of the faults' consequences: progress is required afterwards.
     settled: Duration,
     violations: Vec<String>,
     trace: blake3::Hasher,
 }
 
-/// What all parts of a simulated world share.
+/// State shared by all parts of one simulation.
 pub struct World {
     pub time: Arc<VirtualTime>,
     pub plan: FaultPlan,
-    /// The deliberate mistake this world makes, if any.
+    /// The deliberate bug of this simulation, if any.
     pub mutant: Option<Mutant>,
-    /// Prints every event.
+    /// Whether to print every event.
     verbose: bool,
     state: Mutex<State>,
 }
 
-/// What a world came to.
+/// Statistics of one simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tally {
     /// Calls of the coordinator.
@@ -56,7 +56,7 @@ pub struct Tally {
     pub computed_again: u64,
     pub faults: BTreeMap<Fault, u64>,
     pub violations: Vec<String>,
-    /// Names everything that happened, in order.
+    /// Hash of all events, in order.
     pub trace: blake3::Hash,
 }
 
@@ -87,7 +87,7 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a fault happens at this occasion.
+    /// Draws whether a fault happens now.
     pub fn happens(&self, fault: Fault) -> bool {
         let probability = self.plan.probability(fault);
         if probability == 0.0 {
@@ -109,7 +109,7 @@ impl World {
         happens
     }
 
-    /// Whether a fault that lasts is on at this occasion: begun earlier, or now.
+    /// Whether a lasting fault is active: begun earlier, or drawn now.
     pub fn lasts(&self, fault: Fault) -> bool {
         if self.plan.probability(fault) == 0.0 {
             return false;
@@ -129,13 +129,13 @@ impl World {
         begins
     }
 
-    /// Counts a fault that is none of chance.
+    /// Counts a fault that was not drawn.
     pub fn suffers(&self, fault: Fault) {
         *self.state().faults.entry(fault).or_default() += 1;
         self.event(format_args!("FAULT {fault:?}"));
     }
 
-    /// For so long things go wrong once more.
+    /// Enables faults again for `duration`.
     pub fn fire_again(&self, duration: Duration) {
         let until = self.time.now() + duration;
         let mut state = self.state();
@@ -143,24 +143,24 @@ impl World {
         state.settled = state.settled.max(until);
     }
 
-    /// What is wrong stays so for `more`.
+    /// Extends the time until progress is required by `more`.
     fn unsettled_for(&self, more: Duration) {
         let end = self.time.now() + more;
         let mut state = self.state();
         state.settled = state.settled.max(end);
     }
 
-    /// When the last fault was over.
+    /// Time at which the last fault was over.
     pub fn settled(&self) -> Duration {
         self.state().settled
     }
 
-    /// A number in `0..n`.
+    /// A random number in `0..n`.
     pub fn below(&self, n: u64) -> u64 {
         self.state().random.u64(0..n.max(1))
     }
 
-    /// A time of `least..most` milliseconds.
+    /// A random duration of `least..most` milliseconds.
     pub fn between_ms(&self, least: u64, most: u64) -> Duration {
         Duration::from_micros(least * 1000 + self.below((most - least) * 1000))
     }
@@ -169,7 +169,7 @@ impl World {
         self.state().calls += 1;
     }
 
-    /// Counts what an attempt has computed, once.
+    /// Counts a computed split, once per attempt.
     pub fn count_offered(&self, split: (Epoch, Position), attempt: Attempt) {
         let mut state = self.state();
         if state.offered.insert(split, attempt).is_some_and(|before| before != attempt) {
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Notes what happens, for the trace.
+    /// Records an event in the trace.
     pub fn event(&self, what: fmt::Arguments<'_>) {
         let now = self.time.now();
         if self.verbose {
@@ -188,7 +188,7 @@ impl World {
         let _ = fmt::write(&mut Feed(&mut state.trace), what);
     }
 
-    /// Notes what must never happen.
+    /// Records a violation.
     pub fn violated(&self, what: impl fmt::Display) {
         self.event(format_args!("VIOLATION {what}"));
         let mut state = self.state();
@@ -197,14 +197,14 @@ impl World {
         }
     }
 
-    /// Notes an invariant that does not hold.
+    /// Records a violated invariant.
     pub fn check(&self, check: Check) {
         if let Err(violation) = check {
             self.violated(violation);
         }
     }
 
-    /// How often any of `faults` happened.
+    /// Number of times that any of `faults` happened.
     pub fn count(&self, faults: &[Fault]) -> u64 {
         let state = self.state();
         faults.iter().filter_map(|fault| state.faults.get(fault)).sum()
@@ -235,7 +235,7 @@ impl fmt::Write for Feed<'_> {
     }
 }
 
-/// What a process is, and so how it dies.
+/// Kind of a process, which determines the fault that kills it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Worker,
@@ -243,7 +243,7 @@ pub enum Kind {
     Scaler,
     Trainer,
     Fetcher,
-    /// Whoever only looks: it does not fail.
+    /// An observer, which never fails.
     Observer,
 }
 
@@ -260,22 +260,22 @@ impl Kind {
     }
 }
 
-/// A process of the world. Everything it does to the world goes through [`Process::point`].
+/// A simulated process. Everything it does to the outside passes [`Process::point`].
 #[derive(Clone)]
 pub struct Process {
     world: Arc<World>,
     kind: Kind,
     skew_ms: i64,
-    /// Of a trainer whose progress was accepted, its generation: it may go on from where it is.
+    /// Generation of a trainer whose progress was accepted: it may continue from its position.
     let_in: Arc<OnceLock<u64>>,
-    /// Whether it stands still.
+    /// Whether it is frozen.
     still: Arc<AtomicBool>,
-    /// Chunks that it asked for and that were not there.
+    /// Chunks that it requested and that did not exist.
     missing: Arc<AtomicU64>,
     dead: CancellationToken,
 }
 
-/// A process stands still for as long as this lives.
+/// Marks a process as frozen while it lives.
 struct Still<'a>(&'a AtomicBool);
 
 impl<'a> Still<'a> {
@@ -292,7 +292,7 @@ impl Drop for Still<'_> {
 }
 
 impl Process {
-    /// A process with a clock that may be wrong.
+    /// A process whose clock may be wrong.
     pub fn new(world: &Arc<World>, kind: Kind) -> Self {
         let most = world.plan.skew.as_millis() as i64;
         let skew_ms = world.below((2 * most + 1) as u64) as i64 - most;
@@ -315,17 +315,17 @@ impl Process {
         self.skew_ms
     }
 
-    /// Notes that this trainer's progress was accepted.
+    /// Records that this trainer's progress was accepted.
     pub fn let_in(&self, generation: u64) {
         self.let_in.get_or_init(|| generation);
     }
 
-    /// The generation of a trainer whose progress was accepted.
+    /// Generation of a trainer whose progress was accepted.
     pub fn generation(&self) -> Option<u64> {
         self.let_in.get().copied()
     }
 
-    /// Notes that a chunk is not there.
+    /// Records that a chunk does not exist.
     pub fn misses(&self) {
         self.missing.fetch_add(1, Ordering::Relaxed);
     }
@@ -334,7 +334,7 @@ impl Process {
         self.missing.load(Ordering::Relaxed)
     }
 
-    /// Its clock, as wrong as it is.
+    /// Its clock, with its error.
     pub fn clock(&self) -> SimClock {
         SimClock(self.clone())
     }
@@ -347,12 +347,12 @@ impl Process {
         self.dead.is_cancelled()
     }
 
-    /// Whether it does what it is there for: it lives, and does not stand still.
+    /// Whether it can make progress: neither dead nor frozen.
     pub fn is_well(&self) -> bool {
         !self.is_dead() && !self.still.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` as this process; none if it dies before the end. A panic is a violation.
+    /// Runs `work` as this process; `None` if it dies before the end. A panic is a violation.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let work = AssertUnwindSafe(work).catch_unwind();
         let outcome = tokio::select! {
@@ -360,7 +360,7 @@ impl Process {
             () = self.dead.cancelled() => return None,
             outcome = work => outcome,
         };
-        // Whatever it left running is gone with it.
+        // Tasks that it started end with it.
         self.kill();
         match outcome {
             Ok(outcome) => Some(outcome),
@@ -373,8 +373,7 @@ impl Process {
         }
     }
 
-    /// A point in the life of the process where it meets the world: here it may be slow, stand still
-    /// for minutes, or end.
+    /// A fault point: here the process may be slow, freeze for minutes, or die.
     pub async fn point(&self, latency_ms: u64) {
         if self.dead.is_cancelled() {
             return std::future::pending().await;
@@ -386,7 +385,7 @@ impl Process {
         let world = &self.world;
         if world.happens(Fault::Frozen) {
             let standing = world.between_ms(0, 600_000);
-            // Of these nobody knows before they go on: another may still renew what they hold.
+            // The system learns of these only when they resume: another may still renew their lease.
             if matches!(self.kind, Kind::Trainer | Kind::Fetcher | Kind::Worker) {
                 world.unsettled_for(standing);
             }

@@ -1,4 +1,4 @@
-//! Thousands of worlds in which everything goes wrong, and the mistakes they must notice.
+//! Thousands of simulations with faults, and the bugs that they must detect.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
@@ -13,10 +13,10 @@ use std::{
 };
 
 const SEEDS: u64 = 2_000;
-/// Worlds a mistake may hide in.
+/// Simulations in which each bug must be detected.
 const SEEDS_PER_MUTANT: u64 = 2_000;
 
-/// Runs `seeds` worlds on every core, until `found` says that one is what was looked for.
+/// Runs `seeds` simulations on all cores, until `found` accepts one.
 fn search(
     seeds: u64,
     mutant: Option<Mutant>,

@@ -1,4 +1,4 @@
-//! Trainers and servers that come and go: nothing is lost, nothing comes twice, or it is said.
+//! Histories of trainers and servers that fail: nothing is lost or repeated without an error.
 
 #![allow(clippy::unwrap_used, reason = "a world that cannot be made fails the test")]
 

@@ -1,4 +1,4 @@
-//! Simulates many worlds and says what went wrong in them, and whether it did any harm.
+//! Runs many simulations and reports faults and violations.
 
 use clap::Parser;
 use gristmill_faults::{Fault, Mutant, Outcome, simulate};
