@@ -1,4 +1,4 @@
-//! Cache objects: splits resumed from what somebody says was put aside.
+//! Cache objects: splits resumed from captured elements.
 
 use crate::{one_line, read_everything::reseal};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ fn program(yaml: &str) -> Program {
     Program::compile(&pipeline).expect("a target's pipeline compiles")
 }
 
-/// Images of any size, whose sizes stand beside them; some of them are read by two operators.
+/// Images of any size with their sizes; some are read by two operators.
 static IMAGES: LazyLock<Program> = LazyLock::new(|| {
     program(
         "source: { tfrecord: x, features: { image: { dtype: bytes } } }\n\
@@ -29,10 +29,10 @@ static LINES: LazyLock<Program> = LazyLock::new(|| {
     )
 });
 
-/// Cache objects, also with their checksums put right, so that damage reaches the code behind them.
+/// Cache objects, also with corrected checksums, so that damage reaches the code behind them.
 pub fn cache(bytes: &[u8]) {
     let mut sealed = bytes.to_vec();
-    // Where there is no trailer, there is nothing to put right.
+    // Without a trailer there is nothing to correct.
     let _ = reseal(&mut sealed);
     for bytes in [bytes, &sealed] {
         for program in [&*IMAGES, &*LINES] {
@@ -51,7 +51,7 @@ fn resume(program: &Program, bytes: &[u8]) {
     };
     for skipped in &output.skipped {
         assert!(!skipped.reason.contains(char::is_control), "{:?}", skipped.reason);
-        // Caught, but still a mistake of ours.
+        // Caught, but still a bug of ours.
         let panicked = skipped.reason.starts_with("the operator panicked");
         assert!(!panicked, "{}: {}", skipped.op, skipped.reason);
     }

@@ -1,9 +1,9 @@
-//! What happens to bytes that others wrote, as functions that panic when a promise is broken.
+//! Fuzz targets: functions over untrusted bytes that panic when an invariant is violated.
 //!
-//! `scripts/fuzz` runs each under libFuzzer; `tests/corpus.rs` runs each over what is kept in
-//! `corpus/` and over damaged copies of it.
+//! `scripts/fuzz` runs each under libFuzzer; `tests/corpus.rs` runs each over the inputs in `corpus/` and over damaged
+//! copies of them.
 
-// A broken promise is reported by a panic: that is what a fuzz target is.
+// A violated invariant is reported by a panic: that is what a fuzz target is.
 #![allow(clippy::expect_used, reason = "a panic is how a fuzz target reports")]
 
 #[path = "../../shared/chunk/tests/support/read_everything.rs"]
@@ -20,7 +20,7 @@ use gristmill_executor::{
 use gristmill_model::wire::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
 use gristmill_pipeline::{Asset, Format, Pipeline};
 
-/// Takes any bytes.
+/// A target: takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target, by the name of its folder in `corpus/`.
@@ -45,12 +45,12 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("message", message),
 ];
 
-/// Chunk objects and frames, as a trainer reads them.
+/// Chunk objects and frames, as read by a trainer.
 fn chunk(bytes: &[u8]) {
     read_everything::read_everything(bytes);
 }
 
-/// Pipeline files. What is accepted has one canonical form, compiles or is refused in one line.
+/// Pipeline files. An accepted file has one canonical form, and compiles or is refused in one line.
 fn pipeline(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     match Pipeline::parse(text) {
@@ -59,7 +59,7 @@ fn pipeline(bytes: &[u8]) {
     }
 }
 
-/// Canonical pipelines, as a job's item holds them.
+/// Canonical pipelines, as stored in a job's item.
 fn canonical(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
     match Pipeline::from_canonical(text) {
@@ -87,7 +87,7 @@ fn one_line(message: &str) {
 /// Stored indices.
 fn index(bytes: &[u8]) {
     let limits = Limits { record_bytes: 1 << 20, records: 1 << 16 };
-    // With the checksum put right, damage reaches the code behind it.
+    // With a corrected checksum, damage reaches the code behind it.
     let mut sealed = bytes.to_vec();
     if let Some((checked, crc)) = sealed.split_last_chunk_mut::<4>() {
         *crc = crc32c::crc32c(checked).to_le_bytes();
@@ -105,7 +105,7 @@ fn index(bytes: &[u8]) {
     }
 }
 
-/// Everything that is read as JSON: calls, answers, and what lies in the bucket.
+/// Everything that is read as JSON: calls, answers, and objects in the bucket.
 fn message(bytes: &[u8]) {
     if let Ok(request) = serde_json::from_slice::<Request>(bytes) {
         let text = serde_json::to_vec(&request).expect("a request is written");

@@ -1,5 +1,5 @@
-//! zstd frames, in objects that let them reach the readers: as a trainer unpacks them, and as a worker resumes
-//! from them.
+//! zstd frames within objects that pass them to the readers: decompressed as by a trainer, and resumed from as by a
+//! worker.
 
 use crate::{
     cache, one_line,
@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use gristmill_chunk::{Chunk, Frame};
 use zstd::zstd_safe::get_frame_content_size;
 
-/// A compressed frame, under indices that say of it what it says itself, and other sizes.
+/// A compressed frame, with indices that state its own size, and other sizes.
 pub fn packed(bytes: &[u8]) {
     let stated = get_frame_content_size(bytes).ok().flatten();
     let mut rows = None;
@@ -33,7 +33,7 @@ fn unpack(stored: &[u8], raw_bytes: u64, stated: Option<u64>) -> Option<u32> {
         BytesMut::with_capacity(bytes)
     };
     let frame = chunk.frame_with(0, take, BytesMut::freeze);
-    // Room is made for what index and frame agree on, and is within the limits.
+    // Memory is allocated only for a size that index and frame agree on, within the limits.
     assert!(taken.is_none_or(|taken| taken <= limits.frame_bytes && Some(taken) == stated));
     let frame = frame.map_err(|error| one_line(&error.to_string())).ok()?;
     assert_eq!(frame.len() as u64, raw_bytes);

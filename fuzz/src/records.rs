@@ -1,4 +1,4 @@
-//! Files of records: indexed, then run as a worker runs them, leaving out what is bad.
+//! Files of records: indexed, then run as by a worker, skipping bad records.
 
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits as ChunkLimits};
@@ -16,7 +16,7 @@ const MAX_PIXELS: usize = 1 << 20;
 /// Small, so that reaching them is cheap.
 const LIMITS: Limits = Limits { record_bytes: 1 << 16, records: 1 << 10 };
 
-/// A pipeline, compiled, and what it reads.
+/// A compiled pipeline and its source.
 struct Reading {
     program: Program,
     source: Source,
@@ -105,7 +105,7 @@ pub fn webdataset(bytes: &[u8]) {
     file(&MEMBERS, Format::WebDataset, bytes);
 }
 
-/// `tf.Example` messages, in the framing that lets them reach the reader.
+/// `tf.Example` messages, framed so that they reach the reader.
 pub fn example(bytes: &[u8]) {
     let masked = |bytes: &[u8]| {
         crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
@@ -115,8 +115,8 @@ pub fn example(bytes: &[u8]) {
     file(&NUMBERS, Format::TfRecord, &record);
 }
 
-/// JPEGs, decoded, cropped and stacked. What our decoder takes for whole, libjpeg-turbo-rs must make the
-/// same pixels of.
+/// JPEGs, decoded, cropped and stacked. If our decoder accepts one, libjpeg-turbo-rs must produce the same
+/// pixels.
 pub fn jpeg(bytes: &[u8]) {
     content(&PICTURES, bytes);
     let Some(frame) = gristmill_jpeg::Frame::find(bytes) else { return };
@@ -137,13 +137,13 @@ pub fn jpeg(bytes: &[u8]) {
     assert!(image.data == rgb, "other pixels than the library's");
 }
 
-/// PNGs, likewise; also with the checksums of their chunks put right, so that damage reaches the code
-/// behind them.
+/// PNGs, likewise; also with corrected checksums of their chunks, so that damage reaches the code behind
+/// them.
 pub fn png(bytes: &[u8]) {
     content(&PICTURES, bytes);
     content(&MASKS, bytes);
     let mut sealed = bytes.to_vec();
-    // Behind the signature: length, type, that many bytes, and the CRC of type and bytes.
+    // After the signature: length, type, that many bytes, and the CRC of type and bytes.
     let mut at = 8_usize;
     while let Some(length) = sealed.get(at..).and_then(|rest| rest.first_chunk::<4>()) {
         let end = (at + 8).saturating_add(u32::from_be_bytes(*length) as usize);
@@ -173,7 +173,7 @@ pub fn csv(bytes: &[u8]) {
     file(&TABLE, TABLE.source.format, bytes);
 }
 
-/// Runs a file that is one record.
+/// Runs a file as one record.
 fn content(reading: &Reading, bytes: &[u8]) {
     let record = [&7_i64.to_le_bytes()[..], bytes].concat();
     let index = images::index([bytes.len() as u64]).expect("an input is a small file");
@@ -209,7 +209,7 @@ fn file(Reading { program, source }: &Reading, format: Format, bytes: &[u8]) {
         Ok(Records { data, index: window }) => {
             run(program, window.as_ref().unwrap_or(&index), data)
         }
-        // What is wrong within a file that is read in part is found when it is read.
+        // Errors within a file that is read in part are detected when it is read.
         Err(error) => {
             assert_eq!(format, Format::Parquet, "{error}");
             super::one_line(&error.to_string());
@@ -217,7 +217,7 @@ fn file(Reading { program, source }: &Reading, format: Format, bytes: &[u8]) {
     }
 }
 
-/// Runs all records as one split; what comes out is a chunk of those that are good.
+/// Runs all records as one split; the result is a chunk of the valid ones.
 fn run(program: &Program, index: &FileIndex, data: Bytes) {
     let first = RecordKey { file: 0, record: 0 };
     let part = Part { first, n_records: index.len(), data, index };
@@ -229,7 +229,7 @@ fn run(program: &Program, index: &FileIndex, data: Bytes) {
     assert_eq!(output.skipped.len(), output.quarantined.len());
     for skipped in &output.skipped {
         super::one_line(&skipped.reason);
-        // Caught, but still a mistake of ours.
+        // Caught, but still a bug of ours.
         assert!(!skipped.reason.contains("panicked"), "{}: {}", skipped.op, skipped.reason);
     }
     let chunk = Chunk::open(Bytes::from(output.object), &ChunkLimits::default());

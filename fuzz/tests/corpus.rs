@@ -1,5 +1,5 @@
-//! Every target over the inputs that are kept, and over damaged copies of them: what a fuzzer found
-//! once stays found, and a short run of it is part of every test run.
+//! Runs every target over the stored inputs and damaged copies of them, so that a fuzzer's findings stay fixed, and a
+//! short run is part of every test run.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -7,7 +7,7 @@ use gristmill_chunk::{Chunk, Codec, Encoding, Limits, repack};
 use gristmill_fuzz::{TARGETS, Target};
 use std::{fs, path::Path};
 
-/// Damaged copies of each kept input.
+/// Damaged copies of each stored input.
 const DAMAGED: usize = 60;
 
 fn corpus(name: &str) -> Vec<Vec<u8>> {
@@ -57,7 +57,7 @@ fn holds(name: &str) {
     }
 }
 
-/// What a worker put aside, as it is and compressed.
+/// Captured elements of a worker, as they are and compressed.
 #[test]
 #[ignore = "writes inputs of the targets"]
 fn write_compressed_inputs() {

@@ -1,4 +1,4 @@
-//! One target under libFuzzer: the one that `GRISTMILL_FUZZ` names.
+//! Runs the target named by `GRISTMILL_FUZZ` under libFuzzer.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! What is measured.
+//! Measurements.
 
 use crate::table::Used;
 use std::{
@@ -12,14 +12,14 @@ use std::{
 pub struct CallFigures {
     pub calls: u64,
     pub used: Used,
-    /// Microseconds, as the caller felt it.
+    /// Latency at the caller, in microseconds.
     pub latencies_us: Vec<u32>,
-    /// Calls that were not answered in time.
+    /// Calls without an answer in time.
     pub unanswered: u64,
 }
 
 impl CallFigures {
-    /// The `q` quantile of latencies, in milliseconds; 0 of none.
+    /// The `q` quantile of latencies, in milliseconds; 0 without calls.
     pub fn latency_ms(&self, q: f64) -> f64 {
         let mut sorted = self.latencies_us.clone();
         sorted.sort_unstable();
@@ -27,30 +27,30 @@ impl CallFigures {
         sorted.get(at).map_or(0.0, |us| f64::from(*us) / 1e3)
     }
 
-    /// `value` for each call.
+    /// Mean of `value` per call.
     pub fn per_call(&self, value: u64) -> f64 {
         value as f64 / self.calls.max(1) as f64
     }
 }
 
-/// What one run came to.
+/// Results of one run.
 #[derive(Debug, Default)]
 pub struct Figures {
     pub calls: BTreeMap<&'static str, CallFigures>,
-    /// When measuring began and ended.
+    /// Start and end of the measured part.
     pub began: Option<Duration>,
     pub ended: Option<Duration>,
-    /// Splits committed since the run began, and while measuring.
+    /// Splits committed since the run began, and in the measured part.
     pub committed: u64,
     pub measured: u64,
-    /// Coordinators' time while measuring, summed.
+    /// Sum of the coordinators' busy time in the measured part.
     pub busy: Duration,
     pub deaths: u64,
-    /// Bytes of the largest answer of each kind, since the run began.
+    /// Largest answer of each kind in bytes, since the run began.
     pub largest: BTreeMap<&'static str, u64>,
-    /// What went wrong, digits left out, and how often.
+    /// Errors with digits removed, and their numbers.
     pub troubles: BTreeMap<String, u64>,
-    /// Workers that the scaler invoked and that began, and when the last of all wanted did.
+    /// Workers started by the scaler, and the time at which all had.
     pub started: u32,
     pub all_started: Option<Duration>,
     pub scaler_killed: Option<Duration>,
@@ -61,7 +61,7 @@ impl Figures {
         self.began.is_some() && self.ended.is_none()
     }
 
-    /// Seconds that were measured.
+    /// Duration of the measured part in seconds.
     pub fn seconds(&self) -> f64 {
         match (self.began, self.ended) {
             (Some(began), Some(ended)) => ended.saturating_sub(began).as_secs_f64(),
@@ -69,7 +69,7 @@ impl Figures {
         }
     }
 
-    /// What all calls used while measuring.
+    /// Usage of all calls in the measured part.
     pub fn used(&self) -> Used {
         let mut sum = Used::default();
         for call in self.calls.values() {
@@ -83,7 +83,7 @@ impl Figures {
     }
 }
 
-/// [`Figures`] as they grow.
+/// [`Figures`] being collected.
 #[derive(Debug, Default)]
 pub struct Meter(Mutex<Figures>);
 
@@ -92,14 +92,14 @@ impl Meter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what went wrong; texts that differ in numbers only are one.
+    /// Records an error; texts that differ only in numbers are one.
     pub fn trouble(&self, text: &str) {
         let text =
             text.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).take(160).collect();
         *self.figures().troubles.entry(text).or_default() += 1;
     }
 
-    /// The figures, once the run is over.
+    /// The figures, after the run.
     pub fn take(&self) -> Figures {
         std::mem::take(&mut self.figures())
     }

@@ -1,5 +1,5 @@
-//! What coordination costs as workers grow: the production coordinator, worker loop, scaler and fetcher
-//! in virtual time over a table that counts units and has a partition's limits. One seed gives one run.
+//! Simulates the cost of coordination by number of workers: the production coordinator, worker loop, scaler and fetcher
+//! in virtual time over a table that counts units and has a partition's limits. A seed determines a run.
 
 mod args;
 mod figures;

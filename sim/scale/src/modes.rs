@@ -1,4 +1,4 @@
-//! What is simulated for each row: training, a scaler, leaving workers, indexing, a restart.
+//! The simulations behind each row: training, a scaler, leaving workers, indexing, a restart.
 
 use crate::{
     args::Args,
@@ -14,22 +14,22 @@ use gristmill_ports::{ItemKey, Table as _};
 use gristmill_runner::JobContext;
 use std::{sync::Arc, time::Duration};
 
-/// Splits of a job: bundles of eight a worker, and of any job.
+/// Splits of a job: bundles of eight per worker, with a minimum.
 const SPLITS_A_WORKER: u32 = 64;
 const LEAST_SPLITS: u32 = 8_192;
-/// With a scaler or deaths a job lasts longer, so that there is something to see.
+/// With a scaler or deaths the job must last longer, to show their effect.
 const SPLITS_A_STARTED_WORKER: u32 = 96;
 const SPLITS_A_MORTAL_WORKER: u32 = 128;
-/// Delivered before the trainer restarts, and left to do afterwards.
+/// Batches delivered before the trainer restarts, and left afterwards.
 const RESTARTS_AFTER: u32 = 50_000;
-/// A job that is this much slower than the ideal, and a while, is given up.
+/// A job that is this much slower than the ideal, plus a pause, is given up.
 const GIVE_UP_FACTOR: f64 = 3.0;
 const GIVE_UP: Duration = Duration::from_secs(20);
-/// What has been measured need not be fast, but has to end.
+/// Time limit after the measured part.
 const END: Duration = Duration::from_secs(900);
 const INDEX_PATIENCE: Duration = Duration::from_secs(600);
 
-/// Simulates what the arguments ask for and prints it; whether every bar holds.
+/// Runs and prints the requested simulations. Returns whether every bar holds.
 pub fn run(args: &Args) -> Result<bool, Failure> {
     let mut rows = Vec::new();
     for workers in args.workers() {
@@ -86,7 +86,7 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
     Ok(vec![trained(setting)?])
 }
 
-/// Builds a world and runs `work` in it.
+/// Builds a simulation and runs `work` in it.
 fn in_world<T>(
     setting: Setting,
     work: impl AsyncFnOnce(&Arc<World>) -> Result<T, Failure>,
@@ -98,7 +98,7 @@ fn in_world<T>(
         work(&world).await
     });
     let outcome = outcome?;
-    // What still waits goes with the runtime.
+    // Tasks that still wait end with the runtime.
     drop(runtime);
     let mut figures = world.meter.take();
     figures.ended = figures.ended.or(Some(world.now()));
@@ -116,11 +116,11 @@ async fn start_workers(world: &Arc<World>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Ends when what is measured can no longer become good, or the job does not end.
+/// Completes when the measured part can no longer meet its bars, or the job does not end.
 async fn give_up(world: &World) {
     let Setting { splits, workers, split, .. } = &world.setting;
     let ideal = split.mul_f64(f64::from(*splits) / f64::from(*workers));
-    // One that does not get going is measured where it stands.
+    // A job that does not get going is measured where it is.
     world.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
     {
         let mut figures = world.meter.figures();
@@ -136,7 +136,7 @@ async fn give_up(world: &World) {
     world.time.sleep(END).await;
 }
 
-/// A whole job, as fast as its workers are.
+/// A whole job, at its workers' speed.
 fn trained(setting: Setting) -> Result<Row, Failure> {
     let (delivered, figures, world) = in_world(setting, async |world| {
         start_workers(world).await?;
@@ -153,7 +153,7 @@ fn trained(setting: Setting) -> Result<Row, Failure> {
     Ok(report::training_row(&world, &figures, delivered))
 }
 
-/// Workers that leave nearly at once.
+/// Workers that leave almost simultaneously.
 fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Failure> {
     let setting = Setting { workers: outstanding, ..setting };
     let (told, figures, world) = in_world(setting, async |world| {
@@ -208,14 +208,14 @@ fn scale_key(world: &World) -> ItemKey {
     ItemKey { pk: keys::job_partition(&world.ns, &world.job), sk: keys::SCALE.into() }
 }
 
-/// A dataset's files, until the job has a plan.
+/// Indexes a dataset until the job has a plan.
 fn index(setting: Setting) -> Result<Row, Failure> {
     let files = f64::from(setting.files);
     let (indexed, figures, world) = in_world(setting, async |world| {
         training::begin(&mut world.meter.figures(), world);
         start_workers(world).await?;
         let planned = async {
-            // The trainer's polls are part of what indexing costs.
+            // The trainer's polls are part of the cost of indexing.
             let fetcher = gristmill_client::Fetcher::start(
                 training::ports(world),
                 training::fetcher_config(world),
@@ -243,7 +243,7 @@ fn index(setting: Setting) -> Result<Row, Failure> {
     Ok(row)
 }
 
-/// A trainer that never made a checkpoint starts again after `after` batches.
+/// A trainer without checkpoints restarts after `after` batches.
 fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
     let splits = setting.splits;
     let (delivered, figures, world) = in_world(setting, async |world| {

@@ -1,18 +1,18 @@
-//! The throughput of one partition: units a second, rejections beyond them, and what it was asked for.
+//! Throughput of one partition: units per second, rejections and peak demand.
 
 use std::time::Duration;
 
-/// Read units a second of a partition of DynamoDB.
+/// Read units per second of a DynamoDB partition.
 pub const READS: u64 = 3_000;
-/// Write units a second.
+/// Write units per second.
 pub const WRITES: u64 = 1_000;
 
-/// Units of one kind. An idle second is saved up and no more: DynamoDB's burst capacity of 300 s never
-/// lifts a partition's limit, and what adaptive capacity gives a hot partition cannot be counted on.
+/// Token bucket of one kind of unit. Saves at most one idle second: DynamoDB's burst capacity of 300 s never lifts a
+/// partition's limit, and adaptive capacity cannot be relied on.
 #[derive(Debug)]
 struct Bucket {
     per_second: u64,
-    /// Millionths of a unit; negative after a request that was larger than what was left.
+    /// Millionths of a unit; negative after a request larger than the rest.
     left: i64,
     filled: Duration,
     second: u64,
@@ -26,7 +26,7 @@ impl Bucket {
         Self { per_second, left, filled: Duration::ZERO, second: 0, asked: 0, most_asked: 0 }
     }
 
-    /// Whether a request that may cost `units` is served; with `limits` none is while nothing is left.
+    /// Whether a request that may cost `units` is served; with `limits` none is while the bucket is empty.
     fn take(&mut self, now: Duration, units: u64, limits: bool) -> bool {
         if self.second != now.as_secs() {
             (self.second, self.asked) = (now.as_secs(), 0);
@@ -71,12 +71,12 @@ impl Throughput {
         self.writes.take(now, units, limits)
     }
 
-    /// Most read and write units it was asked for in one second, rejected ones included.
+    /// Peak demand in read and write units per second, including rejected requests.
     pub fn most_asked(&self) -> (u64, u64) {
         (self.reads.most_asked, self.writes.most_asked)
     }
 
-    /// Forgets what it was asked for so far.
+    /// Resets the peak demand.
     pub fn forget(&mut self) {
         (self.reads.most_asked, self.writes.most_asked) = (0, 0);
     }

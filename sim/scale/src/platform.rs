@@ -1,4 +1,4 @@
-//! The deployed functions: the coordinator behind its URL, the scaler, and the workers it invokes.
+//! The deployed functions: the coordinator behind its URL, the scaler, and the workers that it invokes.
 
 use crate::{
     figures::Figures,
@@ -18,24 +18,24 @@ use std::{
 };
 use tokio::sync::oneshot;
 
-/// A call's way to the coordinator's URL and back.
+/// Round trip to the coordinator's URL.
 const CALL: Duration = Duration::from_millis(30);
-/// How long a caller waits for an answer.
+/// Timeout of a caller.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// When the platform ends an invocation.
+/// Timeouts of invocations.
 const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(30);
 const SCALER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest answer a function may give.
+/// Size limit of a function's answer.
 const MAX_ANSWER_BYTES: u64 = 6 << 20;
-/// One asynchronous invocation, as its sender feels it, and until a new environment begins.
+/// Latency of an asynchronous invocation for its sender, and until a new environment starts.
 const INVOKE: Duration = Duration::from_millis(20);
 const COLD_START: Duration = Duration::from_millis(300);
-/// Objects as functions see them.
+/// Latencies of the object store for functions.
 const GET: Duration = Duration::from_millis(20);
 const PUT: Duration = Duration::from_millis(60);
 const SCALER: &str = "scaler";
 
-/// A coordinator that is warm, and its table.
+/// A warm coordinator and its table.
 pub struct Environment {
     function: Function,
     table: Arc<MeteredTable>,
@@ -65,12 +65,12 @@ struct Answered {
 }
 
 impl Link {
-    /// Runs the call in an environment of its own until it ends or the platform ends it.
+    /// Runs the call in an environment of its own until it ends or times out.
     fn deliver(&self, request: Request, answer: oneshot::Sender<Answered>) {
         let world = Arc::clone(&self.0);
         tokio::spawn(async move {
             let began = world.now();
-            // Not held while the call runs.
+            // The lock is not held while the call runs.
             let idle = world.idle_environments().pop();
             let environment = idle.unwrap_or_else(|| Environment::new(&world));
             let reply = tokio::select! {
@@ -84,7 +84,7 @@ impl Link {
             };
             let (used, busy) = (environment.table.take_used(), world.now() - began);
             world.idle_environments().push(environment);
-            // Its caller may have given up.
+            // The caller may have given up.
             let _ = answer.send(Answered { reply, used, busy });
         });
     }
@@ -99,7 +99,7 @@ impl Coordinator for Link {
         world.pause(CALL / 2).await;
         let (sender, answer) = oneshot::channel();
         self.deliver(request, sender);
-        // One that was ended never answers.
+        // An invocation that timed out never answers.
         let answer = async {
             match answer.await {
                 Ok(answered) => answered,
@@ -136,7 +136,7 @@ impl Coordinator for Link {
     }
 }
 
-/// Adds one call to what is measured.
+/// Adds one call to the figures.
 fn note(
     figures: &mut Figures,
     world: &World,
@@ -174,7 +174,7 @@ fn note(
 /// The platform's asynchronous invocations.
 pub struct Platform {
     world: Arc<World>,
-    /// Workers this process has invoked, and its own end.
+    /// Workers invoked by this process, and its own termination.
     invoked: Mutex<u32>,
     killed: Option<tokio::sync::Notify>,
 }
@@ -184,7 +184,7 @@ impl Platform {
         Self { world: Arc::clone(world), invoked: Mutex::default(), killed: None }
     }
 
-    /// Whether the scaler that invokes is killed instead.
+    /// Whether the invoking scaler is killed instead.
     fn is_killed(&self) -> bool {
         let Some(killed) = &self.killed else { return false };
         let mut invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Rows and bars, for people and as JSON.
+//! Rows and bars, as text and as JSON.
 
 use crate::{args::Args, figures::Figures, partition, world::World};
 use gristmill_policy::cost::Prices;
@@ -9,14 +9,14 @@ use std::time::Duration;
 const RECORDS: f64 = 512.0;
 /// Memory of the coordinator, in GB.
 const COORDINATOR_GB: f64 = 0.5;
-/// From as many workers a trainer's polls, not claims, are what is short.
+/// Number of workers from which a trainer's polls, not claims, are the limit.
 const MANY: u32 = 5_000;
-/// Splits this long leave control time to spare.
+/// Split duration from which control time is ample.
 const LONG_SPLIT: Duration = Duration::from_millis(1_600);
-/// Workers die often if they live less than this.
+/// Worker lifetime below which deaths are frequent.
 const OFTEN: Duration = Duration::from_secs(600);
 
-/// A figure and what it has to be.
+/// A figure and its required bound.
 #[derive(Debug, Clone)]
 pub struct Bar {
     pub name: &'static str,
@@ -34,7 +34,7 @@ impl Bar {
         Self { name, value, bound, at_most: false }
     }
 
-    /// A figure that could not be measured does not hold.
+    /// False if the figure could not be measured.
     pub fn holds(&self) -> bool {
         match self.at_most {
             true => self.value <= self.bound,
@@ -51,7 +51,7 @@ impl Bar {
 #[derive(Debug)]
 pub struct Row {
     pub workers: u32,
-    /// Name and value, in the order of columns.
+    /// Name and value, in column order.
     pub facts: Vec<(&'static str, f64)>,
     pub bars: Vec<Bar>,
     calls: Vec<CallRow>,
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-/// A row without facts of its own.
+/// A row without additional facts.
 pub fn plain_row(world: &World, figures: &Figures) -> Row {
     let calls = figures.calls.iter().map(|(name, call)| CallRow {
         name,
@@ -100,7 +100,7 @@ pub fn plain_row(world: &World, figures: &Figures) -> Row {
     }
 }
 
-/// Dollars of control for a million records while measuring: the table, the coordinators' time, and calls.
+/// Dollars of control per million records in the measured part: the table, the coordinators' time, and calls.
 fn dollars(figures: &Figures) -> f64 {
     let prices = Prices::default();
     let used = figures.used();
@@ -114,7 +114,7 @@ fn dollars(figures: &Figures) -> f64 {
     ((table + requests) / 1e6 + busy) / records * 1e6
 }
 
-/// A job that was trained on: `delivered` batches of one split each if it came to its end.
+/// A training job: `delivered` batches of one split each, if it ended.
 pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) -> Row {
     let setting = &world.setting;
     let mut row = plain_row(world, figures);
@@ -150,7 +150,7 @@ pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) ->
     row.bars.push(Bar::at_most("splits not delivered", lost, 0.0));
     match setting.die {
         _ if setting.real => real_facts(&mut row, figures),
-        // Each costs the trainer the time until the others' progress shows it, and what it held is made again.
+        // Each costs the trainer the time until the others' progress reveals it, and its work is repeated.
         Some(mean) if setting.unreported && mean < OFTEN => {}
         Some(mean) => {
             let least = if setting.unreported || mean < OFTEN { 85.0 } else { 90.0 };
@@ -188,7 +188,7 @@ pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) ->
     row
 }
 
-/// How soon all workers that the scaler is to invoke have begun.
+/// Time until all workers that the scaler must invoke have started.
 fn real_facts(row: &mut Row, figures: &Figures) {
     let started = figures.all_started.map_or(f64::NAN, |at| at.as_secs_f64());
     row.facts.push(("workers started", f64::from(figures.started)));
@@ -211,7 +211,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Prints one row; its columns' names first if it is the first.
+/// Prints one row, after the column names if it is the first.
 pub fn print_row(row: &Row, is_first: bool, calls: bool) {
     if is_first {
         println!("{}", wrapped_names(row));
@@ -235,7 +235,7 @@ pub fn print_row(row: &Row, is_first: bool, calls: bool) {
     }
 }
 
-/// Names of columns, each over its column, on as many lines as the longest needs.
+/// Column names above their columns, on as many lines as the longest needs.
 fn wrapped_names(row: &Row) -> String {
     let wrap = |name: &str| {
         let mut lines: Vec<String> = Vec::new();
@@ -254,7 +254,7 @@ fn wrapped_names(row: &Row) -> String {
     let height = names.iter().map(Vec::len).max().unwrap_or(0);
     let line = |i: usize| {
         let first = if i + 1 == height { "workers" } else { "" };
-        // The last line of each name lies next to its figures.
+        // Aligned to the bottom, next to the figures.
         let cell = |name: &Vec<String>| {
             let at = (i + name.len()).checked_sub(height).and_then(|at| name.get(at));
             format!("{:>10}", at.map_or("", String::as_str))
@@ -264,7 +264,7 @@ fn wrapped_names(row: &Row) -> String {
     (0..height).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Prints which bars are missed.
+/// Prints the missed bars.
 pub fn print_bars(rows: &[Row]) {
     let bars: Vec<_> =
         rows.iter().flat_map(|row| row.bars.iter().map(|bar| (row.workers, bar))).collect();
@@ -280,7 +280,7 @@ pub fn print_bars(rows: &[Row]) {
     println!("{held} of {} bars hold", bars.len());
 }
 
-/// Everything as one object; what could not be measured is null.
+/// All results as one object; values that could not be measured are null.
 pub fn as_json(args: &Args, rows: &[Row]) -> Value {
     let row = |row: &Row| {
         let facts: serde_json::Map<_, _> =

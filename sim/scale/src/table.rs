@@ -1,4 +1,4 @@
-//! The table: units, latencies and rejections as DynamoDB's, requests and retries as the adapter's.
+//! The table: units, latencies and rejections as in DynamoDB, requests and retries as in the adapter.
 
 use crate::{partition::Throughput, world::World};
 use async_trait::async_trait;
@@ -11,18 +11,18 @@ use std::{
     time::Duration,
 };
 
-/// A get, a put, a page of a query.
+/// Latency of a get, a put, or a page of a query.
 const REQUEST: Duration = Duration::from_millis(5);
 const BATCH: Duration = Duration::from_millis(8);
-/// A page of 1 MB takes this much longer than a small one.
+/// Additional time of a page of 1 MB.
 const PAGE: Duration = Duration::from_millis(25);
 const PAGE_BYTES: u64 = 1 << 20;
-/// As the adapter: keys of a batch, batches at a time, rounds for what a batch leaves out, its back-off.
+/// As in the adapter: keys per batch, concurrent batches, rounds for unprocessed keys, back-off.
 const BATCH_KEYS: usize = 100;
 const BATCHES_AT_ONCE: usize = 4;
 const BATCH_ROUNDS: u32 = 8;
 const BATCH_BACKOFF: Duration = Duration::from_millis(25);
-/// As the SDK is set: tries of a rejected request, its first back-off.
+/// As configured in the SDK: tries of a rejected request, first back-off.
 const TRIES: u32 = 4;
 const BACKOFF: Duration = Duration::from_millis(40);
 const MAX_BODY_BYTES: usize = 390 << 10;
@@ -39,7 +39,7 @@ struct Partition {
     throughput: Throughput,
 }
 
-/// What is stored, for all processes.
+/// Stored items, shared by all processes.
 #[derive(Default)]
 pub struct Store(HashMap<String, Partition>);
 
@@ -51,42 +51,42 @@ impl Store {
         self.0.entry(pk.to_owned()).or_default()
     }
 
-    /// The body and the size of an item.
+    /// Body and size of an item.
     pub fn body(&self, key: &ItemKey) -> Option<(Bytes, u64)> {
         let stored = self.0.get(&key.pk)?.items.get(&key.sk)?;
         Some((stored.item.body.clone(), stored.size))
     }
 
-    /// The version of an item, 0 if there is none.
+    /// Version of an item, 0 if absent.
     pub fn version(&self, key: &ItemKey) -> u64 {
         let stored = self.0.get(&key.pk).and_then(|partition| partition.items.get(&key.sk));
         stored.map_or(0, |stored| stored.item.version)
     }
 
-    /// Most read and write units that any partition was asked for in one second.
+    /// Peak demand of any partition in read and write units per second.
     pub fn most_asked(&self) -> (u64, u64) {
         let asked = self.0.values().map(|partition| partition.throughput.most_asked());
         asked.fold((0, 0), |most, asked| (most.0.max(asked.0), most.1.max(asked.1)))
     }
 
-    /// Begins a new measurement of what partitions are asked for.
+    /// Resets the peak demand.
     pub fn forget(&mut self) {
         self.0.values_mut().for_each(|partition| partition.throughput.forget());
     }
 }
 
-/// What one call used.
+/// Usage of one call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Used {
     pub read_units: u64,
     pub write_units: u64,
-    /// Waits for the table, one after another.
+    /// Sequential waits for the table.
     pub round_trips: u64,
     pub conflicts: u64,
     pub rejected: u64,
 }
 
-/// The table in the hands of one process.
+/// The table as used by one process.
 pub struct MeteredTable {
     world: Arc<World>,
     used: Mutex<Used>,
@@ -101,12 +101,12 @@ impl MeteredTable {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was used since this was asked last.
+    /// Usage since the last call of this function.
     pub fn take_used(&self) -> Used {
         std::mem::take(&mut self.used())
     }
 
-    /// One request: its time, and again if it is rejected.
+    /// One request: takes its time, and is retried if rejected.
     async fn request<T>(
         &self,
         taking: Duration,
@@ -118,7 +118,7 @@ impl MeteredTable {
                 world.pause(BACKOFF.mul_f64(world.uniform() * f64::from(1 << (attempt - 1)))).await;
             }
             world.pause(taking / 2).await;
-            // Nothing is held while waiting.
+            // The lock is not held while waiting.
             let served = serve(&mut world.store(), world.now());
             self.used().round_trips += 1;
             let more = served.as_ref().map_or(Duration::ZERO, |(_, more)| *more);
@@ -146,8 +146,8 @@ impl MeteredTable {
         self.request(REQUEST, serve).await
     }
 
-    /// The batches of one read that go out side by side. Keys that are not served are asked for again; a
-    /// batch of which none is served is a rejected request.
+    /// Sends the batches of one read concurrently and retries unprocessed keys. A batch without any processed key is a
+    /// rejected request.
     async fn read_batches(
         &self,
         keys: &[ItemKey],
@@ -185,7 +185,7 @@ impl MeteredTable {
         Err(TableError::Unavailable(format!("{} keys stay unprocessed", open.len())))
     }
 
-    /// Pages of a partition, from its first item that `walk` gives to its last.
+    /// Reads pages of a partition, over the items that `walk` selects.
     async fn pages(
         &self,
         pk: &str,
@@ -302,7 +302,7 @@ impl Table for MeteredTable {
         self.pages(pk, Bound::Included(from.to_owned()), |sk| sk <= to).await
     }
 
-    /// Of one page: callers ask for a few small items.
+    /// One page only: callers ask for a few small items.
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
         let limits = self.world.setting.limits;
         let serve = |store: &mut Store, now| {

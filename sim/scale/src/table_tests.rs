@@ -72,7 +72,7 @@ fn a_partition_at_its_limit_rejects_and_retries_get_through_or_fail() {
     let table = MeteredTable::new(&world);
     run(&world, async {
         let body = Bytes::from(vec![1; 380 << 10]);
-        // A second's worth of writes and one more: nothing is left for longer than the SDK tries.
+        // A second's worth of writes and one more: the bucket is empty for longer than the SDK retries.
         for (i, sk) in ["a", "a", "b"].into_iter().enumerate() {
             let body = if sk == "b" { body.slice(..236 << 10) } else { body.clone() };
             table.write(&key(sk), i as u64 % 2, body, None).await.unwrap();

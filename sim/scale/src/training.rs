@@ -16,32 +16,32 @@ use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner,
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use std::{sync::Arc, time::Duration};
 
-/// Objects as workers see them.
+/// Latencies of the object store for workers.
 const GET: Duration = Duration::from_millis(20);
 const PUT: Duration = Duration::from_millis(60);
-/// Objects as the trainer's host sees them: so that it is never what is short.
+/// Latency for the trainer's host: low, so that it is never the limit.
 const TRAINER_GET: Duration = Duration::from_micros(200);
-/// All workers begin within this time.
+/// All workers start within this time.
 const STAGGER: Duration = Duration::from_millis(2_500);
-/// An invocation's life.
+/// Time limit of an invocation.
 const LIFE_MS: u64 = 900_000;
-/// An invocation with less left than this is not begun.
+/// Invocations with less remaining time are not started.
 const LEAST_LIFE_MS: u64 = 10_000;
-/// How long a worker that found nothing to do stays away, at most.
+/// Longest absence of a worker that found nothing to do.
 const IDLE: Duration = Duration::from_millis(1_000);
-/// Until the platform reports a death, and until another worker takes the place.
+/// Time until the platform reports a death, and until another worker replaces it.
 const REPORTED: Duration = Duration::from_millis(500);
 const REPLACED: Duration = Duration::from_millis(1_000);
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 const RELEASE_PATIENCE: Duration = Duration::from_secs(60);
-/// The part of the job that is measured.
+/// Measured part of the job.
 const FROM: f64 = 0.3;
 const TO: f64 = 0.9;
 const PIPELINE: &str = "source: { tfrecord: x, features: { value: { key: value, dtype: i64 } } }\nops: [batch: { size: 1 }]\n";
 
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Notes splits that were committed; measuring begins and ends with them.
+/// Records committed splits, which begin and end the measured part.
 pub fn committed(figures: &mut Figures, world: &World, splits: u64) {
     let total = f64::from(world.setting.splits);
     figures.committed += splits;
@@ -61,7 +61,7 @@ pub fn begin(figures: &mut Figures, world: &World) {
     world.store().forget();
 }
 
-/// The trainer's side of the world.
+/// Ports of the trainer's fetcher.
 pub fn ports(world: &Arc<World>) -> FetcherPorts {
     FetcherPorts {
         coordinator: link(world),

@@ -1,4 +1,4 @@
-//! One simulated deployment: its time, its randomness, what is stored, and what was measured.
+//! One simulated deployment: time, randomness, stored data and measurements.
 
 use crate::{figures::Meter, platform::Environment, table::Store};
 use async_trait::async_trait;
@@ -17,12 +17,12 @@ use std::{
 
 pub const BUCKET: &str = "chunks";
 pub const DATA: &str = "data";
-/// What the clocks say when a world begins.
+/// Time at the start of a simulation.
 const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
-/// Deleting 1,000 objects.
+/// Latency of deleting 1,000 objects.
 const DELETE: Duration = Duration::from_millis(50);
 
-/// What is simulated.
+/// Parameters of a simulation.
 #[derive(Debug, Clone)]
 pub struct Setting {
     pub workers: u32,
@@ -30,11 +30,11 @@ pub struct Setting {
     pub splits: u32,
     pub files: u32,
     pub limits: bool,
-    /// How long a worker lives, on average.
+    /// Mean lifetime of a worker.
     pub die: Option<Duration>,
-    /// The platform reports no death.
+    /// Whether deaths go unreported by the platform.
     pub unreported: bool,
-    /// The scaler invokes the workers.
+    /// Whether the scaler invokes the workers.
     pub real: bool,
     /// Invocations after which the first scaler is killed.
     pub kill_scaler_at: Option<u32>,
@@ -50,9 +50,9 @@ pub struct World {
     pub objects: MemoryObjects,
     store: Mutex<Store>,
     random: Mutex<fastrand::Rng>,
-    /// Coordinators that wait for a call.
+    /// Idle coordinator environments.
     environments: Mutex<Vec<Environment>>,
-    /// What invoked workers know of the job: one for all, where each would have its own.
+    /// Job context shared by all invoked workers, instead of one each.
     pub context: OnceLock<JobContext>,
 }
 
@@ -88,12 +88,12 @@ impl World {
         self.time.now()
     }
 
-    /// A number from 0 to 1.
+    /// A random number from 0 to 1.
     pub fn uniform(&self) -> f64 {
         lock(&self.random).f64()
     }
 
-    /// Waits for `mean`, a fifth more or less.
+    /// Waits for `mean`, plus or minus a fifth.
     pub async fn pause(&self, mean: Duration) {
         let taken = mean.mul_f64(0.8 + 0.4 * self.uniform());
         self.time.sleep(taken).await;
@@ -103,7 +103,7 @@ impl World {
         Arc::new(WorldClock(Arc::clone(self)))
     }
 
-    /// The object store as somebody sees it for whom a get takes `get` and a put `put`.
+    /// The object store with latency `get` for gets and `put` for puts.
     pub fn objects(self: &Arc<Self>, get: Duration, put: Duration) -> Arc<dyn Objects> {
         Arc::new(WorldObjects { world: Arc::clone(self), get, put })
     }
@@ -145,7 +145,7 @@ impl Objects for WorldObjects {
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
         self.world.pause(self.put).await;
-        // The buffer stays the worker's, as it does where stores are elsewhere: it is many times as large.
+        // Copied, as if the store were remote: the worker's buffer is many times larger.
         let body = Bytes::copy_from_slice(&body);
         self.world.objects.put_if_absent(path, body, put_id).await
     }

@@ -1,20 +1,20 @@
-//! Holds a policy against the swept optimum over many seeds, and beside plain Cachew.
+//! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
 
 use crate::{Run, Scenario, Sweep, World, run::FOLLOWED_REPORTS, simulate, sweeps};
 use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
 use serde::Serialize;
 
-/// How near the new optimum that is: nearer takes longer than ten reports of 10 % noise can tell.
+/// Relative distance to the new optimum that counts as following a change: nearer needs more than ten reports of 10 % noise.
 const FOLLOWED_SHARE: f64 = 0.10;
-/// A choice this near the optimum is as good, for counts above 33.
+/// Relative distance to the optimum that counts as equal, for counts above 33.
 const CHOSEN_SHARE: f64 = 0.03;
 
-/// What one phase of a scenario came to, over all seeds.
+/// Result of one phase of a scenario over all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PhaseVerdict {
     pub phase: usize,
-    /// The fewest workers within the tolerance of the best batch time, from the sweep; and the first and last
-    /// that its error would allow.
+    /// The fewest workers within the tolerance of the best batch time, from the sweep; and the lowest and highest count
+    /// within its error.
     pub optimum: u32,
     pub optima: (u32, u32),
     pub best_batch_time_s: f64,
@@ -22,14 +22,14 @@ pub struct PhaseVerdict {
     pub chosen: u32,
     /// Share of seeds, in percent, within 1 worker or 3 % of the optimum.
     pub within: f64,
-    /// Of all seeds.
+    /// Sum over all seeds.
     pub reversals: u32,
-    /// Share of seeds, in percent, whose target came within 1 worker or 10 % of the new optimum in 10 reports;
-    /// none for the first phase.
+    /// Share of seeds, in percent, whose target came within 1 worker or 10 % of the new optimum in 10 reports; `None` for
+    /// the first phase.
     pub followed: Option<f64>,
 }
 
-/// Whether a scenario's bars hold, and by how much.
+/// Whether a scenario's bars hold, and the figures.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
     pub name: String,
@@ -38,12 +38,12 @@ pub struct Verdict {
     pub phases: Vec<PhaseVerdict>,
     /// Median of the changes of the target until it first converged.
     pub decisions: u32,
-    /// Median of the reports until then.
+    /// Median of the reports until it first converged.
     pub reports: usize,
-    /// Plain Cachew with exact measurements, its best case: changes of its target, and where it converged;
-    /// none where it did not.
+    /// Plain Cachew with exact measurements, its best case: changes of its target, and the count at convergence;
+    /// `None` if it did not converge.
     pub cachew: Option<(u32, u32)>,
-    /// Bars that do not hold, one line each.
+    /// Bars that are missed, one line each.
     pub failures: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl Verdict {
     }
 }
 
-/// Runs the production policy under `seeds` seeds, beginning with `first`, and compares.
+/// Runs the production policy with `seeds` seeds, starting with `first`, and compares.
 pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
     let sweeps = sweeps(scenario);
     let runs: Vec<Run> = (0..u64::from(seeds))
@@ -65,7 +65,7 @@ pub fn check(scenario: &Scenario, first: u64, seeds: u32) -> Verdict {
     compare(scenario, &sweeps, &runs)
 }
 
-/// Holds runs of the production policy against what sweeps of each phase say.
+/// Compares runs of the production policy with the sweeps of each phase.
 pub fn compare(scenario: &Scenario, sweeps: &[Sweep], runs: &[Run]) -> Verdict {
     let phases: Vec<PhaseVerdict> =
         sweeps.iter().map(|sweep| judge(scenario, sweep, runs)).collect();
@@ -86,18 +86,18 @@ pub fn compare(scenario: &Scenario, sweeps: &[Sweep], runs: &[Run]) -> Verdict {
     verdict
 }
 
-/// Whether a count is as good as the optimum.
+/// Whether a count is equivalent to the optimum.
 pub fn is_near(chosen: u32, optimum: u32, share: f64) -> bool {
     f64::from(chosen.abs_diff(optimum)) <= (share * f64::from(optimum)).max(1.0)
 }
 
-/// Whether a count is as good as one of the optima.
+/// Whether a count is equivalent to one of the optima.
 fn is_near_any(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
     is_near(chosen, chosen.clamp(first, last), share)
 }
 
-/// Seconds after a change before anybody can know of it. A trainer's step shows at once; what a split costs
-/// now shows when one that was begun after the change is done.
+/// Seconds after a change before it can be observed. A trainer's step shows at once; another cost of a split shows
+/// when a split begun after the change is done.
 fn unseen_s(before: &World, after: &World) -> f64 {
     let same_workers = World { step_s: before.step_s, ..after.clone() } == *before;
     if same_workers {
@@ -135,14 +135,14 @@ fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
     }
 }
 
-/// Plain Cachew where every measurement is exact and at once: on the swept curve of the first phase.
+/// Plain Cachew with exact and immediate measurements: on the swept curve of the first phase.
 fn cachew(sweep: &Sweep, settings: &Settings) -> Option<(u32, u32)> {
     let most = settings.cap().0.min(sweep.counts.last().map_or(1, |at| at.workers));
     let mut cachew = Cachew::default();
     let mut decisions = 0;
     for reports in 1..=u64::from(4 * most + 4) {
         let before = cachew.target;
-        // The sweep leaves out counts that Cachew, which stops near 33, does not reach.
+        // The sweep omits counts that Cachew, which stops near 33, does not reach.
         let at = sweep.counts.iter().find(|at| at.workers >= before)?;
         let report = Report {
             // Further apart than its pause after a change.
@@ -180,7 +180,7 @@ fn failures(verdict: &Verdict, at_least: f64) -> Vec<String> {
             ));
         }
     }
-    // One decision is the fewest there can be where the start is not the optimum.
+    // One decision is the least possible if the start is not the optimum.
     if let Some((theirs, _)) = verdict
         .cachew
         .filter(|(theirs, _)| verdict.decisions > 1 && 2 * verdict.decisions > *theirs)

@@ -1,4 +1,4 @@
-//! The `simulate` command: arguments, and what it prints.
+//! The `simulate` command: arguments and output.
 
 use crate::{
     Run, Scenario, ScenarioError, Verdict, check, plots, random_scenario, shipped, simulate,
@@ -13,25 +13,25 @@ use std::{
     thread,
 };
 
-/// Runs the policies in modelled worlds: how many workers they choose, and how many would have been right.
+/// Runs scaling policies against modelled jobs: how many workers they choose, and how many are optimal.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// A scenario file (docs/scenarios.md), or the name of one that is built in.
     pub scenario: Option<String>,
-    /// Check every scenario that is built in.
+    /// Check every built-in scenario.
     #[arg(long, conflicts_with = "scenario")]
     pub all: bool,
-    /// Check this many scenarios drawn at random, beginning with number `--first`.
+    /// Check this many random scenarios, starting with number `--first`.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all"],
           value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub random: Option<u64>,
-    /// The first scenario drawn at random.
+    /// The first random scenario.
     #[arg(long, value_name = "NUMBER", default_value_t = 0, requires = "random")]
     pub first: u64,
-    /// Check this many variants of each scenario that is built in: every number times 0.6 to 1.6.
+    /// Check this many variants of each built-in scenario: every number times 0.6 to 1.6.
     #[arg(long, value_name = "N", conflicts_with_all = ["scenario", "all", "random"])]
     pub vary: Option<u64>,
-    /// Check under this many seeds: whether the bars hold.
+    /// Check whether the bars hold, with this many seeds.
     #[arg(long, value_name = "N")]
     pub seeds: Option<u32>,
     /// The seed of a single run, and the first of many.
@@ -40,13 +40,13 @@ pub struct Args {
     /// ours, cachew, hpa, tfdata or fixed:N.
     #[arg(long, default_value = "ours")]
     pub policy: String,
-    /// Try every count, and say which is right.
+    /// Try every count, and print the optimum.
     #[arg(long)]
     pub sweep: bool,
     /// One JSON object instead of text.
     #[arg(long)]
     pub json: bool,
-    /// Draw the run into this directory.
+    /// Plot the run into this directory.
     #[arg(long, value_name = "DIR")]
     pub svg: Option<PathBuf>,
     /// Write the scenarios of `--all`, `--random` or `--vary` into this directory.
@@ -54,19 +54,19 @@ pub struct Args {
     pub write: Option<PathBuf>,
 }
 
-/// How it ended.
+/// Result of the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Exit code 0.
     Held,
-    /// A bar does not hold: exit code 1. Errors are 2.
+    /// A bar is missed: exit code 1. Errors are 2.
     Failed,
 }
 
-/// Seeds of `--all`, `--random` and `--vary` unless said otherwise.
+/// Default seeds of `--all`, `--random` and `--vary`.
 const SEEDS: u32 = 100;
 
-/// Runs the command; everything it says goes to `out`.
+/// Runs the command; all output goes to `out`.
 pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     let say = |out: &mut dyn Write, text: &str| {
         out.write_all(text.as_bytes())
@@ -120,7 +120,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> Result<Outcome, ScenarioError> {
     Ok(Outcome::Held)
 }
 
-/// The files that are checked together; none where one is run.
+/// Scenario files to check together; `None` for a single run.
 fn many(args: &Args) -> Result<Option<Vec<(String, String)>>, ScenarioError> {
     let shipped = || shipped().iter().copied();
     Ok(match *args {
@@ -162,10 +162,10 @@ fn load(name: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(&text, name)
 }
 
-/// Most bytes of a scenario file.
+/// Largest scenario file.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A mistyped name may lead to anything: a pipe nobody writes to, a device without an end.
+/// Reads a regular file only: a mistyped name may be a pipe or a device.
 fn read_file(name: &str) -> io::Result<String> {
     if !fs::metadata(name)?.is_file() {
         return Err(io::Error::other("it is not a file"));
@@ -191,7 +191,7 @@ fn write_all(directory: &Path, files: &[(String, String)]) -> Result<(), Scenari
     Ok(())
 }
 
-/// The policy of a name, at its start.
+/// The policy with this name, in its initial state.
 pub fn policy(name: &str, scenario: &Scenario) -> Result<Policy, ScenarioError> {
     Ok(match name {
         "ours" => Policy::Ours(Box::new(State::begin(&scenario.settings))),
@@ -208,7 +208,7 @@ pub fn policy(name: &str, scenario: &Scenario) -> Result<Policy, ScenarioError> 
     })
 }
 
-/// Checks all, two or more at a time as the machine allows, in the order given.
+/// Checks all scenarios, in parallel as far as the machine allows; results in the given order.
 fn check_all(
     texts: &[(String, String)],
     first: u64,
@@ -229,7 +229,7 @@ fn check_all(
         };
         let threads: Vec<_> =
             (0..threads.min(scenarios.len())).map(|_| scope.spawn(work)).collect();
-        // A panic in a thread is a mistake of the simulator: it goes on up.
+        // A panic in a thread is a bug of the simulator.
         let join = |thread: thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };

@@ -1,8 +1,8 @@
-//! One run in virtual time: workers claim, read, compute and put splits; a trainer takes batches in order;
-//! every so many batches it reports, and the policy under test decides.
+//! One run in virtual time: workers claim, read, compute and put splits; a trainer takes batches in order; every
+//! `report_batches` batches it reports, and the policy under test decides.
 //!
-//! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, since
-//! they are most of what happens. Everything is decided by the scenario, the seed and the policy.
+//! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, because they are the
+//! most frequent events. Scenario, seed and policy determine everything.
 
 use crate::{
     Run, Scenario, World, meter::Meter, noise::Noise, platform::Platform, run::Tick,
@@ -14,29 +14,29 @@ use std::{
     collections::BinaryHeap,
 };
 
-/// What happens to a worker, at a time.
+/// An event of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Event {
     at_s: f64,
-    /// Decides between events of one moment: the order they were made in.
+    /// Order of creation, which orders simultaneous events.
     number: u64,
     what: What,
     worker: u32,
-    /// The worker's split when it was made; another one since makes it void.
+    /// The worker's turn when the event was created; the event is void if it has changed.
     turn: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Its environment is up.
+    /// Its environment has started.
     Ready,
-    /// Its split is computed and is to be put.
+    /// Its split is computed; the put is next.
     Computed,
     /// Its split is committed.
     Committed,
-    /// It dies at its work.
+    /// It dies while working.
     Died,
-    /// Its death is noticed.
+    /// Its death is detected.
     Noticed,
 }
 
@@ -52,24 +52,24 @@ impl Ord for Event {
     }
 }
 
-/// One function at work.
+/// One running function.
 #[derive(Debug, Clone, Copy, Default)]
 struct Worker {
     born_s: f64,
-    /// Which speed its environment has.
+    /// Speed class of its environment.
     kind: usize,
     split: u64,
-    /// Splits of its lease still to do after this one.
+    /// Splits left in its lease after this one.
     lease_left: u32,
     turn: u32,
     started_s: f64,
-    /// The execution mode its split was begun in.
+    /// Execution mode in which its split was begun.
     mode: u32,
     times: WorkerTimes,
     holds_lease: bool,
 }
 
-/// Leases that a worker may be ahead of the trainer.
+/// Leases per worker in the window.
 const LEASES_A_WORKER: u64 = 3;
 
 pub(crate) struct Engine<'s> {
@@ -133,9 +133,9 @@ impl<'s> Engine<'s> {
         }
     }
 
-    /// Runs to the scenario's last batch, or until `stop` says so of the meter's reports.
+    /// Runs to the scenario's last batch, or until `stop` accepts a report.
     pub fn run(mut self, mut stop: impl FnMut(&Tick) -> bool) -> Run {
-        // The rest of a division by the clients is never taken.
+        // A remainder of the division by clients is never taken.
         while self.splits.delivered() + u64::from(self.world.clients) <= self.splits.batches() {
             let take_s = self.trainer.next_take_s(&self.world);
             let event_s = self.events.peek().map_or(f64::INFINITY, |event| event.0.at_s);
@@ -162,7 +162,7 @@ impl<'s> Engine<'s> {
         self.run
     }
 
-    /// Lets time pass, and counts it.
+    /// Advances time and accounts for it.
     fn pass(&mut self, to_s: f64) {
         let full = self.splits.is_full(&self.world);
         self.meter.pass(to_s - self.now_s, self.platform.at_work, full);
@@ -176,19 +176,19 @@ impl<'s> Engine<'s> {
         self.events.push(Reverse(Event { at_s, number: self.numbers, what, worker, turn }));
     }
 
-    /// As in the service, the window has room for three leases of each worker that is to be, and one more.
+    /// As in the service, the window has room for three leases of each target worker, and one more.
     fn window(&self) -> u64 {
         let lease = u64::from(self.world.split_batches) * u64::from(self.world.lease_splits);
         let most = self.scenario.phases[0].world.window_batches;
         most.min(LEASES_A_WORKER * (u64::from(self.target) + 1) * lease)
     }
 
-    /// The coordinator looks at the job and has the scaler top it up.
+    /// A poll of the coordinator, which has the scaler top up workers.
     fn poll(&mut self) {
         self.next_poll_s = self.now_s + self.world.poll_s;
         self.world.window_batches = self.window();
         let ready = self.splits.ready();
-        // As the service does: drained at the top of the window, woken below half.
+        // As in the service: stopped when the window is full, woken below half.
         self.wants_workers = match ready {
             ready if ready >= self.world.window_batches => false,
             ready if ready * 2 < self.world.window_batches => true,
@@ -237,14 +237,14 @@ impl<'s> Engine<'s> {
                 let admitted = self.puts.serve(self.now_s, 1.0, self.world.puts_per_s);
                 let put_s = admitted - self.now_s + sent_s;
                 worker.times.put_s = put_s;
-                // Asked for now: a call in the future would keep those before it waiting.
+                // Requested now: a request in the future would delay earlier ones.
                 let flushed = self.table.serve(self.now_s, 1.0, self.world.table_per_s);
                 let flushed_s = flushed + put_s + self.world.call_s;
                 self.schedule(flushed_s, What::Committed, event.worker);
             }
             What::Committed => self.committed(event.worker),
             What::Died => {
-                // Whatever else was to happen to it will not.
+                // Cancels its pending events.
                 worker.turn += 1;
                 worker.holds_lease = false;
                 self.platform.at_work -= 1;
@@ -261,7 +261,7 @@ impl<'s> Engine<'s> {
 
     fn committed(&mut self, slot: u32) {
         let worker = self.workers[slot as usize];
-        // A fetcher knows what each split was made by: of another mode it says nothing.
+        // The times of splits made in another mode are not reported.
         if worker.mode == self.world.mode {
             self.meter.flushed(&worker.times, self.splits.split_batches());
         }
@@ -281,12 +281,12 @@ impl<'s> Engine<'s> {
         }
     }
 
-    /// A worker asks for a lease, and leaves if there is none or it is one too many.
+    /// A worker claims a lease; it leaves if there is none or the target is exceeded.
     fn claim(&mut self, slot: u32) {
         let age_s = self.now_s - self.workers[slot as usize].born_s;
         let lease_s = f64::from(self.world.split_batches * self.world.lease_splits)
             * self.world.worker_batch_s();
-        // It leaves before the platform ends it, but for its first lease.
+        // It leaves before the platform ends it, except on its first lease.
         let too_old = age_s > 0.0 && age_s + lease_s > self.world.lifetime_s && age_s > lease_s;
         let kind = self.workers[slot as usize].kind;
         let superfluous = self.platform.is_superfluous(kind, self.target);

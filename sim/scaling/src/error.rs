@@ -1,6 +1,6 @@
-//! What can be wrong with a scenario file.
+//! Errors of scenario files.
 
-/// One line: where, what, and what to do.
+/// One line: place, problem and remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
     #[error("{path}:{line}: {message}")]

@@ -1,8 +1,8 @@
-//! Scenarios: the production policies against a modelled trainer, workers, platform and limits, in virtual
-//! time. One seed decides a run. `docs/scenarios.md` has the format.
+//! Simulates scaling policies against modelled trainers, workers, platforms and limits in virtual time. A seed
+//! determines a run. `docs/scenarios.md` describes the scenario format.
 //!
-//! [`Scenario::parse`] reads one, [`simulate`] runs a policy in it, [`sweep`] finds the true optimum by trying every
-//! count, [`check`] holds the policy against it over many seeds, [`plots`] draws a run.
+//! [`Scenario::parse`] reads a scenario, [`simulate`] runs a policy in it, [`sweep`] finds the true optimum by trying
+//! every count, [`check`] compares the policy with it over many seeds, [`plots`] draws a run.
 
 mod check;
 mod command;
@@ -43,7 +43,7 @@ pub use world::World;
 
 use gristmill_policy::scaling::Policy;
 
-/// Runs a policy in a scenario; the seed decides all noise.
+/// Runs a policy in a scenario. The seed determines all noise.
 pub fn simulate(scenario: &Scenario, seed: u64, policy: Policy) -> Run {
     engine::Engine::new(scenario, 0, seed, policy).run(|_| false)
 }

@@ -1,4 +1,4 @@
-//! `simulate`: the command on its own. Exit codes: 0 all bars hold, 1 one does not, 2 bad input.
+//! `simulate`, the command as a program. Exit codes: 0 all bars hold, 1 one is missed, 2 bad input.
 
 use clap::Parser;
 use gristmill_scaling::{Args, Outcome, run};

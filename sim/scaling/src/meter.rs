@@ -1,4 +1,4 @@
-//! Sums between two reports: what a fetcher and a coordinator measure.
+//! Sums between two reports: the measurements of a fetcher and a coordinator.
 
 use crate::trainer::Stall;
 use gristmill_policy::scaling::WorkerTimes;
@@ -38,7 +38,7 @@ impl Meter {
         self.queue += ready as f64;
     }
 
-    /// A split of so many batches is committed.
+    /// A split of `batches` batches is committed.
     pub fn flushed(&mut self, times: &WorkerTimes, batches: f64) {
         self.flushes += 1.0;
         self.times.source_s += times.source_s / batches;
@@ -46,7 +46,7 @@ impl Meter {
         self.times.put_s += times.put_s / batches;
     }
 
-    /// Mean over the flushes; none without one.
+    /// Means over the flushes; `None` without one.
     pub fn times(&self) -> Option<WorkerTimes> {
         (self.flushes > 0.0).then(|| WorkerTimes {
             source_s: self.times.source_s / self.flushes,

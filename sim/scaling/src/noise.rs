@@ -1,5 +1,5 @@
-//! Random factors with mean 1, each kind from a stream of its own: how often one is drawn never
-//! changes another.
+//! Random factors with mean 1, each kind from its own stream, so that additional draws of one kind do not
+//! change another.
 
 use std::f64::consts::TAU;
 
@@ -21,12 +21,12 @@ impl Noise {
         Self { rng, spare: None }
     }
 
-    /// A log-normal factor with mean 1 and this relative standard deviation.
+    /// A log-normal factor with mean 1 and relative standard deviation `sigma`.
     pub fn factor(&mut self, sigma: f64) -> f64 {
         if sigma <= 0.0 {
             return 1.0;
         }
-        // The logarithm's variance for that deviation.
+        // Variance of the logarithm.
         let variance = sigma.mul_add(sigma, 1.0).ln();
         (variance.sqrt() * self.normal() - variance / 2.0).exp()
     }

@@ -1,4 +1,4 @@
-//! The function platform: how many run, how fast more may start, which environments are warm.
+//! The function platform: concurrency, start rate and warm environments.
 
 use crate::World;
 
@@ -9,23 +9,23 @@ struct Kind {
     warm: u32,
 }
 
-/// Books of the invocations of one job.
+/// Invocations and environments of one job.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Platform {
     /// Invoked and not ended.
     pub outstanding: u32,
-    /// Holding a lease.
+    /// Workers that hold a lease.
     pub at_work: u32,
-    /// Of each kind of environment, those at an invocation, and those that are up and idle.
+    /// Environments of each speed class, busy and idle.
     kinds: Vec<Kind>,
     warm: u32,
-    /// Environments that may be added now, and since when that is counted.
+    /// Environments that may be started now, and the time of the last update.
     tokens: f64,
     counted_s: Option<f64>,
 }
 
 impl Platform {
-    /// How many of `wanted` invocations are accepted now.
+    /// Accepted invocations out of `wanted`.
     pub fn grant(&mut self, wanted: u32, now_s: f64, world: &World) -> u32 {
         let most = world.scale_up_per_10s;
         self.tokens = match self.counted_s {
@@ -34,7 +34,7 @@ impl Platform {
         };
         self.counted_s = Some(now_s);
         let room = world.grantable().saturating_sub(self.outstanding);
-        // Only environments that are not there yet need one.
+        // Only cold starts need tokens.
         let warm = self.warm;
         let startable = warm.saturating_add(self.tokens as u32);
         let granted = wanted.min(room).min(startable);
@@ -43,8 +43,8 @@ impl Platform {
         granted
     }
 
-    /// An environment for one invocation: its kind, and whether it starts cold. All kinds are equally many, so that a
-    /// count means the same mix however it was reached: without that no count would be the right one.
+    /// Takes an environment for one invocation: its speed class, and whether it starts cold. Classes are kept equally
+    /// frequent, so that a count means the same mix however it was reached; otherwise no count would be optimal.
     pub fn take_environment(&mut self, world: &World) -> (usize, bool) {
         self.kinds.resize(world.speeds.len().max(1), Kind::default());
         let fewest = |kind: &usize| self.kinds[*kind].running;
@@ -59,14 +59,13 @@ impl Platform {
         (kind, is_cold)
     }
 
-    /// Whether a worker of this kind is one too many: there are more than the target, and more of its kind
-    /// than their share of it.
+    /// Whether a worker of this class should leave: there are more than the target, and more of its class than its share.
     pub fn is_superfluous(&self, kind: usize, target: u32) -> bool {
         let share = f64::from(target) / self.kinds.len().max(1) as f64;
         self.outstanding > target && f64::from(self.kinds[kind].running) > share
     }
 
-    /// An invocation ended; its environment stays unless it died.
+    /// Ends an invocation; its environment stays warm unless it died.
     pub fn ended(&mut self, kind: usize, stays_warm: bool) {
         self.outstanding -= 1;
         self.kinds[kind].running -= 1;
@@ -93,7 +92,7 @@ mod tests {
         assert_eq!(platform.grant(10, 0.0, &world), 10);
         let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&world).0).collect();
         assert_eq!(kinds.iter().sum::<usize>(), 5, "half of each");
-        // Whoever asks first: of four that are left two are of each kind.
+        // Of four that are left, two are of each class, in any order.
         for kind in [0, 0, 0, 0, 0, 1, 1, 1, 1, 1] {
             if platform.is_superfluous(kind, 4) {
                 platform.ended(kind, true);

@@ -1,4 +1,4 @@
-//! A run as one self-contained SVG: batch time, workers, queue, mode and cost over the batches.
+//! Draws a run as one self-contained SVG: batch time, workers, queue, mode and cost by batch.
 
 use crate::{Run, Scenario};
 use std::fmt::Write;
@@ -106,7 +106,7 @@ fn draw(svg: &mut String, panel: &Panel, top: f64, most_x: f64) {
     let points = panel.series.iter().flat_map(|series| &series.points);
     let mut values: Vec<f64> = points.map(|&(_, y)| y).filter(|y| y.is_finite()).collect();
     values.sort_by(f64::total_cmp);
-    // The first reports at one worker would flatten all that follows.
+    // The first reports at one worker would flatten the rest.
     let usual = values.get(values.len() * 98 / 100).copied().unwrap_or(1.0);
     let most_y = round_up((usual * 1.15).max(1e-9));
     let (right, bottom) = (WIDTH - RIGHT, top + PANEL);
@@ -164,7 +164,7 @@ fn draw(svg: &mut String, panel: &Panel, top: f64, most_x: f64) {
     }
 }
 
-/// 1, 2, 2.5 or 5 times a power of ten, not below `value`.
+/// The smallest of 1, 2, 2.5 or 5 times a power of ten that is at least `value`.
 fn round_up(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
     let factor = [1.0, 2.0, 2.5, 5.0].into_iter().find(|factor| factor * power >= value);

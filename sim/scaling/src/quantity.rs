@@ -1,4 +1,4 @@
-//! Quantities as people write them: `120ms`, `64MiB`, `71MB/s`.
+//! Parses quantities such as `120ms`, `64MiB`, `71MB/s`.
 
 /// Seconds of a duration such as `120ms`, `2.5s`, `15min`.
 pub fn seconds(text: &str) -> Result<f64, String> {
@@ -37,7 +37,7 @@ fn parse(text: &str, units: &[(&str, f64)], expected: &str) -> Result<f64, Strin
     Ok(number * factor)
 }
 
-/// Where the unit begins; the number may be none.
+/// Splits at the start of the unit; the number may be empty.
 pub fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     text.split_at(end.unwrap_or(text.len()))

@@ -1,4 +1,4 @@
-//! Scenarios drawn at random, as files: any combination of what the format can say.
+//! Random scenarios, as files: combinations of everything in the format.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ pub fn random_scenario(number: u64) -> String {
     let step_s = draw.log(0.005, 1.0);
     let need = draw.log(0.6, 300.0);
     let clients = if draw.chance(0.2) { draw.whole(2, 4) } else { 1 };
-    // Workers x batches of a lease: what arrives as one wave. Few jobs have waves of an hour.
+    // Workers x batches of a lease: one wave of arrivals. Bounded, because few jobs have waves of an hour.
     let lease_most = (3_000.0 / need).clamp(1.0, 32.0) as u64;
     let split_batches = draw.whole(1, lease_most);
     let lease_splits = if draw.chance(0.2) && lease_most >= 4 * split_batches { 4 } else { 1 };
@@ -97,7 +97,7 @@ impl Draw {
         from + (to - from) * self.0.f64()
     }
 
-    /// Evenly over orders of magnitude.
+    /// Uniform on a logarithmic scale.
     pub fn log(&mut self, from: f64, to: f64) -> f64 {
         self.real(from.ln(), to.ln()).exp()
     }

@@ -1,18 +1,18 @@
-//! Reading TOML strictly: every key is asked for by name, what is left over is a mistake with a line and a
-//! suggestion. A value may carry where it comes from: `{ value = "120ms", published = "Cachew Fig. 6" }`.
+//! Strict reading of TOML: every key is read by name, and unknown keys are errors with a line and a suggestion. A value
+//! may carry its provenance: `{ value = "120ms", published = "Cachew Fig. 6" }`.
 
 use crate::{ScenarioError, quantity};
 use serde::Serialize;
 use std::ops::RangeInclusive;
 use toml::de::{DeTable, DeValue};
 
-/// Where the value of a key comes from.
+/// Provenance of a key's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Provenance {
     /// `trainer.step`
     pub key: String,
     pub origin: Origin,
-    /// The figure, or how it was fitted.
+    /// Figure, or description of the fit.
     pub source: String,
 }
 
@@ -21,13 +21,13 @@ pub struct Provenance {
 pub enum Origin {
     /// Printed in a paper or a vendor's documentation.
     Published,
-    /// Chosen so that something published comes out.
+    /// Chosen so that a published result is reproduced.
     Fitted,
-    /// Ours.
+    /// Our assumption.
     Assumed,
 }
 
-/// The text and its name, for places in errors.
+/// Text and path, for positions in errors.
 #[derive(Clone, Copy)]
 pub(crate) struct Source<'d> {
     pub text: &'d str,
@@ -41,7 +41,7 @@ impl Source<'_> {
     }
 }
 
-/// One table of the file, read key by key.
+/// One table of the file.
 pub(crate) struct Section<'d> {
     source: Source<'d>,
     name: String,
@@ -49,7 +49,7 @@ pub(crate) struct Section<'d> {
     table: Option<&'d DeTable<'d>>,
     asked: Vec<&'static str>,
     pub provenance: Vec<Provenance>,
-    /// Keys that say nothing about where they come from.
+    /// Keys without provenance.
     pub untagged: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl<'d> Section<'d> {
         self.table.is_some()
     }
 
-    /// The value of a key and its place; its origin is noted.
+    /// Value of a key and its position; records its provenance.
     fn value(
         &mut self,
         key: &'static str,
@@ -200,7 +200,7 @@ impl<'d> Section<'d> {
         self.quantity(key, quantity::seconds, 0.0..=86_400.0)
     }
 
-    /// A duration that must not be 0.
+    /// A positive duration, in seconds.
     pub fn positive_seconds(&mut self, key: &'static str) -> Result<Option<f64>, ScenarioError> {
         self.quantity(key, quantity::seconds, 1e-6..=86_400.0)
     }
@@ -213,17 +213,17 @@ impl<'d> Section<'d> {
         self.quantity(key, quantity::bytes_per_second, 1.0..=1e15)
     }
 
-    /// An error about a key that is missing.
+    /// Error for a missing key.
     pub fn missing(&self, key: &str, why: &str) -> ScenarioError {
         self.source.error(self.at, format!("`{}` is missing: {why}", self.full(key)))
     }
 
-    /// An error about the section as a whole.
+    /// Error for the whole section.
     pub fn error(&self, message: String) -> ScenarioError {
         self.source.error(self.at, message)
     }
 
-    /// Nothing may be left over.
+    /// Fails if a key was not read.
     pub fn finish(&self) -> Result<(), ScenarioError> {
         for (name, value) in self.table.into_iter().flatten() {
             let name_text = name.get_ref().as_ref();
@@ -245,7 +245,7 @@ fn as_number(value: &DeValue<'_>) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// One line about a key nobody knows.
+/// Error text for an unknown key.
 pub(crate) fn unknown(section: &str, key: &str, known: &[&str]) -> String {
     let place = if section.is_empty() { String::new() } else { format!(" in `{section}`") };
     let near = known
@@ -253,7 +253,7 @@ pub(crate) fn unknown(section: &str, key: &str, known: &[&str]) -> String {
         .map(|name| (strsim::jaro_winkler(key, name), *name))
         .max_by(|a, b| a.0.total_cmp(&b.0));
     match near {
-        // Below that it is another word, not a slip of the finger.
+        // Less similar names are other words, not typing errors.
         Some((likeness, name)) if likeness > 0.75 => {
             format!("unknown key `{key}`{place}; did you mean `{name}`?")
         }

@@ -1,4 +1,4 @@
-//! What came of one run.
+//! Results of one run.
 
 use crate::scenario::Prices;
 use gristmill_policy::scaling::Reason;
@@ -30,8 +30,7 @@ pub struct Cost {
     pub accelerator_usd: f64,
 }
 
-/// One report and what was decided on it. Means are over the report's batches and without the noise
-/// of measurement.
+/// One report and its decision. Means are over the report's batches, without measurement noise.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Tick {
     pub at_s: f64,
@@ -100,8 +99,8 @@ impl Run {
         self.phase(phase).last().map_or(self.start, |tick| tick.target)
     }
 
-    /// Changes of the target until it first converged, in a phase, and whether it did. Giving up workers that the account
-    /// never granted is none: it changes nothing.
+    /// Changes of the target until it first converged in a phase, and whether it did. Lowering the target to what the account
+    /// granted does not count: it has no effect.
     pub fn decisions(&self, phase: usize) -> (u32, bool) {
         let mut decisions = 0;
         for tick in self.phase(phase) {
@@ -119,17 +118,17 @@ impl Run {
         self.phase(phase).position(|tick| tick.has_converged).map(|index| index + 1)
     }
 
-    /// Turns of the target, up after down or down after up, since it first converged in a phase. What
-    /// the account takes back is no turn of the policy's.
+    /// Reversals of the target's direction since it first converged in a phase. Reductions by the account's limit do not
+    /// count.
     pub fn reversals(&self, phase: usize) -> u32 {
         let mut last = 0;
         let mut turns = 0;
         let mut follows = false;
-        // A change of load is not noticed at once, and following it is no turn.
+        // A change of load is detected with a delay, and following it is no reversal.
         let followed = if phase == 0 { 0 } else { FOLLOWED_REPORTS };
         let ticks = self.phase(phase).skip(followed);
         for tick in ticks.skip_while(|tick| !tick.has_converged).skip(1) {
-            // Where the load did change, what was noticed later begins later.
+            // A load change detected later starts later.
             follows = phase > 0 && (follows && !tick.has_converged || names_a_change(&tick.reason));
             let way = (i64::from(tick.target) - i64::from(tick.before)).signum();
             if follows {

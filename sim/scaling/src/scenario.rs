@@ -1,4 +1,4 @@
-//! A scenario file: a world, what changes in it, the policy's settings, and what is checked.
+//! A scenario file: the modelled conditions, their changes, the policy's settings, and the checks.
 
 use crate::{
     ScenarioError, World,
@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 pub struct Scenario {
     pub name: String,
     pub about: String,
-    /// The worlds, one after the other: the first from batch 0, each further one from its batch on.
+    /// Conditions in sequence: the first from batch 0, each further one from its batch on.
     pub phases: Vec<PhaseWorld>,
     pub settings: Settings,
     /// Batches delivered in a run.
@@ -24,7 +24,7 @@ pub struct Scenario {
     pub at_least: f64,
 }
 
-/// A world and the batch from which on it is as it is.
+/// Conditions from a batch on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PhaseWorld {
     pub from_batch: u64,
@@ -39,7 +39,7 @@ pub struct Prices {
     pub usd_per_million_requests: f64,
 }
 
-/// What a paper says came out.
+/// Results in a paper.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Paper {
     pub source: String,
@@ -54,9 +54,9 @@ const SECTIONS: &[&str] = &[
     "prices", "change", "paper", "check",
 ];
 
-/// Batches a run may have: more is minutes.
+/// Most batches of a run: more would take minutes.
 const BATCHES_MOST: u64 = 20_000_000;
-/// Workers a scenario may reach.
+/// Most workers of a scenario.
 const WORKERS_MOST: u64 = 20_000;
 
 impl Scenario {
@@ -70,13 +70,13 @@ impl Scenario {
         Document { source, root: document.get_ref(), provenance: vec![], untagged: vec![] }.read()
     }
 
-    /// The world of the phase that `batch` lies in.
+    /// Conditions at `batch`.
     pub fn world_at(&self, batch: u64) -> &World {
         let phase = self.phases.iter().rev().find(|phase| phase.from_batch <= batch);
         &phase.unwrap_or(&self.phases[0]).world
     }
 
-    /// Most workers in this world, by every limit.
+    /// Most workers under these conditions, by all limits.
     pub fn most_workers(&self, world: &World) -> u32 {
         self.settings.cap().0.min(world.grantable())
     }
@@ -131,7 +131,7 @@ impl<'d> Document<'d> {
         if world.window_batches == 0 {
             world.window_batches = default_window(&world, &settings);
         }
-        // As in the service, which has two leases in the window at least.
+        // As in the service, whose window holds at least two leases.
         let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
         let window = (2 * lease).max(u64::from(world.clients) + lease);
         if world.window_batches < window {
@@ -171,7 +171,7 @@ impl<'d> Document<'d> {
             .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?;
         let worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
         let vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
-        // What a function sustains each way, inferred from measurements of others.
+        // Sustained rate of a function in each direction, inferred from others' measurements.
         let network_per_s = worker.rate("network")?.unwrap_or(71e6);
         let cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
         let speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
@@ -338,7 +338,7 @@ impl<'d> Document<'d> {
     }
 }
 
-/// The world after a change.
+/// The conditions after a change.
 fn changed(change: &mut Section<'_>, before: &World) -> Result<World, ScenarioError> {
     Ok(World {
         step_s: change.positive_seconds("step")?.unwrap_or(before.step_s),
@@ -355,12 +355,12 @@ fn changed(change: &mut Section<'_>, before: &World) -> Result<World, ScenarioEr
     })
 }
 
-/// Keys that describe what the paper's authors had, rather than how the run is made.
+/// Whether a key describes the paper's setup, rather than the simulation's run.
 fn is_input(key: &str) -> bool {
     ["trainer.", "worker.", "data.", "limits."].iter().any(|section| key.starts_with(section))
 }
 
-/// Room for four leases of each of twice the workers that the times suggest.
+/// Room for four leases of each of twice the workers suggested by the times.
 fn default_window(world: &World, settings: &Settings) -> u64 {
     let most = f64::from(settings.cap().0.min(world.grantable()));
     let workers = (2.0 * world.need()).ceil().clamp(8.0, most.max(8.0)) as u64;

@@ -1,13 +1,13 @@
-//! A limit everybody shares, such as a source's bandwidth: first come, first served.
+//! A shared limit, such as a source's bandwidth: first come, first served.
 
-/// When it is free again.
+/// Time at which it is free again.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Server {
     free_s: f64,
 }
 
 impl Server {
-    /// When `amount` that was asked for at `at_s` is through, at `per_s`; at once where there is no limit.
+    /// Completion time of `amount` requested at `at_s`, at rate `per_s`; immediate without a limit.
     pub fn serve(&mut self, at_s: f64, amount: f64, per_s: f64) -> f64 {
         if per_s.is_infinite() {
             return at_s;

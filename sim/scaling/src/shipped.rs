@@ -1,4 +1,4 @@
-//! The scenarios that are built in: those of `sim/scaling/scenarios`.
+//! The built-in scenarios, from `sim/scaling/scenarios`.
 
 /// Name and text of each, in the order of the table.
 pub fn shipped() -> &'static [(&'static str, &'static str)] {

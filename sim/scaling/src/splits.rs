@@ -1,20 +1,20 @@
-//! The split table in miniature: what may be claimed, what is committed, what was delivered, in order.
+//! A minimal split table: claimable, committed and delivered splits, in order.
 
 use crate::World;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Positions counted through all epochs.
+/// Positions, counted through all epochs.
 #[derive(Debug, Clone)]
 pub(crate) struct Splits {
     split_batches: u64,
     epoch_splits: u64,
     total: u64,
     batches: u64,
-    /// The first never claimed.
+    /// The first position never claimed.
     unclaimed: u64,
-    /// Claimed once, and free again since their worker died.
+    /// Positions released because their worker died.
     returned: BTreeSet<u64>,
-    /// The first not committed, and which are from there on.
+    /// The first position not committed, and the commits after it.
     frontier: u64,
     done: VecDeque<bool>,
     committed: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Splits {
 impl Splits {
     pub fn new(batches: u64, world: &World) -> Self {
         let split_batches = u64::from(world.split_batches);
-        // The last split may be longer than the run.
+        // The last split may extend beyond the run.
         let total = batches.div_ceil(split_batches);
         Self {
             split_batches,
@@ -78,12 +78,12 @@ impl Splits {
         (fresh + self.returned.len()).min(u32::MAX as usize) as u32
     }
 
-    /// Nothing may be claimed, although there is more to do.
+    /// Whether the full window allows no claim.
     pub fn is_full(&self, world: &World) -> bool {
         self.unclaimed < self.total && self.claimable(world) == 0
     }
 
-    /// The first split of a lease, and how many.
+    /// Claims a lease: its first split and number of splits.
     pub fn claim(&mut self, world: &World) -> Option<(u64, u32)> {
         if let Some(split) = self.returned.pop_first() {
             return Some((split, 1));
@@ -95,12 +95,12 @@ impl Splits {
         (splits > 0).then_some((first, splits))
     }
 
-    /// A worker died over this split, with so many of its lease after it.
+    /// Releases the split of a dead worker and `more` following ones of its lease.
     pub fn give_back(&mut self, first: u64, more: u32) {
         self.returned.extend(first..=first + u64::from(more));
     }
 
-    /// A split is done; `arrived` hears of the batches that are next in order.
+    /// Commits a split; `arrived` receives the number of batches that are next in order.
     pub fn commit(&mut self, split: u64, mut arrived: impl FnMut(u64)) {
         let index = (split - self.frontier) as usize;
         if self.done.len() <= index {

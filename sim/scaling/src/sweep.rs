@@ -1,8 +1,8 @@
-//! The true optimum of a scenario, by trying: every count held fixed, in runs of its own.
+//! The true optimum of a scenario, by trial: separate runs with every count held fixed.
 //!
-//! A mean batch time is the slope of time over batches, so that it does not matter in which moment of a
-//! wave of splits a measurement ends. Every count is tried under one seed, those that decide under
-//! several; what noise is left is removed by what is known of the curve: it falls, and then may rise.
+//! A mean batch time is the slope of time over batches, so that the end of the measurement within a wave of splits does
+//! not matter. Every count is tried with one seed, those near the optimum with several; remaining noise is removed by
+//! the known shape of the curve: it falls, and then may rise.
 
 use crate::{Scenario, World, engine::Engine, scenario::PhaseWorld, unimodal::unimodal};
 use gristmill_policy::scaling::{Policy, Settings};
@@ -23,39 +23,39 @@ pub struct Sweep {
     pub best_batch_time_s: f64,
     /// The fewest workers whose batch time is within the tolerance of the best.
     pub optimum: u32,
-    /// The first and last count that the sweep's own error would allow to be it.
+    /// The lowest and highest optimum within the sweep's error.
     pub optima: (u32, u32),
 }
 
-/// Seed of all sweeps: counts are compared under the same draws.
+/// Seed of all sweeps: counts are compared with the same draws.
 const SEED: u64 = 0x5eed;
-/// Seeds for counts that decide: the halved error is compared with what policies are allowed, 3 %.
+/// Seeds for counts near the optimum: this halves the error, which is compared with the policies' tolerance of 3 %.
 const SEEDS: u64 = 4;
 /// Up to here every count is tried; beyond, every 3 %, and every 0.5 % around the optimum.
 const EVERY: u32 = 48;
 const SPARSE: f64 = 1.03;
 const DENSE: f64 = 0.005;
-/// How far around the optimum that is, as a share: more than the noise of one run.
+/// Relative distance around the optimum: more than the noise of one run.
 const AROUND: f64 = 0.04;
-/// Batches measured at least: 10 % of noise become 0.2 %.
+/// Least batches measured: 10 % of noise become 0.2 %.
 const MEASURED_BATCHES: u64 = 2_500;
-/// Waves of splits measured at least, and where the count is about right: splits of 10 % noise that begin
-/// together take 25 waves to spread out. Waves of many batches are fewer, so that a scenario of thousands of
-/// workers takes seconds: its curve is smooth there.
+/// Least waves of splits measured, and near the optimum: splits of 10 % noise that begin together take 25 waves to
+/// spread out. Fewer for waves of many batches, so that a scenario of thousands of workers takes seconds: its curve is
+/// smooth there.
 const WAVES: u64 = 4;
 const WAVES_DECIDING: u64 = 32;
 const WAVES_LONG: u64 = 6;
 const DECIDING_BATCHES: u64 = 100_000;
-/// Rounds in which what decides is measured at length: each ends with another lowest count, or the last.
+/// Rounds of long measurements: each ends with another lowest count, or is the last.
 const ROUNDS_MOST: usize = 16;
-/// Gain of half as many workers again below which yet more are not tried: what an endless number would
-/// gain is three times that.
+/// Gain of half as many more workers below which higher counts are not tried: an unlimited number would gain three
+/// times that.
 const GAIN_LEAST: f64 = 0.003;
-/// The sweep's error, in logarithm, is taken to be at least and at most this.
+/// Bounds of the sweep's assumed error, in logarithm.
 const ERROR_LEAST: f64 = 0.002;
 const ERROR_MOST: f64 = 0.01;
 
-/// A count under several seeds: its place in the sum of logarithms.
+/// A count measured with several seeds, as a sum of logarithms.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
     workers: u32,
@@ -80,7 +80,7 @@ impl Tried {
         self.logs / self.seeds.max(1.0)
     }
 
-    /// Variance of one seed; none with one seed alone.
+    /// Variance of one seed; `None` with a single seed.
     fn variance(&self) -> Option<f64> {
         let mean = self.log();
         (self.seeds > 1.5).then(|| {
@@ -106,7 +106,7 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
     let mut tried: Vec<Tried> = grid(useful).into_iter().map(Tried::new).collect();
     tried.iter_mut().for_each(|tried| try_count(tried, WAVES));
     let tolerance = scenario.settings.tolerance.ln_1p();
-    // A count that looks best after one short look may only be lucky: until what is lowest was measured at length.
+    // A count that looks best after one short measurement may be lucky: repeat until the lowest was measured at length.
     for _ in 0..ROUNDS_MOST {
         let mut is_done = true;
         let curve = fit(&tried);
@@ -131,7 +131,7 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
             if !decides || tried.seeds > 1.0 {
                 continue;
             }
-            // What was measured shortly is measured again with the others.
+            // Short measurements are replaced by long ones.
             *tried = Tried::new(tried.workers);
             is_done = false;
             let waves =
@@ -158,7 +158,7 @@ fn conclude(phase: usize, tried: &[Tried], tolerance: f64) -> Sweep {
         phase,
         best_batch_time_s: best(&curve).exp(),
         optimum: count(enough),
-        // The error of the best, and of what is compared with it.
+        // Errors of the best, and of the counts compared with it.
         optima: (count(enough + error), count(enough - error)),
         counts: counts
             .map(|(tried, log)| Measured { workers: tried.workers, batch_time_s: log.exp() })
@@ -170,7 +170,7 @@ fn fit(tried: &[Tried]) -> Vec<f64> {
     let measured: Vec<(f64, f64)> = tried
         .iter()
         .filter(|tried| tried.seeds > 0.0)
-        // Those that were measured for longer, and more often.
+        // Longer and repeated measurements weigh more.
         .map(|tried| (tried.log(), if tried.seeds > 1.0 { 4.0 * tried.seeds } else { 1.0 }))
         .collect();
     unimodal(&measured)
@@ -197,7 +197,7 @@ fn grid(most: u32) -> Vec<u32> {
     counts
 }
 
-/// The count beyond which nothing gets better: twice what the times ask for, unless workers slow each other.
+/// The count beyond which nothing improves: twice the need by times, unless workers slow each other.
 fn useful(scenario: &Scenario, world: &World) -> u32 {
     let most = scenario.most_workers(world);
     let mut useful = ((2.0 * world.need()) as u32 + 32).min(most);
@@ -217,20 +217,20 @@ fn useful(scenario: &Scenario, world: &World) -> u32 {
     useful
 }
 
-/// Mean batch time of a fixed count once everything measured was made by it.
+/// Mean batch time of a fixed count, measured after all earlier batches are past.
 pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
     let hold = Hold { workers, seed: SEED, waves: WAVES };
     let batch_time_s = hold.batch_time_s(scenario, &scenario.phases[phase].world);
     Measured { workers, batch_time_s }
 }
 
-/// Batches that are at work at a time: counts beyond those that a window lets work are measured alike.
+/// Batches worked on at a time. Counts beyond those that the window keeps busy are measured alike.
 fn wave(world: &World, workers: u32) -> u64 {
     let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
     (lease * u64::from(workers)).min(world.window_batches)
 }
 
-/// A count to hold, and how it is measured.
+/// A fixed count and its measurement.
 #[derive(Debug, Clone, Copy)]
 struct Hold {
     workers: u32,

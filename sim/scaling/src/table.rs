@@ -1,4 +1,4 @@
-//! Verdicts as one table for people.
+//! Verdicts as one table.
 
 use crate::Verdict;
 use std::fmt::Write;
@@ -17,7 +17,7 @@ const HEAD: [&str; 11] = [
     "",
 ];
 
-/// A line for each phase of each scenario, and the bars that do not hold below.
+/// A line for each phase of each scenario, then the missed bars.
 pub fn table(verdicts: &[Verdict]) -> String {
     let mut rows: Vec<[String; 11]> = vec![HEAD.map(str::to_owned)];
     for verdict in verdicts {

@@ -1,11 +1,11 @@
-//! The trainer: clients in step take the next batches in order once they are on their host, and step.
+//! The trainer: clients in lockstep take the next batches in order once they are on their host, and step.
 
 use crate::{World, noise::Noise, server::Server};
 use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Trainer {
-    /// When each batch that is next in order was made, and when it is on the host.
+    /// Times at which each next batch in order was made, and reaches the host.
     arrivals: VecDeque<Arrival>,
     ingest: Server,
     noise: Noise,
@@ -19,7 +19,7 @@ struct Arrival {
     at_s: f64,
 }
 
-/// How long a trainer waited, and for how much of that its batch was on the way to it.
+/// A trainer's wait, and the part of it with the batch in transit.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stall {
     pub all_s: f64,
@@ -32,7 +32,7 @@ impl Trainer {
         Self { arrivals, ingest, noise, free_s: 0.0, step_s: 0.0 }
     }
 
-    /// These many more batches are in order from now on; the fetcher takes them in one after the other.
+    /// Adds `batches` batches in order; the fetcher receives them in sequence.
     pub fn arrived(&mut self, batches: u64, now_s: f64, world: &World) {
         for _ in 0..batches {
             let at_s = self.ingest.serve(now_s, world.batch_bytes, world.ingest_per_s);
@@ -40,13 +40,13 @@ impl Trainer {
         }
     }
 
-    /// When it will take its next batches; infinite while they are not committed.
+    /// Time at which it takes its next batches; infinite until they are committed.
     pub fn next_take_s(&self, world: &World) -> f64 {
         let last = self.arrivals.get(world.clients as usize - 1);
         last.map_or(f64::INFINITY, |last| last.at_s.max(self.free_s))
     }
 
-    /// Takes a batch for each client, which must be there.
+    /// Takes an available batch for each client.
     pub fn take(&mut self, now_s: f64, world: &World) -> Stall {
         let last = self.arrivals.drain(..world.clients as usize).next_back();
         let made_s = last.map_or(now_s, |last| last.made_s);
@@ -57,7 +57,7 @@ impl Trainer {
         Stall { all_s, fetch_s }
     }
 
-    /// What the latest step takes.
+    /// Duration of the latest step.
     pub fn step_s(&self) -> f64 {
         self.step_s
     }

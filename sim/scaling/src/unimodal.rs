@@ -1,6 +1,6 @@
-//! A curve that falls and then rises, through noisy values: least squares under that one condition.
+//! Unimodal regression: least squares of a curve that falls and then rises.
 
-/// Values that pool to one mean.
+/// Values pooled to one mean.
 #[derive(Debug, Clone, Copy)]
 struct Pool {
     mean: f64,
@@ -8,8 +8,8 @@ struct Pool {
     members: usize,
 }
 
-/// The curve through (value, weight) that never rises before its lowest place and never falls after it. Of
-/// all lowest places the one that fits best is taken.
+/// Fits (value, weight) with a curve that does not rise before its minimum and does not fall after it. Chooses the best
+/// fit among all positions of the minimum.
 pub(crate) fn unimodal(values: &[(f64, f64)]) -> Vec<f64> {
     let falling = |values: &[(f64, f64)]| monotone(values.iter().map(|(v, w)| (-v, *w)));
     let rising = |values: &[(f64, f64)]| monotone(values.iter().copied());
@@ -28,7 +28,7 @@ pub(crate) fn unimodal(values: &[(f64, f64)]) -> Vec<f64> {
     best.1
 }
 
-/// The rising curve nearest to the values: neighbours in the wrong order become their mean.
+/// Fits an increasing curve: neighbours in the wrong order become their mean.
 fn monotone(values: impl Iterator<Item = (f64, f64)>) -> Vec<f64> {
     let mut pools: Vec<Pool> = Vec::new();
     for (mean, weight) in values {

@@ -1,13 +1,13 @@
-//! Variants of a scenario: its numbers changed at random, by up to so much. What holds for those built in should hold near them.
+//! Variants of a scenario with randomly scaled numbers. Bars that hold for the built-in scenarios should hold nearby.
 
 use crate::{ScenarioError, quantity::number_and_unit, random::Draw};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
 
-/// A number is multiplied by between 1 / MOST and MOST.
+/// Numbers are multiplied by between 1 / MOST and MOST.
 const MOST: f64 = 1.6;
 
-/// Keys whose values are varied; each alike wherever it stands, so that a step that doubles still does.
+/// Keys that are varied; all occurrences of a key by the same factor, so that a step that doubles still does.
 const VARIED: &[&str] = &[
     "batch",
     "budget_usd_per_hour",
@@ -31,11 +31,11 @@ const VARIED: &[&str] = &[
 /// The text of variant `number` of a scenario.
 ///
 /// # Errors
-/// Where the text is no TOML.
+/// The text is not TOML.
 pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError> {
     let invalid = |message: String| ScenarioError::Usage(format!("{name}: {message}"));
     let mut table: Table = text.parse().map_err(|error| invalid(format!("{error}")))?;
-    // What a paper measured is of its own numbers.
+    // A paper's results apply to its own numbers only.
     table.remove("paper");
     table.insert("name".into(), Value::String(format!("{name} {number}")));
     let mix = |seed: u64, byte| seed.wrapping_mul(31).wrapping_add(u64::from(byte));
@@ -48,7 +48,7 @@ pub fn vary(name: &str, text: &str, number: u64) -> Result<String, ScenarioError
     toml::to_string(&table).map_err(|error| invalid(format!("{error}")))
 }
 
-/// Of a section or of each of several.
+/// Varies a section, or each of several.
 fn vary_section(value: &mut Value, factors: &BTreeMap<&str, f64>) {
     match value {
         Value::Array(sections) => {

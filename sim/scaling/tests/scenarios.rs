@@ -1,4 +1,4 @@
-//! Scenarios as others meet them: the format's errors, runs that repeat, the sweep against arithmetic, the bars.
+//! Scenarios from outside: format errors, repeatable runs, sweeps against arithmetic, bars.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -68,8 +68,8 @@ fn batch_time_s(more: &str, workers: u32) -> f64 {
 fn batch_time_is_what_arithmetic_says() {
     // Two calls of 10 ms for each split of 8 batches.
     let per_batch_s = 0.8 + 0.02 / 8.0;
-    // The last: an epoch of two splits takes 6.4 s to make and 1.5 s until its last batch is taken, and
-    // then somebody must look and invoke.
+    // The last: an epoch of two splits takes 6.4 s to make and 1.5 s until its last batch is taken, and then a poll
+    // must invoke workers.
     for (more, workers, expected_s) in [
         ("", 1, per_batch_s),
         ("", 4, per_batch_s / 4.0),
@@ -93,7 +93,7 @@ fn batch_time_is_what_arithmetic_says() {
 fn the_sweep_finds_the_knee() {
     assert_eq!(sweep(&scenario(""), 0).optimum, 8);
     let limited = "[data]\nsource_batch = \"10MB\"\n[limits]\nsource = \"50MB/s\"\n";
-    // A batch takes 0.94 s, the source lets through five a second; who meets another there waits.
+    // A batch takes 0.94 s, the source delivers five a second; workers that collide wait.
     assert!((5..=6).contains(&sweep(&scenario(limited), 0).optimum));
     assert_eq!(sweep(&scenario("[policy]\nmax_workers = 3\n"), 0).optimum, 3);
 }
@@ -125,7 +125,7 @@ fn the_bars_hold_here_and_fail_where_they_must() {
     let verdict = check(&scenario(""), 0, 10);
     assert!(verdict.holds(), "{:?}", verdict.failures);
     assert_eq!((verdict.phases[0].optimum, verdict.cachew), (8, Some((9, 8))));
-    // Nobody can follow what changes five reports before the end.
+    // No policy can follow a change five reports before the end.
     let late = "[[change]]\nat_batch = 39900\nstep = \"10ms\"\n";
     let verdict = check(&scenario(late), 0, 5);
     assert!(!verdict.holds() && verdict.failures[0].starts_with("phase 1"));
