@@ -1,5 +1,5 @@
 // gristmill's stack: three functions, a table, a bucket. The same as template.yaml, resource by
-// resource; scripts/compare-templates holds the two against each other.
+// resource; scripts/compare-templates compares the two.
 //
 // References run one way: coordinator <- worker <- its version <- scaler. The one reference back,
 // coordinator -> scaler, is a name made from the stack's name.
@@ -44,7 +44,7 @@ interface FunctionProps {
   readonly environment: Record<string, string>;
 }
 
-/** Function, metric, statistic, threshold, periods of 5 minutes, and what it means. */
+/** Function, metric, statistic, threshold, number of 5 minute periods, and description. */
 const ALARMS: [string, string, string, string, number, number, string][] = [
   ["CoordinatorErrors", "coordinator", "Errors", "Sum", 1, 1, "gristmill coordinator failed: see its log"],
   ["CoordinatorThrottles", "coordinator", "Throttles", "Sum", 10, 1, "gristmill coordinator was throttled: reserve concurrency for it, or use fewer workers"],
@@ -85,7 +85,7 @@ export class GristmillStack extends Stack {
       },
     });
     const live = alias(coordinator);
-    // Stops jobs whose trainer is gone for good and deletes what jobs leave behind.
+    // Stops jobs without a trainer and deletes leftovers of jobs.
     const upkeep = new events.CfnRule(this, "CoordinatorFunctionUpkeep", {
       description: "Work of the coordinator that nobody asks for",
       scheduleExpression: "rate(15 minutes)",
@@ -192,7 +192,7 @@ export class GristmillStack extends Stack {
     };
   }
 
-  /** What somebody should look at; told to a topic if there is one. */
+  /** Alarms, sent to a topic if there is one. */
   private alarms(): void {
     const { hasAlarmTopic, alarmTopicArn } = this.parameters;
     const actions = Fn.conditionIf(hasAlarmTopic.logicalId, [alarmTopicArn.valueAsString], { Ref: "AWS::NoValue" });
@@ -259,7 +259,7 @@ export class GristmillStack extends Stack {
       },
       lifecycleConfiguration: {
         rules: [
-          // Chunks go when they are consumed. This takes what nobody came for: stopped jobs, orphans.
+          // Chunks are deleted when consumed. This rule deletes those of stopped jobs, and orphans.
           {
             id: "chunks",
             status: "Enabled",
@@ -330,7 +330,7 @@ function alias(of: lambda.Function): lambda.CfnAlias {
   });
 }
 
-/** What a trainer resumes from outlives the stack. */
+/** State that a trainer resumes from outlives the stack. */
 function keep(resource: CfnResource): void {
   resource.applyRemovalPolicy(RemovalPolicy.RETAIN_ON_UPDATE_OR_DELETE);
 }

@@ -1,4 +1,4 @@
-// What whoever deploys may choose: the same parameters as in template.yaml, and what follows from them.
+// Parameters of a deployment: the same as in template.yaml, and values derived from them.
 
 import { CfnCondition, CfnParameter, Fn } from "aws-cdk-lib";
 import { Construct } from "constructs";
@@ -135,7 +135,7 @@ export class Parameters {
       default: "",
       allowedPattern: "^$|^arn:[a-z0-9-]+:sns:[a-z0-9-]+:[0-9]{12}:.+$",
       constraintDescription: "empty, or the ARN of an SNS topic",
-      description: "SNS topic that is told of alarms; empty tells nobody, and CloudWatch shows them.",
+      description: "SNS topic that receives alarms; if empty, they are visible in CloudWatch only.",
     });
     const isNot = (id: string, value: CfnParameter | string, other: string) =>
       new CfnCondition(scope, id, {

@@ -1,4 +1,4 @@
-// Who may do what: one least-privilege policy for each function and one for trainers.
+// Least-privilege policies: one for each function and one for trainers.
 
 import { Aws, CfnCondition, Fn } from "aws-cdk-lib";
 import { Parameters } from "./parameters";
@@ -55,11 +55,11 @@ export function coordinatorPolicy(parameters: Parameters, arns: Arns, logs: stri
     }),
     allow("ListingsAndManifests", ["s3:GetObject", "s3:PutObject"], arns.objects("datasets/*")),
     allow("CacheEntries", ["s3:GetObject", "s3:PutObject"], arns.objects("cache/*")),
-    // Why records were skipped.
+    // Reasons of skipped records.
     allow("SkippedRecords", "s3:GetObject", arns.objects("quarantine/*")),
     allow("CollectChunks", "s3:DeleteObject", ["jobs/*", "cache/*", "quarantine/*"].map(arns.objects)),
-    // Lists what failed attempts left. Without a condition: only who may list a bucket is told 404,
-    // not 403, for an object that is not there, and s3:prefix is absent then.
+    // Lists objects of failed attempts. Without a condition: S3 reports a missing object as 404 only with this
+    // permission, else as 403, and s3:prefix is absent then.
     allow("FindOrphans", "s3:ListBucket", arns.bucket),
     allow("KickScaler", "lambda:InvokeFunction", arns.functions("scaler")),
     storageKey(parameters),
@@ -114,7 +114,7 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
       Bool: { "lambda:InvokedViaFunctionUrl": "true" },
     }),
     allow("ReadChunks", "s3:GetObject", ["jobs/*", "datasets/*"].map(arns.objects)),
-    // Local workers index files, set records aside and store what is cached as remote ones do.
+    // Local workers index files, capture records and store cached data as remote ones do.
     allow(
       "IndicesCacheAndQuarantine",
       ["s3:GetObject", "s3:PutObject"],
@@ -133,7 +133,7 @@ export function trainerPolicy(parameters: Parameters, arns: Arns): object {
   );
 }
 
-/** Of everyone: what may be done with the bucket at all. */
+/** Bucket policy for all principals. */
 export function bucketPolicy(arns: Arns): object {
   const deny = (Sid: string, Action: string, Resource: unknown, Condition: object) => ({
     Sid,
@@ -145,7 +145,7 @@ export function bucketPolicy(arns: Arns): object {
   });
   return document(
     deny("TlsOnly", "s3:*", [arns.bucket, `${arns.bucket}/*`], { Bool: { "aws:SecureTransport": "false" } }),
-    // Chunks, indices, listings and records set aside are written once. Parts of a multipart upload carry no such header; its completion does.
+    // Chunks, indices, listings and captured records are written once. Parts of a multipart upload carry no such header; its completion does.
     // Copying into these prefixes is not possible.
     deny("ChunksAreWrittenOnce", "s3:PutObject", ["jobs/*", "cache/*", "datasets/*", "index/*", "quarantine/*"].map(arns.objects), {
       Null: { "s3:if-none-match": "true" },

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Emulators of AWS by others, started for scripts/test-peers. Sourced after lib/tools.sh; logs and data go to
-# the directory STATE. All listen on loopback, except DynamoDB Local, which cannot be told to.
+# the directory STATE. All listen on loopback, except DynamoDB Local, which has no option for it.
 
 readonly MINISTACK_VERSION=1.5.33 SAM_TRANSLATOR_VERSION=1.115.0 DYNAMODB_LOCAL_VERSION=10.3.0
 readonly LOCALSTACK_VERSION=4.14.0 MOTO_VERSION=5.2.5
@@ -33,7 +33,7 @@ stop_peers() {
     done
     for leader in "${started[@]}"; do
         wait "$leader" 2>/dev/null || true
-        # Whoever did not listen.
+        # Processes that ignored SIGTERM.
         kill -9 -- "-$leader" 2>/dev/null || true
     done
     started=()

@@ -140,7 +140,7 @@ local_workers_take_part() {
         --job second --epochs 1 --step-time 1ms --local-workers 1 --workers 1
 }
 
-# A record whose bytes have changed on the way: set aside by whoever comes upon it, worker or trainer.
+# A record damaged in transit is captured by the worker or trainer that finds it.
 damaged_records_are_set_aside() {
     local shard=$STATE/damaged bucket where who
     cp "$dataset"/train-00000-* "$shard"
@@ -178,7 +178,7 @@ what_is_cached_is_read_by_the_next_job() {
     as_trainer "$BIN/gristmill" cache rm --all --backend aws | grep "removed 2 entries"
 }
 
-# The platform tells the coordinator, which frees the dead worker's lease: the books name who died.
+# The platform tells the coordinator, which frees the dead worker's lease: the scaler's state names the dead worker.
 a_killed_worker_is_reported() {
     local run tries=240 pid=''
     as_trainer "$BIN/gristmill" run examples/resnet50.yaml --backend aws --data "s3://$DATASET_BUCKET/imagenet/train-*" \

@@ -198,14 +198,14 @@ pub async fn checksums_of_every_kind_are_taken_and_told(target: Target) {
         put.send().await.unwrap();
         let get = target.client.get_object().bucket(&target.bucket).key(&key);
         let found = get.send().await.unwrap();
-        let told = match algorithm {
+        let header = match algorithm {
             Crc32 => found.checksum_crc32(),
             Crc32C => found.checksum_crc32_c(),
             Crc64Nvme => found.checksum_crc64_nvme(),
             Sha1 => found.checksum_sha1(),
             _ => found.checksum_sha256(),
         };
-        assert!(told.is_some(), "{algorithm}");
+        assert!(header.is_some(), "{algorithm}");
         // The client verifies the body against it.
         assert_eq!(found.body.collect().await.unwrap().into_bytes(), noise(7, 100_000));
     }
@@ -303,8 +303,8 @@ pub async fn ranges(target: Target) {
         (format!("bytes=-{}", LENGTH + 1), 0..LENGTH),
     ] {
         let found = get(range.clone()).send().await.unwrap();
-        let told = format!("bytes {}-{}/{LENGTH}", expected.start, expected.end - 1);
-        assert_eq!(found.content_range.as_deref(), Some(told.as_str()), "{range}");
+        let header = format!("bytes {}-{}/{LENGTH}", expected.start, expected.end - 1);
+        assert_eq!(found.content_range.as_deref(), Some(header.as_str()), "{range}");
         assert_eq!(found.content_length, Some(expected.len() as i64), "{range}");
         let body = found.body.collect().await.unwrap().into_bytes();
         assert_eq!(body, data[expected], "{range}");

@@ -1,1 +1,1 @@
-"""The parts of scripts/chaos: faults for real processes, and the books that are kept of them."""
+"""The parts of scripts/chaos: faults for real processes, and a ledger of their effects."""

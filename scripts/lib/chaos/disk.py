@@ -1,7 +1,7 @@
 """A small disk under the state directory, to be filled and freed.
 
 A mount namespace of this process's own holds it: nobody else sees the mount, and it goes with the last
-process of the run, whatever becomes of this one.
+process of the run, independently of this one.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
-"""One job: its fetcher, its trainer, and whoever else claims to be that."""
+"""One job: its fetcher, its trainer, and intruders."""
 
-from chaos import books, faults, processes, trainer
+from chaos import ledger, faults, processes, trainer
 
 # How a fetcher says that what it needs has been deleted.
 GONE = ("collected", "does not exist")
@@ -14,9 +14,9 @@ class Job:
         self.setup = setup
         self.directory = setup.root / "jobs" / name
         self.directory.mkdir(parents=True)
-        self.book = books.JobBook(dataset, expected, stalls)
+        self.ledger = ledger.JobLedger(dataset, expected, stalls)
         self.fetcher = self.new_fetcher("first")
-        self.trainer = trainer.Trainer(self.fetcher.socket, self.book, f"{name}-trainer")
+        self.trainer = trainer.Trainer(self.fetcher.socket, self.ledger, f"{name}-trainer")
         self.intruder = None
         # The checkpoint that fetcher and trainer went back behind and have not written again.
         self.went_back = None
@@ -36,22 +36,22 @@ class Job:
             self.refused(why)
         code = self.fetcher.supervise(now)
         if code is not None and code > 0:
-            self.heard(self.fetcher)
+            self.note_exit(self.fetcher)
         if self.intruder is not None:
             self.intruder[0].supervise(now)
         return self.fetcher.done
 
-    def heard(self, fetcher):
+    def note_exit(self, fetcher):
         said = [line for line in fetcher.tail() if line.startswith("gristmill-fetcher: ")]
         line = said[-1] if said else "it said nothing"
-        self.book.heard(line)
+        self.ledger.note_exit(line)
         self.refused(line)
 
     def refused(self, line):
         if any(word in line for word in GONE):
             # What an old checkpoint needs may be gone, never what the last one needs.
             if not self.went_back:
-                self.book.wrong(f"what the last checkpoint needs is gone: {line}")
+                self.ledger.wrong(f"what the last checkpoint needs is gone: {line}")
             self.return_to_last()
 
     def go_back(self, rng):
@@ -71,7 +71,7 @@ class Job:
     def intrude(self, seed):
         fetcher = self.new_fetcher("second")
         faults.copy_cursor(self.fetcher.cursor, fetcher.cursor)
-        reader = trainer.Intruder(fetcher.socket, self.book, seed)
+        reader = trainer.Intruder(fetcher.socket, self.ledger, seed)
         self.intruder = fetcher, reader
         reader.start()
 

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 
-from chaos import books, datasets, disk, faults, jobs, processes, proxy
+from chaos import ledger, datasets, disk, faults, jobs, processes, proxy
 
 TICK_SECONDS = 0.01
 # Nothing new for so long: fire is held until something comes.
@@ -66,7 +66,7 @@ class Run:
 
     def __init__(self, setup, seed, say):
         self.setup, self.seed, self.say = setup, seed, say
-        self.totals, self.stalls = books.Totals(), books.Stalls()
+        self.totals, self.stalls = ledger.Totals(), ledger.Stalls()
         self.random = random.Random(f"{seed}-jobs")
         self.datasets, self.expected = [], {}
         self.injector, self.job = None, None
@@ -81,10 +81,10 @@ class Run:
                 name = f"calm-{dataset.name}-{seed}"
                 job = self.new_job(name, dataset, seed, CALM_WORKERS, None)
                 self.drive(job, None)
-                recount = job.book.recount()
-                if recount.lost or recount.twice or job.book.errors:
-                    raise Hung(f"{name}, undisturbed, came out wrong: {recount} {job.book.errors[:3]}")
-                self.expected[dataset.name, seed] = dict(job.book.digests), recount.digest
+                recount = job.ledger.recount()
+                if recount.lost or recount.twice or job.ledger.errors:
+                    raise Hung(f"{name}, undisturbed, came out wrong: {recount} {job.ledger.errors[:3]}")
+                self.expected[dataset.name, seed] = dict(job.ledger.digests), recount.digest
                 self.say(f"{name}: {recount.delivered} records, {recount.digest[:16]}")
 
     def start_service(self):
@@ -112,11 +112,11 @@ class Run:
             try:
                 self.drive(job, end)
             finally:
-                recount = job.book.recount()
-                self.totals.add(name, job.book, recount, whole)
+                recount = job.ledger.recount()
+                self.totals.add(name, job.ledger, recount, whole)
             self.say(
                 f"{name}: {recount.delivered} records in {time.monotonic() - began:.1f} s, "
-                f"lost {recount.lost}, twice {recount.twice}, {job.book.replays} batches again, "
+                f"lost {recount.lost}, twice {recount.twice}, {job.ledger.replays} batches again, "
                 f"{self.totals.kills} kills so far"
             )
             shutil.rmtree(job.directory, ignore_errors=True)
@@ -136,10 +136,10 @@ class Run:
                     self.totals.ends[f"service: {' '.join(self.setup.service.tail(1))}"] += 1
                 if job.supervise(now):
                     return
-                quiet = now - job.book.last_new
+                quiet = now - job.ledger.last_new
                 if self.injector is not None:
                     held = self.aim(job, now, end, quiet, held)
-                calm_since = job.book.last_new
+                calm_since = job.ledger.last_new
                 if self.injector is not None:
                     calm_since = max(calm_since, self.injector.last_fault)
                 if now - calm_since > HANG_SECONDS:

@@ -10,16 +10,16 @@ from chaos import frames
 CHECKPOINT_EVERY = (1, 12)
 CHECKPOINTS_KEPT = 6
 RETRY_SECONDS = 0.05
-# A fetcher that is stopped keeps its socket: whoever waits longer than this asks again.
+# A paused fetcher keeps its socket: after this time without an answer the trainer reconnects.
 SILENCE_SECONDS = 600
 
 
 class Trainer(threading.Thread):
-    """Reads one socket until it is told to stop. Positions are (epoch, g) of the next batch."""
+    """Reads one socket until stopped. Positions are (epoch, g) of the next batch."""
 
-    def __init__(self, path, book, seed):
+    def __init__(self, path, ledger, seed):
         super().__init__(daemon=True)
-        self.path, self.book, self.random = str(path), book, random.Random(seed)
+        self.path, self.ledger, self.random = str(path), ledger, random.Random(seed)
         self.lock = threading.Lock()
         self.sock, self.stopping, self.ended = None, False, False
         self.next = (0, 0)
@@ -31,11 +31,11 @@ class Trainer(threading.Thread):
 
     def after(self, name):
         epoch, g = name
-        return (epoch, g + 1) if g + 1 < self.book.dataset.batches else (epoch + 1, 0)
+        return (epoch, g + 1) if g + 1 < self.ledger.dataset.batches else (epoch + 1, 0)
 
     def last_before(self, position):
         epoch, g = position
-        return (epoch, g - 1) if g > 0 else (epoch - 1, self.book.dataset.batches - 1)
+        return (epoch, g - 1) if g > 0 else (epoch - 1, self.ledger.dataset.batches - 1)
 
     def crash(self):
         """Dies, and comes back from its last checkpoint."""
@@ -81,8 +81,8 @@ class Trainer(threading.Thread):
                 self.visit()
             except (OSError, frames.Closed):
                 time.sleep(RETRY_SECONDS)
-            except Exception as error:  # whatever it is, the run must not end as if all were well
-                self.book.wrong(f"the trainer cannot read: {error!r}")
+            except Exception as error:  # any error must fail the run
+                self.ledger.wrong(f"the trainer cannot read: {error!r}")
                 time.sleep(1)
 
     def visit(self):
@@ -95,7 +95,7 @@ class Trainer(threading.Thread):
                     return
                 self.sock = sock
                 if self.names not in (None, names):
-                    self.book.wrong(f"the fetcher serves {names}, not {self.names}")
+                    self.ledger.wrong(f"the fetcher serves {names}, not {self.names}")
                 self.names = names
                 sock.sendall(frames.hello(names, self.begins()))
             previous = None
@@ -105,7 +105,7 @@ class Trainer(threading.Thread):
                     self.refuse(payload.decode(errors="replace"))
                     raise frames.Closed("error frame")
                 if magic == b"GMB1":
-                    self.book_it(epoch, g, payload)
+                    self.record(epoch, g, payload)
                 with self.lock:
                     if self.sock is not sock:
                         return  # it crashed: what it holds is gone with it
@@ -119,7 +119,7 @@ class Trainer(threading.Thread):
         return self.checkpoints[-1]
 
     def refuse(self, why):
-        self.book.heard(why)
+        self.ledger.note_exit(why)
         with self.lock:
             self.refusals.append(why)
 
@@ -128,16 +128,16 @@ class Trainer(threading.Thread):
             refusals, self.refusals = self.refusals, []
             return refusals
 
-    def book_it(self, epoch, g, payload):
-        self.book.take(epoch, g, payload)
+    def record(self, epoch, g, payload):
+        self.ledger.take(epoch, g, payload)
 
     def step(self, sock, name, previous):
         if previous is not None and name != self.after(previous):
-            self.book.wrong(f"batch {name} follows {previous}")
+            self.ledger.wrong(f"batch {name} follows {previous}")
             if name <= previous:
-                self.book.twice += 1
+                self.ledger.twice += 1
         if name > self.next:
-            self.book.wrong(f"batch {name} came where {self.next} was due")
+            self.ledger.wrong(f"batch {name} came where {self.next} was due")
         if name < self.next:
             return
         self.next = self.after(name)
@@ -156,8 +156,8 @@ class Trainer(threading.Thread):
             sock.sendall(frames.ack(*self.last_before(self.checkpoints[-1])))
 
     def end(self, sock):
-        if self.next != (self.book.dataset.epochs, 0):
-            self.book.wrong(f"the end came where {self.next} was due")
+        if self.next != (self.ledger.dataset.epochs, 0):
+            self.ledger.wrong(f"the end came where {self.next} was due")
         self.checkpoint(sock)
         self.ended = True
 
@@ -168,8 +168,8 @@ class Intruder(Trainer):
     def begins(self):
         return None  # wherever its fetcher's cursor is
 
-    def book_it(self, epoch, g, payload):
-        self.book.compare(epoch, g, payload)
+    def record(self, epoch, g, payload):
+        self.ledger.compare(epoch, g, payload)
 
     def step(self, sock, name, previous):
         pass

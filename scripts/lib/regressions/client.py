@@ -1,4 +1,4 @@
-"""A trainer that does what a case tells it to, on the socket of a fetcher."""
+"""A scripted trainer on the socket of a fetcher."""
 
 import socket
 
@@ -7,7 +7,7 @@ from regressions.world import Failed, expect, tensor
 
 
 class Client:
-    """A trainer that says what it is told to."""
+    """A trainer scripted by a case."""
 
     def __init__(self, world, job):
         self.sock = socket.socket(socket.AF_UNIX)

@@ -241,7 +241,7 @@ class World:
             program.end()
 
 
-class Books:
+class ScalerState:
     """The scaler's item of `job` in the table of a service that is down: changes to `item` are written on exit."""
 
     def __init__(self, world, job, state="state"):

@@ -94,7 +94,7 @@ async function check(browser, path, { width, scheme, script, media }) {
   page.on("request", (request) => { if (request.url() !== url) wrong.push(`asks for ${request.url()}`); });
   await page.setJavaScriptEnabled(script);
   await page.setViewport({ width, height: 900 });
-  // In one call: the browser forgets the one when it is told the other.
+  // In one call: setting one of them separately resets the other.
   const session = await page.createCDPSession();
   const features = [{ name: "prefers-color-scheme", value: scheme }];
   await session.send("Emulation.setEmulatedMedia", { media, features });

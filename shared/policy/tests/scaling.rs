@@ -1,4 +1,4 @@
-//! The scaling policy by table and by property: what it must never do, whatever it is told.
+//! The scaling policy by table and by property: results it must never have, for any input.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 

@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 const ROGUE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The outcome of a connection.
-pub enum Told {
+pub enum Ending {
     /// It broke, or could not be made.
     Nothing,
     /// Everything is delivered; the position after the last acknowledgement.
@@ -77,12 +77,12 @@ impl Client<'_> {
     }
 
     /// Connects, and trains until something ends it.
-    pub async fn train(&self, register: &Register) -> Told {
-        let Some(mut stream) = self.host.connect().await else { return Told::Nothing };
-        self.visit(&mut stream, register).await.unwrap_or(Told::Nothing)
+    pub async fn train(&self, register: &Register) -> Ending {
+        let Some(mut stream) = self.host.connect().await else { return Ending::Nothing };
+        self.visit(&mut stream, register).await.unwrap_or(Ending::Nothing)
     }
 
-    async fn visit(&self, stream: &mut DuplexStream, register: &Register) -> Option<Told> {
+    async fn visit(&self, stream: &mut DuplexStream, register: &Register) -> Option<Ending> {
         let greeting = receive(stream).await?;
         if &greeting.magic != b"GMBH" {
             return Some(self.refused(&greeting, None));
@@ -116,7 +116,7 @@ impl Client<'_> {
                     self.log.save((register.spec.epochs, 0));
                     // The fetcher exits after receiving that.
                     let _ = receive(stream).await;
-                    return Some(Told::Ended(last));
+                    return Some(Ending::Ended(last));
                 }
                 _ => return Some(self.refused(&frame, resume)),
             }
@@ -133,14 +133,14 @@ impl Client<'_> {
     }
 
     /// Judges the refusal of a legitimate trainer.
-    fn refused(&self, frame: &Frame, resume: Option<(u32, u64)>) -> Told {
+    fn refused(&self, frame: &Frame, resume: Option<(u32, u64)>) -> Ending {
         let why = String::from_utf8_lossy(&frame.payload).into_owned();
         let newest = resume.is_none_or(|resume| resume == self.log.latest());
         let gone = why.contains("collected") || why.contains("deleted");
         if newest && gone && !why.contains("is done") {
             self.world().violated(format_args!("invariant 12: a trainer is refused: {why}"));
         }
-        Told::Refused(why)
+        Ending::Refused(why)
     }
 
     /// Connects and sends invalid messages.

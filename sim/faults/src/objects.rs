@@ -250,8 +250,8 @@ impl SimObjects {
         };
         // Objects of an ended job are useless after its trainer has been silent for an hour.
         if let Some(Stored::Job(state)) = decoded(inspect::job_key(ns, job)).await {
-            let heard = consumers.first().map_or(0, |consumer| consumer.heartbeat_ms);
-            let silent_ms = self.process.clock().now_ms().saturating_sub(heard);
+            let heartbeat_ms = consumers.first().map_or(0, |consumer| consumer.heartbeat_ms);
+            let silent_ms = self.process.clock().now_ms().saturating_sub(heartbeat_ms);
             if state.is_ended() && (state != JobState::Done || silent_ms > SILENT_MS) {
                 return;
             }

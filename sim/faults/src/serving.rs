@@ -3,7 +3,7 @@
 
 use crate::{
     Fault, Kind, Mutant, Process, World,
-    client::{Client, Told},
+    client::{Client, Ending},
     cloud::{BUCKET, Cloud},
     scenario::BatchName,
     trainer::{Log, fetcher_of},
@@ -253,11 +253,11 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
         let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
         match process.run(client.train(&register)).await {
             // The job is finished unless its fetcher still waits for the last acknowledgement.
-            Some(Told::Ended(last)) if host.has_kept(last) => return,
-            Some(Told::Ended(_)) => {}
-            Some(Told::Refused(why)) if is_done(&why) => return log.finish(),
-            Some(Told::Refused(why)) => world.event(format_args!("a trainer is told: {why}")),
-            Some(Told::Nothing) | None => {}
+            Some(Ending::Ended(last)) if host.has_kept(last) => return,
+            Some(Ending::Ended(_)) => {}
+            Some(Ending::Refused(why)) if is_done(&why) => return log.finish(),
+            Some(Ending::Refused(why)) => world.event(format_args!("a trainer is refused: {why}")),
+            Some(Ending::Nothing) | None => {}
         }
         world.time.sleep(world.between_ms(100, 5_000)).await;
     }

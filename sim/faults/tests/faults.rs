@@ -76,8 +76,8 @@ fn every_mistake_is_noticed() {
     }
 }
 
-/// Splits of an epoch that is large for the control plane: were all of them told in one answer when its trainer
-/// comes back, that would be of 27 MB, where the platform allows 6.
+/// Splits of an epoch that is large for the control plane: reporting all of them in one answer to a returning trainer
+/// would take 27 MB, where the platform allows 6.
 const MANY_SPLITS: u32 = 100_000;
 
 #[test]
@@ -93,8 +93,8 @@ fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
     );
 }
 
-/// A store or a table that asks everybody to slow down costs time; hardly a split is computed again for it. Spells last
-/// half a minute on average, follow each other closely, and one of the table outlasts a lease.
+/// A store or table that throttles costs time, but hardly any split is computed again. Throttling lasts half a minute on
+/// average, recurs quickly, and for the table may outlast a lease.
 #[test]
 fn throttling_costs_time_and_little_else() {
     let expected = [(Fault::StoreThrottled, 20), (Fault::StoreFull, 5), (Fault::TableThrottled, 2)];

@@ -156,13 +156,13 @@ fn trained(setting: Setting) -> Result<Row, Failure> {
 /// Workers that leave almost simultaneously.
 fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Failure> {
     let setting = Setting { workers: outstanding, ..setting };
-    let (told, figures, world) = in_world(setting, async |world| {
+    let (reported, figures, world) = in_world(setting, async |world| {
         let key = scale_key(world);
-        let mut books =
+        let mut scale_state =
             ScaleState { target: outstanding, next_worker: outstanding, ..ScaleState::default() };
-        books.outstanding.add(0..outstanding, world.clock().now_ms());
+        scale_state.outstanding.add(0..outstanding, world.clock().now_ms());
         let table = crate::table::MeteredTable::new(world);
-        let body = Bytes::from(serde_json::to_vec(&books)?);
+        let body = Bytes::from(serde_json::to_vec(&scale_state)?);
         let version = world.store().version(&key);
         table.write(&key, version, body, None).await?;
         training::begin(&mut world.meter.figures(), world);
@@ -176,30 +176,30 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
                 training::leave(&world, &runner, worker).await
             });
         }
-        let mut told = 0;
+        let mut reported = 0;
         while let Some(left) = leaving.join_next().await {
-            told += u32::from(left?);
+            reported += u32::from(left?);
         }
         world.meter.figures().ended = Some(world.now());
-        Ok(told)
+        Ok(reported)
     })?;
     let key = scale_key(&world);
     let (body, most) = world.store().body(&key).unwrap_or_default();
-    let mut books = serde_json::from_slice::<ScaleState>(&body)?.outstanding;
-    let shards = books.shards(|_| true).into_iter().filter_map(|shard| {
+    let mut scale_state = serde_json::from_slice::<ScaleState>(&body)?.outstanding;
+    let shards = scale_state.shards(|_| true).into_iter().filter_map(|shard| {
         let (pk, sk) = keys::left(&world.ns, &world.job, shard);
         let (body, _) = world.store().body(&ItemKey { pk, sk })?;
         Some((shard, serde_json::from_slice(&body).ok()?))
     });
     let shards = shards.collect();
-    books.settle(&shards);
-    let left = books.len();
+    scale_state.settle(&shards);
+    let left = scale_state.len();
     let mut row = report::plain_row(&world, &figures);
-    row.facts.push(("leaves not told", f64::from(outstanding - told)));
+    row.facts.push(("leaves not reported", f64::from(outstanding - reported)));
     row.facts.push(("workers that stay outstanding", f64::from(left)));
     row.facts.push(("bytes of SCALE at most", most as f64));
     row.bars.push(Bar::at_most("workers that stay outstanding", f64::from(left), 0.0));
-    row.bars.push(Bar::at_most("leaves not told", f64::from(outstanding - told), 0.0));
+    row.bars.push(Bar::at_most("leaves not reported", f64::from(outstanding - reported), 0.0));
     row.bars.push(Bar::at_most("bytes of SCALE", most as f64, 2_048.0));
     Ok(row)
 }

@@ -137,7 +137,7 @@ def literals(world):
         world.run("run", pipeline, "--epochs", "1").failed_in_one_line(2, *parts)
 
 
-@case("A5.cast", "`cast` saturates, whatever is known of its input")
+@case("A5.cast", "`cast` saturates for all inputs")
 def cast(world):
     ids = [0, 1, -1, 127, 128, 255, 256, 65535, 65536, 70000, -70000, 2 ** 31 - 1, 2 ** 31, -(2 ** 31) - 1, 2 ** 62]
     files = [[{"id": number, "score": f32(number / 2)} for number in ids]]

@@ -68,7 +68,7 @@ def named(world):
     expect(explain.json["files_left_out"] == files, f"explain names {explain.json.get('files_left_out')}")
 
 
-@case("A4.explicit", "a file that a glob matches, or that is named, is read whatever it is called")
+@case("A4.explicit", "a file that a glob matches, or that is named, is read under any name")
 def explicit(world):
     record = b"".join(framed(int_example("value", [value])) for value in range(10))
     for path in ("data/_x.json", "data/.hidden"):

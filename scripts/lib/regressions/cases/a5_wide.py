@@ -57,13 +57,13 @@ def wide_numbers(world):
             expect(got == wanted, f"{form}, {ops}: {got}, not {wanted}")
 
 
-@case("A5.too-wide", "a number that i64, u64 or f32 cannot hold is a bad record, told with the value")
+@case("A5.too-wide", "a number that i64, u64 or f32 cannot hold is a bad record, reported with its value")
 def too_wide(world):
     for form, file in tables(world):
         ran = world.run("run", pipeline(world, form, file, u="i64"), "--epochs", "1")
         ran.failed_in_one_line(1, file, "no i64")
         # Whichever split came first.
-        expect(any(str(number) in ran.err for number in WHOLE if number >= 2 ** 63), f"the value is not told: {ran.err}")
+        expect(any(str(number) in ran.err for number in WHOLE if number >= 2 ** 63), f"the value is not reported: {ran.err}")
         ran = world.run("run", pipeline(world, form, file, d="f32"), "--epochs", "1")
         ran.failed_in_one_line(1, file, "no f32")
     world.write("n.jsonl", '{"u": -1, "d": 1}\n')

@@ -34,14 +34,14 @@ def odd_names(world):
     expect(program.code == 0, f"a name of 255 bytes: {program.lines('err')[-1:]}")
 
 
-@case("B10.nothing-left", "a pipeline that skips every record, and files that hold none, are told apart")
+@case("B10.nothing-left", "a pipeline that skips every record, and files that hold none, are distinguished")
 def nothing_left(world):
     world.write("data/a.jsonl", "".join(json.dumps({"v": value}) + "\n" for value in range(40)))
     world.write("empty/a.jsonl", "\n")
     skips = world.write("skips.yaml", NUMBERS % "{ skip: { count: 40 } }, ")
     plain = world.write("plain.yaml", NUMBERS % "")
     judge(run(world, "run", skips, "--epochs", "1"), 1, "none of the dataset's 40 records", "skip")
-    # Indexed before: it is told at once.
+    # Indexed before, so it is reported at once.
     judge(run(world, "run", skips, "--epochs", "1"), 1, "none of the dataset's 40 records", "skip")
     judge(run(world, "run", plain, "--data", "empty", "--epochs", "1"), 1, "empty/a.jsonl (1 bytes) holds none", "check `--data`")
 

@@ -7,7 +7,7 @@ import signal
 import time
 
 from regressions.run import case
-from regressions.world import Books, expect
+from regressions.world import ScalerState, expect
 
 
 def half_done(world, workers, records=3000, ms=20):
@@ -50,15 +50,15 @@ def kill_workers(up):
             pass
 
 
-@case("B1.lost-invocations", "workers on the books that nobody ever started are replaced within a minute")
+@case("B1.lost-invocations", "outstanding workers that were never started are replaced within a minute")
 def lost(world):
     # Long leases: of two that work one is always seen at work.
     up, run = half_done(world, 6, 4000, 200)
-    with Books(world, "a") as books:
+    with ScalerState(world, "a") as scaler:
         # As a scaler leaves them that dies between writing them and invoking.
-        now_ms, first = int(time.time() * 1000), books.item["next_worker"]
-        books.item["outstanding"] = [[now_ms, first, "0f"]]
-        books.item["next_worker"] = first + 4
+        now_ms, first = int(time.time() * 1000), scaler.item["next_worker"]
+        scaler.item["outstanding"] = [[now_ms, first, "0f"]]
+        scaler.item["next_worker"] = first + 4
     # Two come, and work on: the other four are not there.
     kill_workers(up)
     began = time.monotonic()
@@ -76,8 +76,8 @@ def version_gone(world):
     up, run = half_done(world, 2)
     up.signal(signal.SIGINT)
     up.wait(30)
-    with Books(world, "a") as books:
-        books.item["outstanding"] = []
-        books.item["worker_function"] = "worker:7"
+    with ScalerState(world, "a") as scaler:
+        scaler.item["outstanding"] = []
+        scaler.item["worker_function"] = "worker:7"
     world.up()
     all_there(run, 150)

@@ -1,4 +1,4 @@
-"""B4: what is gone or refused heals or is told, and a name can be freed."""
+"""B4: missing or refused resources are restored or reported, and a name can be freed."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""B8: a removal from the cache is finished by whoever comes next."""
+"""B8: an interrupted removal from the cache is finished by the next caller."""
 
 import signal
 import time

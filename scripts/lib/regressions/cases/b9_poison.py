@@ -1,4 +1,4 @@
-"""B9: no record is blamed for what kills workers whatever they do."""
+"""B9: records are not blamed for deaths of workers that do not depend on the record."""
 
 from regressions.run import case
 from regressions.world import expect

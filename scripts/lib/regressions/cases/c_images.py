@@ -69,7 +69,7 @@ def batches(world, ops):
         yield lambda name: tensor(blob, name)
 
 
-@case("C.image-and-mask", "image, mask and boxes are cropped and mirrored alike, whatever the draw")
+@case("C.image-and-mask", "image, mask and boxes are cropped and mirrored alike in all draws")
 def image_and_mask(world):
     draw = random.Random(5)
     shard(world, [scene(draw) for _ in range(48)])

@@ -74,7 +74,7 @@ def s3_of_others(world):
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
-    """An S3 that refuses whatever is asked; each request's session token is kept."""
+    """An S3 that refuses all requests; each request's session token is kept."""
 
     status, code, headers_of, tokens = 403, "AccessDenied", {}, []
 

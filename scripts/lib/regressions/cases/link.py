@@ -105,7 +105,7 @@ def wild_acks(world):
     exact(log)
 
 
-@case("A1.hello", "a trainer says hello, and one that does not, or names another job, is told so")
+@case("A1.hello", "a trainer says hello, and one that does not, or names another job, is refused with the reason")
 def hello(world):
     pipeline = data(world)
     world.up()
@@ -123,13 +123,13 @@ def hello(world):
         client = Client(world, "a")
         says(client)
         said = client.refusal()
-        expect(word in said and "\n" not in said, f"it is told `{said}` and not `{word}`")
+        expect(word in said and "\n" not in said, f"it is refused with `{said}` and not `{word}`")
     log = {}
     expect(Client(world, "a").hello().rest(log), "no end")
     exact(log)
 
 
-@case("A1.resume", "a trainer goes on at its checkpoint, whatever became of the fetcher and its state")
+@case("A1.resume", "a trainer goes on at its checkpoint, independently of the fetcher and its state")
 def resume(world):
     pipeline = data(world, sleep_ms=2)
     world.up()
@@ -164,7 +164,7 @@ def new_service(world):
     (world.folder / "a.sock").unlink(missing_ok=True)
     os.symlink("a2.sock", world.folder / "a.sock")
     said = Client(world, "a").hello((0, 60)).refusal()
-    expect("batch 60 of epoch 0" in said, f"it is told: {said}")
+    expect("batch 60 of epoch 0" in said, f"it is refused with: {said}")
 
 
 @case("A1.stdout", "`--socket -` begins with a hello")
@@ -319,7 +319,7 @@ def refused_poll(world):
         fetcher = serve(world, "b", pipeline, "--patience", "8s", state="via")
         expect("403" in fetcher.wait_for("waiting for", 3), "it does not say what was answered")
         client = Client(world, "b").hello()
-        expect("403" in client.refusal(), "its trainer is not told")
+        expect("403" in client.refusal(), "its trainer is not refused with it")
         fetcher.wait(20)
         fetcher.failed_in_one_line(1, "403")
 

@@ -42,7 +42,7 @@ def last_acknowledged(world, pipeline, *more):
     world.up()
 
 
-@case("A1.collected", "a state file older than what is deleted: its trainer is told, and the fetcher ends in one line")
+@case("A1.collected", "a state file older than what is deleted: its trainer is refused, and the fetcher ends with one line")
 def collected(world):
     pipeline = data(world, sleep_ms=2)
     world.up()
@@ -54,15 +54,15 @@ def collected(world):
     fetcher.end()
     patched(world, "s.json", g=1)
     fetcher = serve(world, "a", pipeline, "--state", "s.json")
-    told = Client(world, "a").hello().refusal()
-    expect("restore a newer one" in told and "s.json" in told, f"it is told: {told}")
+    refusal = Client(world, "a").hello().refusal()
+    expect("restore a newer one" in refusal and "s.json" in refusal, f"it is refused with: {refusal}")
     fetcher.wait(5)
     fetcher.failed_in_one_line(1, "s.json", "restore a newer one")
     patched(world, "s.json", g=40)
     fetcher = serve(world, "a", pipeline, "--state", "s.json")
     # A trainer's own checkpoint is its own matter: the next one may have a newer.
-    told = Client(world, "a").hello((0, 1)).refusal()
-    expect("restore a newer one" in told, f"it is told: {told}")
+    refusal = Client(world, "a").hello((0, 1)).refusal()
+    expect("restore a newer one" in refusal, f"it is refused with: {refusal}")
     expect(Client(world, "a").hello().rest(log), "no end")
     exact(log)
     expect(fetcher.wait(20) == 0, "it does not end well")
@@ -91,7 +91,7 @@ def complete_checkpoint(world):
         expect(state_of(world, "a") == "done", f"the job is {state_of(world, 'a')}")
 
 
-@case("A1.done-job", "a job that is done is told to be done, at once, to whoever comes for it")
+@case("A1.done-job", "a job that is done is reported as done at once to every client")
 def done_job(world):
     pipeline = data(world)
     up = world.up()
@@ -106,10 +106,10 @@ def done_job(world):
     for more in ([], ["--state", "t.json"]):
         fetcher = serve(world, "a", pipeline, *more)
         fetcher.wait_for("job a is done", 3)
-        told = Client(world, "a").hello().refusal()
-        expect("job a is done" in told and "another job name" in told, f"it is told: {told}")
-        told = Client(world, "a").hello((0, 7)).refusal()
-        expect("job a is done" in told, f"it is told: {told}")
+        refusal = Client(world, "a").hello().refusal()
+        expect("job a is done" in refusal and "another job name" in refusal, f"it is refused with: {refusal}")
+        refusal = Client(world, "a").hello((0, 7)).refusal()
+        expect("job a is done" in refusal, f"it is refused with: {refusal}")
         fetcher.wait(20)
         fetcher.failed_in_one_line(1, "job a is done", "another job name")
     endpoint = json.loads(up.lines("out")[-1])["endpoint"]
@@ -118,7 +118,7 @@ def done_job(world):
     run.failed_in_one_line(1, "job a is done", "another job name")
 
 
-@case("A1.no-batch", "a trainer of a done job without a batch gets its end, and is not told of a checkpoint")
+@case("A1.no-batch", "a trainer of a done job without a batch gets its end, without mention of a checkpoint")
 def no_batch(world):
     world.integers([40])
     pipeline = world.integers_pipeline(4, "  - filter: { field: value, in: [100] }\n")
@@ -173,7 +173,7 @@ def refused_registration(world):
         fetcher.failed_in_one_line(1, "403")
 
 
-@case("B4.failed-at-once", "a job that fails when it is registered is told as failed, though the answer got lost")
+@case("B4.failed-at-once", "a job that fails when it is registered is reported as failed, though the answer got lost")
 def failed_at_once(world):
     world.integers([4])
     empty = world.write("empty.jsonl", "")
@@ -208,8 +208,8 @@ def named_folder(world):
     world.up()
     fetcher = world.fetcher("a", "--pipeline", world.integers_pipeline(4))
     fetcher.wait_for("serving", 20)
-    told = Client(world, "a").hello().refusal()
+    refusal = Client(world, "a").hello().refusal()
     fetcher.wait(20)
     fetcher.failed_in_one_line(1, str(bad))
-    expect(str(bad) in told, f"its trainer is told: {told}")
+    expect(str(bad) in refusal, f"its trainer is refused with: {refusal}")
     expect("s3://dir-" not in fetcher.err, fetcher.err)

@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(before, None, "17 % may be noise");
         state.work.mean = 1.4;
         assert_eq!(work_change(&mut state, &report, None), Some(0.9));
-        assert_eq!(work_change(&mut state, &report, None), None, "it is told once");
+        assert_eq!(work_change(&mut state, &report, None), None, "it is reported once");
         let (mut state, report, _) = noticed(1.05, 0.0);
         for _ in 0..DOUBT_REPORTS {
             assert_eq!(work_change(&mut state, &report, None), None);

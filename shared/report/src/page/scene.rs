@@ -157,13 +157,13 @@ mod tests {
 
     #[test]
     fn the_wait_is_that_of_the_batches() {
-        let felt = |t_s, batches, batch_time_s, stall_s| Sample {
+        let sample = |t_s, batches, batch_time_s, stall_s| Sample {
             batch_time_s: Some(batch_time_s),
             stall_s: Some(stall_s),
             ..sample(t_s, batches)
         };
         let timeline = Timeline {
-            samples: vec![felt(1.0, 10, 0.2, 0.1), felt(2.0, 40, 0.1, 0.0)],
+            samples: vec![sample(1.0, 10, 0.2, 0.1), sample(2.0, 40, 0.1, 0.0)],
             ..Timeline::default()
         };
         assert_eq!(Scene::of(&timeline).waited(), Some((1.0, 5.0)));

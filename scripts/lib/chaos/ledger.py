@@ -1,6 +1,6 @@
-"""The books: each delivered frame, each fault, how long the trainer waited after one.
+"""The ledger of a run: delivered frames, faults, and the trainer's waits after them.
 
-Nothing here asks the product what it delivered: a job is recounted from the bytes that arrived.
+Does not rely on the product's own counts: a job is recounted from the bytes that arrived.
 """
 
 import collections
@@ -17,7 +17,7 @@ ERRORS_KEPT = 20
 
 @dataclasses.dataclass
 class Recount:
-    """What one job came to."""
+    """Result of one job."""
 
     delivered: int
     lost: int
@@ -25,8 +25,8 @@ class Recount:
     digest: str
 
 
-class JobBook:
-    """Each frame of one job, whoever took it and however often it came."""
+class JobLedger:
+    """All frames of one job, to any client, including replays."""
 
     def __init__(self, dataset, expected, stalls):
         self.dataset, self.expected, self.stalls = dataset, expected, stalls
@@ -40,13 +40,13 @@ class JobBook:
         with self.lock:
             self.errors.append(text)
 
-    def heard(self, text):
-        """Words of a fetcher that goes: no error by themselves."""
+    def note_exit(self, text):
+        """Counts an exit message of a fetcher, which is no error by itself."""
         with self.lock:
             self.said[text] += 1
 
     def compare(self, epoch, g, payload):
-        """A frame that somebody else took: its bytes must be the same."""
+        """Checks a frame delivered to another client: its bytes must be the same."""
         digest, name = hashlib.blake2b(payload, digest_size=32).digest(), (epoch, g)
         with self.lock:
             self.replays += 1
@@ -54,7 +54,7 @@ class JobBook:
                 self.errors.append(f"a second trainer got another batch {name}")
 
     def take(self, epoch, g, payload):
-        """Books a frame of the trainer, and holds it against what came before and what must come."""
+        """Records a frame of the trainer, and checks it against earlier and expected ones."""
         now, name = time.monotonic(), (epoch, g)
         digest = hashlib.blake2b(payload, digest_size=32).digest()
         with self.lock:
@@ -71,7 +71,7 @@ class JobBook:
         self.stalls.arrived(now)
 
     def recount(self):
-        """Counts the records of every epoch again, from the frames."""
+        """Recounts the records of every epoch from the frames."""
         wanted, lost, twice = self.dataset.keys(), 0, self.twice
         for epoch in range(self.dataset.epochs):
             seen = collections.Counter()
@@ -92,7 +92,7 @@ class JobBook:
 
 @dataclasses.dataclass
 class Open:
-    """A kill after which nothing new has come yet."""
+    """A kill without a new batch since."""
 
     kind: str
     at: float
@@ -100,7 +100,7 @@ class Open:
 
 
 class Stalls:
-    """Time from each kill to the next batch the trainer had not seen."""
+    """Time from each kill to the next new batch."""
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -108,17 +108,17 @@ class Stalls:
         self.streaming = False
 
     def begin(self):
-        """A job streams from now on."""
+        """A job begins to stream."""
         with self.lock:
             self.open, self.streaming = [], True
 
     def end(self):
-        """What is open now has no next batch."""
+        """Discards open kills: there is no next batch."""
         with self.lock:
             self.open, self.streaming = [], False
 
     def disturbed(self):
-        """A fault that is no kill: what the trainer waits for is no longer the work of kills alone."""
+        """Records a fault that is no kill: current waits are no longer due to kills alone."""
         with self.lock:
             for kill in self.open:
                 kill.alone = False
@@ -136,7 +136,7 @@ class Stalls:
             self.open = still
 
     def worst_recovery(self):
-        """The longest wait after a kill that nothing but kills overlapped: (kind, seconds), if any."""
+        """The longest wait due to kills alone: (kind, seconds), if any."""
         alone = [(seconds, kind) for kind, seconds, by_itself in self.closed if by_itself]
         if not alone:
             return None
@@ -144,7 +144,7 @@ class Stalls:
         return kind, round(seconds, 3)
 
     def summary(self):
-        """By kind: how many, median and worst, and the same of those that only kills overlapped."""
+        """By kind: number, median and maximum, and the same for waits due to kills alone."""
         kinds = collections.defaultdict(list)
         for kind, seconds, alone in self.closed:
             kinds[kind].append((seconds, alone))
@@ -169,7 +169,7 @@ def worst(seconds):
 
 
 class Totals:
-    """What the whole run came to."""
+    """Results of the whole run."""
 
     def __init__(self):
         self.faults, self.said = collections.Counter(), collections.Counter()
@@ -178,16 +178,16 @@ class Totals:
         self.skipped = self.replays = self.hash_mismatches = self.held = 0
         self.errors, self.hung = [], []
 
-    def add(self, job, book, recount, expected_digest):
+    def add(self, job, ledger, recount, expected_digest):
         self.jobs += 1
-        self.batches += len(book.digests)
+        self.batches += len(ledger.digests)
         self.delivered += recount.delivered
         self.lost += recount.lost
         self.twice += recount.twice
-        self.replays += book.replays
-        self.said.update(book.said)
+        self.replays += ledger.replays
+        self.said.update(ledger.said)
         self.hash_mismatches += recount.digest != expected_digest
-        self.errors += [f"{job}: {error}" for error in book.errors[:ERRORS_KEPT]]
+        self.errors += [f"{job}: {error}" for error in ledger.errors[:ERRORS_KEPT]]
 
     @property
     def kills(self):

@@ -1,4 +1,4 @@
-"""C: what users are told of their data: encodings, folders by their paths, web servers, idle buckets."""
+"""C: messages about the data: encodings, folders by their paths, web servers, idle buckets."""
 
 import json
 
@@ -53,9 +53,9 @@ def idle_buckets(world):
         ("--split-batches says so", "--split-batches 12", said("{ shuffle: { blocks: 3 } }, ", 8, "--split-batches", "1")),
     ):
         for text in found:
-            expect(why in text and remedy in text, f"`{why}` is not told: {text or 'nothing'}")
+            expect(why in text and remedy in text, f"`{why}` is not reported: {text or 'nothing'}")
     for text in said("{ shuffle: { blocks: 3 } }, ", 8):
-        expect(not text, f"told without a reason: {text}")
+        expect(not text, f"reported without a reason: {text}")
 
 
 @case("C.joined-names", "a fetcher that joins a job, and `status`, name files of this machine by their paths")
