@@ -118,7 +118,7 @@ install_localstack() {
     # The one Python that its pinned version is known to run on.
     for python in python3.13 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.13*/bin/python3; do
         if "$python" --version >/dev/null 2>&1; then
-            # What it does not pin, in the versions it was made for.
+            # Dependencies that it does not pin, in the versions it was made for.
             PYTHON=$python venv localstack "localstack-core[base-runtime]==$LOCALSTACK_VERSION" cbor2==5.9.0 \
                 cryptography==46.0.7 pyopenssl==25.3.0 service-identity==24.2.0
             return

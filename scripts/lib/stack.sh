@@ -3,7 +3,7 @@
 # MiniStack started, BUILD the directory of what to deploy, and BIN that of the programs.
 
 readonly STACK=gristmill-peers DATASET_BUCKET=peers-dataset IMAGES=500
-# Of no key that exists: so that the statement for it is in the policies.
+# A nonexistent key, so that the policies contain its statement.
 readonly DATASET_KEY=arn:aws:kms:us-east-1:000000000000:key/peers
 
 peer_aws() { AWS_ENDPOINT_URL=$MINISTACK "$AWS" "$@"; }
@@ -232,7 +232,7 @@ stop_ends_a_job() {
     status_of endless | grep '"state":"stopped"'
 }
 
-# What a schedule asks for every quarter of an hour.
+# The scheduled upkeep, every quarter of an hour.
 upkeep_is_done() {
     local said event=$STATE/upkeep.event
     # From a file, which both versions of the CLI take as it is.
@@ -270,7 +270,7 @@ teardown() {
     [[ $said == *"nothing is left of $STACK"* ]]
 }
 
-# Of the stack; the bucket for uploads is of SAM's own stack, and the dataset was there before.
+# Checks the stack's own resources: the bucket for uploads belongs to SAM's stack, and the dataset is older.
 nothing_is_left() {
     local left
     left=$(

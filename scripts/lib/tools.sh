@@ -15,7 +15,7 @@ need() {
     }
 }
 
-# What is not there when the script has run for so long is not to be had.
+# Time limit for installing a tool; afterwards it counts as unavailable.
 readonly INSTALL_SECONDS=900
 installing() {
     local left=$((INSTALL_SECONDS - SECONDS))

@@ -6,8 +6,8 @@ use crate::{
     failure::Failure,
 };
 use gristmill_aws::{
-    Aws, BucketRights, Caller, DeployedFunction, Heard, HttpCoordinator, PROBE_DEADLINE, Probes,
-    Quota, Settings, SettingsError, Trouble,
+    Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota,
+    Responder, Settings, SettingsError, Trouble,
 };
 use gristmill_client::{AttachError, ServiceFile, aws_of};
 use gristmill_model::Namespace;
@@ -44,7 +44,7 @@ pub struct Findings {
     pub worker: Option<Result<DeployedFunction, Trouble>>,
     pub scaler: Option<Result<DeployedFunction, Trouble>>,
     pub quota: Option<Result<Quota, Trouble>>,
-    pub heard: BTreeMap<&'static str, Heard>,
+    pub responders: BTreeMap<&'static str, Responder>,
     /// `AWS_ENDPOINT_URL` and its like.
     pub overrides: Vec<(String, String)>,
     pub vpc: Option<String>,
@@ -133,7 +133,7 @@ async fn probe_deployed() -> Findings {
         async { if on_aws { probes.vpc().await } else { None } },
     );
     shared.store(&mut findings);
-    findings.heard = probes.heard();
+    findings.responders = probes.responders();
     Findings { caller: Some(caller), worker, scaler, quota: Some(quota), vpc, ..findings }
 }
 
@@ -197,7 +197,7 @@ async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
         let (shared, quota) = tokio::join!(place.ask(), probes.quota());
         shared.store(&mut findings);
         findings.quota = Some(quota);
-        findings.heard = probes.heard();
+        findings.responders = probes.responders();
     }
     Ok(findings)
 }

@@ -129,7 +129,7 @@ fn platform(findings: &Findings) -> Check {
         };
     }
     let servers: Vec<&str> =
-        findings.heard.values().filter_map(|heard| heard.server.as_deref()).collect();
+        findings.responders.values().filter_map(|responder| responder.server.as_deref()).collect();
     let answers = match servers.first() {
         Some(server) => format!(", which answers as {server}"),
         None => String::new(),
@@ -154,7 +154,9 @@ fn platform(findings: &Findings) -> Check {
             format!("{overrides}{answers}, but the coordinator is on AWS"),
             "unset AWS_ENDPOINT_URL and its like, or set GRISTMILL_COORDINATOR_URL to the emulator's",
         ),
-        (false, false) if findings.heard.values().any(|heard| heard.ahead_s.is_some()) => {
+        (false, false)
+            if findings.responders.values().any(|responder| responder.ahead_s.is_some()) =>
+        {
             ok(NAME, format!("an emulator: {overrides}{answers}"))
         }
         (false, false) => skip(NAME, format!("not AWS, and nobody answers: {overrides}")),
@@ -163,8 +165,11 @@ fn platform(findings: &Findings) -> Check {
 
 fn clock(findings: &Findings) -> Check {
     const NAME: &str = "clock";
-    let heard = findings.heard.values().filter_map(|heard| Some((heard.ahead_s?, &heard.address)));
-    let Some((ahead_s, address)) = heard.max_by_key(|(ahead_s, _)| ahead_s.abs()) else {
+    let responders = findings
+        .responders
+        .values()
+        .filter_map(|responder| Some((responder.ahead_s?, &responder.address)));
+    let Some((ahead_s, address)) = responders.max_by_key(|(ahead_s, _)| ahead_s.abs()) else {
         return skip(NAME, "no answer told the time");
     };
     let found = match ahead_s {

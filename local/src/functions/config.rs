@@ -66,7 +66,7 @@ impl FunctionConfig {
 /// A function URL.
 #[derive(Debug, Default)]
 pub struct UrlConfig {
-    /// Where to listen; any loopback port when absent.
+    /// Listener; any loopback port when absent.
     pub listener: Option<TcpListener>,
     /// Access control.
     pub auth: UrlAuth,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_back_whatever_its_length_and_the_datas() {
+    fn a_record_of_any_length_is_read_back() {
         for data_bytes in [0_usize, 1, 5000] {
             for filler in [0, 1800, 2100, 20_000] {
                 let record = record(data_bytes as u64, filler);

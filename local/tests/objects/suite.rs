@@ -115,9 +115,9 @@ macro_rules! cases {
 cases! {
     one_winner_among_conditional_puts,
     a_bad_checksum_leaves_the_old_object,
-    checksums_of_every_kind_are_taken_and_told,
+    checksums_of_every_kind_are_verified_and_returned,
     an_object_and_a_directory_of_one_name,
-    readers_see_one_version_whatever_is_written,
+    readers_see_one_version_during_writes,
     ranges,
     conditional_reads,
     conditional_writes,
@@ -189,7 +189,7 @@ pub async fn a_bad_checksum_leaves_the_old_object(target: Target) {
     assert_eq!(target.list("").await, ["sum"]);
 }
 
-pub async fn checksums_of_every_kind_are_taken_and_told(target: Target) {
+pub async fn checksums_of_every_kind_are_verified_and_returned(target: Target) {
     use ChecksumAlgorithm::{Crc32, Crc32C, Crc64Nvme, Sha1, Sha256};
     for algorithm in [Crc32, Crc32C, Crc64Nvme, Sha1, Sha256] {
         let key = target.key(algorithm.as_str());
@@ -230,7 +230,7 @@ pub async fn an_object_and_a_directory_of_one_name(target: Target) {
     assert_eq!(target.get("o/x/y").await, "2");
 }
 
-pub async fn readers_see_one_version_whatever_is_written(target: Target) {
+pub async fn readers_see_one_version_during_writes(target: Target) {
     const LENGTH: usize = 6 << 20;
     let version = |fill: u8| Bytes::from(vec![fill; LENGTH]);
     let mut etag = target.put("v", version(0)).await;
@@ -352,7 +352,7 @@ pub async fn conditional_writes(target: Target) {
     assert_eq!(status(large), 412);
     assert_eq!(target.get("w").await, "2");
 
-    // Of several writers that replace the same version, one wins.
+    // One of several writers that replace the same version wins.
     let puts = (0..12).map(|_| tokio::spawn(put(b"next").if_match(&second).send()));
     let results: Vec<_> = join_all(puts).await.into_iter().map(Result::unwrap).collect();
     assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1);

@@ -9,7 +9,7 @@ import sys
 from bench.programs import Failed
 
 LISTS = pathlib.Path(__file__).resolve().parent.parent / "peers" / "environments"
-# What shows that an environment works, in the order in which they are set up.
+# Imports that verify an environment, in the order of setup.
 IMPORTS = {
     "tf": "import tensorflow",
     "dali": "import nvidia.dali.fn",

@@ -43,7 +43,7 @@ class Gristmill:
         found = self.answer(
             "bench", "pipelines", "--only", name, "--data", str(self.data), "--seconds", str(seconds or self.seconds))
         entries = [entry for entry in found["pipelines"] if entry["name"] == name]
-        # Of a pipeline that has but one variant, its name says nothing.
+        # A pipeline with a single variant needs no name for it.
         named = len({entry.get("variant") for entry in entries}) > 1
         return {
             Who(name, "gristmill", entry["variant"] if named else "", entry["cores"]): Figure(

@@ -22,7 +22,7 @@ EVERY = {
     "two trainers": 40.0, "old checkpoint": 35.0,
     "trap worker": 6.0, "trap coordinator": 9.0, "trap fetcher": 18.0,
 }
-# Where a process is killed at one moment of what it does: the link, what the request holds, the moment.
+# Kills at one moment of a request: the link, words in the request, the moment.
 TRAPS = {
     "worker": [
         ("worker coordinator", b'"call":"claim"', proxy.ANSWERED),
@@ -103,7 +103,7 @@ class Injector:
         verb, _, what = kind.partition(" ")
         alone = not self.undo
         method = verb if verb in ("kill", "pause", "trap") else kind.replace(" ", "_")
-        # What a trap does is counted when it springs.
+        # A trap counts when it springs.
         if getattr(self, method)(what) and verb != "trap":
             self.count(kind, alone)
 

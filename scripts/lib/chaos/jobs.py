@@ -49,7 +49,7 @@ class Job:
 
     def refused(self, line):
         if any(word in line for word in GONE):
-            # What an old checkpoint needs may be gone, never what the last one needs.
+            # Objects of an old checkpoint may be deleted, never those of the last one.
             if not self.went_back:
                 self.ledger.wrong(f"what the last checkpoint needs is gone: {line}")
             self.return_to_last()

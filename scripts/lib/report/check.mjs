@@ -116,7 +116,7 @@ async function check(browser, path, { width, scheme, script, media }) {
   return wrong;
 }
 
-// What is looked at: every width in both schemes, once without script, and as it is printed on A4.
+// Views to check: every width in both schemes, once without script, and as it is printed on A4.
 const views = WIDTHS.flatMap((width) => ["light", "dark"].map((scheme) => ({ width, scheme, script: true, media: "screen" })));
 views.push({ width: 1280, scheme: "light", script: false, media: "screen" });
 views.push({ width: 718, scheme: "dark", script: true, media: "print" });

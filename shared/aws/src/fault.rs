@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_innermost_cause_is_told() {
+    fn the_innermost_cause_is_named() {
         let inner = std::io::Error::other("connection refused");
         let error = aws_smithy_runtime_api::client::result::ConnectorError::io(inner.into());
         assert_eq!(reason(&error), "connection refused");

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn faults_are_tried_again_and_then_told() {
+    async fn faults_are_retried_and_then_returned() {
         let (outcome, server) = invoked(500).await;
         let error = outcome.unwrap_err().to_string();
         assert!(error.starts_with("cannot invoke worker: ") && error.contains("500"), "{error}");

@@ -28,7 +28,7 @@ pub use invoker::LambdaInvoker;
 pub use local_service::LocalService;
 pub use objects::{Everywhere, S3Objects};
 pub use probes::{
-    BucketRights, Caller, DeployedFunction, Heard, PROBE_DEADLINE, Probes, Quota, Trouble,
+    BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
 };
 pub use provision::ProvisionError;
 pub use settings::{Settings, SettingsError, function_memory_mb};

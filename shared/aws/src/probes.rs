@@ -1,7 +1,7 @@
 //! Read-only queries about a deployment: identity, access to the bucket, configuration of the functions. Each
 //! returns one answer or one [`Trouble`] within seconds.
 
-mod heard;
+mod responders;
 
 use crate::{
     aws::At,
@@ -19,8 +19,8 @@ use aws_sdk_s3::{
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
-pub use heard::Heard;
-use heard::{Hearing, Listen};
+pub use responders::Responder;
+use responders::{RecordResponder, Responders};
 use serde_json::Value;
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
@@ -101,7 +101,7 @@ pub struct Quota {
 #[derive(Debug)]
 pub struct Probes {
     sdk: SdkConfig,
-    heard: Hearing,
+    responders: Responders,
     s3: aws_sdk_s3::Client,
     lambda: LambdaClient,
     sts: aws_sdk_sts::Client,
@@ -119,21 +119,26 @@ impl Probes {
                     .build(),
             )
             .build();
-        let heard = Hearing::default();
+        let responders = Responders::default();
         let mut s3 = aws_sdk_s3::config::Builder::from(&sdk)
             .force_path_style(path_style)
-            .interceptor(Listen::to("s3", &heard))
+            .interceptor(RecordResponder::of("s3", &responders))
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .response_checksum_validation(ResponseChecksumValidation::WhenRequired);
         if let Some(endpoint) = &at.s3 {
             s3.set_endpoint_url(Some(endpoint.clone()));
         }
-        let sts = aws_sdk_sts::config::Builder::from(&sdk).interceptor(Listen::to("sts", &heard));
+        let sts = aws_sdk_sts::config::Builder::from(&sdk)
+            .interceptor(RecordResponder::of("sts", &responders));
         Self {
             s3: aws_sdk_s3::Client::from_conf(s3.build()),
-            lambda: LambdaClient::new(&sdk, at.lambda.as_deref(), Listen::to("lambda", &heard)),
+            lambda: LambdaClient::new(
+                &sdk,
+                at.lambda.as_deref(),
+                RecordResponder::of("lambda", &responders),
+            ),
             sts: aws_sdk_sts::Client::from_conf(sts.build()),
-            heard,
+            responders,
             sdk,
         }
     }
@@ -144,8 +149,8 @@ impl Probes {
     }
 
     /// Servers that have answered so far, by service.
-    pub fn heard(&self) -> BTreeMap<&'static str, Heard> {
-        self.heard.snapshot()
+    pub fn responders(&self) -> BTreeMap<&'static str, Responder> {
+        self.responders.snapshot()
     }
 
     /// Access key id of the keys found, or the reason why there are none.
@@ -310,7 +315,7 @@ impl Probes {
         let fault = Fault::new(operation, place, error);
         let code = fault.code.as_deref().unwrap_or_default();
         match fault.status {
-            None => match self.heard.address(service) {
+            None => match self.responders.address(service) {
                 Some(address) => Trouble::Unreachable(format!("{} (at {address})", fault.text)),
                 None => Trouble::Unreachable(fault.text),
             },

@@ -292,7 +292,7 @@ impl ChunkWriter {
         Ok(())
     }
 
-    /// Where the open frame is assembled.
+    /// Buffer of the open frame.
     fn frame_mut(&mut self) -> &mut [u8] {
         match self.codec {
             Codec::Stored => &mut self.object[self.used..],
@@ -342,10 +342,10 @@ impl ChunkWriter {
     }
 }
 
-/// The object of the same frames, kept in another way.
+/// Encodes the same frames with another codec.
 ///
 /// # Errors
-/// Where `chunk` is damaged, as when its frames are read.
+/// As reading the frames, if `chunk` is damaged.
 pub fn repack(chunk: &Chunk, codec: Codec) -> Result<Vec<u8>, FormatError> {
     let mut writer = ChunkWriter::new(codec);
     for (i, info) in chunk.frames().iter().enumerate() {

@@ -8,7 +8,7 @@ use gristmill_policy::scaling::{
 use proptest::prelude::*;
 use std::time::Instant;
 
-/// What an ideal system reports: `workers` that take `work_s` for a batch, a trainer that takes `step_s`.
+/// Reports of an ideal system: `workers` that take `work_s` for a batch, a trainer that takes `step_s`.
 struct Ideal {
     step_s: f64,
     work_s: f64,
@@ -132,7 +132,7 @@ fn a_full_window_adds_no_workers_and_takes_the_superfluous_away() {
     let mut ideal = Ideal::new(0.1, 1.0);
     for _ in 0..80 {
         let mut report = ideal.report(state.target);
-        // What lies between lets through four workers' batches.
+        // The transport lets through four workers' batches.
         (report.stall_s, report.workers) = (0.15, 4.0);
         (report.window_full, report.queue_batches) = (0.9, 400.0);
         report.ahead_batches = 432;
@@ -312,7 +312,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
-    fn whatever_it_is_told_it_keeps_to_the_limits(
+    fn any_reports_keep_to_the_limits(
         reports in proptest::collection::vec(any_report(), 1..60),
         max_workers in 1..6_000u32,
         concurrency in 1..6_000u32,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Who waits until when, in the order of time and then of asking.
+/// Waiting tasks, by time and then by order of registration.
 #[derive(Debug, Default)]
 struct Timers {
     now: Duration,

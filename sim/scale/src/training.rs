@@ -198,8 +198,8 @@ async fn report_death(world: Arc<World>, runner: Runner, invocation: InvocationI
     let (job, worker) = (world.job.clone(), Some(number));
     let call =
         Call::Release(Release { job, invocation, worker, blameless: false, error: String::new() });
-    let told = call_with_retry(&*runner.coordinator, &*runner.clock, &call, RELEASE_PATIENCE).await;
-    if let Err(error) = told {
+    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, &call, RELEASE_PATIENCE).await;
+    if let Err(error) = sent {
         world.meter.trouble(&format!("a death was not reported: {error}"));
     }
 }
@@ -227,14 +227,14 @@ pub async fn invoked_worker(world: Arc<World>, number: u32) {
     leave(&world, &runner, number).await;
 }
 
-/// Says that a worker ends; whether that was taken note of.
+/// Reports that a worker leaves. Returns whether the report was accepted.
 pub async fn leave(world: &World, runner: &Runner, worker: u32) -> bool {
     let call = Call::Leave(Leave { job: world.job.clone(), worker, error: None });
-    let told = call_with_retry(&*runner.coordinator, &*runner.clock, &call, LEAVE_PATIENCE).await;
-    if let Err(error) = &told {
+    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, &call, LEAVE_PATIENCE).await;
+    if let Err(error) = &sent {
         world.meter.trouble(&format!("leave: {error}"));
     }
-    told.is_ok()
+    sent.is_ok()
 }
 
 /// Trains until the job is done or `most` batches are delivered; returns how many were. A trainer that

@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(platform.grant(10, 0.0, &world), 10);
         let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&world).0).collect();
         assert_eq!(kinds.iter().sum::<usize>(), 5, "half of each");
-        // Of four that are left, two are of each class, in any order.
+        // Two of the four that are left are of each class, in any order.
         for kind in [0, 0, 0, 0, 0, 1, 1, 1, 1, 1] {
             if platform.is_superfluous(kind, 4) {
                 platform.ended(kind, true);

@@ -116,7 +116,7 @@ fn concurrency_and_deaths_are_accounted_for() {
     let text = PLAIN.replace("compute", "mean_life = \"60s\"\ncompute");
     let deadly = Scenario::parse(&format!("{text}[run]\nbatches = 4000\n"), "t").unwrap();
     let run = simulate(&deadly, 1, Policy::Fixed(12));
-    assert_eq!(run.batches, 4_000, "every split is done, whoever dies");
+    assert_eq!(run.batches, 4_000, "every split is done despite deaths");
     assert!(run.deaths > 10, "{}", run.deaths);
 }
 

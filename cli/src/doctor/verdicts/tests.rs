@@ -1,7 +1,7 @@
 //! Places as they may be found, good and bad.
 
 use super::*;
-use gristmill_aws::{Caller, DeployedFunction, Heard, Quota};
+use gristmill_aws::{Caller, DeployedFunction, Quota, Responder};
 use gristmill_client::NUMERICS;
 use gristmill_model::wire::{Refusal, Reply};
 use gristmill_ports::TableError;
@@ -17,7 +17,7 @@ fn worker(architecture: &str, reserved: Option<u32>) -> DeployedFunction {
 
 /// All is well on AWS.
 fn good() -> Findings {
-    let heard = Heard {
+    let responder = Responder {
         address: "https://b.s3.eu-west-1.amazonaws.com".to_owned(),
         ahead_s: Some(0),
         server: Some("AmazonS3".to_owned()),
@@ -40,7 +40,7 @@ fn good() -> Findings {
         worker: Some(Ok(worker(here, None))),
         scaler: Some(Ok(worker("aarch64", None))),
         quota: Some(Ok(Quota { limit: 1000, unreserved: 900 })),
-        heard: [("s3", heard)].into(),
+        responders: [("s3", responder)].into(),
         ..Findings::default()
     }
 }
@@ -113,7 +113,7 @@ fn a_closed_port_fails_where_it_is_and_nowhere_else() {
         worker: Some(Err(gone())),
         scaler: None,
         quota: Some(Err(gone())),
-        heard: [].into(),
+        responders: [].into(),
         ..good()
     };
     expect(&findings, "bucket", Verdict::Fail, "127.0.0.1:1");
@@ -135,11 +135,11 @@ fn clocks_are_compared() {
         (-4000, Verdict::Fail),
     ] {
         let mut findings = good();
-        findings.heard.get_mut("s3").unwrap().ahead_s = Some(ahead_s);
+        findings.responders.get_mut("s3").unwrap().ahead_s = Some(ahead_s);
         assert_eq!(verdict(&findings, "clock").0, expected, "{ahead_s}");
     }
     let mut findings = good();
-    findings.heard.get_mut("s3").unwrap().ahead_s = Some(300);
+    findings.responders.get_mut("s3").unwrap().ahead_s = Some(300);
     expect(&findings, "clock", Verdict::Fail, "300 s behind");
 }
 

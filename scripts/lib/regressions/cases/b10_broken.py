@@ -29,7 +29,7 @@ def changed(old, new):
     return GOOD.replace(old, new)
 
 
-# What a pipeline file holds, and what the error must say beside the file's name.
+# Content of a pipeline file, and the required error beside the file's name.
 PIPELINES = {
     "empty": ("", []),
     "comment": ("# nothing\n", []),

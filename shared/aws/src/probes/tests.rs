@@ -24,7 +24,7 @@ async fn a_bucket_tells_its_region_even_to_those_who_come_to_another() {
 }
 
 #[tokio::test]
-async fn troubles_are_told_apart() {
+async fn troubles_are_distinguished() {
     for (status, expected) in [(403, "Denied"), (404, "Missing"), (500, "Other")] {
         let answer = move |_, _: &_| Answer::status(status, "");
         let (found, _) = asked(answer, async |probes| probes.bucket_region("b").await).await;
@@ -38,7 +38,7 @@ async fn troubles_are_told_apart() {
 }
 
 #[tokio::test]
-async fn keys_that_are_not_known_are_told_from_what_they_may_not() {
+async fn unknown_keys_are_distinguished_from_missing_permissions() {
     for (code, refused) in [("UnrecognizedClientException", true), ("AccessDeniedException", false)]
     {
         let answer = move |_, _: &_| {
@@ -95,13 +95,13 @@ async fn answers_tell_the_time_and_who_gives_them() {
         let date = date.fmt(aws_smithy_types::date_time::Format::HttpDate).unwrap();
         Answer::Full(200, vec![("date", date), ("server", "Emu/1".to_owned())], "".into())
     };
-    let (heard, server) = asked(answer, async |probes| {
+    let (responder, server) = asked(answer, async |probes| {
         probes.bucket_region("b").await.unwrap();
-        probes.heard()["s3"].clone()
+        probes.responders()["s3"].clone()
     })
     .await;
-    assert!((-102..=-99).contains(&heard.ahead_s.unwrap()), "{heard:?}");
-    assert_eq!((heard.server.as_deref(), &heard.address), (Some("Emu/1"), &server.url));
+    assert!((-102..=-99).contains(&responder.ahead_s.unwrap()), "{responder:?}");
+    assert_eq!((responder.server.as_deref(), &responder.address), (Some("Emu/1"), &server.url));
 }
 
 #[test]

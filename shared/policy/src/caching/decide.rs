@@ -115,8 +115,8 @@ pub fn decide(profile: &Profile, read_time: &ReadTime, settings: &Settings) -> D
     let least = |measure: fn(&OptionEstimate) -> f64| {
         let allowed = || options.iter().skip(1).filter(|option| option.refused.is_none());
         let best = allowed().map(measure).min_by(f64::total_cmp).unwrap_or(f64::INFINITY);
-        // Of those within noise the last: it leaves the least to compute, and after the last operator
-        // no worker is needed at all.
+        // The last of those within noise leaves the least to compute, and after the last operator no
+        // worker is needed at all.
         let last = allowed().rfind(|option| measure(option) <= best * (1.0 + tie));
         let pays = |best: &&OptionEstimate| measure(best) < measure(&compute) * (1.0 - tie);
         last.filter(pays).unwrap_or(&compute)

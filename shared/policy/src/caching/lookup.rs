@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_is_taken_whatever_its_throughput() {
+    fn the_whole_pipeline_is_taken_at_any_throughput() {
         let points = points(&["read", "whole"]);
         let mut catalogue = [entry("whole", 20.0), entry("read", 90.0)];
         assert_eq!(mode(&points, &catalogue), Mode::Get { point: 1 });

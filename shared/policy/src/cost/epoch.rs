@@ -83,7 +83,7 @@ impl EpochWork {
             SplitBound::Compute => Bound::Workers,
             SplitBound::Network => Bound::WorkerNetwork,
         };
-        // Of equal bounds the first is named.
+        // The first of equal bounds is named.
         let bounds = [
             (trainer_s, Bound::Trainer),
             (ingest_s, Bound::TrainerNetwork),

@@ -153,7 +153,7 @@ fn slow_cores_of_the_trainer_are_no_substitute() {
 }
 
 #[test]
-fn a_network_bound_worker_is_told() {
+fn a_network_bound_worker_is_reported() {
     let mut fast = jpegs();
     fast.ops.iter_mut().for_each(|op| op.cpu_s *= 0.15);
     let plan = plan(&fast, &Job { step_s: 0.001, ..job() }, &Limits::default());

@@ -121,7 +121,7 @@ fn advice_names_what_would_help() {
 }
 
 #[test]
-fn an_exhausted_source_is_told_from_a_slow_one() {
+fn an_exhausted_source_is_distinguished_from_a_slow_one() {
     let grown = |to_s, source_s| WorkerShares {
         source_s,
         source_growth: Some(SourceGrowth { from_workers: 4.0, from_s: 0.2, to_workers: 8.0, to_s }),

@@ -162,7 +162,7 @@ pub(super) fn decisions(scene: &Scene<'_>) -> Markup {
     }
 }
 
-/// What the run cost, by item.
+/// Cost of the run by item.
 pub(super) fn cost(scene: &Scene<'_>) -> Markup {
     let Some(cost) = &scene.timeline.cost else { return Markup::default() };
     let (items, total) = (cost.items(), cost.total_usd());

@@ -99,7 +99,7 @@ fn files_are_named_where_they_are_known() {
 }
 
 #[test]
-fn draws_are_told_by_seed_epoch_and_place() {
+fn draws_are_compared_by_seed_epoch_and_place() {
     let drawn = |drawn| {
         let mut described = resnet();
         described.ops.push(OpIdentity { ordinal: Some(3), ..op("flip", json!({ "p": 0.5 })) });
@@ -138,7 +138,7 @@ fn the_nearest_entry_is_compared_with() {
 }
 
 #[test]
-fn long_values_are_cut_and_several_parameters_told_apart() {
+fn long_values_are_cut_and_parameters_reported_one_by_one() {
     let lines = said(|wanted| {
         wanted.ops[0].params =
             json!({ "field": "i".repeat(200), "channels": 1, "extra": {"deep": true} });

@@ -23,7 +23,7 @@ use std::{
 
 /// A server of one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Heard {
+pub struct Responder {
     /// Scheme, host and port.
     pub address: String,
     /// Lead of its clock over ours in seconds; `None` if it sent no date.
@@ -34,39 +34,39 @@ pub struct Heard {
 
 /// Servers by service.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Hearing(Arc<Mutex<BTreeMap<&'static str, Heard>>>);
+pub(super) struct Responders(Arc<Mutex<BTreeMap<&'static str, Responder>>>);
 
-impl Hearing {
-    pub fn snapshot(&self) -> BTreeMap<&'static str, Heard> {
+impl Responders {
+    pub fn snapshot(&self) -> BTreeMap<&'static str, Responder> {
         self.lock().clone()
     }
 
     pub fn address(&self, service: &str) -> Option<String> {
-        self.lock().get(service).map(|heard| heard.address.clone())
+        self.lock().get(service).map(|responder| responder.address.clone())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Heard>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<&'static str, Responder>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Records the server of one service's client.
 #[derive(Debug)]
-pub(super) struct Listen {
+pub(super) struct RecordResponder {
     service: &'static str,
-    hearing: Hearing,
+    responders: Responders,
 }
 
-impl Listen {
-    pub fn to(service: &'static str, hearing: &Hearing) -> Self {
-        Self { service, hearing: hearing.clone() }
+impl RecordResponder {
+    pub fn of(service: &'static str, responders: &Responders) -> Self {
+        Self { service, responders: responders.clone() }
     }
 }
 
 #[dyn_dispatch_hint]
-impl Intercept for Listen {
+impl Intercept for RecordResponder {
     fn name(&self) -> &'static str {
-        "Listen"
+        "RecordResponder"
     }
 
     fn read_before_transmit(
@@ -78,8 +78,8 @@ impl Intercept for Listen {
         let uri: Uri = context.request().uri().parse()?;
         let scheme = uri.scheme_str().unwrap_or("https");
         let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let mut heard = self.hearing.lock();
-        heard.entry(self.service).or_default().address = format!("{scheme}://{authority}");
+        let mut responders = self.responders.lock();
+        responders.entry(self.service).or_default().address = format!("{scheme}://{authority}");
         Ok(())
     }
 
@@ -90,10 +90,10 @@ impl Intercept for Listen {
         _bag: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let headers = context.response().headers();
-        let mut heard = self.hearing.lock();
-        let heard = heard.entry(self.service).or_default();
-        heard.server = headers.get("server").map(str::to_owned).or(heard.server.take());
-        heard.ahead_s = headers.get("date").and_then(ahead_s).or(heard.ahead_s);
+        let mut responders = self.responders.lock();
+        let responder = responders.entry(self.service).or_default();
+        responder.server = headers.get("server").map(str::to_owned).or(responder.server.take());
+        responder.ahead_s = headers.get("date").and_then(ahead_s).or(responder.ahead_s);
         Ok(())
     }
 }
