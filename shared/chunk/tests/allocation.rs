@@ -80,6 +80,27 @@ fn allocations_stay_within_limits() {
     assert!(frame.is_err());
     assert!(largest < 64 << 10, "{largest} bytes to refuse a lying index");
 
+    few_bytes_that_claim_to_be_many();
+
+    // A valid one costs its size, once.
+    let chunk = Chunk::open(Bytes::from(bomb), &Limits::default()).unwrap();
+    let (largest, frame) = largest_of(|| chunk.frame(0));
+    assert_eq!(frame.unwrap().len(), largest);
+
+    // A stored frame costs nothing.
+    let mut writer = ChunkWriter::new(Codec::Stored);
+    writer.begin_frame(&schema, 1).unwrap();
+    writer.end_frame(FrameKind::Batch, 1).unwrap();
+    let chunk = Chunk::open(Bytes::from(writer.finish().unwrap()), &Limits::default()).unwrap();
+    let (largest, frame) = largest_of(|| chunk.tensors(0));
+    assert!(frame.is_ok());
+    assert!(largest < 4 << 10, "{largest} bytes to read a stored frame");
+
+    false_header_lengths(&limits);
+    a_reserved_buffer_does_not_grow();
+}
+
+fn few_bytes_that_claim_to_be_many() {
     // A few bytes that index and frame declare to be many.
     let many =
         [&[0x28, 0xb5, 0x2f, 0xfd, 0xa0][..], &(512_u32 << 20).to_le_bytes(), &[1, 0]].concat();
@@ -100,31 +121,20 @@ fn allocations_stay_within_limits() {
     assert_eq!(chunk.frame(0).unwrap(), vec![0; 128 << 10]);
     let more = most_mapped_kib() - before;
     assert!(more < 16 << 10, "{more} KiB for a window");
+}
 
-    // A valid one costs its size, once.
-    let chunk = Chunk::open(Bytes::from(bomb), &Limits::default()).unwrap();
-    let (largest, frame) = largest_of(|| chunk.frame(0));
-    assert_eq!(frame.unwrap().len(), largest);
-
-    // A stored frame costs nothing.
-    let mut writer = ChunkWriter::new(Codec::Stored);
-    writer.begin_frame(&schema, 1).unwrap();
-    writer.end_frame(FrameKind::Batch, 1).unwrap();
-    let chunk = Chunk::open(Bytes::from(writer.finish().unwrap()), &Limits::default()).unwrap();
-    let (largest, frame) = largest_of(|| chunk.tensors(0));
-    assert!(frame.is_ok());
-    assert!(largest < 4 << 10, "{largest} bytes to read a stored frame");
-
-    // False lengths.
+fn false_header_lengths(limits: &Limits) {
     for header_bytes in [u64::MAX, 1 << 40, 1 << 20, 100] {
         let mut bytes = header_bytes.to_le_bytes().to_vec();
         bytes.extend_from_slice(b"{\"x\":{\"dtype\":\"U8\",\"shape\":[4294967295],");
-        let (largest, frame) = largest_of(|| Frame::parse(Bytes::from(bytes), &limits));
+        let (largest, frame) = largest_of(|| Frame::parse(Bytes::from(bytes), limits));
         assert!(frame.is_err());
         assert!(largest < 4 << 10, "{largest} bytes for a header of {header_bytes}");
     }
+}
 
-    // No growth if the size was reserved.
+/// A writer with reserved capacity does not reallocate.
+fn a_reserved_buffer_does_not_grow() {
     let rows = 64;
     let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [1 << 16])]).unwrap();
     let mut writer = ChunkWriter::new(Codec::Stored);

@@ -61,39 +61,48 @@ fn op(name: &str, seconds: f64) -> OpSeconds {
     OpSeconds { name: name.to_owned(), seconds }
 }
 
+fn short_epoch(
+    epoch: u32,
+    mode: Mode,
+    reason: &str,
+    seconds: f64,
+    waits: [f64; 4],
+    work: [f64; 4],
+) -> Epoch {
+    let [unclaimed_s, working_s, fetch_s, decode_s] = waits;
+    let total_s = waits.iter().sum::<f64>() + 0.05;
+    let first_batch_s = Some(if epoch == 0 { 0.9 } else { 0.06 });
+    let waits = Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
+    let workers = WorkerShares {
+        source_s: work[0],
+        ops: if work[1] > 0.0 {
+            vec![op("decode", work[1]), op("random_resized_crop", work[2]), op("flip", 0.05)]
+        } else {
+            Vec::new()
+        },
+        put_s: work[3],
+        workers: Some(2.0),
+        max_workers: Some(8),
+        source_growth: None,
+    };
+    Epoch {
+        epoch,
+        mode,
+        reason: reason.to_owned(),
+        seconds,
+        batches: 32,
+        rows: 2_000,
+        first_batch_s,
+        stalls: Some(attribute(&waits, &workers, seconds)),
+        workers,
+        cost_usd: Some(2e-5 * (work.iter().sum::<f64>() + 0.4)),
+        ..Epoch::default()
+    }
+}
+
 /// A demo of four epochs that profiles, stores, and reads the cache.
 fn short() -> Timeline {
-    let epoch = |epoch: u32, mode, reason: &str, seconds, waits: [f64; 4], work: [f64; 4]| {
-        let [unclaimed_s, working_s, fetch_s, decode_s] = waits;
-        let total_s = waits.iter().sum::<f64>() + 0.05;
-        let first_batch_s = Some(if epoch == 0 { 0.9 } else { 0.06 });
-        let waits = Waits { total_s, unclaimed_s, working_s, fetch_s, decode_s, first_batch_s };
-        let workers = WorkerShares {
-            source_s: work[0],
-            ops: if work[1] > 0.0 {
-                vec![op("decode", work[1]), op("random_resized_crop", work[2]), op("flip", 0.05)]
-            } else {
-                Vec::new()
-            },
-            put_s: work[3],
-            workers: Some(2.0),
-            max_workers: Some(8),
-            source_growth: None,
-        };
-        Epoch {
-            epoch,
-            mode,
-            reason: reason.to_owned(),
-            seconds,
-            batches: 32,
-            rows: 2_000,
-            first_batch_s,
-            stalls: Some(attribute(&waits, &workers, seconds)),
-            workers,
-            cost_usd: Some(2e-5 * (work.iter().sum::<f64>() + 0.4)),
-            ..Epoch::default()
-        }
-    };
+    let epoch = short_epoch;
     let read = "point 0 is stored completely";
     let epochs = vec![
         epoch(
@@ -152,16 +161,18 @@ fn short() -> Timeline {
     }
 }
 
-/// Eight hours with sixty decisions; the trainer's step halves after five.
-fn long(samples: usize) -> Timeline {
-    const RUN_S: f64 = 29_000.0;
-    let wanted = |t_s: f64| if t_s < 18_000.0 { 23.0 } else { 46.0 };
-    let decisions: Vec<Decision> = (0..60)
+/// Workers needed at a time of the long run.
+fn needed(t_s: f64) -> f64 {
+    if t_s < 18_000.0 { 23.0 } else { 46.0 }
+}
+
+fn long_decisions() -> Vec<Decision> {
+    (0..60)
         .map(|index: u32| {
             let (phase, at) = (index / 30, f64::from(index % 30));
             let t_s =
                 f64::from(phase) * 18_000.0 + 30.0 + at * at * if phase == 0 { 18.0 } else { 12.0 };
-            let goal = wanted(t_s);
+            let goal = needed(t_s);
             let workers = (goal - (goal - 1.0) * (-at / 4.0).exp()).round() as u32;
             let reason = match index {
                 0 => "start: 2 workers, nothing measured".to_owned(),
@@ -173,7 +184,13 @@ fn long(samples: usize) -> Timeline {
             };
             Decision { t_s: Some(t_s), batch: (t_s * 4.0) as u64, workers, reason }
         })
-        .collect();
+        .collect()
+}
+
+/// Eight hours with sixty decisions; the trainer's step halves after five.
+fn long(samples: usize) -> Timeline {
+    const RUN_S: f64 = 29_000.0;
+    let decisions = long_decisions();
     let target_at = |t_s: f64| {
         let past = decisions.iter().rev().find(|decision| decision.t_s.unwrap_or(0.0) <= t_s);
         past.map_or(1, |decision| decision.workers)
@@ -183,7 +200,7 @@ fn long(samples: usize) -> Timeline {
         let t_s = RUN_S * (index as f64 + 1.0) / samples as f64;
         let step_s = if t_s < 18_000.0 { 0.24 } else { 0.12 };
         let target = target_at(t_s);
-        let covered = f64::from(target) / wanted(t_s) * (1.0 + 0.06 * noise(index));
+        let covered = f64::from(target) / needed(t_s) * (1.0 + 0.06 * noise(index));
         let cold = if index < 4 { 4.0 } else { 0.0 };
         let stall_s = (step_s / covered - step_s).max(0.002) + cold;
         delivered += RUN_S / samples as f64 / (step_s + stall_s);

@@ -119,19 +119,7 @@ impl fmt::Display for Advice {
                 Seconds(total_s)
             ),
             Advice::MoreWorkers { percent, workers, wanted } => {
-                write!(
-                    f,
-                    "more workers would help: the trainer waited for them {} of the epoch",
-                    Percent(percent)
-                )?;
-                match (workers, wanted) {
-                    (Some(workers), Some(wanted)) => write!(
-                        f,
-                        "; about {wanted} instead of {} should do",
-                        (workers * 10.0).round() / 10.0
-                    ),
-                    _ => Ok(()),
-                }
+                fmt_more_workers(f, percent, workers, wanted)
             }
             Advice::AtMaximum { percent, max_workers, wanted } => {
                 write!(
@@ -175,5 +163,24 @@ impl fmt::Display for Advice {
                 Percent(percent)
             ),
         }
+    }
+}
+
+fn fmt_more_workers(
+    f: &mut fmt::Formatter<'_>,
+    percent: f64,
+    workers: Option<f64>,
+    wanted: Option<u32>,
+) -> fmt::Result {
+    write!(
+        f,
+        "more workers would help: the trainer waited for them {} of the epoch",
+        Percent(percent)
+    )?;
+    match (workers, wanted) {
+        (Some(workers), Some(wanted)) => {
+            write!(f, "; about {wanted} instead of {} should do", (workers * 10.0).round() / 10.0)
+        }
+        _ => Ok(()),
     }
 }

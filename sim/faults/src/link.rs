@@ -31,12 +31,33 @@ pub struct Link {
     process: Process,
     cloud: Arc<Cloud>,
     /// Whether this worker's notice of leaving is lost.
-    leaves_unheard: OnceLock<bool>,
+    leave_is_lost: OnceLock<bool>,
 }
 
 impl Link {
     pub fn new(process: Process, cloud: Arc<Cloud>) -> Self {
-        Self { process, cloud, leaves_unheard: OnceLock::new() }
+        Self { process, cloud, leave_is_lost: OnceLock::new() }
+    }
+
+    /// Delivers `call`, and waits for the answer until the timeout.
+    async fn deliver(&self, call: &Call) -> Result<Reply, CallError> {
+        let Self { cloud, .. } = self;
+        let world = &cloud.world;
+        let (sender, answer) = oneshot::channel();
+        cloud.deliver(call.clone(), Some(sender));
+        tokio::select! {
+            biased;
+            reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,
+            () = world.time.sleep(CALL_TIMEOUT) => {
+                Err(match world.mutant {
+                    Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
+                        kind: RefusalKind::Invalid,
+                        message: "timeout".to_owned(),
+                    }),
+                    _ => no_answer("timeout"),
+                })
+            }
+        }
     }
 }
 
@@ -80,13 +101,13 @@ impl Coordinator for Link {
         world.count_call();
         world.event(format_args!("call {}", call.name()));
         process.point(LATENCY_MS).await;
-        let unheard = || *self.leaves_unheard.get_or_init(|| world.happens(Fault::LeaveLost));
-        if world.happens(Fault::CallLost) || matches!(call, Call::Leave(_)) && unheard() {
+        let leave_is_lost = || *self.leave_is_lost.get_or_init(|| world.happens(Fault::LeaveLost));
+        if world.happens(Fault::CallLost) || matches!(call, Call::Leave(_)) && leave_is_lost() {
             world.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
         if world.happens(Fault::CallDenied) {
-            // As the adapter has it.
+            // As in the adapter.
             return Err(CallError::Denied(DENIED.to_owned()));
         }
         if let Call::Register(Register { dataset, .. }) = call
@@ -106,21 +127,7 @@ impl Coordinator for Link {
                 });
             }
         }
-        let (sender, answer) = oneshot::channel();
-        cloud.deliver(call.clone(), Some(sender));
-        let reply = tokio::select! {
-            biased;
-            reply = answer => reply.map_err(|_| no_answer("the coordinator died"))??,
-            () = world.time.sleep(CALL_TIMEOUT) => {
-                return Err(match world.mutant {
-                    Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
-                        kind: RefusalKind::Invalid,
-                        message: "timeout".to_owned(),
-                    }),
-                    _ => no_answer("timeout"),
-                });
-            }
-        };
+        let reply = self.deliver(call).await?;
         process.point(LATENCY_MS).await;
         if world.happens(Fault::AnswerLost) {
             return Err(no_answer("the answer was lost"));
@@ -145,7 +152,7 @@ impl Coordinator for Link {
     }
 }
 
-/// The platform by the hands of a process.
+/// The platform as used by a process.
 pub struct Platform {
     pub process: Process,
     pub cloud: Arc<Cloud>,

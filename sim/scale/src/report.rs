@@ -1,6 +1,11 @@
 //! Rows and bars, as text and as JSON.
 
-use crate::{args::Args, figures::Figures, partition, world::World};
+use crate::{
+    args::Args,
+    figures::Figures,
+    partition,
+    world::{Setting, World},
+};
 use gristmill_policy::cost::Prices;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -157,35 +162,50 @@ pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) ->
             row.bars.push(Bar::at_least("% of the ideal", percent, least));
         }
         None => {
-            let is_many = setting.workers >= MANY;
-            let write_bound = if setting.workers == 1_000 { 1.25 } else { 1.9 };
-            let least = match is_many {
-                true if setting.split >= LONG_SPLIT => 95.0,
-                true => 88.0,
-                false => 92.0,
-            };
-            row.bars.extend([
-                Bar::at_most("read units a claim", reads, 6.0),
-                Bar::at_most("write units a claim", writes, write_bound),
-                Bar::at_most("claim p99 ms", p99_ms, if is_many { 100.0 } else { 65.0 }),
-                Bar::at_least("% of the ideal", percent, least),
-                Bar::at_most(
-                    "most reads of a partition in 1 s",
-                    most_reads as f64,
-                    partition::READS as f64,
-                ),
-                Bar::at_most(
-                    "most writes of a partition in 1 s",
-                    most_writes as f64,
-                    partition::WRITES as f64,
-                ),
-            ]);
+            let reads_and_writes = (most_reads, most_writes);
+            row.bars.extend(claim_bars(setting, (reads, writes), p99_ms, reads_and_writes));
+            row.bars.push(Bar::at_least("% of the ideal", percent, least_percent(setting)));
             if setting.workers >= 100 {
                 row.bars.push(Bar::at_most("$ of control per million records", usd, 0.0016));
             }
         }
     }
     row
+}
+
+/// Least share of the ideal throughput without deaths, in percent.
+fn least_percent(setting: &Setting) -> f64 {
+    match setting.workers >= MANY {
+        true if setting.split >= LONG_SPLIT => 95.0,
+        true => 88.0,
+        false => 92.0,
+    }
+}
+
+/// Bars of claims: units of one, its latency, and the peak demand of a partition.
+fn claim_bars(
+    setting: &Setting,
+    (reads, writes): (f64, f64),
+    p99_ms: f64,
+    (most_reads, most_writes): (u64, u64),
+) -> [Bar; 5] {
+    let write_bound = if setting.workers == 1_000 { 1.25 } else { 1.9 };
+    let latency_bound = if setting.workers >= MANY { 100.0 } else { 65.0 };
+    [
+        Bar::at_most("read units a claim", reads, 6.0),
+        Bar::at_most("write units a claim", writes, write_bound),
+        Bar::at_most("claim p99 ms", p99_ms, latency_bound),
+        Bar::at_most(
+            "most reads of a partition in 1 s",
+            most_reads as f64,
+            partition::READS as f64,
+        ),
+        Bar::at_most(
+            "most writes of a partition in 1 s",
+            most_writes as f64,
+            partition::WRITES as f64,
+        ),
+    ]
 }
 
 /// Time until all workers that the scaler must invoke have started.

@@ -4,53 +4,15 @@
 //! Events are kept in a heap; the trainer's next batch and the next poll are scalars beside it, because they are the
 //! most frequent events. Scenario, seed and policy determine everything.
 
+mod event;
+
 use crate::{
     Run, Scenario, World, meter::Meter, noise::Noise, platform::Platform, run::Tick,
     server::Server, splits::Splits, trainer::Trainer,
 };
+use event::{Event, What};
 use gristmill_policy::scaling::{Observation, Policy, Report, Settings, WorkerTimes, top_up};
-use std::{
-    cmp::{Ordering, Reverse},
-    collections::BinaryHeap,
-};
-
-/// An event of a worker.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Event {
-    at_s: f64,
-    /// Order of creation, which orders simultaneous events.
-    number: u64,
-    what: What,
-    worker: u32,
-    /// The worker's turn when the event was created; the event is void if it has changed.
-    turn: u32,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// Its environment has started.
-    Ready,
-    /// Its split is computed; the put is next.
-    Computed,
-    /// Its split is committed.
-    Committed,
-    /// It dies while working.
-    Died,
-    /// Its death is detected.
-    Noticed,
-}
-
-impl Eq for Event {}
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.at_s.total_cmp(&other.at_s).then(self.number.cmp(&other.number))
-    }
-}
+use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// One running function.
 #[derive(Debug, Clone, Copy, Default)]

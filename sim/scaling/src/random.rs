@@ -69,21 +69,30 @@ pub fn random_scenario(number: u64) -> String {
             0.083 * (need * draw.real(0.4, 2.0)).ceil().max(1.0)
         ));
     }
-    // Long enough for a dozen waves and several hundred reports.
-    let phase = (40_000.0f64.max(24.0 * generation) * clients as f64) as u64;
-    let changes = draw.chance(0.35);
-    put(format!("[run]\nbatches = {}", if changes { 2 * phase } else { phase }));
-    if changes {
-        put(format!("[[change]]\nat_batch = {phase}"));
-        put(match draw.whole(0, 3) {
-            0 => format!("step = \"{:.6}s\"", step_s * 2.0),
-            1 => format!("step = \"{:.6}s\"", step_s / 2.0),
-            2 => format!("compute = \"{:.6}s\"", compute_s * draw.real(1.5, 2.0)),
-            _ => format!("compute = \"{:.6}s\"\nmode = 1", compute_s * draw.real(0.2, 0.6)),
-        });
-    }
+    put(draw_run(&mut draw, (step_s, compute_s), generation, clients));
     let _ = writeln!(text, "# drawn: need {need:.2}");
     text
+}
+
+/// Length of the run, and in a third of the scenarios a change of load halfway.
+fn draw_run(
+    draw: &mut Draw,
+    (step_s, compute_s): (f64, f64),
+    generation: f64,
+    clients: u64,
+) -> String {
+    // Long enough for a dozen waves and several hundred reports.
+    let phase = (40_000.0f64.max(24.0 * generation) * clients as f64) as u64;
+    if !draw.chance(0.35) {
+        return format!("[run]\nbatches = {phase}");
+    }
+    let change = match draw.whole(0, 3) {
+        0 => format!("step = \"{:.6}s\"", step_s * 2.0),
+        1 => format!("step = \"{:.6}s\"", step_s / 2.0),
+        2 => format!("compute = \"{:.6}s\"", compute_s * draw.real(1.5, 2.0)),
+        _ => format!("compute = \"{:.6}s\"\nmode = 1", compute_s * draw.real(0.2, 0.6)),
+    };
+    format!("[run]\nbatches = {}\n[[change]]\nat_batch = {phase}\n{change}", 2 * phase)
 }
 
 pub(crate) struct Draw(fastrand::Rng);

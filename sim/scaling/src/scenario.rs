@@ -156,96 +156,87 @@ impl<'d> Document<'d> {
         Ok(Scenario { name, about, phases, settings, batches, prices, paper, provenance, at_least })
     }
 
+    /// Conditions of the first phase.
     fn world(&mut self) -> Result<World, ScenarioError> {
+        let mut world = World::default();
+        self.trainer(&mut world)?;
+        self.worker(&mut world)?;
+        self.data(&mut world)?;
+        self.limits(&mut world)?;
+        self.platform(&mut world)?;
+        self.report(&mut world)?;
+        Ok(world)
+    }
+
+    fn trainer(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut trainer = self.section("trainer")?;
-        let step_s = trainer
+        world.step_s = trainer
             .positive_seconds("step")?
             .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
-        let clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
-        let step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        let ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
-        self.close(trainer)?;
+        world.clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
+        world.step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        world.ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
+        self.close(trainer)
+    }
+
+    fn worker(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut worker = self.section("worker")?;
-        let compute_s = worker
+        world.compute_s = worker
             .positive_seconds("compute")?
             .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?;
-        let worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        let vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
+        world.worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        world.vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
         // Sustained rate of a function in each direction, inferred from others' measurements.
-        let network_per_s = worker.rate("network")?.unwrap_or(71e6);
-        let cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
-        let speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
-        let mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
-        let death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
-        let interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
-        let call_s = worker.seconds("call")?.unwrap_or(0.01);
-        let lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
-        self.close(worker)?;
+        world.network_per_s = worker.rate("network")?.unwrap_or(71e6);
+        world.cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
+        world.speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
+        world.mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
+        world.death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
+        world.interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
+        world.call_s = worker.seconds("call")?.unwrap_or(0.01);
+        world.lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
+        self.close(worker)
+    }
+
+    fn data(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut data = self.section("data")?;
-        let source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
-        let batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
-        let split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
-        let lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
-        let epoch_splits = data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
-        let epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
-        let window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
-        self.close(data)?;
+        world.source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
+        world.batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
+        world.split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
+        world.lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
+        world.epoch_splits = data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
+        world.epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
+        world.window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
+        self.close(data)
+    }
+
+    fn limits(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut limits = self.section("limits")?;
-        let source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
+        world.source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
         // S3 and DynamoDB: requests per second of one prefix, writes of eight partitions.
-        let gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
-        let puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
-        let table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
-        self.close(limits)?;
+        world.gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
+        world.puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
+        world.table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
+        self.close(limits)
+    }
+
+    fn platform(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut platform = self.section("platform")?;
-        let invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
-        let concurrency =
+        world.invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
+        world.concurrency =
             platform.count("concurrency", 1..=WORKERS_MOST)?.unwrap_or(WORKERS_MOST) as u32;
-        let others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
-        let scale_up_per_10s = platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
+        world.others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
+        world.scale_up_per_10s = platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
         // A fetcher polls between every 50 ms and every 2 s, or once a batch.
-        let poll_s = platform.positive_seconds("poll")?.unwrap_or(step_s.clamp(0.05, 2.0));
-        self.close(platform)?;
+        world.poll_s = platform.positive_seconds("poll")?.unwrap_or(world.step_s.clamp(0.05, 2.0));
+        self.close(platform)
+    }
+
+    fn report(&mut self, world: &mut World) -> Result<(), ScenarioError> {
         let mut report = self.section("report")?;
-        let report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
-        let report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        self.close(report)?;
-        Ok(World {
-            clients,
-            step_s,
-            step_noise,
-            ingest_per_s,
-            compute_s,
-            worker_noise,
-            vcpus,
-            network_per_s,
-            cold_start_s,
-            speeds,
-            mean_life_s,
-            death_notice_s,
-            interference,
-            call_s,
-            source_bytes,
-            batch_bytes,
-            split_batches,
-            lease_splits,
-            epoch_splits,
-            epoch_barrier,
-            window_batches,
-            source_per_s,
-            gets_per_s,
-            puts_per_s,
-            table_per_s,
-            invoke_delay_s,
-            concurrency,
-            others,
-            scale_up_per_10s,
-            lifetime_s,
-            poll_s,
-            report_batches,
-            report_noise,
-            mode: 0,
-        })
+        world.report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
+        world.report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        self.close(report)
     }
 
     fn settings(&mut self, world: &World) -> Result<Settings, ScenarioError> {

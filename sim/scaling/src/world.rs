@@ -2,7 +2,7 @@
 
 /// Conditions of a phase; a change of load makes another. Times are in seconds, sizes in bytes, rates per second; an
 /// absent limit is infinite.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct World {
     /// Clients that train in lockstep, each on its own batch.
     pub clients: u32,

@@ -125,6 +125,19 @@ impl fmt::Display for Reason {
                 Workers(workers),
                 covered * 100.0
             ),
+            Self::Settling { .. }
+            | Self::NothingLeft { .. }
+            | Self::Measuring { .. }
+            | Self::Repeated { .. }
+            | Self::Implausible { .. } => self.fmt_hold(f),
+        }
+    }
+}
+
+impl Reason {
+    /// Writes a reason for which the target stays.
+    fn fmt_hold(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Self::Settling { workers } => {
                 write!(f, "hold: {}, their batches have yet to arrive", Workers(workers))
             }
@@ -140,6 +153,7 @@ impl fmt::Display for Reason {
             Self::Implausible { workers } => {
                 write!(f, "hold: {}, the report's numbers cannot be true", Workers(workers))
             }
+            _ => Ok(()),
         }
     }
 }

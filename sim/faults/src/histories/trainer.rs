@@ -1,0 +1,227 @@
+//! The trainer of a history: its connections, valid and invalid messages, and checkpoints.
+
+use super::{Connections, History};
+use crate::{
+    World,
+    scenario::{BatchName, Scenario},
+};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+
+/// Time without a frame after which a trainer assumes that the server is dead.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// A trainer with its memory and its checkpoints.
+pub(super) struct Trainer {
+    world: Arc<World>,
+    connections: Connections,
+    /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
+    checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
+    pub history: History,
+}
+
+/// How a connection ended.
+enum VisitEnd {
+    /// The connection broke, or the trainer closed it.
+    Gone,
+    Refused(String),
+    Ended,
+}
+
+impl Trainer {
+    pub(super) fn new(world: &Arc<World>, connections: Connections) -> Self {
+        Self {
+            world: Arc::clone(world),
+            connections,
+            checkpoints: vec![((0, 0), BTreeMap::new())],
+            history: History::default(),
+        }
+    }
+
+    pub(super) async fn train(&mut self, done: &AtomicBool) {
+        while !done.load(Ordering::Relaxed) {
+            self.world.time.sleep(self.world.between_ms(1, 1_000)).await;
+            let sender = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let Some(sender) = sender else { continue };
+            let (mine, theirs) = duplex(1 << 12);
+            if sender.try_send(theirs.into()).is_err() {
+                continue;
+            }
+            self.history.visits += 1;
+            self.visit(mine).await;
+        }
+    }
+
+    async fn visit(&mut self, mut stream: DuplexStream) {
+        let Some((b"GMBH", _, hello)) = self.frame(&mut stream).await else { return };
+        let Ok(names) = serde_json::from_slice::<serde_json::Value>(&hello) else {
+            return self.world.violated("a hello cannot be read");
+        };
+        let last = self.checkpoints.len() - 1;
+        let behind = match self.world.below(10) {
+            0 => self.world.below(last as u64 + 1) as usize,
+            _ => last,
+        };
+        let at = self.checkpoints[behind].0;
+        let wrong = match self.world.below(12) {
+            0 => return,
+            1 => Some(bytes_of_hello(&names, "another", at)),
+            2 => Some(bytes_of_hello(&names, "job", (at.0 + 50, 0))),
+            3 => Some(bytes_of_hello(&names, "job", (at.0, at.1 + 10_000))),
+            4 => Some(bytes_of_ack(at)),
+            _ => None,
+        };
+        if let Some(wrong) = wrong {
+            let _ = stream.write_all(&wrong).await;
+            match self.frame(&mut stream).await {
+                Some((b"GMBX", ..)) => self.history.refusals += 1,
+                Some(_) => self.world.violated("a wrong hello was answered with batches"),
+                None => {}
+            }
+            return;
+        }
+        if stream.write_all(&bytes_of_hello(&names, "job", at)).await.is_err() {
+            return;
+        }
+        match self.take(&mut stream, behind).await {
+            VisitEnd::Gone | VisitEnd::Ended => {}
+            VisitEnd::Refused(why) => {
+                self.history.refusals += 1;
+                // An older checkpoint may have expired; the last one never has.
+                if behind == last && why.contains("collected") {
+                    self.world.violated(format_args!("a trainer at its last checkpoint: {why}"));
+                }
+            }
+        }
+    }
+
+    /// Trains on the batches after checkpoint `from`, the one it loaded.
+    async fn take(&mut self, stream: &mut DuplexStream, from: usize) -> VisitEnd {
+        let (mut next, mut memory) = self.checkpoints[from].clone();
+        let mut let_in = false;
+        for _ in 0..=self.world.below(40) {
+            let (magic, name, payload) = match self.frame(stream).await {
+                None => return VisitEnd::Gone,
+                Some((magic, name, payload)) => (magic, name, payload),
+            };
+            if magic != b"GMBX" && !let_in {
+                // The trainer has gone back: later batches are trained on again.
+                let_in = true;
+                self.checkpoints.truncate(from + 1);
+            }
+            match magic {
+                b"GMBX" => {
+                    return VisitEnd::Refused(String::from_utf8_lossy(&payload).into_owned());
+                }
+                b"GMBE" => {
+                    self.save(next, &memory);
+                    if let Some((&last, _)) = memory.last_key_value() {
+                        let _ = stream.write_all(&bytes_of_ack(last)).await;
+                    }
+                    // Until the server has confirmed it, the trainer may start over.
+                    self.frame(stream).await;
+                    return VisitEnd::Ended;
+                }
+                _ => {}
+            }
+            if name != next && name != (next.0 + 1, 0) {
+                self.world.violated(format_args!("batch {name:?} came where {next:?} was due"));
+            }
+            if memory.insert(name, blake3::hash(&payload)).is_some() {
+                self.world.violated(format_args!("batch {name:?} came twice"));
+            }
+            next = (name.0, name.1 + 1);
+            let said = match self.world.below(20) {
+                0 => return VisitEnd::Gone,
+                1 => bytes_of_ack((7, 999)),
+                2 => bytes_of_ack((u32::MAX, u64::MAX)),
+                3 => bytes_of_ack((name.0, name.1 + 40)),
+                // Saved, but died before the acknowledgement.
+                4 => {
+                    self.save(next, &memory);
+                    return VisitEnd::Gone;
+                }
+                5..10 => {
+                    self.save(next, &memory);
+                    bytes_of_ack(name)
+                }
+                _ => continue,
+            };
+            if stream.write_all(&said).await.is_err() {
+                return VisitEnd::Gone;
+            }
+        }
+        VisitEnd::Gone
+    }
+
+    /// Content of the last checkpoint: the job may be closed while the trainer is away.
+    pub(super) fn kept(&self) -> &BTreeMap<BatchName, blake3::Hash> {
+        &self.checkpoints[self.checkpoints.len() - 1].1
+    }
+
+    fn save(&mut self, next: BatchName, memory: &BTreeMap<BatchName, blake3::Hash>) {
+        self.checkpoints.push((next, memory.clone()));
+    }
+
+    /// The next frame; `None` if the server is gone.
+    async fn frame(
+        &self,
+        stream: &mut DuplexStream,
+    ) -> Option<(&'static [u8; 4], BatchName, Vec<u8>)> {
+        let reading = async {
+            let mut magic = [0; 4];
+            stream.read_exact(&mut magic).await.ok()?;
+            let epoch = stream.read_u32_le().await.ok()?;
+            let g = stream.read_u64_le().await.ok()?;
+            let length = stream.read_u64_le().await.ok()?;
+            let mut payload = vec![0; usize::try_from(length).ok()?];
+            stream.read_exact(&mut payload).await.ok()?;
+            let known = [b"GMBH", b"GMB1", b"GMBE", b"GMBX"];
+            Some((known.into_iter().find(|known| **known == magic)?, (epoch, g), payload))
+        };
+        tokio::select! {
+            biased;
+            frame = reading => frame,
+            () = self.world.time.sleep(SILENCE) => None,
+        }
+    }
+
+    /// Checks that every record of every epoch was trained on once: batches are consecutive and complete.
+    pub(super) fn check(&mut self, scenario: &Scenario) {
+        let mut next = (0, 0);
+        for &name in self.kept().keys() {
+            if name != next && name != (next.0 + 1, 0) {
+                self.world.violated(format_args!("of what is kept, {next:?} is missing"));
+            }
+            next = (name.0, name.1 + 1);
+        }
+        let visits = scenario.visits().count() as u64;
+        let left_out = scenario.left_out() as u64;
+        let batches = (visits - left_out).div_ceil(u64::from(scenario.batch_size));
+        let all = batches as usize * scenario.epochs as usize;
+        let had = self.kept().len();
+        if had != all && self.history.given_up.is_none() {
+            self.world.violated(format_args!("{had} batches are kept and not {all}"));
+        }
+    }
+}
+
+fn bytes_of_ack((epoch, g): BatchName) -> Vec<u8> {
+    [&b"GMA1"[..], &epoch.to_le_bytes(), &g.to_le_bytes()].concat()
+}
+
+fn bytes_of_hello(names: &serde_json::Value, job: &str, (epoch, g): BatchName) -> Vec<u8> {
+    let text = serde_json::json!({
+        "job": job, "dataset": names["dataset"], "fingerprint": names["fingerprint"],
+        "epoch": epoch, "g": g,
+    })
+    .to_string();
+    [&b"GMAH"[..], &(text.len() as u32).to_le_bytes(), text.as_bytes()].concat()
+}

@@ -1,0 +1,178 @@
+//! Simulated processes: their clocks, delays, freezes and deaths.
+
+use crate::{Fault, SimClock, World};
+use futures::FutureExt as _;
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+use tokio_util::sync::CancellationToken;
+
+/// Kind of a process, which determines the fault that kills it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Worker,
+    Coordinator,
+    Scaler,
+    Trainer,
+    Fetcher,
+    /// An observer, which never fails.
+    Observer,
+}
+
+impl Kind {
+    fn death(self) -> Option<Fault> {
+        Some(match self {
+            Self::Worker => Fault::WorkerDies,
+            Self::Coordinator => Fault::CoordinatorDies,
+            Self::Scaler => Fault::ScalerDies,
+            Self::Trainer => Fault::TrainerDies,
+            Self::Fetcher => Fault::FetcherDies,
+            Self::Observer => return None,
+        })
+    }
+}
+
+/// A simulated process. Everything it does to the outside passes [`Process::point`].
+#[derive(Clone)]
+pub struct Process {
+    world: Arc<World>,
+    kind: Kind,
+    skew_ms: i64,
+    /// Generation of a trainer whose progress was accepted: it may continue from its position.
+    let_in: Arc<OnceLock<u64>>,
+    /// Whether it is frozen.
+    still: Arc<AtomicBool>,
+    /// Chunks that it requested and that did not exist.
+    missing: Arc<AtomicU64>,
+    dead: CancellationToken,
+}
+
+/// Marks a process as frozen while it lives.
+struct Still<'a>(&'a AtomicBool);
+
+impl<'a> Still<'a> {
+    fn new(still: &'a AtomicBool) -> Self {
+        still.store(true, Ordering::Relaxed);
+        Self(still)
+    }
+}
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Process {
+    /// A process whose clock may be wrong.
+    pub fn new(world: &Arc<World>, kind: Kind) -> Self {
+        let most = world.plan.skew.as_millis() as i64;
+        let skew_ms = world.below((2 * most + 1) as u64) as i64 - most;
+        Self {
+            world: Arc::clone(world),
+            kind,
+            skew_ms,
+            let_in: Arc::default(),
+            still: Arc::default(),
+            missing: Arc::default(),
+            dead: CancellationToken::new(),
+        }
+    }
+
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    pub fn skew_ms(&self) -> i64 {
+        self.skew_ms
+    }
+
+    /// Records that this trainer's progress was accepted.
+    pub fn let_in(&self, generation: u64) {
+        self.let_in.get_or_init(|| generation);
+    }
+
+    /// Generation of a trainer whose progress was accepted.
+    pub fn generation(&self) -> Option<u64> {
+        self.let_in.get().copied()
+    }
+
+    /// Records that a chunk does not exist.
+    pub fn misses(&self) {
+        self.missing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// Its clock, with its error.
+    pub fn clock(&self) -> SimClock {
+        SimClock(self.clone())
+    }
+
+    pub fn kill(&self) {
+        self.dead.cancel();
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.is_cancelled()
+    }
+
+    /// Whether it can make progress: neither dead nor frozen.
+    pub fn is_well(&self) -> bool {
+        !self.is_dead() && !self.still.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work` as this process; `None` if it dies before the end. A panic is a violation.
+    pub async fn run<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let work = AssertUnwindSafe(work).catch_unwind();
+        let outcome = tokio::select! {
+            biased;
+            () = self.dead.cancelled() => return None,
+            outcome = work => outcome,
+        };
+        // Tasks that it started end with it.
+        self.kill();
+        match outcome {
+            Ok(outcome) => Some(outcome),
+            Err(panic) => {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+                self.world.violated(format_args!("a {:?} panicked: {text:?}", self.kind));
+                None
+            }
+        }
+    }
+
+    /// A fault point: here the process may be slow, freeze for minutes, or die.
+    pub async fn point(&self, latency_ms: u64) {
+        if self.dead.is_cancelled() {
+            return std::future::pending().await;
+        }
+        if self.kind.death().is_some_and(|death| self.world.happens(death)) {
+            self.kill();
+            return std::future::pending().await;
+        }
+        let world = &self.world;
+        if world.happens(Fault::Frozen) {
+            let standing = world.between_ms(0, 600_000);
+            // The system learns of these only when they resume: another may still renew their lease.
+            if matches!(self.kind, Kind::Trainer | Kind::Fetcher | Kind::Worker) {
+                world.unsettled_for(standing);
+            }
+            let _still = Still::new(&self.still);
+            world.time.sleep(standing).await;
+        } else {
+            let slower = if world.lasts(Fault::Slow) { 40 } else { 1 };
+            world.time.sleep(world.between_ms(0, (latency_ms * slower).max(1))).await;
+        }
+        if self.dead.is_cancelled() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
