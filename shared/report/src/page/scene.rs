@@ -48,7 +48,9 @@ impl Scene<'_> {
 
     /// Batches delivered.
     pub fn batches(&self) -> u64 {
-        let by_epochs = self.epochs.iter().map(|span| span.epoch.batches).sum();
+        // A timeline from elsewhere may have any numbers.
+        let by_epochs =
+            self.epochs.iter().map(|span| span.epoch.batches).fold(0, u64::saturating_add);
         self.samples.last().map_or(0, |sample| sample.batches).max(by_epochs)
     }
 
