@@ -10,7 +10,6 @@
 mod assets;
 mod cache_point;
 mod capture;
-mod cell;
 mod compiler;
 mod element;
 mod error;
@@ -20,7 +19,6 @@ mod kernels;
 mod metrics;
 mod ops;
 mod program;
-mod random;
 mod resume;
 mod run;
 pub mod sources;
@@ -30,6 +28,9 @@ mod step;
 mod steps;
 pub mod user;
 mod zip;
+
+use gristmill_kernel as cell;
+use gristmill_kernel as random;
 
 pub use assets::{Assets, check_asset};
 pub use compiler::Compiler;

@@ -127,7 +127,7 @@ fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made,
     let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
     let bytes = size[0] * size[1] * 3;
     let rgb = output.take(bytes)?;
-    match tools.jpeg.decode(&frame, 0..size[1], 0..size[0], rgb) {
+    match tools.state.get::<gristmill_jpeg::Decoder>().decode(&frame, 0..size[1], 0..size[0], rgb) {
         Some(()) => Ok(Made { bytes, size }),
         None => decode_jpeg_by_library(jpeg, Sink::Row(rgb), tools),
     }

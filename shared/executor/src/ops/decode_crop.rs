@@ -14,7 +14,7 @@ use crate::{
     random::Draw,
     step::{Made, Tools, Transform, View},
 };
-use gristmill_jpeg::Frame;
+use gristmill_jpeg::{Decoder, Frame};
 
 /// bytes (JPEG) -> u8 `[size[0], size[1], 3]`.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ impl DecodeAndCrop {
         let (x, y) = (range(window.left, window.width), range(window.top, window.height));
         let size = [y.len(), x.len()];
         let rgb = Sink::Buffer(image).take(x.len() * y.len() * 3)?;
-        if tools.jpeg.decode(frame, x, y, rgb).is_some() {
+        if tools.state.get::<Decoder>().decode(frame, x, y, rgb).is_some() {
             let window = Window { left: 0, top: 0, ..window };
             return self.crop.resize.resize(View { bytes: rgb, size }, window, output, tools);
         }

@@ -42,7 +42,6 @@ mod tones;
 mod vertical_flip;
 mod warp;
 
-pub(crate) use parse_csv::LineReader;
 pub(crate) use sleep::sleep;
 #[cfg(feature = "tokenise")]
 pub(crate) use tokenise::check as check_tokenizer;

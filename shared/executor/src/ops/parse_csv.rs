@@ -10,7 +10,7 @@ use gristmill_pipeline::{Feature, FeatureDType, ops::ParseCsv};
 
 /// A reader of lines, kept from one to the next: making its tables takes longer than most lines.
 #[derive(Debug, Default)]
-pub(crate) struct LineReader {
+struct LineReader {
     made: Option<(u8, Reader)>,
 }
 
@@ -49,7 +49,7 @@ impl Columns {
     /// Writes the values of `line` without their quotes one after the other to `pixels`, and to `ends`
     /// where each ends.
     fn split(&self, line: &[u8], tools: &mut Tools) -> Result<(), String> {
-        let Tools { pixels: values, ends, csv, .. } = tools;
+        let Tools { pixels: values, ends, state, .. } = tools;
         let only_ends = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
         if only_ends(line) {
             return Err("the line is blank".into());
@@ -68,7 +68,7 @@ impl Columns {
         let memory = values.try_reserve(room.saturating_sub(values.len()));
         memory.map_err(|_| format!("there is no memory for {room} bytes"))?;
         values.resize(room.max(values.len()), 0);
-        let reader = csv.of(self.delimiter);
+        let reader = state.get::<LineReader>().of(self.delimiter);
         let (result, read, written, found) = reader.read_record(line, values, ends);
         match result {
             ReadRecordResult::Record if found == self.columns => {

@@ -6,7 +6,7 @@ use crate::{
     step::{Made, Tools, Transform, View},
 };
 use fast_image_resize::{
-    FilterType, PixelTrait, ResizeAlg, ResizeOptions,
+    FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
     images::{TypedCroppedImage, TypedImage, TypedImageRef},
     pixels::{U8, U8x3},
 };
@@ -71,7 +71,8 @@ impl ResizeImage {
         TypedImage::<P>::from_buffer(out_width, out_height, output)
             .map_err(|error| error.to_string())
             .and_then(|mut output| {
-                let resized = tools.resizer.resize_typed(&image, &mut output, &self.options);
+                let resized =
+                    tools.state.get::<Resizer>().resize_typed(&image, &mut output, &self.options);
                 resized.map_err(|error| error.to_string())
             })
             .map_err(|error| format!("cannot resize: {error}"))?;

@@ -624,7 +624,8 @@ fn resizing_does_not_depend_on_vector_units() {
         unsafe {
             resizer.set_cpu_extensions(extensions);
         }
-        let mut tools = Tools { resizer, ..Tools::default() };
+        let mut tools = Tools::default();
+        *tools.state.get() = resizer;
         use crate::step::Transform;
         let kernel = crate::ops::resize::ResizeImage::new([side, side], 3, antialias);
         let mut out = Vec::new();

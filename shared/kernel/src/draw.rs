@@ -4,21 +4,22 @@ use gristmill_model::{Epoch, RecordKey};
 
 /// Everything a random operator's draws depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DrawKey {
-    pub(crate) seed: u64,
-    pub(crate) epoch: Epoch,
-    pub(crate) record: RecordKey,
+pub struct DrawKey {
+    pub seed: u64,
+    pub epoch: Epoch,
+    pub record: RecordKey,
     /// Which time the epoch has the record.
-    pub(crate) repeat: u32,
+    pub repeat: u32,
     /// Which of several elements made of one record.
-    pub(crate) copy: u32,
+    pub copy: u32,
     /// The operator's place in the graph as its author wrote it.
-    pub(crate) ordinal: u32,
+    pub ordinal: u32,
 }
 
 impl DrawKey {
     /// A fresh stream of numbers.
-    pub(crate) fn draw(&self) -> Draw {
+    #[inline]
+    pub fn draw(&self) -> Draw {
         // One BLAKE3 block: keys that differ in a bit give unrelated streams.
         let mut block = [0; 48];
         block[..16].copy_from_slice(b"gristmill draw 1");
@@ -42,10 +43,11 @@ pub struct Draw {
 
 impl Draw {
     /// The same numbers for every element.
-    pub(crate) fn fixed() -> Self {
+    pub fn fixed() -> Self {
         Draw { state: 0 }
     }
 
+    #[inline]
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -55,16 +57,19 @@ impl Draw {
     }
 
     /// Uniform in `[0, 1)`, in steps of 2^-53.
+    #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
     /// Uniform in `[low, high)`; `low` if they are equal.
+    #[inline]
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
     /// Uniform in `0..=most`. Its bias, `most` / 2^64, is beyond measuring.
+    #[inline]
     pub fn up_to(&mut self, most: u32) -> u32 {
         let scaled = u128::from(self.next()) * (u128::from(most) + 1);
         (scaled >> 64) as u32

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// Which memory holds the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// A range of the source record.
     Record(Range<usize>),
     /// The first bytes of one of the cell's own buffers.
@@ -18,7 +18,8 @@ pub(crate) enum Place {
 
 impl Place {
     /// Bytes of the value, as far as the place tells.
-    pub(crate) fn bytes(&self) -> usize {
+    #[inline]
+    pub fn bytes(&self) -> usize {
         match self {
             Place::Record(range) | Place::Held { range, .. } => range.len(),
             Place::Buffer { bytes, .. } => *bytes,
@@ -29,10 +30,10 @@ impl Place {
 
 /// One field of the element in hand. Buffers grow to the largest value seen and are reused.
 #[derive(Debug)]
-pub(crate) struct Cell {
-    pub(crate) place: Place,
+pub struct Cell {
+    pub place: Place,
     /// Height and width of an image.
-    pub(crate) size: [usize; 2],
+    pub size: [usize; 2],
     buffers: [Vec<u8>; 2],
     /// By level: how many times one element became several before.
     held: Vec<Vec<u8>>,
@@ -50,14 +51,15 @@ impl Default for Cell {
 }
 
 /// Where an operator writes its output.
-pub(crate) enum Sink<'a> {
+pub enum Sink<'a> {
     Buffer(&'a mut Vec<u8>),
     Row(&'a mut [u8]),
 }
 
 impl<'a> Sink<'a> {
     /// `bytes` bytes to write all of; what they hold is old.
-    pub(crate) fn take(self, bytes: usize) -> Result<&'a mut [u8], String> {
+    #[inline]
+    pub fn take(self, bytes: usize) -> Result<&'a mut [u8], String> {
         match self {
             Sink::Buffer(buffer) => {
                 grow(buffer, bytes)?;
@@ -83,7 +85,8 @@ fn grow(buffer: &mut Vec<u8>, bytes: usize) -> Result<(), String> {
 
 impl Cell {
     /// The value as it is; `row` is the row it may be in.
-    pub(crate) fn value<'a>(&'a self, record: &'a [u8], row: &'a [u8]) -> &'a [u8] {
+    #[inline]
+    pub fn value<'a>(&'a self, record: &'a [u8], row: &'a [u8]) -> &'a [u8] {
         match &self.place {
             Place::Record(range) => record.get(range.clone()).unwrap_or_default(),
             Place::Buffer { which, bytes } => &self.buffers[*which][..*bytes],
@@ -94,7 +97,8 @@ impl Cell {
 
     /// The value as it is, and a sink for what replaces it: the row if given, else a buffer not in
     /// use. Follow with [`Cell::moved`].
-    pub(crate) fn split<'a>(
+    #[inline]
+    pub fn split<'a>(
         &'a mut self,
         record: &'a [u8],
         row: Option<&'a mut [u8]>,
@@ -112,14 +116,16 @@ impl Cell {
 
     /// A sink for a value that is made of other fields: the row if given, else a buffer. Follow
     /// with [`Cell::moved`].
-    pub(crate) fn sink<'a>(&'a mut self, row: Option<&'a mut [u8]>) -> Sink<'a> {
+    #[inline]
+    pub fn sink<'a>(&'a mut self, row: Option<&'a mut [u8]>) -> Sink<'a> {
         // What it held before is replaced, wherever it was.
         self.place = Place::Buffer { which: 1, bytes: 0 };
         row.map_or(Sink::Buffer(&mut self.buffers[0]), Sink::Row)
     }
 
     /// Records that the value has been replaced by `bytes` bytes in the sink of [`Cell::split`].
-    pub(crate) fn moved(&mut self, to_row: bool, bytes: usize) {
+    #[inline]
+    pub fn moved(&mut self, to_row: bool, bytes: usize) {
         self.place = match (&self.place, to_row) {
             (_, true) => Place::Row,
             (Place::Buffer { which: 0, .. }, _) => Place::Buffer { which: 1, bytes },
@@ -129,7 +135,8 @@ impl Cell {
 
     /// The value for changing it in place, wherever it is; `row` is the row it may be in. What others
     /// read too, the record and what is held, is copied first.
-    pub(crate) fn value_mut<'a>(
+    #[inline]
+    pub fn value_mut<'a>(
         &'a mut self,
         record: &[u8],
         row: &'a mut [u8],
@@ -150,7 +157,8 @@ impl Cell {
     }
 
     /// Makes the value a part of itself. A value in a buffer keeps its start, others any part.
-    pub(crate) fn narrow(&mut self, start: usize, bytes: usize) {
+    #[inline]
+    pub fn narrow(&mut self, start: usize, bytes: usize) {
         match &mut self.place {
             Place::Record(range) | Place::Held { range, .. } => {
                 let start = range.start + start;
@@ -162,7 +170,8 @@ impl Cell {
     }
 
     /// Puts the value aside, for several elements to start from.
-    pub(crate) fn hold(&mut self, level: usize) {
+    #[inline]
+    pub fn hold(&mut self, level: usize) {
         let Place::Buffer { which, bytes } = self.place else { return };
         if self.held.len() <= level {
             self.held.resize_with(level + 1, Vec::new);
@@ -172,7 +181,8 @@ impl Cell {
     }
 
     /// Where in the record the value is, if it is there.
-    pub(crate) fn start_in_record(&self) -> Option<usize> {
+    #[inline]
+    pub fn start_in_record(&self) -> Option<usize> {
         match &self.place {
             Place::Record(range) => Some(range.start),
             _ => None,
@@ -180,7 +190,7 @@ impl Cell {
     }
 
     /// Makes a value that is a range of `text` one of its own; others stay as they are.
-    pub(crate) fn own(&mut self, text: &[u8]) -> Result<(), String> {
+    pub fn own(&mut self, text: &[u8]) -> Result<(), String> {
         let Place::Record(range) = &self.place else { return Ok(()) };
         let part = text.get(range.clone()).unwrap_or_default();
         grow(&mut self.buffers[0], part.len())?;
@@ -190,7 +200,7 @@ impl Cell {
     }
 
     /// Takes over what was found in bytes that start at `start` of the record.
-    pub(crate) fn adopt(&mut self, found: &mut Cell, start: usize) {
+    pub fn adopt(&mut self, found: &mut Cell, start: usize) {
         self.size = found.size;
         self.place = match &found.place {
             Place::Record(range) => Place::Record(start + range.start..start + range.end),
@@ -204,10 +214,7 @@ impl Cell {
     }
 
     /// Makes the value the bytes that `fill` appends to an empty buffer.
-    pub(crate) fn fill<E>(
-        &mut self,
-        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn fill<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         let buffer = &mut self.buffers[0];
         buffer.clear();
         fill(buffer)?;
