@@ -1,4 +1,4 @@
-//! Where the value of one field is while its element is being processed.
+//! The place of a field's value while its element is being processed.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ pub enum Place {
     Record(Range<usize>),
     /// The first bytes of one of the cell's own buffers.
     Buffer { which: usize, bytes: usize },
-    /// A range of what was put aside where one element became several: they all read it, and none
+    /// A range of what was captured when one element became several: they all read it, and none
     /// changes it.
     Held { level: usize, range: Range<usize> },
     /// The row of the batch that the value is delivered in.
@@ -50,7 +50,7 @@ impl Default for Cell {
     }
 }
 
-/// Where an operator writes its output.
+/// The place an operator writes its output to.
 pub enum Sink<'a> {
     Buffer(&'a mut Vec<u8>),
     Row(&'a mut [u8]),
@@ -118,7 +118,7 @@ impl Cell {
     /// with [`Cell::moved`].
     #[inline]
     pub fn sink<'a>(&'a mut self, row: Option<&'a mut [u8]>) -> Sink<'a> {
-        // What it held before is replaced, wherever it was.
+        // The value before it is replaced, in any place.
         self.place = Place::Buffer { which: 1, bytes: 0 };
         row.map_or(Sink::Buffer(&mut self.buffers[0]), Sink::Row)
     }
@@ -180,7 +180,7 @@ impl Cell {
         self.place = Place::Held { level, range: 0..bytes };
     }
 
-    /// Where in the record the value is, if it is there.
+    /// The start of the value in the record, if it is there.
     #[inline]
     pub fn start_in_record(&self) -> Option<usize> {
         match &self.place {

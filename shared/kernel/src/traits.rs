@@ -10,7 +10,7 @@ pub struct View<'a> {
     pub size: [usize; 2],
 }
 
-/// What a transformation made.
+/// The size of a transformation's output.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
     pub bytes: usize,
