@@ -12,41 +12,43 @@
 //! }
 //! ```
 
-mod args;
-mod attach;
-mod bench;
-mod buckets;
-mod cache;
-mod doctor;
-mod explain;
-mod failure;
-mod function;
-mod job;
-mod operators;
+mod commands;
+mod coordinator;
+mod jobs;
 mod output;
-mod plan;
+mod own_service;
 mod sample;
-mod skipped;
-mod status;
-mod train;
-mod up;
+mod training;
+mod user_operators;
+mod values;
 
-use args::{Cli, Command};
 use clap::Parser;
-use failure::Failure;
+use commands::{Command, function};
+use gristmill_client::{Authored, Failure};
 use gristmill_executor::user::Operators;
-use std::{process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, time::Duration};
+
+/// Serverless input-data preprocessing for machine-learning training.
+///
+/// Functions decode, crop, augment and batch; the trainer stops waiting. By default everything runs on this
+/// machine: start with `gristmill demo`.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
 
 /// Runs the command line of this process, with operators of users beside ours.
 pub fn main_with(operators: Operators) -> ExitCode {
-    operators::set(operators);
+    user_operators::set(operators);
     gristmill_client::return_large_buffers();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(asked) => return explained(&asked),
     };
-    if let Command::Function { name } = &cli.command {
-        return finish(function::run(name));
+    if let Command::Function(args) = &cli.command {
+        return finish(function::run(&args.name));
     }
     // A run reports what matters itself; the service's log is for operators of a service.
     let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
@@ -54,7 +56,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
-            let outcome = runtime.block_on(run(cli));
+            let outcome = runtime.block_on(cli.command.run());
             // A thread that waits for a lock must not keep an interrupted program.
             runtime.shutdown_timeout(Duration::from_secs(1));
             outcome
@@ -67,27 +69,8 @@ pub fn main_with(operators: Operators) -> ExitCode {
 /// Runs this process as the worker function, with operators of users beside ours: what a deployed worker's
 /// `bootstrap` is that has them.
 pub fn worker_with(operators: Operators) -> ExitCode {
-    operators::set(operators);
+    user_operators::set(operators);
     finish(function::run(function::WORKER))
-}
-
-async fn run(cli: Cli) -> Result<(), Failure> {
-    match cli.command {
-        Command::Demo(args) => train::demo(args).await,
-        Command::Run(args) => train::run(args).await,
-        Command::Up(args) if args.attended => up::tell_owner(up::run(args).await),
-        Command::Up(args) => up::run(args).await,
-        Command::Status(args) => status::status(args).await,
-        Command::Stop(args) => status::stop(args).await,
-        Command::Forget(args) => status::forget(args).await,
-        Command::Cache(args) => cache::run(args).await,
-        Command::Doctor(args) => doctor::run(args).await,
-        Command::Explain(args) => explain::run(&args).await,
-        Command::Plan(args) => plan::run(&args).await,
-        Command::Simulate(args) => simulate(&args),
-        Command::Bench(args) => bench::run(args).await,
-        Command::Function { .. } => Ok(()),
-    }
 }
 
 /// Prints what clap answers without running anything: help, the version, or why the command line
@@ -104,18 +87,15 @@ fn explained(asked: &clap::Error) -> ExitCode {
     }
 }
 
-fn simulate(args: &gristmill_scaling::Args) -> Result<(), Failure> {
-    use gristmill_scaling::Outcome;
-    match gristmill_scaling::run(args, &mut output::Output).map_err(Failure::usage)? {
-        Outcome::Held => Ok(()),
-        // The table names those that do not hold.
-        Outcome::Failed => Err(Failure { code: 1, message: String::new() }),
-    }
+/// Reads and checks a pipeline file, and the files that it names.
+fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
+    Authored::read(path, &user_operators::get().signatures()).map_err(Failure::usage)
 }
 
-/// Names of files may hold anything: what is no text goes to no terminal.
-fn one_line(message: &str) -> String {
-    message.replace(|c: char| c.is_control(), " ")
+/// Processor time of this thread so far.
+fn thread_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// One line on standard error, and the exit code that says whose fault it was.
@@ -123,10 +103,21 @@ fn finish(outcome: Result<(), Failure>) -> ExitCode {
     match outcome.and_then(|()| output::check()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if !failure.message.is_empty() {
-                eprintln!("gristmill: {}", one_line(&failure.message));
+            if let Some(line) = failure.line() {
+                eprintln!("gristmill: {line}");
             }
-            ExitCode::from(failure.code)
+            ExitCode::from(failure.exit_code())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
     }
 }

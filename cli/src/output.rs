@@ -1,7 +1,7 @@
 //! Standard output, whose reader may have gone: `| head` is no reason to fail, nor to leave a service behind.
 //! A disk that is full is one: what was asked for has reached nobody.
 
-use crate::failure::Failure;
+use gristmill_client::Failure;
 use std::{
     fmt,
     io::{self, ErrorKind, Write, stdout},
@@ -26,7 +26,7 @@ pub fn note(outcome: io::Result<()>) {
     }
 }
 
-/// Standard output for code that writes to a [`Write`]; what fails is told by [`check`].
+/// Standard output for code that writes to a [`Write`]; failures are reported by [`check`].
 pub struct Output;
 
 impl Write for Output {

@@ -1,8 +1,9 @@
 //! Running a few elements of a dataset here, to see what operators cost and make of them.
 
-use crate::{bench::thread_cpu, buckets::Division, failure::Failure, job::unlisted, operators};
+use crate::{thread_cpu, user_operators};
 use gristmill_aws::Aws;
-use gristmill_client::{Found, LeftOut};
+use gristmill_client::{Failure, Found, LeftOut, report::Division};
+use gristmill_coordinator::split_batches;
 use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
@@ -17,7 +18,7 @@ mod shard;
 
 use shard::{Place, Shard};
 
-/// Elements that are looked at unless told how many.
+/// Elements that are looked at by default.
 pub const ELEMENTS: u32 = 300;
 
 /// Files looked at for one that has records, at most.
@@ -29,9 +30,9 @@ struct Sample {
     n_records: u32,
     /// Their bytes where they are stored.
     stored_bytes: f64,
-    /// Of the file of each dataset, its bytes for each of its records.
+    /// Bytes for each record, of the file of each dataset.
     bytes_per_record: Vec<f64>,
-    /// Of this thread, for all of them.
+    /// Processor time of this thread, for all of them.
     cpu: Duration,
 }
 
@@ -94,7 +95,7 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
         let alone = Source { zipped: Vec::new(), ..member.clone() };
         let none = MemoryObjects::default();
         let objects = objects.as_deref().unwrap_or(&none);
-        let found = place.find(objects, &alone).await.map_err(unlisted)?;
+        let found = place.find(objects, &alone).await.map_err(Failure::from)?;
         let Found { bucket, members: files, left_out: left } = found;
         left_out.join(left);
         members.push(Member { place, bucket, files: files.concat() });
@@ -135,7 +136,7 @@ fn run(
         shard.stored_bytes as f64 * share.min(1.0)
     };
     let stored_bytes = shards.iter().map(of_run).sum();
-    // What cannot be decoded has no size.
+    // A record that cannot be decoded has no size.
     let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
     let named = &first.name;
     let before = thread_cpu();
@@ -167,7 +168,7 @@ pub async fn measure(
     data: &Data,
     most: u32,
 ) -> Result<Looked, Failure> {
-    let operators = operators::get();
+    let operators = user_operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;
@@ -196,7 +197,20 @@ pub async fn measure(
 fn division(pipeline: &Pipeline, data: &Data, sample: &Sample) -> Division {
     let files = data.members.first().map_or(0, |member| member.files.len() as u64);
     let stored_bytes = sample.stored_bytes / f64::from(sample.n_records.max(1));
-    Division::chosen(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
+    chosen_division(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
+}
+
+/// The division of a dataset that jobs choose. `stored_bytes` are those of a record.
+pub fn chosen_division(
+    pipeline: &Pipeline,
+    records: u64,
+    files: u64,
+    stored_bytes: u64,
+) -> Division {
+    let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
+    let batches = split_batches(records, record_bytes, pipeline.batching());
+    let split_records = batches.saturating_mul(u64::from(pipeline.batch_size()));
+    Division { records, files, split_records, is_given: false }
 }
 
 /// About how many records the dataset has: a zip as many as the shortest of its datasets.
@@ -215,7 +229,7 @@ pub async fn profile(
     data: &Data,
     most: u32,
 ) -> Result<(plan::Measured, Division), Failure> {
-    let operators = operators::get();
+    let operators = user_operators::get();
     let compiler = Compiler::new().assets(assets).operators(&operators);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;

@@ -2,6 +2,7 @@
 //!
 //! A program with operators of one's own calls [`main_with`].
 
+mod options;
 mod program;
 mod socket;
 

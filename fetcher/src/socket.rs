@@ -81,7 +81,7 @@ impl Socket {
         Ok(Self { listener, path: path.to_owned(), id: id_at(path) })
     }
 
-    /// Passes whoever connects on to a server, one at a time; returns when the server is gone.
+    /// Passes trainers that connect to a server, one at a time; returns when the server is gone.
     pub async fn accept(&self, visitors: mpsc::Sender<Visitor<UnixStream>>) {
         let seat = Arc::new(Semaphore::new(1));
         let mut waiting = JoinSet::new();
@@ -172,7 +172,7 @@ mod tests {
         assert!(Socket::bind(&path("dead")).err().unwrap().to_string().contains("another process"));
         drop(socket);
         assert!(!path("dead").exists());
-        // What somebody else has put there since is left alone.
+        // A file that another process has put there since is kept.
         let socket = Socket::bind(&path("taken")).unwrap();
         fs::remove_file(path("taken")).unwrap();
         fs::write(path("taken"), "mine").unwrap();

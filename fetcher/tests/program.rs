@@ -13,7 +13,7 @@ fn a_service_that_is_not_there_is_named() {
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("http://127.0.0.1:1") && errors.contains("gristmill up"), "{errors}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }

@@ -1,7 +1,7 @@
 //! The first records of a file, of which no more is read than it takes to find them.
 
-use crate::failure::Failure;
 use bytes::Bytes;
+use gristmill_client::Failure;
 use gristmill_executor::{
     ExecError, Part,
     sources::{FileIndex, IndexBuilder, Records},

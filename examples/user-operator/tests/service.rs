@@ -38,7 +38,13 @@ fn a_fetcher_starts_jobs_with_what_it_was_built_with() -> Result<()> {
     up.line()?;
     let run = |program: &Path, more: &[&str]| -> Result<Output> {
         let mut fetcher = dir.program(program, &["--socket", "-", "--state-dir"]);
-        Ok(fetcher.arg(&state).arg("--pipeline").arg(&pipeline).args(more).output()?)
+        Ok(fetcher
+            .arg(&state)
+            .arg("--pipeline")
+            .arg(&pipeline)
+            .args(["--epochs", "1"])
+            .args(more)
+            .output()?)
     };
     let with_it = Path::new(env!("CARGO_BIN_EXE_gristmill-cutout-fetcher"));
     for job in

@@ -179,6 +179,8 @@ class World:
     def fetcher(self, job, *arguments, state="state", socket=None, **options):
         """`gristmill-fetcher` for `job`, serving `socket` (default: JOB.sock)."""
         socket = socket or f"{job}.sock"
+        if "--epochs" not in arguments:
+            arguments = ("--epochs", "1", *arguments)
         return self.start(
             self.fetcher_program, "--state-dir", state, "--job", job, "--socket", socket, *arguments,
             **options,

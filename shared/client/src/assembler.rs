@@ -38,11 +38,11 @@ pub(crate) enum Assembled {
         resume_place: Place,
     },
     EpochEnd(EpochTotals),
-    /// Said, not implied: a stream that breaks off closes its queue too.
+    /// Explicit, since a stream that breaks off closes its queue too.
     End,
 }
 
-/// Where to begin: a joiner that has counted up to the batch to resume at.
+/// The beginning of a stream: a joiner that has counted up to the batch to resume at.
 pub(crate) struct Start {
     /// The batch to resume at: behind the last one of an epoch that is the first of the next.
     pub at: (Epoch, u64),
@@ -187,7 +187,7 @@ pub(crate) struct Assembler {
     buffers: BufferPool,
     queue: mpsc::Sender<Assembled>,
     progress: Arc<Progress>,
-    /// For telling what a trainer that waits waits for.
+    /// Records the stage that a waiting trainer waits for.
     stages: (Arc<StageClock>, Arc<dyn Clock>),
 }
 
@@ -219,8 +219,8 @@ impl Assembler {
         }
     }
 
-    /// Takes in splits until the last one of the last epoch. A closed queue (the trainer is gone)
-    /// ends it quietly.
+    /// Takes in splits until the last one of the last epoch. Ends without an error if the queue is closed, as
+    /// the trainer is gone then.
     pub async fn run(mut self, mut arrivals: mpsc::Receiver<Arrival>) -> Result<(), FetchError> {
         if self.plan.n_splits == 0 {
             for epoch in self.resume.0..self.epochs {
@@ -243,7 +243,7 @@ impl Assembler {
             if !self.take_in(&entry, chunk.as_ref()).await? {
                 return Ok(());
             }
-            // What a split leaves over counts as taken in: splits smaller than a batch would hold
+            // Rows that a split leaves over count as taken in: splits smaller than a batch would hold
             // the window shut otherwise.
             let taken = (entry.epoch, entry.position);
             self.progress.passed(next_place(taken, self.plan.n_splits));
@@ -362,7 +362,7 @@ impl Assembler {
     }
 }
 
-/// What workers left to do is done.
+/// Does the work that workers left to the fetcher.
 fn finished(
     finisher: Option<&mut Finisher>,
     buffers: &BufferPool,
@@ -391,4 +391,66 @@ fn check_counts(entry: &ReadyEntry, chunk: &Chunk, size: u32) -> Result<(), Fetc
 fn bad(entry: &ReadyEntry, error: &dyn std::fmt::Display) -> FetchError {
     let ReadyEntry { epoch, position, .. } = entry;
     FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Folders,
+        samples::{entry, polled, view},
+    };
+
+    /// A ledger that knows of `n` splits of four batches, and that the next one is not committed.
+    fn ledger(n: u32) -> (Ledger, Plan) {
+        let ledger = Ledger::new(view(), (0, 0), Folders::default());
+        let entries: Vec<_> = (0..n).map(|position| entry(0, position, 4)).collect();
+        ledger.merge(polled(&entries), (0, 0));
+        ledger.merge(polled(&[]), (0, n));
+        (ledger, view().plan.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_trainer_begins_with_the_split_that_completes_its_batch() {
+        let (ledger, plan) = ledger(3);
+        let start = Start::seek(&ledger, &plan, 1, (0, 5)).await.unwrap();
+        assert_eq!((start.at, start.place, start.joiner.position()), ((0, 5), (0, 1), 1));
+        assert_eq!((start.totals.batches, start.totals.splits, start.totals.rows), (4, 1, 32));
+    }
+
+    #[tokio::test]
+    async fn a_trainer_without_a_checkpoint_begins_with_the_first_split() {
+        let (ledger, plan) = ledger(3);
+        let start = Start::seek(&ledger, &plan, 1, (0, 0)).await.unwrap();
+        assert_eq!((start.at, start.place), ((0, 0), (0, 0)));
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_was_never_made_is_refused() {
+        let (ledger, plan) = ledger(3);
+        let refused = async |at| match Start::seek(&ledger, &plan, 1, at).await {
+            Err(FetchError::Misplaced(why)) => why,
+            Err(error) => panic!("{error}"),
+            Ok(start) => panic!("it begins at {:?}", start.at),
+        };
+        assert!(refused((0, 100)).await.contains("only 12 batches"));
+        assert!(refused((1, 3)).await.contains("the job has 1 epochs"));
+        assert!(refused((7, 0)).await.contains("the job has 1 epochs"));
+    }
+
+    #[tokio::test]
+    async fn behind_the_last_batch_of_an_epoch_comes_the_next_epoch() {
+        let (ledger, plan) = ledger(20);
+        let start = Start::seek(&ledger, &plan, 1, (0, 80)).await.unwrap();
+        assert_eq!((start.at, start.place), ((1, 0), (1, 0)));
+    }
+
+    #[test]
+    fn an_object_holds_what_its_entry_promises() {
+        let mut writer = gristmill_chunk::ChunkWriter::new(gristmill_chunk::Codec::Stored);
+        let chunk = Chunk::open(writer.finish().unwrap().into(), &Limits::default()).unwrap();
+        assert!(check_counts(&entry(0, 0, 0), &chunk, 8).is_ok());
+        let error = check_counts(&entry(0, 0, 4), &chunk, 8).unwrap_err();
+        assert!(error.to_string().contains("other batches than were committed"), "{error}");
+    }
 }

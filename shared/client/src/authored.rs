@@ -30,7 +30,7 @@ impl Authored {
     /// Reads and checks the pipeline file `path`, and the files that it names beside it.
     ///
     /// # Errors
-    /// What is wrong with it in one line, with its path and line.
+    /// One line that names the mistake, its path and its line.
     pub fn read(path: &Path, signatures: &Signatures) -> Result<Self, String> {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let text = read_user_text(path, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
@@ -41,7 +41,7 @@ impl Authored {
     /// Reads and checks the text of a pipeline file, and the files that it names, from `base`.
     ///
     /// # Errors
-    /// What is wrong with it, with its line.
+    /// The mistake, with its line.
     pub fn parse(yaml: &str, base: &Path) -> Result<Self, PipelineError> {
         Self::parse_with(yaml, base, &Signatures::new())
     }
@@ -94,7 +94,7 @@ impl Authored {
         bucket: &str,
     ) -> Result<(), ObjectError> {
         for (hash, content) in &self.assets {
-            // Whoever wins the race stored the same bytes: the name is made of them.
+            // A concurrent writer stores the same bytes: the name is their hash.
             let path = ObjectPath::new(bucket, keys::asset(ns, *hash));
             objects.put_if_absent(&path, content.clone(), "asset").await?;
         }

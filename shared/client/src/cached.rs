@@ -6,14 +6,14 @@ use gristmill_model::wire::CacheManifest;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use std::sync::Arc;
 
-/// Where what is cached lies.
+/// The place of cached chunks.
 pub(crate) struct Shelves {
     pub objects: Arc<dyn Objects>,
     pub bucket: String,
 }
 
 impl Shelves {
-    /// What lies on `shelf`; none if it cannot be read now.
+    /// The manifest of `shelf`; none if it cannot be read now.
     pub async fn manifest(&self, shelf: &str) -> Result<Option<CacheManifest>, FetchError> {
         let path = ObjectPath::new(&self.bucket, keys::shelf_manifest(shelf));
         let bad = |error: String| FetchError::BadObject(error);

@@ -1,4 +1,4 @@
-//! Where a trainer goes on: the position with the job that it is a position of, and the file that keeps it.
+//! The position of a trainer, with the job that it belongs to, and the file that keeps it.
 
 use gristmill_model::Epoch;
 use gristmill_model::wire::JobView;
@@ -36,7 +36,7 @@ pub struct Identity {
     pub job: String,
     /// The dataset's version.
     pub dataset: String,
-    /// Of the pipeline, the seed and whatever else decides the batches.
+    /// Fingerprint of the pipeline, the seed and everything else that decides the batches.
     pub fingerprint: String,
 }
 
@@ -87,10 +87,10 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// From JSON: an object, whatever else it holds.
+    /// Reads a JSON object; further fields are ignored.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
@@ -98,7 +98,7 @@ impl Saved {
     }
 }
 
-/// Where a server keeps its trainer's position.
+/// Keeps the position of a server's trainer.
 pub trait CursorStore: Send {
     /// The position as last saved, if one ever was.
     fn load(&mut self) -> io::Result<Option<Saved>>;
@@ -143,11 +143,11 @@ impl CursorStore for NoCursor {
     }
 }
 
-/// A `--state` file, which one process uses at a time: whatever is under its name is locked.
+/// A `--state` file, which one process uses at a time: the file under its name is locked.
 #[derive(Debug)]
 pub struct CursorFile {
     path: PathBuf,
-    /// What lies at `path`.
+    /// The file at `path`.
     file: fs::File,
 }
 

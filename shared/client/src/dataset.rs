@@ -1,5 +1,9 @@
 //! Datasets as people name them, and as jobs read them: files pinned by size and etag.
 
+mod error;
+
+pub use error::ListError;
+
 use crate::{
     Folders,
     images::pack_images,
@@ -11,7 +15,7 @@ use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, Members, SourceFile};
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{Format, Source as PipelineSource};
-use gristmill_ports::{CallError, ObjectError, ObjectInfo, Objects};
+use gristmill_ports::{CallError, ObjectInfo, Objects};
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -20,7 +24,7 @@ use std::{
 /// Files of a web server that are looked for at a time.
 const LOOKS_AT_ONCE: usize = 16;
 
-/// Where a dataset is.
+/// The place of a dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     S3 {
@@ -146,7 +150,7 @@ impl Source {
         Ok(Found { bucket, members, left_out })
     }
 
-    /// Where a file of [`Found`] is, if it is on this machine.
+    /// The path of a file of [`Found`] that is on this machine.
     pub fn path_of(&self, key: &str) -> Option<PathBuf> {
         match self {
             Self::S3 { .. } | Self::Web { .. } => None,
@@ -162,7 +166,7 @@ impl Source {
         }
     }
 
-    /// What lies where `selectors` look.
+    /// The files that `selectors` choose from.
     async fn there(
         &self,
         objects: &dyn Objects,
@@ -352,54 +356,11 @@ pub struct Listing {
 /// The files of a dataset.
 #[derive(Debug, Clone)]
 pub struct Found {
-    /// Where they lie for workers.
+    /// Their bucket, for workers.
     pub bucket: String,
     /// Those of each dataset of a zip.
     pub members: Vec<Vec<ObjectInfo>>,
     pub left_out: LeftOut,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum ListError {
-    #[error(transparent)]
-    Objects(#[from] ObjectError),
-    #[error("{0} is not a valid pattern: {1}")]
-    Pattern(String, String),
-    #[error("no file matches {place}{}", because(.left_out))]
-    Empty { place: String, left_out: LeftOut },
-    #[error("cannot read {path}: {why}")]
-    Unreadable { path: String, why: String },
-    #[error("{0}: {1}")]
-    Image(String, String),
-    #[error("an image folder is one directory, whose directories are classes; name one, not {0}")]
-    Folders(usize),
-    #[error(
-        "{0} has no list of its files, which an image folder needs: put the images into tar files, or on S3"
-    )]
-    NoList(String),
-    #[error("the pipeline zips datasets, whose paths stand in its file: leave out `--data`")]
-    Zipped,
-    #[error("cannot describe the images: {0}")]
-    Stored(serde_json::Error),
-    #[error("functions on AWS cannot read {}: copy it to S3 and name s3://bucket/prefix", .0.display())]
-    OutOfReach(PathBuf),
-    #[error(transparent)]
-    Mount(#[from] CallError),
-}
-
-impl ListError {
-    /// Whether what was asked for is at fault, rather than who was asked.
-    pub fn is_usage(&self) -> bool {
-        !matches!(self, ListError::Objects(_) | ListError::Stored(_) | ListError::Mount(_))
-    }
-}
-
-/// Why a place with files has none to read.
-fn because(left_out: &LeftOut) -> String {
-    match left_out.is_empty() {
-        true => String::new(),
-        false => format!(": {left_out}"),
-    }
 }
 
 fn dataset_of(bucket: String, members: Vec<Vec<ObjectInfo>>) -> Dataset {

@@ -145,7 +145,7 @@ impl Downloader {
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(2);
 
-/// Gets one split, by whatever way there is.
+/// Gets one split: computed here, stored, or computed again.
 struct Fetching {
     runner: Runner,
     context: Arc<JobContext>,
@@ -182,7 +182,7 @@ impl Fetching {
             },
         };
         if let Some(lacking) = &lacking {
-            // Of a trainer that comes with too old a checkpoint much is gone, and it gets none of it.
+            // A trainer whose checkpoint is too old lacks many objects, and is refused before any is made again.
             tokio::select! {
                 biased;
                 error = self.ledger.failed() => return Err(error),
@@ -237,7 +237,7 @@ impl Fetching {
     }
 }
 
-/// The key of a chunk: among the job's own, on a shelf of this job, or on that of whoever cached it. The
+/// The key of a chunk: among the job's own, on a shelf of this job, or on that of the job that cached it. The
 /// committed length caps what is read of it: a larger object is not the one committed.
 fn key_of(
     runner: &Runner,
@@ -255,4 +255,40 @@ fn key_of(
     let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, entry.bundle));
     let position = cached.map_or(entry.position, |chunk| chunk.position);
     keys::chunk(&prefix, position, entry.attempt, entry.nonce)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+
+    #[test]
+    fn the_budget_holds_two_objects_of_the_usual_size() {
+        let budget = Budget::new(0, PERMIT_BYTES * 3);
+        let take = |permits| budget.take(PERMIT_BYTES * permits).now_or_never().map(Result::unwrap);
+        let (first, second) = (take(3), take(3));
+        assert!(first.is_some() && second.is_some() && take(1).is_none());
+        drop(first);
+        assert!(take(3).is_some());
+    }
+
+    #[test]
+    fn an_object_larger_than_the_budget_takes_all_of_it() {
+        let budget = Budget::new(PERMIT_BYTES, 1);
+        let large = budget.take(PERMIT_BYTES * 100).now_or_never();
+        assert!(large.is_some());
+        assert!(budget.take(1).now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn held_bytes_give_their_room_back_with_the_last_slice() {
+        let budget = Budget::new(PERMIT_BYTES, 1);
+        let permit = Arc::new(budget.take(PERMIT_BYTES).await.unwrap());
+        let bytes = Bytes::from_owner(Held { bytes: Bytes::from_static(b"ab"), _permit: permit });
+        let slice = bytes.slice(1..);
+        drop(bytes);
+        assert!(budget.take(1).now_or_never().is_none());
+        drop(slice);
+        assert!(budget.take(1).now_or_never().is_some());
+    }
 }

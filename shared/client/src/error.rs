@@ -1,9 +1,10 @@
-//! What can go wrong for a trainer, by what it does next.
+//! Errors of a trainer's stream, by what the trainer does next.
 
 use crate::Folders;
 use gristmill_ports::CallError;
 
-#[derive(Debug, Clone, thiserror::Error)]
+/// Why a stream gives no more batches.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FetchError {
     /// The job has failed, for the reason given: fix it and start a new one.
     #[error("the job failed: {0}")]
@@ -13,13 +14,13 @@ pub enum FetchError {
     /// Another trainer has taken over this job's stream.
     #[error("another trainer reads this job now: {0}; start it again if there is no other")]
     Fenced(String),
-    /// The service has not answered, or not with what was asked for, for as long as we were willing to wait.
+    /// The service has not answered, or not as asked, for the patience of the trainer.
     #[error("no answer from the service for {waited_s} s: {error}")]
     Unreachable { waited_s: u64, error: String },
-    /// The service cannot be used: it is of another version, or not what it is taken for.
+    /// The service cannot be used: it has another version, or is no such service.
     #[error("{0}")]
     Unusable(String),
-    /// The service said no.
+    /// The service refused the call.
     #[error("{0}")]
     Refused(String),
     /// The trainer cannot begin where it asks to: its checkpoint is not of this run of the job.
@@ -34,7 +35,7 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// With the names that the user gave to files of this machine.
+    /// The same, with the user's names of files of this machine.
     pub fn in_words(self, folders: &Folders) -> Self {
         let words = |text: String| folders.in_words(&text);
         match self {
@@ -52,7 +53,7 @@ impl FetchError {
         }
     }
 
-    /// Whether it is about where the trainer begins: it may begin elsewhere.
+    /// Whether it concerns the place where the trainer begins: it may begin elsewhere.
     pub(crate) fn is_of_place(&self) -> bool {
         matches!(self, Self::Misplaced(_) | Self::Collected(_))
     }

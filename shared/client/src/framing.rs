@@ -32,7 +32,7 @@ pub const HEADER_BYTES: usize = 24;
 /// Most bytes of a client's hello.
 const MAX_HELLO_BYTES: u32 = 64 << 10;
 
-/// What a frame carries.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     Hello,
@@ -62,13 +62,13 @@ pub fn header(kind: FrameKind, epoch: Epoch, g: u64, payload_len: usize) -> [u8;
     bytes
 }
 
-/// What a client says.
+/// A message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Said {
     Hello(ClientHello),
     /// Everything up to and including this batch is safe.
     Ack(Epoch, u64),
-    /// What is wrong with what it said.
+    /// An invalid message, and the mistake in it.
     Nonsense(String),
 }
 
@@ -85,7 +85,7 @@ impl ClientHello {
     /// From JSON.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The mistake in it.
     pub fn parse(text: &[u8]) -> Result<Self, String> {
         let fields: serde_json::Map<String, serde_json::Value> =
             serde_json::from_slice(text).map_err(|_| "it is not a JSON object".to_owned())?;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_else_is_nonsense() {
+    fn everything_else_is_nonsense() {
         let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
         for text in [
             "",
@@ -168,8 +168,8 @@ mod tests {
             &format!("{{{names},\"epoch\":4294967296,\"g\":1}}"),
             &format!("{{{names},\"epoch\":0,\"g\":-1}}"),
         ] {
-            let heard = hello(text);
-            assert!(matches!(heard, Some(Said::Nonsense(_))), "{text}: {heard:?}");
+            let received = hello(text);
+            assert!(matches!(received, Some(Said::Nonsense(_))), "{text}: {received:?}");
         }
         assert!(matches!(hello(&format!("{{{names}}}")), Some(Said::Hello(h)) if h.at().is_none()));
         for bytes in

@@ -29,7 +29,7 @@ pub(crate) async fn pack_images(
         let stored = serde_json::to_vec(&pack).map_err(ListError::Stored)?;
         let fingerprint = Pack::fingerprint(&stored);
         let key = keys::pack(ns, fingerprint);
-        // Whoever wins the race stored the same bytes: the name is made of them.
+        // A concurrent writer stores the same bytes: the name is their hash.
         let path = ObjectPath::new(own_bucket, &key);
         objects.put_if_absent(&path, Bytes::from(stored), "pack").await?;
         files.push(SourceFile { key, size, etag: fingerprint.to_string() });

@@ -1,4 +1,4 @@
-//! What the fetcher knows of its job: committed entries not yet consumed, the job's state, and the
+//! The fetcher's knowledge of its job: committed entries not yet consumed, the job's state, and the
 //! error that ended it. Written by the poller, awaited by the downloader.
 
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 /// A place in the run: splits are delivered in this order.
 pub(crate) type Place = (Epoch, Position);
 
-/// On whom the fetcher waits in vain.
+/// Those whose calls may fail and are repeated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Of {
     Coordinator,
@@ -27,7 +27,7 @@ pub(crate) enum Of {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// What was answered last by those who are asked again and again, in words.
+    /// The latest errors of calls that are repeated.
     troubles: BTreeMap<Of, String>,
     entries: BTreeMap<Place, ReadyEntry>,
     /// Everything before this place is known; entries beyond it may be.
@@ -41,14 +41,14 @@ struct Inner {
     ended: Option<FetchError>,
     /// Why the stream cannot begin where it was asked to; it may begin elsewhere.
     misplaced: Option<FetchError>,
-    /// An answer has told of all that is committed before this place, and of nothing there.
+    /// An answer has reported everything committed before this place, and nothing there.
     frontier: Option<Place>,
     /// An answer has come.
-    heard: bool,
+    answered: bool,
     healed: u32,
-    /// What epochs are delivered from that nobody works on.
+    /// The cached chunks that epochs are delivered from without workers.
     cached: Option<CacheManifest>,
-    /// Where the dataset is, as errors are to name it.
+    /// The folders that errors are to name by their paths.
     folders: Folders,
 }
 
@@ -117,7 +117,7 @@ impl Ledger {
         self.lock().known_until
     }
 
-    /// The job as last heard of.
+    /// The job as last reported.
     pub fn view(&self) -> Option<JobView> {
         self.lock().view.clone()
     }
@@ -156,10 +156,10 @@ impl Ledger {
         while inner.is_cached(inner.known_until.0) {
             inner.known_until = (inner.known_until.0 + 1, 0);
         }
-        let told_all = plan.is_some() && from == inner.known_until;
-        inner.frontier = told_all.then_some(from);
+        let is_complete = plan.is_some() && from == inner.known_until;
+        inner.frontier = is_complete.then_some(from);
         inner.workers_max = inner.workers_max.max(polled.active_workers);
-        inner.heard = true;
+        inner.answered = true;
         inner.active_workers = polled.active_workers;
         inner.window = polled.window;
         inner.indexed_files = polled.indexed_files;
@@ -168,7 +168,7 @@ impl Ledger {
         self.changed.send_modify(|n| *n += 1);
     }
 
-    /// Whether a quarter of the window has been consumed and not been reported: workers may stand still for it.
+    /// Whether workers may be out of room until the coordinator learns what was consumed.
     pub fn window_waits(&self, progress: &Progress) -> bool {
         let epoch = progress.delivered().0;
         let inner = self.lock();
@@ -177,7 +177,7 @@ impl Ledger {
         let Some(plan) = plan.filter(|_| !inner.is_cached(epoch)) else { return false };
         let window = if inner.window == 0 { plan.window_splits } else { inner.window };
         drop(inner);
-        progress.unreported_splits(plan.n_splits) >= u64::from(window / 4).max(1)
+        progress.is_window_waiting(window, plan.n_splits)
     }
 
     /// Ends the run: everybody who waits gets `error`. The first one stays. One that is about where the
@@ -216,7 +216,7 @@ impl Ledger {
         self.lock().healed
     }
 
-    /// What a wait depends on; `stage` is what the next batch waits for, and whether a worker has it.
+    /// The facts that explain a wait; `stage` is the stage of the next batch, and whether no worker has it.
     pub fn facts(&self, stage: (Stage, bool)) -> Facts {
         let inner = self.lock();
         let view = inner.view.as_ref();
@@ -226,7 +226,7 @@ impl Ledger {
             coordinator: inner.troubles.get(&Of::Coordinator).cloned(),
             objects: inner.troubles.get(&Of::Objects).cloned(),
             job: inner.troubles.get(&Of::Job).cloned(),
-            heard: inner.heard,
+            answered: inner.answered,
             indexing: (!is_planned).then_some((inner.indexed_files, n_files)),
             next: inner.known_until,
             stage: stage.0,
@@ -304,7 +304,7 @@ impl Ledger {
         caching.whole_shelf().filter(|_| inner.cached.is_none()).map(str::to_owned)
     }
 
-    /// What lies on that shelf.
+    /// The manifest of that shelf.
     pub fn set_cached(&self, manifest: CacheManifest) {
         self.lock().cached = Some(manifest);
         self.changed.send_modify(|n| *n += 1);
@@ -346,5 +346,63 @@ pub(crate) fn next_place((epoch, position): Place, n_splits: Position) -> Place 
     match position + 1 < n_splits {
         true => (epoch, position + 1),
         false => (epoch + 1, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples::{entry, polled, view};
+    use std::time::Duration;
+
+    fn ledger() -> Ledger {
+        Ledger::new(view(), (0, 0), Folders::default())
+    }
+
+    #[test]
+    fn entries_are_known_up_to_the_first_gap() {
+        let ledger = ledger();
+        ledger.merge(polled(&[entry(0, 0, 4), entry(0, 2, 4)]), (0, 0));
+        assert_eq!(ledger.known_until(), (0, 1));
+        ledger.merge(polled(&[entry(0, 1, 4)]), (0, 1));
+        assert_eq!(ledger.known_until(), (0, 3));
+        assert_eq!(next_place((0, 19), 20), (1, 0));
+    }
+
+    #[tokio::test]
+    async fn a_split_is_absent_once_an_answer_that_begins_there_lacks_it() {
+        let ledger = ledger();
+        ledger.merge(polled(&[entry(0, 0, 4)]), (0, 0));
+        assert!(ledger.peek((0, 0)).await.unwrap().is_some());
+        let unknown = tokio::time::timeout(Duration::from_millis(5), ledger.peek((0, 1))).await;
+        assert!(unknown.is_err(), "the answer may have been cut there");
+        ledger.merge(polled(&[]), (0, 1));
+        assert!(ledger.peek((0, 1)).await.unwrap().is_none());
+        assert_eq!(ledger.take((0, 0)).await.unwrap().batches, 4);
+    }
+
+    #[tokio::test]
+    async fn the_first_error_ends_the_run_and_one_of_place_the_stream() {
+        let ledger = ledger();
+        ledger.fail(FetchError::Misplaced("beyond".into()));
+        assert!(ledger.error().is_none() && ledger.stream_error().is_some());
+        ledger.reopen((0, 0));
+        assert_eq!(ledger.stream_error(), None);
+        ledger.fail(FetchError::JobStopped);
+        ledger.fail(FetchError::Refused("later".into()));
+        assert_eq!(ledger.failed().await, FetchError::JobStopped);
+        assert_eq!(ledger.take((0, 0)).await.unwrap_err(), FetchError::JobStopped);
+    }
+
+    #[test]
+    fn trouble_is_known_until_it_is_over() {
+        let ledger = ledger();
+        let stage = (Stage::Commit, true);
+        ledger.set_trouble(Of::Objects, Some("slow down".into()));
+        assert_eq!(ledger.facts(stage).objects.as_deref(), Some("slow down"));
+        ledger.set_trouble(Of::Objects, None);
+        assert_eq!(ledger.facts(stage).objects, None);
+        ledger.note_healed();
+        assert_eq!(ledger.healed(), 1);
     }
 }

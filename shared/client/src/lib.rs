@@ -1,9 +1,12 @@
-//! Streams committed batches into the training loop: in order, exactly once, with bounded memory.
+//! The trainer's side: finds a service, starts a job, and streams its batches into the training loop, in order,
+//! exactly once, with bounded memory.
 //!
-//! [`Fetcher::start`] joins a job; [`Fetcher::next`] hands out batches; [`Fetcher::checkpointed`]
-//! says what is safe. Everything else (polling, prefetching, joining splits, local workers)
-//! runs behind these three.
+//! [`connect`] finds a running [`Service`], [`start_local`] starts one. [`Service::submit`] starts or joins a [`Job`],
+//! [`Job::batches`] streams it: [`Fetcher::next`] hands out batches, [`Fetcher::checkpointed`] says which are safe in
+//! a checkpoint, [`Fetcher::finish`] closes the job. Polling, prefetching, joining splits and local workers run
+//! behind these. [`report`] counts and times what a trainer was given.
 
+mod asking;
 mod assembler;
 mod authored;
 mod cached;
@@ -11,20 +14,26 @@ pub mod cursor;
 mod dataset;
 mod downloader;
 mod error;
+mod failure;
 mod fetcher;
-mod flags;
 mod folders;
 pub mod framing;
 mod images;
+mod job;
 mod ledger;
 mod listing;
 mod local;
 mod log;
 mod memory;
+mod options;
+mod own;
 mod pace;
 mod poller;
 mod progress;
+pub mod report;
 mod rows;
+#[cfg(test)]
+mod samples;
 mod selection;
 pub mod server;
 mod service;
@@ -40,14 +49,19 @@ pub use assembler::Batch;
 pub use authored::Authored;
 pub use dataset::{Found, ListError, Listing, Source};
 pub use error::FetchError;
+pub use failure::Failure;
 pub use fetcher::{Delivery, EpochTotals, Fetcher, FetcherConfig, FetcherPorts, Snapshot};
-pub use flags::parse_patience;
 pub use folders::Folders;
 pub use gristmill_executor::NUMERICS;
+pub use job::{Job, JobConfig};
 pub use log::log_to_stderr;
 pub use memory::return_large_buffers;
+pub use options::{
+    Backend, JobOptions, ReportOptions, ServiceOptions, StreamOptions, Workers, parse_budget,
+};
+pub use own::{Launcher, StartRefusal, start_local};
 pub use selection::LeftOut;
-pub use service::aws_of;
+pub use service::{LocalHost, Service, Target, aws_of, connect};
 pub use service_file::{AttachError, ServiceFile};
 pub use trouble::give_up;
 pub use user_file::{read_user_file, read_user_text};

@@ -1,6 +1,6 @@
-//! The list of a dataset's files: told with the registration, or stored where a call cannot carry it.
+//! The list of a dataset's files: sent with the registration, or stored if a call cannot carry it.
 
-use crate::{FetchError, FetcherPorts, fetcher::insist};
+use crate::{FetchError, FetcherPorts, asking::insist};
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::Register;
@@ -9,7 +9,7 @@ use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::time::Duration;
 
 /// Bytes of a list that a registration carries. Longer ones are stored: a call takes six times as many.
-const MAX_TOLD_BYTES: usize = 1 << 20;
+const MAX_SENT_BYTES: usize = 1 << 20;
 /// Bytes of a file in that list beside its key and tag.
 const FILE_OVERHEAD_BYTES: usize = 48;
 
@@ -27,7 +27,7 @@ pub(crate) async fn tell(
     let files = &register.dataset.files;
     let of_file = |key: &str, etag: &str| key.len() + etag.len() + FILE_OVERHEAD_BYTES;
     let bytes: usize = files.iter().map(|file| of_file(&file.key, &file.etag)).sum();
-    if bytes <= MAX_TOLD_BYTES {
+    if bytes <= MAX_SENT_BYTES {
         return Ok(register);
     }
     let refused = |error: &dyn std::fmt::Display| FetchError::Refused(error.to_string());
@@ -44,7 +44,7 @@ pub(crate) async fn tell(
     }
     let (path, list) =
         (ObjectPath::new(own_bucket, keys::listing(ns, version)), bytes::Bytes::from(list));
-    // Whoever wins the race stored the same bytes: the name is made of them.
+    // A concurrent writer stores the same bytes: the name is their hash.
     let put = async || ports.objects.put_if_absent(&path, list.clone(), "listing").await;
     let passes =
         |error: &ObjectError| matches!(error, ObjectError::Unavailable(_) | ObjectError::Denied(_));
@@ -70,7 +70,7 @@ mod tests {
         }
     }
 
-    async fn told(files: u32) -> (Register, Register, Arc<MemoryObjects>) {
+    async fn sent(files: u32) -> (Register, Register, Arc<MemoryObjects>) {
         let objects = Arc::new(MemoryObjects::default());
         let ports = FetcherPorts {
             coordinator: Arc::new(Silent),
@@ -87,26 +87,26 @@ mod tests {
         let job = "j".parse().unwrap();
         let whole = Register::new(job, JobSpec::new(pipeline.canonical_json()), dataset);
         let ns: Namespace = "team".parse().unwrap();
-        let told = tell(&ports, (&ns, "own"), whole.clone(), Duration::ZERO).await.unwrap();
-        (whole, told, objects)
+        let sent = tell(&ports, (&ns, "own"), whole.clone(), Duration::ZERO).await.unwrap();
+        (whole, sent, objects)
     }
 
     #[tokio::test]
     async fn a_long_list_is_stored_and_named() {
-        let (whole, told, objects) = told(100_000).await;
-        let version = told.listing.unwrap().version;
-        assert_eq!((told.dataset.files.len(), told.n_files()), (0, 100_000));
+        let (whole, sent, objects) = sent(100_000).await;
+        let version = sent.listing.unwrap().version;
+        assert_eq!((sent.dataset.files.len(), sent.n_files()), (0, 100_000));
         let version_of = |register: &Register| register.dataset_version("jsonl");
-        assert_eq!(version_of(&told), version_of(&whole), "it is the same dataset");
+        assert_eq!(version_of(&sent), version_of(&whole), "it is the same dataset");
         let path = ObjectPath::new("own", keys::listing(&"team".parse().unwrap(), version));
         let stored: Dataset = serde_json::from_slice(&objects.get(&path).await.unwrap()).unwrap();
         assert_eq!(stored, whole.dataset);
-        assert!(serde_json::to_vec(&told).unwrap().len() < 2_000);
+        assert!(serde_json::to_vec(&sent).unwrap().len() < 2_000);
     }
 
     #[tokio::test]
     async fn a_short_list_goes_with_the_call() {
-        let (whole, told, _) = told(10_000).await;
-        assert_eq!((told.listing, told.dataset), (None, whole.dataset));
+        let (whole, sent, _) = sent(10_000).await;
+        assert_eq!((sent.listing, sent.dataset), (None, whole.dataset));
     }
 }

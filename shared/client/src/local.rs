@@ -64,7 +64,7 @@ impl LocalStore {
 struct LocalSink {
     store: Arc<LocalStore>,
     ledger: Arc<Ledger>,
-    /// Where chunks go that are more than a way to this trainer.
+    /// Stores chunks that others read too.
     objects: ObjectSink,
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn work(
         match runner.work(&context, &invocation, deadline_ms, &sink).await {
             Ok(Ended::Idle(IdleReason::JobEnded)) => return,
             Ok(_) => {}
-            // A fatal error has been told to the coordinator, which ends the job for everybody.
+            // The coordinator knows of a fatal error, and ends the job for everybody.
             Err(error) => {
                 tracing::warn!(%error, "local worker");
                 runner.clock.sleep(REST_AFTER_ERROR).await;
@@ -123,7 +123,7 @@ pub(crate) async fn work(
     }
 }
 
-/// What computes a split again as it was committed.
+/// Parameters that compute a split again as it was committed.
 #[derive(Debug, Clone)]
 pub(crate) struct Recompute {
     epoch: Epoch,
@@ -132,7 +132,7 @@ pub(crate) struct Recompute {
 }
 
 impl Recompute {
-    /// Of a split that was committed in its epoch, or `cached` by another.
+    /// For a split that was committed in its epoch, or `cached` by another job.
     pub fn of(
         entry: &ReadyEntry,
         cached: Option<CachedChunk>,
@@ -140,7 +140,7 @@ impl Recompute {
     ) -> Self {
         let ReadyEntry { epoch, position, .. } = *entry;
         match (cached, caching) {
-            // What was drawn at random was drawn in the first epoch, of a job with the same seed.
+            // Random operators drew in the first epoch, of a job with the same seed.
             (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
                 Recompute { epoch: 0, position: chunk.position, orders: CacheOrders::default() }
             }

@@ -1,4 +1,4 @@
-//! Where a program's log goes.
+//! The log of a program.
 
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;

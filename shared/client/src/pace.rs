@@ -1,4 +1,4 @@
-//! How soon the coordinator is asked again.
+//! The interval between polls.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_changes_makes_a_trainer_that_waits_impatient() {
+    fn any_change_makes_a_waiting_trainer_impatient() {
         let polls = polls(60, true, |now| u32::from(now >= Duration::from_secs(30)));
         let soon = polls.iter().filter(|at| (31..32).contains(&at.as_secs())).count();
         assert!(soon >= 19, "{soon} polls in the second after a change");

@@ -109,7 +109,7 @@ impl Poller {
     /// Deals with what the coordinator itself refused; answers the error if the next answer decides
     /// whether it is one.
     fn refused(&self, refusal: Refusal, acknowledged: bool) -> Option<FetchError> {
-        let begins = acknowledged && !self.progress.is_heard();
+        let begins = acknowledged && !self.progress.is_accepted();
         let error = match refusal.kind {
             RefusalKind::Fenced if begins && self.progress.takes_over_anew() => {
                 return Some(CallError::Refused(refusal).into());
@@ -119,7 +119,7 @@ impl Poller {
             _ => CallError::Refused(refusal).into(),
         };
         let elsewhere = error.is_of_place();
-        // Known before nothing is left to hear: whoever misses an object looks for the reason here.
+        // Before the stream ends: a download that misses an object looks here for the reason.
         self.ledger.fail(error);
         if elsewhere {
             self.progress.withdraw();
@@ -154,5 +154,71 @@ impl Poller {
                 message: format!("the coordinator's answer does not fit a poll: {other:?}"),
             })),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Folders,
+        samples::{Silent, view},
+    };
+    use gristmill_model::Nonce;
+    use gristmill_ports::{SystemClock, memory::MemoryObjects};
+
+    fn poller() -> Poller {
+        let objects = Arc::new(MemoryObjects::default());
+        let progress = Progress::new((0, 0));
+        progress.takes_over(0, 1, Nonce([0; 8]));
+        progress.starts_at((0, 0), (0, 0), (0, 0));
+        progress.announce();
+        Poller {
+            job: "j".parse().unwrap(),
+            coordinator: Arc::new(Silent),
+            clock: Arc::new(SystemClock),
+            ledger: Arc::new(Ledger::new(view(), (0, 0), Folders::default())),
+            progress: Arc::new(progress),
+            stages: Arc::new(StageClock::new(Duration::ZERO)),
+            shelves: Shelves { objects, bucket: "b".into() },
+            patience: Duration::from_secs(1),
+        }
+    }
+
+    fn refusal(kind: RefusalKind) -> Refusal {
+        Refusal { kind, message: "no".into() }
+    }
+
+    #[test]
+    fn a_first_acknowledgement_that_is_refused_names_the_trainers_place() {
+        let collected = poller();
+        assert!(collected.refused(refusal(RefusalKind::Collected), true).is_none());
+        assert_eq!(collected.ledger.stream_error(), Some(FetchError::Collected("no".into())));
+        assert_eq!(collected.ledger.error(), None, "the trainer may begin elsewhere");
+        assert_eq!(collected.progress.send_ack(), None, "nothing is sent before it does");
+        let misplaced = poller();
+        misplaced.refused(refusal(RefusalKind::Invalid), true);
+        assert_eq!(misplaced.ledger.stream_error(), Some(FetchError::Misplaced("no".into())));
+    }
+
+    #[test]
+    fn later_refusals_end_the_run() {
+        for (kind, acknowledged) in [(RefusalKind::Invalid, false), (RefusalKind::NotFound, true)] {
+            let poller = poller();
+            assert!(poller.refused(refusal(kind), acknowledged).is_none());
+            assert_eq!(poller.ledger.error(), Some(FetchError::Refused("no".into())));
+        }
+        let fenced = poller();
+        fenced.refused(refusal(RefusalKind::Fenced), true);
+        assert_eq!(fenced.ledger.error(), Some(FetchError::Fenced("no".into())));
+    }
+
+    #[test]
+    fn a_process_that_had_two_generations_asks_again_before_it_is_fenced() {
+        let poller = poller();
+        poller.progress.withdraw();
+        poller.progress.takes_over(1 << 20, 2, Nonce([0; 8]));
+        assert!(poller.refused(refusal(RefusalKind::Fenced), true).is_some());
+        assert_eq!(poller.ledger.error(), None);
     }
 }

@@ -14,7 +14,7 @@ struct Kept {
     frame: Frame,
 }
 
-/// What splits left over and later batches need.
+/// Rows that splits left over and later batches need.
 pub(crate) struct Rows {
     /// Rows of a whole batch.
     size: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Of batches of `size` rows.
+    /// For batches of `size` rows.
     pub fn new(size: u32, buffers: BufferPool) -> Self {
         Self { size, kept: BTreeMap::new(), buffers }
     }

@@ -14,7 +14,7 @@ mod kinds;
 
 pub(crate) use braces::{MARK as BRACE, expand};
 
-/// What makes a pattern of a path.
+/// Characters that make a pattern of a path.
 pub(crate) const WILD: [char; 3] = ['*', '?', '['];
 /// Names shown in a line.
 const SHOWN: usize = 5;
@@ -35,7 +35,7 @@ impl LeftOut {
         self.files.is_empty()
     }
 
-    /// What a report says: `{"count", "of", "files": {NAME: REASON}}`, of at most 100 files.
+    /// The form in a report: `{"count", "of", "files": {NAME: REASON}}`, of at most 100 files.
     pub fn as_json(&self) -> serde_json::Value {
         let named: BTreeMap<_, _> = self.files.iter().take(100).collect();
         serde_json::json!({ "count": self.files.len(), "of": self.of, "files": named })
@@ -79,7 +79,7 @@ struct Glob {
     any_depth: bool,
 }
 
-/// What becomes of a file.
+/// The decision about a file.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Read,
@@ -119,12 +119,12 @@ impl Selector {
         Ok(Self { glob: Some(Glob { whole, parts, any_depth }), text })
     }
 
-    /// What all keys that it selects start with.
+    /// The start of all keys that it selects.
     fn prefix(&self) -> &str {
         &self.text[..self.text.find(WILD).unwrap_or(self.text.len())]
     }
 
-    /// What `key` is below the directory that is named; none if it is not below it.
+    /// The path of `key` below the directory that is named; none if it is not below it.
     fn below<'k>(&self, key: &'k str) -> Option<&'k str> {
         let named = self.text.trim_end_matches('/');
         match named {
@@ -186,7 +186,7 @@ fn options(require_literal_leading_dot: bool) -> glob::MatchOptions {
     }
 }
 
-/// What all keys that `selectors` select start with.
+/// The start of all keys that `selectors` select.
 pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
     let mut prefixes = selectors.iter().map(Selector::prefix);
     let first = prefixes.next().unwrap_or_default();
@@ -206,7 +206,7 @@ pub(crate) fn enters(selectors: &[Selector], key: &str, format: Format) -> bool 
 pub(crate) struct There {
     /// In the order of their keys.
     pub files: Vec<ObjectInfo>,
-    /// What is no file to be read, and directories that were not entered, with a slash at the end.
+    /// Entries that are no files to be read, and directories that were not entered, with a slash at the end.
     pub others: Vec<(String, Option<Why>)>,
 }
 

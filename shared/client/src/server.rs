@@ -1,20 +1,27 @@
 //! Serves a job's batches to a trainer, over a connection or to standard output, in the framing of
 //! [`crate::framing`]. One trainer at a time; it may go and come back, and says where it goes on.
 
+mod link;
+mod visit;
+
+pub use link::error_frame;
+
 use crate::{
     Delivery, FetchError, Fetcher,
     cursor::{Cursor, CursorStore, Identity, Saved},
-    framing::{ClientHello, FrameKind, Said, header, read_said},
+    framing::FrameKind,
+    report::{Observed, Observer},
 };
+use gristmill_model::Epoch;
 use gristmill_model::wire::JobState;
-use gristmill_model::{Epoch, Visitation};
 use gristmill_ports::Clock;
+use link::{hello, send, summary};
 use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
+    io::{AsyncRead, AsyncWrite},
     sync::{OwnedSemaphorePermit, mpsc, watch},
-    task::AbortHandle,
 };
+use visit::Visit;
 
 /// How long a trainer that has connected may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
@@ -22,8 +29,10 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// How long a run that has ended waits for a trainer to tell it so.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// What a client has said and nobody has heard yet, at most.
-const UNHEARD: usize = 64;
+/// Time between two looks at a run that is observed and delivers nothing.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// Most messages of a client that wait to be processed.
+const MAX_WAITING_MESSAGES: usize = 64;
 
 /// Why serving ended before the job did.
 #[derive(Debug, thiserror::Error)]
@@ -52,31 +61,7 @@ impl<S> From<S> for Visitor<S> {
     }
 }
 
-/// How one trainer's visit ended.
-enum Visit {
-    /// Everything is delivered and acknowledged.
-    Finished,
-    /// It went away, or was turned away; another one may come.
-    Left,
-}
-
-/// Why a visit ends early.
-enum Parting {
-    /// The trainer is gone.
-    Gone,
-    /// It is told why it gets nothing.
-    TurnedAway(String),
-    /// Nobody gets anything any more.
-    Ended(ServeError),
-}
-
-impl From<io::Error> for Parting {
-    fn from(error: io::Error) -> Self {
-        Self::Ended(error.into())
-    }
-}
-
-/// What a server does, for whoever watches it.
+/// The activity of a server, for people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Activity {
     /// Nobody is connected.
@@ -88,9 +73,9 @@ pub enum Activity {
     Sending,
     /// All is delivered, and the last batch has yet to be acknowledged.
     LastAck,
-    /// The coordinator is told that all is done.
+    /// The job is being closed.
     Closing,
-    /// All is over; a trainer that comes is told so.
+    /// All is over, and trainers that connect are refused.
     Over,
 }
 
@@ -105,13 +90,15 @@ pub struct Server<C> {
     cursors: C,
     /// As kept: where a trainer without a checkpoint goes on.
     cursor: Cursor,
-    /// Where the stream begins that was opened last, until something was taken of it.
+    /// The beginning of the stream that was opened last, until something was taken of it.
     opened: Option<Cursor>,
     /// The trainer which is connected named no position of its own.
     begun_as_kept: bool,
     /// The last batch of each epoch that the trainer which is connected was sent.
     sent: BTreeMap<Epoch, u64>,
     activity: watch::Sender<Activity>,
+    /// Counts what trainers are sent, for a report.
+    observer: Option<Observer>,
 }
 
 impl<C: CursorStore> Server<C> {
@@ -131,11 +118,27 @@ impl<C: CursorStore> Server<C> {
             begun_as_kept: false,
             sent: BTreeMap::new(),
             activity: watch::Sender::default(),
+            observer: None,
             fetcher,
         })
     }
 
-    /// What it does from now on.
+    /// Has `observer` count what trainers are sent.
+    pub fn observed_by(&mut self, observer: Observer) {
+        self.observer = Some(observer);
+    }
+
+    /// Everything that trainers were sent, if it was observed.
+    pub fn into_observed(self) -> Option<Observed> {
+        Some(self.observer?.finish(&self.fetcher.snapshot(), self.fetcher.view()))
+    }
+
+    /// The stream that is served.
+    pub fn fetcher(&self) -> &Fetcher {
+        &self.fetcher
+    }
+
+    /// Its activity from now on.
     pub fn activity(&self) -> watch::Receiver<Activity> {
         self.activity.subscribe()
     }
@@ -152,7 +155,7 @@ impl<C: CursorStore> Server<C> {
 
     /// Serves trainers one after another until the job is delivered.
     pub async fn serve<S>(
-        mut self,
+        &mut self,
         mut visitors: mpsc::Receiver<Visitor<S>>,
     ) -> Result<(), ServeError>
     where
@@ -178,7 +181,7 @@ impl<C: CursorStore> Server<C> {
         }
     }
 
-    /// Resolves when there is nothing to serve, a while after the last trainer could have been told so.
+    /// Resolves when there is nothing to serve, and trainers had time to connect and learn it.
     async fn unattended(&mut self) -> Result<(), ServeError> {
         let ended = match self.fetcher.located().await {
             Ok(()) if self.fetcher.is_at_end() => self.close_alone().await,
@@ -194,9 +197,9 @@ impl<C: CursorStore> Server<C> {
         if let Err(ServeError::State(_)) = ended {
             return ended;
         }
-        let told = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
+        let reason = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
         let seconds = FAREWELL.as_secs();
-        tracing::warn!("{told} (a trainer that connects within {seconds} s is told so)");
+        tracing::warn!("{reason} (a trainer that connects within {seconds} s learns so)");
         self.activity.send_replace(Activity::Over);
         self.clock.sleep(FAREWELL).await;
         ended
@@ -216,123 +219,9 @@ impl<C: CursorStore> Server<C> {
         self.close().await
     }
 
-    async fn visit<S>(&mut self, stream: S) -> Result<Visit, ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
-        self.sent.clear();
-        let (reader, writer) = tokio::io::split(stream);
-        let mut link = Link::new(reader, writer);
-        let parting = match self.greet(&mut link).await {
-            Ok(begins) => match self.deliver(&mut link, begins).await {
-                Ok(()) => return Ok(Visit::Finished),
-                Err(parting) => parting,
-            },
-            Err(parting) => parting,
-        };
-        match parting {
-            Parting::Gone => self.hear_out(&mut link).await?,
-            Parting::TurnedAway(why) => {
-                tracing::warn!("a trainer was turned away: {why}");
-                self.tell(&mut link, &why).await;
-            }
-            Parting::Ended(error) => {
-                self.tell(&mut link, &error.to_string()).await;
-                return Err(error);
-            }
-        }
-        // The next one may have no checkpoint, and where this one began is not where to go on.
-        if self.opened.is_none_or(|opened| opened != self.cursor) {
-            self.open_at(self.cursor).await;
-        }
-        Ok(Visit::Left)
-    }
-
-    /// Hears what a trainer said before it left: a batch that is written to it fails before that is read.
-    async fn hear_out<S>(&mut self, link: &mut Link<S>) -> Result<(), ServeError>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
-        let until = self.clock.monotonic() + LAST_WORDS;
-        loop {
-            let left = until.saturating_sub(self.clock.monotonic());
-            let said = tokio::select! {
-                biased;
-                said = link.said.recv() => said,
-                () = self.clock.sleep(left) => None,
-            };
-            match said.map(|said| self.hear(said)) {
-                Some(Ok(())) => {}
-                Some(Err(Parting::Ended(error))) => return Err(error),
-                // Nobody is left to be turned away.
-                Some(Err(Parting::TurnedAway(_) | Parting::Gone)) | None => return Ok(()),
-            }
-        }
-    }
-
-    /// Tells a trainer why it gets no more; it may have left, or stopped reading.
-    async fn tell<S>(&self, link: &mut Link<S>, why: &str)
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
-        tokio::select! {
-            biased;
-            _ = link.send(FrameKind::Error, self.cursor, why.as_bytes()) => {}
-            () = self.clock.sleep(HELLO_PATIENCE) => {}
-        }
-    }
-
     async fn open_at(&mut self, cursor: Cursor) {
         self.fetcher.reopen((cursor.epoch, cursor.g)).await;
         self.opened = Some(cursor);
-    }
-
-    /// Finds out where the trainer begins, and has the stream begin there; answers that.
-    async fn greet<S>(&mut self, link: &mut Link<S>) -> Result<Cursor, Parting>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
-        let hello = hello(&self.fetcher, &self.identity);
-        link.send(FrameKind::Hello, self.cursor, hello.as_bytes()).await.map_err(gone)?;
-        let said = tokio::select! {
-            biased;
-            said = link.said.recv() => said.ok_or(Parting::Gone)?,
-            () = self.clock.sleep(HELLO_PATIENCE) => return Err(Parting::TurnedAway(format!(
-                "no hello within {} s: a trainer answers the fetcher's hello with its own, and gets batches then",
-                HELLO_PATIENCE.as_secs()
-            ))),
-        };
-        let hello = match said {
-            Said::Hello(hello) => hello,
-            Said::Ack(..) => {
-                return Err(Parting::TurnedAway(
-                    "an acknowledgement before a hello: a trainer says first which job its checkpoint is of"
-                        .to_owned(),
-                ));
-            }
-            Said::Nonsense(what) => return Err(nonsense(&what)),
-        };
-        self.begun_as_kept = hello.at().is_none();
-        let begins = self.beginning(&hello)?;
-        let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
-        if self.opened.take_if(|opened| !exactly || *opened == begins).is_none() {
-            self.open_at(begins).await;
-            self.opened = None;
-        }
-        self.activity.send_replace(Activity::Fetching);
-        self.located(link).await?;
-        Ok(begins)
-    }
-
-    /// Where a trainer begins that said `hello`.
-    fn beginning(&self, hello: &ClientHello) -> Result<Cursor, Parting> {
-        if let Some(why) = hello.identity.mismatch(&self.identity, "the trainer's checkpoint") {
-            return Err(Parting::TurnedAway(why));
-        }
-        match hello.at() {
-            None if self.was_done => Err(Parting::TurnedAway(self.done())),
-            at => Ok(at.unwrap_or(self.cursor)),
-        }
     }
 
     fn done(&self) -> String {
@@ -343,87 +232,15 @@ impl<C: CursorStore> Server<C> {
         )
     }
 
-    /// Waits until it is known that the trainer can begin where it says.
-    async fn located<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
-        loop {
-            let said = tokio::select! {
-                biased;
-                located = self.fetcher.located() => return located.map_err(|error| self.part(error)),
-                said = link.said.recv() => said.ok_or(Parting::Gone)?,
-            };
-            self.hear(said)?;
-        }
+    async fn observe(&mut self, delivery: &Delivery) -> Result<(), ServeError> {
+        let Some(observer) = &mut self.observer else { return Ok(()) };
+        let observed = observer.delivered(delivery, &self.fetcher).await;
+        observed.map_err(|failure| io::Error::other(failure.to_string()).into())
     }
 
-    /// Waits until the coordinator has let the trainer in.
-    async fn admitted<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
-        loop {
-            let said = tokio::select! {
-                biased;
-                admitted = self.fetcher.admitted() => return admitted.map_err(|error| self.part(error)),
-                said = link.said.recv() => said.ok_or(Parting::Gone)?,
-            };
-            self.hear(said)?;
-        }
-    }
-
-    /// Delivers from `begins` to the end of the job, and waits for the last acknowledgement.
-    async fn deliver<S>(&mut self, link: &mut Link<S>, begins: Cursor) -> Result<(), Parting>
-    where
-        S: AsyncRead + AsyncWrite + Send + 'static,
-    {
-        // A trainer's word is kept before the coordinator hears of it; where it goes back, after that.
-        if begins > self.cursor {
-            self.save(begins)?;
-        }
-        self.fetcher.announce();
-        self.admitted(link).await?;
-        if begins < self.cursor {
-            self.save(begins)?;
-        }
-        loop {
-            tokio::select! {
-                biased;
-                said = link.said.recv() => self.hear(said.ok_or(Parting::Gone)?)?,
-                delivery = self.fetcher.next() => match delivery {
-                    Ok(Delivery::Batch(batch)) => {
-                        let at = Cursor { epoch: batch.epoch, g: batch.g };
-                        self.sent.insert(at.epoch, at.g);
-                        self.activity.send_replace(Activity::Sending);
-                        link.send(FrameKind::Batch, at, &batch.frame).await.map_err(gone)?;
-                        self.activity.send_replace(Activity::Fetching);
-                    }
-                    Ok(Delivery::EpochEnd(_)) => {}
-                    Ok(Delivery::End) => break,
-                    Err(error) => return Err(self.part(error)),
-                },
-            }
-        }
-        let end = Cursor { epoch: self.epochs, g: 0 };
-        link.send(FrameKind::End, end, summary(&self.fetcher).as_bytes()).await.map_err(gone)?;
-        self.activity.send_replace(Activity::LastAck);
-        // Where no checkpoint says how far the trainer is, nothing is left to wait for.
-        let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
-        while exactly && self.last_sent().is_some_and(|last| self.cursor <= last) {
-            let said = link.said.recv().await;
-            self.hear(said.ok_or(Parting::Gone)?)?;
-        }
-        Ok(())
-    }
-
-    /// Whether an error ends this visit or all of them: a position that is kept here is every trainer's.
-    fn part(&self, error: FetchError) -> Parting {
-        match error {
-            FetchError::Collected(_) if self.begun_as_kept && self.cursors.name().is_some() => {
-                Parting::Ended(self.of_kept(error))
-            }
-            FetchError::Collected(why) if self.begun_as_kept && !self.fetcher.is_job_done() => {
-                Parting::TurnedAway(format!(
-                    "{why}; the trainer has none, and the fetcher no --state"
-                ))
-            }
-            FetchError::Misplaced(why) | FetchError::Collected(why) => Parting::TurnedAway(why),
-            error => Parting::Ended(error.into()),
+    fn look(&mut self) {
+        if let Some(observer) = &mut self.observer {
+            observer.look(&self.fetcher);
         }
     }
 
@@ -439,40 +256,6 @@ impl<C: CursorStore> Server<C> {
             FetchError::Collected(why) => ServeError::Over(named(why)),
             error => error.into(),
         }
-    }
-
-    fn last_sent(&self) -> Option<Cursor> {
-        self.sent.last_key_value().map(|(&epoch, &g)| Cursor { epoch, g })
-    }
-
-    /// Deals with what the trainer said.
-    fn hear(&mut self, said: Said) -> Result<(), Parting> {
-        let (epoch, g) = match said {
-            Said::Ack(epoch, g) => (epoch, g),
-            Said::Hello(_) => {
-                return Err(Parting::TurnedAway(
-                    "a second hello: a trainer says it once".to_owned(),
-                ));
-            }
-            Said::Nonsense(what) => return Err(nonsense(&what)),
-        };
-        let acknowledged = Cursor { epoch, g };
-        if acknowledged < self.cursor {
-            return Ok(());
-        }
-        if self.sent.get(&epoch).is_none_or(|&last| g > last) {
-            let last = self.last_sent();
-            let sent =
-                last.map_or("none was sent".to_owned(), |last| format!("{last} was sent last"));
-            return Err(Parting::TurnedAway(format!(
-                "the trainer acknowledges {acknowledged}, and {sent}: nothing of it is kept"
-            )));
-        }
-        // It was sent, so that there is a number after it.
-        self.save(Cursor { epoch, g: g.saturating_add(1) })?;
-        self.fetcher.checkpointed(epoch, g);
-        self.sent = self.sent.split_off(&epoch);
-        Ok(())
     }
 
     fn save(&mut self, cursor: Cursor) -> io::Result<()> {
@@ -493,7 +276,7 @@ impl<C: CursorStore> Server<C> {
 
     /// Writes every frame to `out`, a hello first; what is written counts as delivered for good.
     pub async fn write_all(
-        mut self,
+        &mut self,
         out: &mut (impl AsyncWrite + Unpin),
     ) -> Result<(), ServeError> {
         self.save(self.cursor)?;
@@ -518,7 +301,17 @@ impl<C: CursorStore> Server<C> {
         self.fetcher.admitted().await.map_err(|error| self.of_kept(error))?;
         self.activity.send_replace(Activity::Fetching);
         loop {
-            match self.fetcher.next().await? {
+            self.observer.iter_mut().for_each(Observer::asks);
+            let delivery = tokio::select! {
+                biased;
+                delivery = self.fetcher.next() => delivery?,
+                () = look_due(self.observer.is_some()) => {
+                    self.look();
+                    continue;
+                }
+            };
+            self.observe(&delivery).await?;
+            match delivery {
                 Delivery::Batch(batch) => {
                     let at = Cursor { epoch: batch.epoch, g: batch.g };
                     send(out, FrameKind::Batch, at, &batch.frame).await?;
@@ -532,79 +325,10 @@ impl<C: CursorStore> Server<C> {
     }
 }
 
-/// A connection: frames one way, and what the trainer says the other.
-struct Link<S> {
-    writer: WriteHalf<S>,
-    said: mpsc::Receiver<Said>,
-    reading: AbortHandle,
-}
-
-impl<S: AsyncRead + AsyncWrite + Send + 'static> Link<S> {
-    fn new(mut reader: ReadHalf<S>, writer: WriteHalf<S>) -> Self {
-        let (sender, said) = mpsc::channel(UNHEARD);
-        let reading = tokio::spawn(async move {
-            while let Some(said) = read_said(&mut reader).await {
-                let last = matches!(said, Said::Nonsense(_));
-                if sender.send(said).await.is_err() || last {
-                    return;
-                }
-            }
-        });
-        Self { writer, said, reading: reading.abort_handle() }
+/// Resolves when an observer is to look at the run; never without one.
+async fn look_due(is_observed: bool) {
+    match is_observed {
+        true => tokio::time::sleep(LOOK_EVERY).await,
+        false => std::future::pending().await,
     }
-
-    async fn send(&mut self, kind: FrameKind, at: Cursor, payload: &[u8]) -> io::Result<()> {
-        send(&mut self.writer, kind, at, payload).await
-    }
-}
-
-impl<S> Drop for Link<S> {
-    fn drop(&mut self) {
-        self.reading.abort();
-    }
-}
-
-async fn send(
-    out: &mut (impl AsyncWrite + Unpin),
-    kind: FrameKind,
-    at: Cursor,
-    payload: &[u8],
-) -> io::Result<()> {
-    out.write_all(&header(kind, at.epoch, at.g, payload.len())).await?;
-    out.write_all(payload).await?;
-    out.flush().await
-}
-
-/// An error as a frame.
-pub fn error_frame(why: &str) -> Vec<u8> {
-    [&header(FrameKind::Error, 0, 0, why.len())[..], why.as_bytes()].concat()
-}
-
-fn gone(_: io::Error) -> Parting {
-    Parting::Gone
-}
-
-fn nonsense(what: &str) -> Parting {
-    Parting::TurnedAway(format!("the trainer sent {what}: the README has the protocol"))
-}
-
-/// What a server says first.
-fn hello(fetcher: &Fetcher, identity: &Identity) -> String {
-    let view = fetcher.view();
-    let epochs = view.as_ref().map(|view| view.spec.epochs);
-    serde_json::json!({
-        "job": identity.job,
-        "dataset": identity.dataset,
-        "fingerprint": identity.fingerprint,
-        "epochs": epochs,
-        "batches": fetcher.batches_per_epoch(),
-        "visitation": fetcher.visitation().to_string(),
-    })
-    .to_string()
-}
-
-fn summary(fetcher: &Fetcher) -> String {
-    let epochs = fetcher.view().map_or(0, |view| view.spec.epochs);
-    let batches = fetcher.snapshot().metrics.batches;
-    serde_json::json!({ "epochs": epochs, "batches": batches }).to_string()
 }

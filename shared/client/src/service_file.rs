@@ -20,7 +20,7 @@ pub struct ServiceFile {
     /// The address people pass as `--endpoint`.
     pub endpoint: String,
     pub s3: String,
-    /// Where folders of this machine are buckets.
+    /// The endpoint that serves folders of this machine as buckets.
     pub folders: String,
     pub dynamodb: String,
     pub coordinator_url: String,

@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What asked a program to end.
+/// The request that ends a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interruption {
     /// Ctrl-C.
@@ -12,7 +12,7 @@ pub enum Interruption {
 }
 
 impl Interruption {
-    /// What a program that ends for it exits with: 128 and the signal's number.
+    /// The exit code of a program that ends for it: 128 and the signal's number.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupted => 130,

@@ -17,7 +17,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 /// wait is objects fetched ahead.
 const QUEUE_BATCHES: usize = 1;
 
-/// Whatever streams of one job share.
+/// Parts that the streams of one job share.
 #[derive(Clone)]
 pub(crate) struct Spring {
     pub downloader: Downloader,
@@ -35,7 +35,7 @@ impl Spring {
 
     /// Downloads and joins; an error ends the stream, or the run, for everybody.
     async fn run(self, at: (Epoch, u64), queue: mpsc::Sender<Assembled>) {
-        // Closes after the error is known, so that whoever waits for batches learns it.
+        // Closes after the error is known, so that a trainer that waits for batches learns it.
         let _open = queue.clone();
         let (ledger, progress) = (Arc::clone(&self.downloader.ledger), Arc::clone(&self.progress));
         let clock = Arc::clone(&self.downloader.runner.clock);
@@ -43,7 +43,7 @@ impl Spring {
         // An object is missing, too, when the checkpoint is older than what has been deleted. Then the
         // answer to the first report says so, and that is the error to know; the first one stays.
         while matches!(error, FetchError::BadObject(_))
-            && progress.is_unheard()
+            && progress.is_unconfirmed()
             && ledger.stream_error().is_none()
         {
             clock.sleep(Duration::from_millis(5)).await;

@@ -1,5 +1,4 @@
-//! What keeps a service on this machine from its work: asked of the service, since its clients only see that nothing
-//! comes.
+//! Trouble of a service on this machine: asked of the service, since its clients only see that no batch comes.
 
 use crate::waiting::Link;
 use std::{
@@ -51,19 +50,8 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use async_trait::async_trait;
-    use gristmill_model::wire::{Call, Reply};
-    use gristmill_ports::{CallError, Coordinator};
+    use crate::samples::Silent;
     use std::{cell::Cell, future::ready, sync::Arc};
-
-    struct Silent;
-
-    #[async_trait]
-    impl Coordinator for Silent {
-        async fn call(&self, _: &Call) -> Result<Reply, CallError> {
-            pending().await
-        }
-    }
 
     #[tokio::test]
     async fn trouble_is_known_while_it_lasts_and_ends_a_run_after_its_patience() {

@@ -61,21 +61,21 @@ fn not_text(content: &[u8]) -> String {
 
 fn read_to_end(mut from: impl Read, is_pipe: bool) -> Result<Vec<u8>, String> {
     let (mut content, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
-    let mut heard = Instant::now();
+    let mut received = Instant::now();
     loop {
         match from.read(&mut chunk) {
-            // Whoever writes may have waited for us to open it.
-            Ok(0) if is_pipe && content.is_empty() && heard.elapsed() < WRITER_PATIENCE => {
+            // The writer may have waited for this process to open it.
+            Ok(0) if is_pipe && content.is_empty() && received.elapsed() < WRITER_PATIENCE => {
                 sleep(PIPE_LOOK);
             }
             Ok(0) => return Ok(content),
             Ok(n) => {
                 content.extend_from_slice(&chunk[..n]);
-                heard = Instant::now();
+                received = Instant::now();
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(in_words(&error)),
-            Err(_) if heard.elapsed() > PIPE_PATIENCE => {
+            Err(_) if received.elapsed() > PIPE_PATIENCE => {
                 return Err(format!("nothing came from it for {} s", PIPE_PATIENCE.as_secs()));
             }
             Err(_) => sleep(PIPE_LOOK),

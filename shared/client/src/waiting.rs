@@ -1,4 +1,4 @@
-//! What a trainer, or whoever looks on, waits for: decided from what is known, said now and then.
+//! Reasons for a wait: decided from known facts, reported from time to time.
 
 use crate::{
     ledger::{Ledger, Place},
@@ -12,16 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What somebody waits for, in words.
+/// The reason for a wait, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub text: String,
-    /// Something is wrong, and it is known what: not a thing to be patient with in silence.
+    /// Something known is wrong: it is reported early.
     pub is_fault: bool,
 }
 
 impl Waiting {
-    /// For something that takes its time.
+    /// A wait that is expected.
     pub fn patiently(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_fault: false }
     }
@@ -31,16 +31,16 @@ impl Waiting {
     }
 }
 
-/// What is known of a job whose next batch is not there.
+/// The known facts about a job whose next batch is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// What the coordinator's, or the object store's, last call came to that is tried again.
+    /// The error of the last call to the coordinator, or to the object store, while it is repeated.
     pub coordinator: Option<String>,
     pub objects: Option<String>,
     /// The coordinator's reason why the job does not go on.
     pub job: Option<String>,
     /// The coordinator has answered before.
-    pub heard: bool,
+    pub answered: bool,
     /// Files indexed so far, and all of them.
     pub indexing: Option<(u32, u32)>,
     /// The first split not known to be committed.
@@ -53,7 +53,7 @@ pub(crate) struct Facts {
     pub started: u32,
 }
 
-/// What the next batch waits for.
+/// The reason why the next batch is not there.
 pub(crate) fn reason(facts: &Facts) -> Waiting {
     let Facts { next: (epoch, split), workers, started, .. } = *facts;
     if let Some(error) = &facts.coordinator {
@@ -62,7 +62,7 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
     if let Some(error) = &facts.objects {
         return Waiting::fault(format!("the object store to answer: {error}"));
     }
-    if !facts.heard {
+    if !facts.answered {
         return Waiting::patiently("the service's first answer");
     }
     if let Some(trouble) = &facts.job {
@@ -84,7 +84,7 @@ pub(crate) fn reason(facts: &Facts) -> Waiting {
     })
 }
 
-/// Says at any time what a fetcher's next batch waits for.
+/// Explains at any time why a fetcher's next batch is not there.
 #[derive(Clone)]
 pub struct Watcher {
     pub(crate) ledger: Arc<Ledger>,
@@ -102,7 +102,7 @@ const MENTIONED_AFTER: Duration = Duration::from_secs(3);
 const FAULT_MENTIONED_AFTER: Duration = Duration::from_millis(600);
 const MENTIONED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// When to say what is being waited for: nobody wants a line for every moment, nor silence.
+/// Decides when a wait is reported: neither all the time nor never.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pace {
     since: Option<Duration>,
@@ -134,7 +134,7 @@ impl Pace {
             .is_some_and(|since| now.saturating_sub(since) >= FAULT_MENTIONED_AFTER);
         let is_due = match self.said {
             None => is_long || is_lasting_fault,
-            // A fault is news to those who were told to be patient, and so is its end.
+            // A fault is news after a patient wait, and so is its end.
             Some((_, of_fault)) if of_fault != waiting.is_fault => {
                 is_lasting_fault || !waiting.is_fault
             }
@@ -147,10 +147,10 @@ impl Pace {
     }
 }
 
-/// How often it is looked whether there is something to say.
+/// Time between two looks at a wait.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Does `work`, and has `say` called now and then with what it waits for meanwhile.
+/// Does `work`, and reports long waits meanwhile to `say`.
 pub async fn while_saying<T>(
     work: impl Future<Output = T>,
     waiting: impl Fn() -> Option<Waiting>,
@@ -170,7 +170,7 @@ pub async fn while_saying<T>(
     }
 }
 
-/// A coordinator that remembers what its last call came to, so that whoever waits for it can say so.
+/// A coordinator that remembers the outcome of its last call, so that a wait for it can be explained.
 pub struct Link {
     coordinator: Arc<dyn Coordinator>,
     known: Mutex<Known>,
@@ -198,7 +198,7 @@ impl Link {
         self.known().service = trouble;
     }
 
-    /// What somebody waits for who has called it.
+    /// The reason for a wait for its answer.
     pub fn waiting(&self) -> Waiting {
         let call = self.known().call.clone();
         self.or(match call {
@@ -235,7 +235,7 @@ mod tests {
             coordinator: None,
             objects: None,
             job: None,
-            heard: true,
+            answered: true,
             indexing: None,
             next: (0, 7),
             stage: Stage::Commit,
@@ -258,7 +258,7 @@ mod tests {
         assert!(reason(&objects).is_fault && text(objects.clone()).contains("slow down"));
         let gone = Facts { coordinator: Some("connection refused".into()), ..objects };
         assert!(reason(&gone).is_fault && text(gone).contains("connection refused"));
-        assert!(text(Facts { heard: false, ..facts() }).contains("first answer"));
+        assert!(text(Facts { answered: false, ..facts() }).contains("first answer"));
     }
 
     #[test]

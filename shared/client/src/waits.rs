@@ -1,4 +1,4 @@
-//! What a waiting trainer waits for.
+//! Causes of a trainer's waiting.
 
 use std::{
     ops::AddAssign,
@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-/// What the next batch is waiting for.
+/// The stage of the next batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// Its split is not committed.
@@ -45,7 +45,7 @@ impl Waits {
         }
     }
 
-    /// What passed since another reading of the clock.
+    /// The time since another reading of the clock.
     pub(crate) fn since(&self, before: &Waits) -> Waits {
         Waits {
             unclaimed: self.unclaimed.saturating_sub(before.unclaimed),
@@ -68,7 +68,7 @@ impl AddAssign for Waits {
 #[derive(Debug)]
 struct Inner {
     stage: Stage,
-    /// What the last answer said of the split that is waited for.
+    /// Whether no worker had the next split at the last answer.
     unclaimed: bool,
     since: Duration,
     spent: Waits,
@@ -110,13 +110,13 @@ impl StageClock {
         self.with(now, |inner| inner.unclaimed = unclaimed);
     }
 
-    /// What the next batch waits for, and whether its split is one that no worker has.
+    /// The stage of the next batch, and whether no worker has its split.
     pub fn stage(&self) -> (Stage, bool) {
         let inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (inner.stage, inner.unclaimed)
     }
 
-    /// What has been spent so far.
+    /// The time spent so far.
     pub fn read(&self, now: Duration) -> Waits {
         self.with(now, |inner| inner.spent)
     }

@@ -195,7 +195,7 @@ async fn serve_once(
         ..FetcherConfig::new(cloud.store.ns.clone(), BUCKET.to_owned(), register.job.clone())
     };
     let fetcher = Fetcher::open(ports, config).await.map_err(|error| error.to_string())?;
-    let server = Server::new(fetcher, kept, at).map_err(|error| error.to_string())?;
+    let mut server = Server::new(fetcher, kept, at).map_err(|error| error.to_string())?;
     let (sender, visitors) = mpsc::channel(1);
     *connections.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
     server.serve(visitors).await.map_err(|error| error.to_string())

@@ -237,7 +237,7 @@ async fn one_life(
     let cursor = Server::position(&mut file, &identity)?;
     let config = FetcherConfig { resume: (cursor.epoch, cursor.g), ..config };
     let fetcher = Fetcher::open(ports, config).await?;
-    let server = Server::new(fetcher, file, cursor)?;
+    let mut server = Server::new(fetcher, file, cursor)?;
     let (sender, visitors) = mpsc::channel(1);
     *lock(&host.socket) = Some(sender);
     server.serve(visitors).await

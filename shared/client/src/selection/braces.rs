@@ -1,6 +1,6 @@
 //! Braces in paths, as shells and WebDataset have them: `{a,b}`, `{000..146}`, `{0..10..2}`, `{a..d}`.
 
-/// What begins a brace.
+/// The character that begins a brace.
 pub(crate) const MARK: char = '{';
 /// Most paths that one stands for.
 const MAX_PATHS: usize = 100_000;
@@ -30,7 +30,7 @@ pub(crate) fn expand(text: &str) -> Result<Vec<String>, String> {
     Ok(done.into_iter().map(|start| start + rest).collect())
 }
 
-/// What is before the first brace, its choices, and what is after it.
+/// The text before the first brace, its choices, and the text after it.
 fn first(text: &str) -> Option<(&str, Vec<String>, &str)> {
     let mut at = 0;
     while let Some(found) = text[at..].find([MARK, '[']) {

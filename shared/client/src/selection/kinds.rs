@@ -1,4 +1,4 @@
-//! What kind of file a name says that it is.
+//! The kind of a file, by its name.
 
 use super::Verdict;
 use gristmill_pipeline::Format;
@@ -7,7 +7,7 @@ use gristmill_pipeline::Format;
 const IMAGES: [&str; 9] = ["bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"];
 /// Endings of compressed files, before which the kind stands.
 const PACKED: [&str; 5] = ["bz2", "gz", "lz4", "xz", "zst"];
-/// What lies beside data and never is data.
+/// Files that lie beside data and are never data.
 const NOTES: [&str; 22] = [
     "cff", "crc", "gif", "htm", "html", "idx", "ipynb", "lock", "log", "md", "md5", "pdf", "pkl",
     "py", "rst", "sha1", "sha256", "sha512", "toml", "xml", "yaml", "yml",
@@ -20,7 +20,7 @@ fn is_image(key: &str) -> bool {
     extension.is_some_and(|e| IMAGES.iter().any(|known| e.eq_ignore_ascii_case(known)))
 }
 
-/// What becomes of a file that a directory holds; `below` is its path within that.
+/// The decision about a file of a directory; `below` is its path within that.
 pub(super) fn judge(below: &str, format: Format) -> Verdict {
     match hidden(below, format) {
         Some(why) => Verdict::LeftOut(why),
@@ -36,7 +36,7 @@ pub(super) fn judge(below: &str, format: Format) -> Verdict {
 const OTHER_IMAGES: [&str; 12] =
     ["avif", "exr", "gif", "heic", "heif", "ico", "jp2", "jxl", "pbm", "psd", "svg", "tga"];
 
-/// Of a file that was asked for by a glob: only what is no image is left out of images.
+/// The decision about a file that a glob names: only files that are no images are left out of images.
 pub(super) fn of_image(key: &str, format: Format) -> Verdict {
     let extension = key.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     let other = extension.filter(|extension| OTHER_IMAGES.contains(&extension.as_str()));

@@ -1,4 +1,4 @@
-//! What is read and what is left out, by name.
+//! Files that are read and files that are left out, by name.
 
 use super::*;
 

@@ -1,0 +1,44 @@
+//! The commands, each in a file of its own: its `Args`, with its help as their documentation, and what it does. A
+//! new one is a file and a line here.
+
+use clap::Subcommand;
+use gristmill_client::Failure;
+
+macro_rules! commands {
+    ($($name:ident => $module:ident),* $(,)?) => {
+        $(pub mod $module;)*
+        pub mod function;
+
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($name($module::Args),)*
+            #[command(hide = true)]
+            Function(function::Args),
+        }
+
+        impl Command {
+            pub async fn run(self) -> Result<(), Failure> {
+                match self {
+                    $(Self::$name(args) => args.run().await,)*
+                    // Has a runtime of its own: see `function::run`.
+                    Self::Function(_) => Ok(()),
+                }
+            }
+        }
+    };
+}
+
+commands! {
+    Demo => demo,
+    Run => run,
+    Up => up,
+    Status => status,
+    Stop => stop,
+    Forget => forget,
+    Cache => cache,
+    Doctor => doctor,
+    Explain => explain,
+    Plan => plan,
+    Simulate => simulate,
+    Bench => bench,
+}

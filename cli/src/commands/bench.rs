@@ -1,0 +1,224 @@
+//! `gristmill bench`: figures of this machine, each beside what it is compared with.
+
+mod compression;
+mod ingest;
+mod pipelines;
+mod tokens;
+
+use crate::{
+    output::say,
+    thread_cpu,
+    training::{self, TrainOptions},
+};
+use bytes::Bytes;
+use gristmill_client::{Failure, JobOptions, Source, Workers, report::Report};
+use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
+use gristmill_model::RecordKey;
+use gristmill_pipeline::{Format, Pipeline};
+use gristmill_synthetic::DatasetSpec;
+use serde_json::json;
+use std::{
+    path::Path,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread::ScopedJoinHandle,
+    time::Duration,
+};
+
+/// Measure gristmill on this machine
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Bench {
+    /// CPU of the whole system beside the executor alone; table writes per split
+    E2e(E2eArgs),
+    /// CPU a sample of whole pipelines in the executor alone, beside the floor of their kernels
+    Pipelines(pipelines::Args),
+    /// Bytes of batches that the fetcher takes for each second of its own CPU
+    Ingest(ingest::Args),
+    /// Bytes, CPU and modelled dollars of what workers store: as it is, and compressed
+    Compression(compression::Args),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct E2eArgs {
+    /// Images to generate
+    #[arg(long, default_value_t = 2000)]
+    pub images: u64,
+    /// Rounds; the median counts
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Splits of the study of table writes
+    #[arg(long, default_value_t = 2000)]
+    pub splits: u64,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        match self.what {
+            Bench::E2e(args) => e2e(args).await,
+            Bench::Pipelines(args) => pipelines::run(args).await,
+            Bench::Ingest(args) => ingest::run(args).await,
+            Bench::Compression(args) => compression::run(args).await,
+        }
+    }
+}
+
+/// A pipeline that takes next to no CPU, for counting writes.
+const SLEEP: &str = "
+source:
+  tfrecord: .
+  features:
+    value: { key: value, dtype: i64 }
+ops:
+  - sleep: { ms: 1 }
+  - batch: { size: 4 }
+";
+
+async fn e2e(args: E2eArgs) -> Result<(), Failure> {
+    let images = DatasetSpec::images(args.images, 0);
+    let dir = training::make_dataset(images).await?;
+    let pipeline = Pipeline::parse(training::RESNET).map_err(Failure::failed)?;
+    // Cores share caches and clock: a millisecond of CPU does less while the others work. Here they
+    // do, for the fetcher and the stand-ins, so the executor is measured with every core at work.
+    let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
+    let (mut ratios, mut controls, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..args.rounds {
+        let idle = executor_alone(&pipeline, &dir, 1)?;
+        let alone = executor_alone(&pipeline, &dir, cores)?;
+        let report = whole(&pipeline, &dir, 1, 1).await?;
+        let samples = report.elements().max(1) as f64;
+        let worker = report.usage().worker_cpu_ms as f64 / samples;
+        let fetcher = report.usage().fetcher_cpu_ms as f64 / samples;
+        let control = report.usage().control_cpu_ms as f64 / samples;
+        let ratio = (worker + fetcher) / alone;
+        eprintln!(
+            "round {round}: executor alone {alone:.3} ms ({idle:.3} on one core of an idle machine), \
+             worker {worker:.3} + fetcher {fetcher:.3} ms a sample: {ratio:.3}x; control {control:.3} ms"
+        );
+        ratios.push(ratio);
+        controls.push(control);
+        rows.push(json!({
+            "executor": alone,
+            "executor_idle": idle,
+            "worker": worker,
+            "fetcher": fetcher,
+            "control": control,
+            "ratio": ratio,
+        }));
+    }
+    let (median, control) = (middle(ratios), middle(controls));
+    let writes = writes_per_split(args.splits).await?;
+    say!("worker + fetcher against the executor alone: {median:.3}x (median of {})", args.rounds);
+    say!("control (coordinator and scaler): {control:.3} ms of CPU a sample (median)");
+    say!("table writes per committed split: {writes:.3} over {} splits", args.splits);
+    if args.json {
+        let result = json!({
+            "cpu_ratio": median,
+            "control_ms": control,
+            "rounds": rows,
+            "splits": args.splits,
+            "writes_per_split": writes,
+        });
+        say!("{result}");
+    }
+    Ok(())
+}
+
+/// The median; of an even number, the upper one.
+fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// CPU milliseconds a sample of the executor on `threads` threads, reading from memory.
+fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64, Failure> {
+    let program = Program::compile(pipeline).map_err(Failure::failed)?;
+    let mut files: Vec<_> = std::fs::read_dir(dir)
+        .map_err(Failure::failed)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_none())
+        .collect();
+    files.sort();
+    let next = AtomicUsize::new(0);
+    let run_some = || -> Result<(Duration, u64), Failure> {
+        let mut scratch = program.scratch();
+        let (mut cpu, mut rows) = (Duration::ZERO, 0);
+        while let Some(path) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let (taken, n_rows) = run_file(&program, &mut scratch, path)?;
+            cpu += taken;
+            rows += n_rows;
+        }
+        Ok((cpu, rows))
+    };
+    let parts = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(run_some)).collect();
+        let join = |thread: ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a thread of the study died")))
+        };
+        running.into_iter().map(join).collect::<Result<Vec<_>, _>>()
+    })?;
+    let cpu: Duration = parts.iter().map(|(cpu, _)| cpu).sum();
+    let rows: u64 = parts.iter().map(|(_, rows)| rows).sum();
+    Ok(cpu.as_secs_f64() * 1e3 / rows.max(1) as f64)
+}
+
+/// CPU of this thread for one file as one split, reading it left out, and its rows.
+fn run_file(
+    program: &Program,
+    scratch: &mut Scratch,
+    path: &Path,
+) -> Result<(Duration, u64), Failure> {
+    let data = Bytes::from(std::fs::read(path).map_err(Failure::failed)?);
+    let mut builder = IndexBuilder::new(Format::TfRecord).map_err(Failure::failed)?;
+    builder.push(&data).map_err(Failure::failed)?;
+    let index = builder.finish().map_err(Failure::failed)?;
+    let first = RecordKey { file: 0, record: 0 };
+    let part = Part { first, n_records: index.len(), data, index: &index };
+    let input = SplitInput::whole(part);
+    let before = thread_cpu();
+    let output = program.run_split(scratch, &input, &|| false).map_err(Failure::failed)?;
+    let taken = thread_cpu().saturating_sub(before);
+    scratch.recycle(output.object);
+    Ok((taken, u64::from(output.rows)))
+}
+
+async fn whole(
+    pipeline: &Pipeline,
+    dir: &Path,
+    epochs: u32,
+    workers: u32,
+) -> Result<Report, Failure> {
+    let args = train_options(epochs, workers);
+    let source = Source::Local { root: dir.to_owned(), patterns: vec!["train-*".to_owned()] };
+    training::measured(&args, "bench", &pipeline.clone().into(), source).await
+}
+
+/// Table writes for each split of a study in which splits cost nothing.
+async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
+    // One batch of four records is a split.
+    let dir = training::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
+    let pipeline = Pipeline::parse(SLEEP).map_err(Failure::failed)?;
+    let mut args = train_options(1, 8);
+    args.job.split_batches = Some(1);
+    let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };
+    let report = training::measured(&args, "bench", &pipeline.into(), source).await?;
+    report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
+}
+
+/// A trainer that takes batches and does nothing with them.
+fn train_options(epochs: u32, workers: u32) -> TrainOptions {
+    let workers = Workers::Fixed(workers);
+    TrainOptions {
+        job: JobOptions { epochs, workers, ..JobOptions::default() },
+        step_time: Duration::ZERO,
+        drain: true,
+        ..TrainOptions::default()
+    }
+}

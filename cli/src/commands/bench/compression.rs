@@ -1,0 +1,219 @@
+//! `gristmill bench compression`: what workers store as it is and compressed: bytes, CPU of both ends, dollars.
+
+use super::{
+    Failure,
+    pipelines::{Files, IMAGES, Shard, TOKENS, data, median, shards},
+};
+use crate::{output::say, thread_cpu};
+use bytes::Bytes;
+use gristmill_chunk::{Chunk, Codec, Limits};
+use gristmill_executor::{Part, Program, SplitInput};
+use gristmill_model::RecordKey;
+use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_policy::{
+    compression::{Sample, Try},
+    cost::{FunctionShape, Prices, SplitWork},
+};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Example:\n  gristmill bench compression --rounds 3")]
+pub struct Args {
+    /// Directory of the generated data: images/ and tokens/ [default: the cache]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Sequences to generate
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    pub sequences: u64,
+    /// Time for each measurement
+    #[arg(long, default_value_t = 2.0)]
+    pub seconds: f64,
+    /// Rounds, in which everything takes turns; medians count
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+const CODECS: [(&str, Codec); 4] = [
+    ("none", Codec::Stored),
+    ("zstd 1", Codec::Zstd { level: 1 }),
+    ("zstd 2", Codec::Zstd { level: 2 }),
+    ("zstd 3", Codec::Zstd { level: 3 }),
+];
+
+/// Pipelines by what crosses the network, and the files they read.
+fn studies() -> [(&'static str, String, Files); 4] {
+    let p1 = include_str!("p1.yaml").replace("ANTIALIAS", "true");
+    [
+        ("p1, u8 pixels", include_str!("../../../../examples/resnet50.yaml").to_owned(), IMAGES),
+        ("p2, u8 pixels", include_str!("../../../../examples/simclr.yaml").to_owned(), IMAGES),
+        ("p4, tokens", include_str!("../../../../examples/nlp.yaml").to_owned(), TOKENS),
+        ("p1, f32 pixels", p1, IMAGES),
+    ]
+}
+
+/// Sums over samples.
+#[derive(Debug, Clone, Copy, Default)]
+struct Figures {
+    samples: u64,
+    read_bytes: u64,
+    raw_bytes: u64,
+    stored_bytes: u64,
+    worker_cpu: Duration,
+    fetcher_cpu: Duration,
+}
+
+impl Figures {
+    fn per_sample(&self, sum: f64) -> f64 {
+        sum / self.samples.max(1) as f64
+    }
+
+    /// One sample as work of a function.
+    fn work(&self) -> SplitWork {
+        SplitWork {
+            cpu_s: self.per_sample(self.worker_cpu.as_secs_f64()),
+            bytes_in: self.per_sample(self.read_bytes as f64),
+            bytes_out: self.per_sample(self.stored_bytes as f64),
+            ..SplitWork::default()
+        }
+    }
+}
+
+pub async fn run(args: Args) -> Result<(), Failure> {
+    if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
+        return Err(Failure::usage("--seconds must be 0.1 to 3600"));
+    }
+    let sizes = (args.images, args.sequences);
+    let dir = data(args.data.clone(), sizes, &[IMAGES, TOKENS]).await?;
+    let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (i, (name, pipeline, files)) in studies().into_iter().enumerate() {
+            let pipeline = Pipeline::parse(&pipeline).map_err(Failure::failed)?;
+            let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
+            let program = Program::compile(&pipeline).map_err(Failure::failed)?;
+            let shards = shards(&pipeline, &dir, files)?;
+            for (k, (codec_name, codec)) in CODECS.into_iter().enumerate() {
+                eprintln!("round {round}: {name}, {codec_name}");
+                let figures = measure(&program, &shards, codec, args.seconds)?;
+                found.entry((i, k)).or_default().push(figures);
+            }
+        }
+    }
+    report(&found, args.json);
+    Ok(())
+}
+
+fn measure(
+    program: &Program,
+    shards: &[Shard],
+    codec: Codec,
+    seconds: f64,
+) -> Result<Figures, Failure> {
+    let mut scratch = program.scratch();
+    scratch.set_codec(codec);
+    let (began, mut figures, mut raw) = (Instant::now(), Figures::default(), Vec::new());
+    for (at, shard) in (0_u32..).zip(shards.iter().cycle()) {
+        if began.elapsed().as_secs_f64() >= seconds && at as usize >= shards.len() {
+            break;
+        }
+        let data = Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?);
+        figures.read_bytes += data.len() as u64;
+        let first = RecordKey { file: at % shards.len() as u32, record: 0 };
+        let part = Part { first, n_records: shard.index.len(), data, index: &shard.index };
+        let input = SplitInput { epoch: at / shards.len() as u32, ..SplitInput::whole(part) };
+        let before = thread_cpu();
+        let output = program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+        figures.worker_cpu += thread_cpu().saturating_sub(before);
+        figures.samples += u64::from(output.rows);
+        figures.stored_bytes += output.object.len() as u64;
+        let before = thread_cpu();
+        let object = Bytes::from(output.object);
+        let chunk = Chunk::open(object.clone(), &Limits::default()).map_err(Failure::failed)?;
+        for frame in chunk.frames() {
+            let range = frame.range();
+            let stored = &object[range.start as usize..range.end as usize];
+            // A frame that is stored is checked and passed on; one that is compressed is written out.
+            match frame.raw_bytes == frame.stored_bytes {
+                true => drop(frame.decode(object.slice_ref(stored)).map_err(Failure::failed)?),
+                false => frame.decode_into(stored, &mut raw).map_err(Failure::failed)?,
+            }
+            figures.raw_bytes += frame.raw_bytes;
+        }
+        figures.fetcher_cpu += thread_cpu().saturating_sub(before);
+        drop(chunk);
+        if let Ok(object) = object.try_into_mut() {
+            scratch.recycle(Vec::from(object));
+        }
+    }
+    Ok(figures)
+}
+
+fn report(found: &BTreeMap<(usize, usize), Vec<Figures>>, json: bool) {
+    let (shape, prices) = (FunctionShape::default(), Prices::default());
+    let studies = studies();
+    say!(
+        "{:<15} {:<7} {:>10} {:>10} {:>10} {:>10} {:>12} {:>6}",
+        "",
+        "",
+        "bytes",
+        "worker ms",
+        "fetcher ms",
+        "modelled ms",
+        "$ a million",
+        "auto"
+    );
+    let mut rows = Vec::new();
+    for ((i, k), rounds) in found {
+        let ((name, ..), (codec, _)) = (&studies[*i], CODECS[*k]);
+        let middle = |of: fn(&Figures) -> f64| median(rounds.iter().map(of).collect());
+        let bytes = middle(|f| f.per_sample(f.stored_bytes as f64));
+        let worker = middle(|f| f.work().cpu_s * 1e3);
+        let fetcher = middle(|f| f.per_sample(f.fetcher_cpu.as_secs_f64() * 1e3));
+        let modelled = median(rounds.iter().map(|f| f.work().worker_s(&shape) * 1e3).collect());
+        let usd = shape.usd_per_second(&prices).0 * modelled * 1e3;
+        let packed: Vec<Figures> = (1..CODECS.len()).map(|k| found[&(*i, k)][0]).collect();
+        let level = chosen(&found[&(*i, 0)][0], &packed, &shape).unwrap_or(0);
+        let chosen = i32::try_from(*k) == Ok(level);
+        let mark = if chosen { "*" } else { "" };
+        say!(
+            "{name:<15} {codec:<7} {bytes:>10.0} {worker:>10.4} {fetcher:>10.4} {modelled:>11.4} {usd:>12.4} {mark:>6}"
+        );
+        rows.push(json!({
+            "pipeline": name, "codec": codec, "stored_bytes": bytes, "worker_cpu_ms": worker, "fetcher_cpu_ms": fetcher,
+            "modelled_worker_ms": modelled, "usd_per_million": usd, "auto": chosen,
+        }));
+    }
+    say!("per sample; modelled: a function of {} MB; dollars of its computing", shape.memory_mb);
+    if json {
+        say!("{}", json!({ "rows": rows }));
+    }
+}
+
+/// The choice of `compress: auto` from the same figures: none, or a level.
+fn chosen(plain: &Figures, packed: &[Figures], shape: &FunctionShape) -> Option<i32> {
+    let seconds = |figures: &Figures| figures.per_sample(figures.worker_cpu.as_secs_f64());
+    let scaled = |packed: &Figures, value: f64| packed.per_sample(value) * plain.samples as f64;
+    let tries = (1..).zip(packed).map(|(level, packed)| Try {
+        level,
+        bytes: scaled(packed, packed.stored_bytes as f64) as u64,
+        seconds: (seconds(packed) - seconds(plain)).max(0.0) * plain.samples as f64,
+    });
+    let sample = Sample {
+        read_bytes: plain.read_bytes,
+        raw_bytes: plain.raw_bytes,
+        compute_s: plain.worker_cpu.as_secs_f64(),
+        tried_bytes: plain.raw_bytes,
+        tries: tries.collect(),
+    };
+    sample.best_level(shape)
+}

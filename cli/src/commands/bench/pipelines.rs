@@ -1,0 +1,361 @@
+//! Whole pipelines in the executor alone, on one core and on all.
+
+use super::{Failure, tokens};
+use crate::{output::say, thread_cpu, training};
+use bytes::Bytes;
+use gristmill_executor::{
+    Part, Program, SplitInput, floor,
+    sources::{FileIndex, IndexBuilder},
+};
+use gristmill_model::RecordKey;
+use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_synthetic::{DatasetSpec, Random};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    io::Read,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    time::{Duration, Instant},
+};
+
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  gristmill bench pipelines\n  gristmill bench pipelines --only p1 --seconds 10 --json"
+)]
+pub struct Args {
+    /// Run only these: p1 (ResNet), p2 (SimCLR), p4 (token sequences)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<String>,
+    /// Directory of the generated data: images/ and tokens/ [default: the cache]
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Images to generate
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(64..=1_000_000))]
+    pub images: u64,
+    /// Sequences to generate
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(64..=10_000_000))]
+    pub sequences: u64,
+    /// Time for each measurement
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Rounds, in which everything takes turns; medians count
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub rounds: u32,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// One pipeline to measure.
+struct Study {
+    name: &'static str,
+    variant: &'static str,
+    pipeline: String,
+    files: Files,
+    floor: Floor,
+}
+
+/// Directory below the data, and how its files' names begin.
+pub(super) type Files = (&'static str, &'static str);
+
+/// The floor that is measured beside a pipeline: its kernels in a bare loop.
+enum Floor {
+    /// The libraries that the ResNet kernels are made of, called without us.
+    Libraries { antialias: bool },
+    /// Our own kernels.
+    Kernels,
+}
+
+pub(super) const IMAGES: Files = ("images", "train-");
+pub(super) const TOKENS: Files = ("tokens", "tokens-");
+
+fn studies() -> Vec<Study> {
+    let resnet = |variant, antialias: bool| Study {
+        name: "p1",
+        variant,
+        pipeline: include_str!("p1.yaml").replace("ANTIALIAS", &antialias.to_string()),
+        files: IMAGES,
+        floor: Floor::Libraries { antialias },
+    };
+    // The fetcher's work is measured as well, since peers do it too.
+    let simclr = include_str!("../../../../examples/simclr.yaml");
+    let simclr = simclr.replace("  - scale\n", "  - scale: { keep_position: true }\n");
+    let example = |name, pipeline: &str, files| Study {
+        name,
+        variant: "",
+        pipeline: pipeline.to_owned(),
+        files,
+        floor: Floor::Kernels,
+    };
+    vec![
+        resnet("antialias", true),
+        resnet("no_antialias", false),
+        example("p2", &simclr, IMAGES),
+        example("p4", include_str!("../../../../examples/nlp.yaml"), TOKENS),
+    ]
+}
+
+/// A file of records with its index, which every dataset has made once.
+pub(super) struct Shard {
+    pub path: PathBuf,
+    pub index: FileIndex,
+}
+
+/// The result of one measurement.
+#[derive(Clone, Copy)]
+struct Figures {
+    samples_per_s: f64,
+    cpu_ms_per_sample: f64,
+    mb_peak_rss: f64,
+}
+
+pub async fn run(args: Args) -> Result<(), Failure> {
+    let studies = chosen(&args.only)?;
+    if !args.seconds.is_finite() || !(0.1..=3600.0).contains(&args.seconds) {
+        return Err(Failure::usage("--seconds must be 0.1 to 3600"));
+    }
+    let files: Vec<Files> = studies.iter().map(|study| study.files).collect();
+    let dir = data(args.data.clone(), (args.images, args.sequences), &files).await?;
+    let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
+    let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
+    let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+    for round in 0..args.rounds {
+        for (i, study) in studies.iter().enumerate() {
+            let pipeline = Pipeline::parse(&study.pipeline).map_err(Failure::failed)?;
+            let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
+            let program = Program::compile(&pipeline).map_err(Failure::failed)?;
+            let shards = shards(&pipeline, &dir, study.files)?;
+            for threads in [1, cores] {
+                let figures = measure(&program, &shards, threads, args.seconds)?;
+                found.entry((i, threads)).or_default().push(figures);
+                eprintln!(
+                    "round {round}: {} {} on {threads}: {:.0} samples/s, {:.4} ms CPU a sample",
+                    study.name, study.variant, figures.samples_per_s, figures.cpu_ms_per_sample
+                );
+            }
+            let floor = match study.floor {
+                Floor::Libraries { antialias } => resnet_floor(&shards, antialias, args.seconds)?,
+                Floor::Kernels => kernels_floor(&program, &shards, args.seconds)?,
+            };
+            floors.entry(i).or_default().push(floor);
+        }
+    }
+    let mut rows = Vec::new();
+    say!(
+        "{:<18} {:>5} {:>12} {:>10} {:>10} {:>8}",
+        "",
+        "cores",
+        "samples/s",
+        "CPU ms",
+        "floor ms",
+        "RSS MB"
+    );
+    for ((i, threads), figures) in found {
+        let Study { name, variant, .. } = studies[i];
+        let median_of = |of: fn(&Figures) -> f64| median(figures.iter().map(of).collect());
+        let floor = floors.get(&i).map(|floors| median(floors.clone()));
+        let (rate, cpu) = (median_of(|f| f.samples_per_s), median_of(|f| f.cpu_ms_per_sample));
+        let rss = median_of(|f| f.mb_peak_rss);
+        let shown = floor.map_or("-".to_owned(), |floor| format!("{floor:.3}"));
+        say!(
+            "{:<18} {threads:>5} {rate:>12.0} {cpu:>10.4} {shown:>10} {rss:>8.0}",
+            format!("{name} {variant}")
+        );
+        rows.push(json!({
+            "name": name,
+            "variant": variant,
+            "cores": threads,
+            "samples_per_s": rate,
+            "cpu_ms_per_sample": cpu,
+            "floor_cpu_ms": floor,
+            "mb_peak_rss": rss,
+        }));
+    }
+    if args.json {
+        say!("{}", json!({ "data": dir, "pipelines": rows }));
+    }
+    Ok(())
+}
+
+fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
+    let mut studies = studies();
+    if let Some(unknown) = only.iter().find(|name| !studies.iter().any(|s| s.name == **name)) {
+        let mut known: Vec<&str> = studies.iter().map(|study| study.name).collect();
+        known.dedup();
+        return Err(Failure::usage(format!(
+            "there is no pipeline {unknown}; there are {}",
+            known.join(", ")
+        )));
+    }
+    studies.retain(|study| only.is_empty() || only.iter().any(|name| name == study.name));
+    Ok(studies)
+}
+
+/// Makes those of `files` that are missing, in `dir` or the cache; returns the directory that holds them all.
+pub(super) async fn data(
+    dir: Option<PathBuf>,
+    (images, sequences): (u64, u64),
+    files: &[Files],
+) -> Result<PathBuf, Failure> {
+    let dir = match dir {
+        Some(dir) => dir,
+        // Data of another size is other data.
+        None => gristmill_synthetic::cache_dir()
+            .map_err(Failure::failed)?
+            .join(format!("bench-{images}-{sequences}")),
+    };
+    std::fs::create_dir_all(&dir).map_err(Failure::failed)?;
+    if files.contains(&IMAGES) {
+        training::make_dataset_in(dir.join(IMAGES.0), DatasetSpec::images(images, 0)).await?;
+    }
+    if files.contains(&TOKENS) {
+        tokens::ensure(&dir.join(TOKENS.0), sequences)?;
+    }
+    Ok(dir)
+}
+
+pub(super) fn shards(
+    pipeline: &Pipeline,
+    dir: &Path,
+    (below, prefix): Files,
+) -> Result<Vec<Shard>, Failure> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(dir.join(below))
+        .map_err(Failure::failed)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix))
+        })
+        .collect();
+    paths.sort();
+    let shard = |path: PathBuf| {
+        let mut builder = IndexBuilder::new(pipeline.source().format).map_err(Failure::failed)?;
+        builder.push(&std::fs::read(&path).map_err(Failure::failed)?).map_err(Failure::failed)?;
+        Ok(Shard { path, index: builder.finish().map_err(Failure::failed)? })
+    };
+    paths.into_iter().map(shard).collect()
+}
+
+/// Runs shards over and over for `seconds` on `threads` threads, reading them included.
+fn measure(
+    program: &Program,
+    shards: &[Shard],
+    threads: usize,
+    seconds: f64,
+) -> Result<Figures, Failure> {
+    // From here on the kernel remembers the largest resident set anew.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let (began, cpu) = (Instant::now(), process_cpu());
+    let work = || -> Result<(), Failure> {
+        let (mut scratch, mut buffer) = (program.scratch(), Vec::new());
+        while began.elapsed().as_secs_f64() < seconds {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let shard = &shards[at % shards.len()];
+            buffer.clear();
+            let mut file = std::fs::File::open(&shard.path).map_err(Failure::failed)?;
+            file.read_to_end(&mut buffer).map_err(Failure::failed)?;
+            let data = Bytes::from(buffer);
+            let first = RecordKey { file: (at % shards.len()) as u32, record: 0 };
+            let part = Part {
+                first,
+                n_records: shard.index.len(),
+                data: data.clone(),
+                index: &shard.index,
+            };
+            let epoch = (at / shards.len()) as u32;
+            let input = SplitInput { epoch, ..SplitInput::whole(part) };
+            let output =
+                program.run_split(&mut scratch, &input, &|| false).map_err(Failure::failed)?;
+            drop(input);
+            scratch.recycle(output.object);
+            buffer = data.try_into_mut().map(Vec::from).unwrap_or_default();
+            samples.fetch_add(u64::from(shard.index.len()), Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|_| Err(Failure::failed("a thread of the study died")))
+        };
+        running.into_iter().map(join).collect::<Result<Vec<()>, _>>()
+    })?;
+    let samples = samples.into_inner().max(1) as f64;
+    let cpu = process_cpu().saturating_sub(cpu);
+    Ok(Figures {
+        samples_per_s: samples / began.elapsed().as_secs_f64(),
+        cpu_ms_per_sample: cpu.as_secs_f64() * 1e3 / samples,
+        mb_peak_rss: peak_rss_mb(),
+    })
+}
+
+/// CPU milliseconds a record for the pipeline's kernels, on the first shards.
+fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f64, Failure> {
+    let mut files = Vec::new();
+    for shard in shards.iter().take(4) {
+        files.push((Bytes::from(std::fs::read(&shard.path).map_err(Failure::failed)?), shard));
+    }
+    let mut scratch = program.scratch();
+    let (began, before, mut records) = (Instant::now(), thread_cpu(), 0_u64);
+    for (at, (data, shard)) in (0_u32..).zip(files.iter().cycle()) {
+        if began.elapsed().as_secs_f64() >= seconds {
+            break;
+        }
+        let (data, n_records) = (data.clone(), shard.index.len());
+        let part = Part {
+            first: RecordKey { file: at % files.len() as u32, record: 0 },
+            n_records,
+            data,
+            index: &shard.index,
+        };
+        let epoch = at / files.len() as u32;
+        let copied = program.run_kernels(&mut scratch, &part, epoch).map_err(Failure::failed)?;
+        std::hint::black_box(copied);
+        records += u64::from(n_records);
+    }
+    let cpu = thread_cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e3 / records.max(1) as f64)
+}
+
+/// CPU milliseconds an image that the floor takes on those of the first shards.
+fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, Failure> {
+    let mut files = Vec::new();
+    for shard in shards.iter().take(4) {
+        files.push((std::fs::read(&shard.path).map_err(Failure::failed)?, &shard.index));
+    }
+    let mut jpegs = Vec::new();
+    for (bytes, index) in &files {
+        for record in 0..index.len() {
+            let range = index.byte_range(record, 1).unwrap_or_default();
+            let record = &bytes[range.start as usize..range.end as usize];
+            // The image is the only thing in a record that looks like one.
+            let start = record.windows(3).position(|bytes| bytes == [0xff, 0xd8, 0xff]);
+            jpegs.extend(start.map(|start| &record[start..]));
+        }
+    }
+    let mut random = Random::keyed(0, 0);
+    let (began, before) = (Instant::now(), thread_cpu());
+    let mut more = || began.elapsed().as_secs_f64() < seconds;
+    let images = floor::resnet(&jpegs, antialias, &mut || random.unit(), &mut more);
+    let cpu = thread_cpu().saturating_sub(before);
+    Ok(cpu.as_secs_f64() * 1e3 / f64::from(images.map_err(Failure::failed)?.max(1)))
+}
+
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn process_cpu() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
+}
+
+/// The largest resident set since it was last asked to be forgotten, in MB; 0 where nobody tells.
+fn peak_rss_mb() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+    kib.unwrap_or(0.0) * 1024.0 / 1e6
+}

@@ -1,0 +1,260 @@
+//! `gristmill cache`: what is cached, why something is not found, and its removal.
+
+use crate::{
+    coordinator::{call, unexpected},
+    output::say,
+    own_service::named_or_own,
+    read_pipeline,
+};
+use gristmill_client::{Authored, Failure, Listing, Service, ServiceOptions, Source};
+use gristmill_model::wire::{
+    CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
+};
+use gristmill_model::{ErrorPolicy, Fingerprint};
+use serde_json::json;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+/// List, explain and remove what is cached
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Without --endpoint, --state-dir or --backend this is the cache that `gristmill demo` and `run` keep on this machine.\n\nExamples:\n  gristmill cache ls\n  gristmill cache explain examples/autocache.yaml --data 'shards/train-*'\n  gristmill cache rm 5a3c0f"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    pub command: CacheCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+pub enum CacheCommand {
+    /// List what is cached, the latest first
+    Ls(ListArgs),
+    /// Say whether a pipeline's `autocache` points are cached, and if not, what differs
+    Explain(ExplainArgs),
+    /// Remove what is cached, unless a job reads it
+    Rm(RemoveArgs),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct ExplainArgs {
+    /// The pipeline file
+    pub pipeline: PathBuf,
+    /// Dataset, if not the one that the pipeline names
+    #[arg(long)]
+    pub data: Option<String>,
+    /// The seed of the job: random operators draw by it
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("which").required(true).args(["prefix", "all"])))]
+pub struct RemoveArgs {
+    /// First digits of the prefix, as `cache ls` shows it
+    pub prefix: Option<String>,
+    /// Everything that no job reads
+    #[arg(long)]
+    pub all: bool,
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Digits of a fingerprint that are shown, and that name it: enough to tell two apart.
+const SHOWN_DIGITS: usize = 12;
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        match self.command {
+            CacheCommand::Ls(args) => list(args).await,
+            CacheCommand::Explain(args) => explain(args).await,
+            CacheCommand::Rm(args) => remove(args).await,
+        }
+    }
+}
+
+async fn list(args: ListArgs) -> Result<(), Failure> {
+    let service = named_or_own(&args.service).await?;
+    let listed = cached(&service).await;
+    service.close().await;
+    let (listed, removing) = listed?;
+    if args.json {
+        say!("{}", json!({ "entries": listed, "removing": removing }));
+        return Ok(());
+    }
+    for fingerprint in &removing {
+        let name = short(fingerprint);
+        say!(
+            "{name}: a removal was begun and not finished; `gristmill cache rm {name}` finishes it"
+        );
+    }
+    if listed.is_empty() {
+        say!("nothing is cached");
+        return Ok(());
+    }
+    say!(
+        "{:<12}  {:>10}  {:>8}  {:>10}  {:>5}  stored by",
+        "prefix",
+        "MB",
+        "splits",
+        "rows",
+        "uses"
+    );
+    for CacheListed { entry, uses, readers } in &listed {
+        let (name, mb) = (short(&entry.fingerprint), entry.bytes as f64 / 1e6);
+        let readers = match readers.len() {
+            0 => String::new(),
+            n => format!(", read by {n} jobs now"),
+        };
+        say!(
+            "{name:<12}  {mb:>10.1}  {:>8}  {:>10}  {uses:>5.1}  {} after `{}`{readers}",
+            entry.splits,
+            entry.rows,
+            entry.job,
+            entry.after
+        );
+    }
+    Ok(())
+}
+
+async fn explain(args: ExplainArgs) -> Result<(), Failure> {
+    let authored = read_pipeline(&args.pipeline)?;
+    if authored.pipeline.cache_points().is_empty() {
+        return Err(Failure::usage(format!(
+            "{} has no `autocache`: put one where elements are worth keeping",
+            args.pipeline.display()
+        )));
+    }
+    let source = match &args.data {
+        Some(data) => Source::parse(data, Path::new(".")),
+        None => authored.source(&args.pipeline),
+    };
+    let source = source.map_err(Failure::usage)?;
+    let service = named_or_own(&args.service).await?;
+    let found = look_up(&service, args.seed, authored, source).await;
+    service.close().await;
+    let found = found?;
+    if args.json {
+        say!("{}", json!({ "points": found }));
+        return Ok(());
+    }
+    for (i, PointFound { after, fingerprint, hit, why }) in found.iter().enumerate() {
+        let word = if *hit { "hit" } else { "miss" };
+        say!("point {i} after `{after}` ({}): {word}", short(fingerprint));
+        for line in why {
+            say!("  {line}");
+        }
+    }
+    Ok(())
+}
+
+async fn look_up(
+    service: &Service,
+    seed: u64,
+    authored: Authored,
+    source: Source,
+) -> Result<Vec<PointFound>, Failure> {
+    let (authored, _) = authored.prepared(None)?;
+    let pipeline = &authored.pipeline;
+    let Listing { dataset, left_out } = service.list(pipeline, source).await?;
+    if !left_out.is_empty() {
+        eprintln!("{left_out}");
+    }
+    let spec = JobSpec {
+        seed,
+        on_error: ErrorPolicy::Skip,
+        numerics: authored.numerics(0, service.local.is_some()),
+        ..JobSpec::new(pipeline.canonical_json())
+    };
+    match call(service, &Call::CacheExplain(CacheExplain { spec, dataset })).await? {
+        Reply::Explained { points } => Ok(points),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn remove(args: RemoveArgs) -> Result<(), Failure> {
+    let service = named_or_own(&args.service).await?;
+    let removed = remove_named(&service, &args).await;
+    service.close().await;
+    let Removed { entries, objects, bytes } = removed?;
+    match args.json {
+        true => say!("{}", json!({ "removed": entries, "objects": objects, "bytes": bytes })),
+        false => say!("removed {entries} entries, {objects} objects, {:.1} MB", bytes as f64 / 1e6),
+    }
+    Ok(())
+}
+
+/// Entries removed from the cache.
+#[derive(Default)]
+struct Removed {
+    entries: usize,
+    objects: u64,
+    bytes: u64,
+}
+
+async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, Failure> {
+    let (listed, removing) = cached(service).await?;
+    // An earlier removal may have deleted the entry, and with it the size.
+    let mut known: BTreeMap<Fingerprint, u64> = removing.into_iter().map(|f| (f, 0)).collect();
+    known.extend(listed.iter().map(|listed| (listed.entry.fingerprint, listed.entry.bytes)));
+    if let Some(prefix) = &args.prefix {
+        known.retain(|fingerprint, _| fingerprint.to_string().starts_with(prefix));
+    }
+    match (&args.prefix, known.len()) {
+        (Some(prefix), 0) => {
+            let advice = "`gristmill cache ls` lists what is";
+            return Err(Failure::usage(format!("nothing is cached under {prefix}: {advice}")));
+        }
+        (Some(prefix), found @ 2..) => {
+            return Err(Failure::usage(format!(
+                "{prefix} names {found} entries: give more digits"
+            )));
+        }
+        _ => {}
+    }
+    let mut removed = Removed::default();
+    for (fingerprint, bytes) in known {
+        match call(service, &Call::CacheRemove(CacheRemove { fingerprint })).await? {
+            Reply::Removed { objects } => {
+                removed.entries += 1;
+                removed.objects += objects;
+                removed.bytes += bytes;
+            }
+            other => return Err(unexpected(&other)),
+        }
+    }
+    Ok(removed)
+}
+
+/// Entries, and what is being removed.
+async fn cached(service: &Service) -> Result<(Vec<CacheListed>, Vec<Fingerprint>), Failure> {
+    match call(service, &Call::CacheList).await? {
+        Reply::Cached { mut entries, removing } => {
+            entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
+            Ok((entries, removing))
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn short(fingerprint: &Fingerprint) -> String {
+    fingerprint.to_string().chars().take(SHOWN_DIGITS).collect()
+}

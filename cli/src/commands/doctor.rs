@@ -1,0 +1,102 @@
+//! `gristmill doctor`: is the place one is about to train on as it has to be? Asks everything at
+//! once, decides then, and says one line a check.
+
+mod probing;
+mod verdicts;
+
+use crate::output::say;
+use gristmill_client::{Failure, ServiceOptions};
+use serde_json::json;
+
+/// Check the service that training is about to use, and say what to correct
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Exit code: 0 nothing failed, 1 something did, 2 bad usage.\n\nExamples:\n  gristmill doctor --backend aws --workers 32\n  gristmill doctor --state-dir state"
+)]
+pub struct Args {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Workers that the training is going to ask for
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    pub workers: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The result of a check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    Ok,
+    /// Training works, worse or dearer than it could.
+    Warn,
+    /// Training does not work.
+    Fail,
+    /// Nothing could be found out.
+    Skip,
+}
+
+impl Verdict {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::Fail => "FAIL",
+            Self::Skip => "skip",
+        }
+    }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    pub name: &'static str,
+    pub verdict: Verdict,
+    pub found: String,
+    /// Advice; empty if nothing is to be done.
+    pub advice: String,
+}
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        run(self).await
+    }
+}
+
+async fn run(args: Args) -> Result<(), Failure> {
+    let findings = probing::probe(&args.service).await?;
+    let checks = verdicts::judge(&findings, args.workers);
+    match args.json {
+        true => say!("{}", as_json(&checks)),
+        false => checks.iter().for_each(|check| say!("{}", as_line(check))),
+    }
+    let failed = checks.iter().filter(|check| check.verdict == Verdict::Fail).count();
+    match failed {
+        0 => Ok(()),
+        failed => Err(Failure::failed(format!("{failed} of {} checks failed", checks.len()))),
+    }
+}
+
+fn as_line(check: &Check) -> String {
+    let Check { name, verdict, found, advice } = check;
+    let line = format!("{:<5} {name:<12} {found}", verdict.word());
+    match advice.is_empty() {
+        true => line,
+        false => format!("{line}; {advice}"),
+    }
+}
+
+fn as_json(checks: &[Check]) -> serde_json::Value {
+    let one = |check: &Check| {
+        json!({
+            "name": check.name,
+            "verdict": check.verdict.word(),
+            "found": check.found,
+            "advice": check.advice,
+        })
+    };
+    json!({
+        "checks": checks.iter().map(one).collect::<Vec<_>>(),
+        "ok": checks.iter().all(|check| check.verdict != Verdict::Fail),
+    })
+}

@@ -1,0 +1,246 @@
+//! Asking: what the settings say, and then every service that they name, all at once.
+
+use gristmill_aws::{
+    Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota,
+    Responder, Settings, SettingsError, Trouble,
+};
+use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target, aws_of};
+use gristmill_model::Namespace;
+use gristmill_model::wire::{Call, Reply};
+use gristmill_ports::{CallError, Coordinator};
+use serde_json::Value;
+use std::{collections::BTreeMap, time::Duration};
+
+/// A name that no job has: a coordinator answers that it is not found.
+const NO_SUCH_JOB: &str = "gristmill-doctor";
+/// Keys and a region may have to be asked of a metadata service that is not there.
+const CONFIG_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Findings. `None`: not asked, because a setting it takes is missing.
+#[derive(Debug, Default)]
+pub struct Findings {
+    pub backend: Option<Backend>,
+    /// The services that the settings name, in words.
+    pub named: String,
+    /// Settings that are missing or wrong.
+    pub wrong: Vec<String>,
+    /// The local service's counters.
+    pub service: Option<Result<Value, CallError>>,
+    /// Identifier of the keys.
+    pub keys: Option<Result<String, String>>,
+    pub caller: Option<Result<Caller, Trouble>>,
+    pub region: Option<String>,
+    pub url_region: Option<String>,
+    /// Its region.
+    pub bucket: Option<Result<Option<String>, Trouble>>,
+    pub rights: Option<BucketRights>,
+    pub coordinator_url: Option<String>,
+    pub coordinator: Option<Result<Reply, CallError>>,
+    pub worker: Option<Result<DeployedFunction, Trouble>>,
+    pub scaler: Option<Result<DeployedFunction, Trouble>>,
+    pub quota: Option<Result<Quota, Trouble>>,
+    pub responders: BTreeMap<&'static str, Responder>,
+    /// `AWS_ENDPOINT_URL` and its like.
+    pub overrides: Vec<(String, String)>,
+    pub vpc: Option<String>,
+}
+
+/// Finds out about the place that the arguments name.
+pub async fn probe(options: &ServiceOptions) -> Result<Findings, Failure> {
+    let found = match options.target()? {
+        Target::Deployed => return Ok(probe_deployed().await),
+        Target::Local(found) => found,
+    };
+    match found {
+        Ok(file) => probe_local(&file).await,
+        Err(error @ AttachError::NotAnEndpoint(_)) => Err(Failure::usage(error)),
+        Err(error) => {
+            let wrong = match error {
+                AttachError::Unknown(endpoint) => format!("no service of yours at {endpoint}"),
+                error => error.to_string(),
+            };
+            let backend = Some(Backend::Local);
+            Ok(Findings { backend, wrong: vec![wrong], ..Findings::default() })
+        }
+    }
+}
+
+async fn probe_deployed() -> Findings {
+    let overrides = std::env::vars()
+        .filter(|(name, value)| name.starts_with("AWS_ENDPOINT_URL") && !value.is_empty());
+    let mut findings = Findings {
+        backend: Some(Backend::Aws),
+        overrides: overrides.collect(),
+        ..Findings::default()
+    };
+    let settings = match Settings::from_lookup(|name| std::env::var(name).ok()) {
+        Ok(settings) => settings,
+        Err(error) => {
+            findings.wrong.push(wrong(&error));
+            return findings;
+        }
+    };
+    findings.named = format!("namespace {}", settings.ns);
+    let bucket = note(&mut findings, "bucket", settings.bucket());
+    let url = note(&mut findings, "coordinator", settings.coordinator_url());
+    let aws = match tokio::time::timeout(CONFIG_PATIENCE, Aws::from_env()).await {
+        Ok(Ok(aws)) => aws,
+        Ok(Err(error)) => {
+            findings.wrong.push(wrong(&error));
+            return findings;
+        }
+        Err(_) => {
+            findings.wrong.push("AWS_REGION is not set, and nobody tells a region".to_owned());
+            return findings;
+        }
+    };
+    let probes = aws.probes();
+    findings.region = Some(probes.region());
+    let keys = probes.keys().await;
+    let has_keys = keys.is_ok();
+    findings.keys = Some(keys);
+    if !has_keys {
+        return findings;
+    }
+    let coordinator = match url.as_ref().map(|url| aws.coordinator(url, settings.ns.clone())) {
+        Some(Ok(coordinator)) => Some(coordinator),
+        Some(Err(error)) => {
+            findings.wrong.push(wrong(&error));
+            None
+        }
+        None => None,
+    };
+    findings.url_region = coordinator.as_ref().and_then(|c| c.url_region()).map(str::to_owned);
+    findings.coordinator_url = url;
+    let place = Place {
+        probes: &probes,
+        ns: &settings.ns,
+        bucket: bucket.as_deref(),
+        coordinator: coordinator.as_ref(),
+    };
+    let on_aws = findings.overrides.is_empty();
+    let (shared, caller, worker, scaler, quota, vpc) = tokio::join!(
+        place.ask(),
+        probes.caller(),
+        function(&probes, settings.worker_function.as_deref()),
+        function(&probes, settings.scaler_function.as_deref()),
+        probes.quota(),
+        async { if on_aws { probes.vpc().await } else { None } },
+    );
+    shared.store(&mut findings);
+    findings.responders = probes.responders();
+    Findings { caller: Some(caller), worker, scaler, quota: Some(quota), vpc, ..findings }
+}
+
+/// Notes a setting, or that it is missing.
+fn note(
+    findings: &mut Findings,
+    what: &str,
+    setting: Result<&str, SettingsError>,
+) -> Option<String> {
+    match setting {
+        Ok(value) => {
+            findings.named += &format!(", {what} {value}");
+            Some(value.to_owned())
+        }
+        Err(error) => {
+            findings.wrong.push(wrong(&error));
+            None
+        }
+    }
+}
+
+/// Without the advice, which is the same for all.
+fn wrong(error: &SettingsError) -> String {
+    match error {
+        SettingsError::Missing(name) => format!("{name} is not set"),
+        error => error.to_string(),
+    }
+}
+
+async fn function(
+    probes: &Probes,
+    name: Option<&str>,
+) -> Option<Result<DeployedFunction, Trouble>> {
+    Some(probes.function(name?).await)
+}
+
+async fn probe_local(file: &ServiceFile) -> Result<Findings, Failure> {
+    let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
+    let aws = aws_of(file);
+    let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
+    let coordinator = coordinator.map_err(Failure::failed)?;
+    let mut findings = Findings {
+        backend: Some(Backend::Local),
+        named: format!("{}, process {}", file.endpoint, file.pid),
+        coordinator_url: Some(file.coordinator_url.clone()),
+        ..Findings::default()
+    };
+    let service = aws.local_service(&file.endpoint);
+    let counters = in_time(&file.endpoint, service.stats()).await;
+    let answers = counters.is_ok();
+    findings.service = Some(counters);
+    if answers {
+        let probes = aws.probes();
+        findings.keys = Some(probes.keys().await);
+        let place = Place {
+            probes: &probes,
+            ns: &ns,
+            bucket: Some(&file.bucket),
+            coordinator: Some(&coordinator),
+        };
+        let (shared, quota) = tokio::join!(place.ask(), probes.quota());
+        shared.store(&mut findings);
+        findings.quota = Some(quota);
+        findings.responders = probes.responders();
+    }
+    Ok(findings)
+}
+
+/// The services that a trainer uses.
+struct Place<'a> {
+    probes: &'a Probes,
+    ns: &'a Namespace,
+    bucket: Option<&'a str>,
+    coordinator: Option<&'a HttpCoordinator>,
+}
+
+struct Answers {
+    bucket: Option<Result<Option<String>, Trouble>>,
+    rights: Option<BucketRights>,
+    coordinator: Option<Result<Reply, CallError>>,
+}
+
+impl Place<'_> {
+    async fn ask(&self) -> Answers {
+        let Self { probes, ns, .. } = self;
+        let bucket = async { Some(probes.bucket_region(self.bucket?).await) };
+        let rights = async { Some(probes.bucket_rights(self.bucket?, ns).await) };
+        let coordinator = async {
+            let job = NO_SUCH_JOB.parse().ok()?;
+            Some(in_time("the coordinator", self.coordinator?.call(&Call::Status { job })).await)
+        };
+        let (bucket, rights, coordinator) = tokio::join!(bucket, rights, coordinator);
+        Answers { bucket, rights, coordinator }
+    }
+}
+
+impl Answers {
+    fn store(self, findings: &mut Findings) {
+        (findings.bucket, findings.rights) = (self.bucket, self.rights);
+        findings.coordinator = self.coordinator;
+    }
+}
+
+async fn in_time<T>(
+    who: &str,
+    call: impl Future<Output = Result<T, CallError>>,
+) -> Result<T, CallError> {
+    match tokio::time::timeout(PROBE_DEADLINE, call).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let text = format!("{who}: no answer within {} s", PROBE_DEADLINE.as_secs());
+            Err(CallError::Unavailable(text))
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! Deciding: from what was found to one line a check. Pure, so that places nobody has can be tried.
+
+mod deployment;
+
+use super::{Check, Verdict, probing::Findings};
+use gristmill_client::Backend;
+use gristmill_aws::{BucketRights, Trouble};
+use gristmill_model::wire::RefusalKind;
+use gristmill_ports::CallError;
+
+/// Clocks this far apart are reported; signatures are refused from 5 minutes.
+const SKEW_WARN_S: i64 = 60;
+const SKEW_FAIL_S: i64 = 240;
+/// How a refusal begins that is about the table.
+const OF_THE_TABLE: &str = "table: ";
+const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output TrainerPolicyArn) to the role these keys belong to";
+
+/// Every check, in the order in which one would put things right.
+pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
+    let mut checks = vec![settings(findings), keys(findings), platform(findings), clock(findings)];
+    if findings.backend == Some(Backend::Aws) {
+        checks.push(deployment::region(findings));
+    }
+    checks.extend([bucket(findings), permissions(findings)]);
+    checks.extend([coordinator(findings), table(findings)]);
+    checks.push(deployment::functions(findings));
+    checks.push(deployment::concurrency(findings, workers));
+    if findings.backend == Some(Backend::Aws) {
+        checks.push(deployment::gateway(findings));
+    }
+    checks
+}
+
+fn line(name: &'static str, verdict: Verdict, found: impl ToString, advice: &str) -> Check {
+    Check { name, verdict, found: found.to_string(), advice: advice.to_owned() }
+}
+
+fn ok(name: &'static str, found: impl ToString) -> Check {
+    line(name, Verdict::Ok, found, "")
+}
+
+fn skip(name: &'static str, why: impl ToString) -> Check {
+    line(name, Verdict::Skip, why, "")
+}
+
+/// The message of an error, without the name of the coordinator, which the check has.
+fn said(error: &CallError) -> &str {
+    match error {
+        CallError::Unavailable(text) | CallError::Denied(text) | CallError::Rejected(text) => text,
+        CallError::Refused(refusal) => &refusal.message,
+    }
+}
+
+/// Why what depends on it was not asked.
+fn not_asked(findings: &Findings) -> &'static str {
+    match findings {
+        Findings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
+        Findings { backend: Some(Backend::Local), .. } => "not asked: there is no service",
+        Findings { keys: Some(Err(_)), .. } => "not asked: there are no credentials",
+        _ => "not asked: settings are missing",
+    }
+}
+
+/// Variables on AWS; of a local service, whether it is there.
+fn settings(findings: &Findings) -> Check {
+    let name = match findings.backend {
+        Some(Backend::Local) => "service",
+        _ => "settings",
+    };
+    if !findings.wrong.is_empty() {
+        let advice = match findings.backend {
+            Some(Backend::Local) => "start one with `gristmill up`, or name its --state-dir",
+            _ => {
+                "scripts/deploy prints them; they are outputs of the stack: BucketName, \
+                 CoordinatorUrl, Namespace, and the region it is in"
+            }
+        };
+        return line(name, Verdict::Fail, findings.wrong.join(", "), advice);
+    }
+    match &findings.service {
+        Some(Err(error)) => line(
+            name,
+            Verdict::Fail,
+            format!("{}: {}", findings.named, said(error)),
+            "if the process is gone, start it again: `gristmill up` with the same --state-dir",
+        ),
+        _ => ok(name, &findings.named),
+    }
+}
+
+fn keys(findings: &Findings) -> Check {
+    const NAME: &str = "credentials";
+    let id = match &findings.keys {
+        None => return skip(NAME, not_asked(findings)),
+        Some(Err(why)) => {
+            let advice = "set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or train \
+                          on a host that has a role";
+            return line(NAME, Verdict::Fail, format!("none found: {why}"), advice);
+        }
+        Some(Ok(id)) => id,
+    };
+    let renew = "take keys of the account the stack is in, that have not expired";
+    match &findings.caller {
+        Some(Ok(caller)) => ok(NAME, format!("{id}: {}", caller.arn)),
+        Some(Err(Trouble::KeysRefused(text))) => {
+            line(NAME, Verdict::Fail, format!("{id}: {text}"), renew)
+        }
+        // The coordinator checks signatures as well.
+        asked => match (&findings.coordinator, asked) {
+            (Some(Ok(_) | Err(CallError::Refused(_))), _) => {
+                ok(NAME, format!("{id}, accepted by the coordinator"))
+            }
+            (_, Some(Err(trouble))) => {
+                let advice =
+                    "check the network's way to STS; the other lines tell whether it matters";
+                line(NAME, Verdict::Warn, format!("{id} is not confirmed: {trouble}"), advice)
+            }
+            (_, _) => skip(NAME, format!("{id}: the coordinator confirms nothing")),
+        },
+    }
+}
+
+/// Whether this is AWS, and whether all of it is the same.
+fn platform(findings: &Findings) -> Check {
+    const NAME: &str = "platform";
+    if findings.backend == Some(Backend::Local) {
+        return match findings.service {
+            Some(Ok(_)) => ok(NAME, "gristmill's stand-ins on this machine"),
+            _ => skip(NAME, not_asked(findings)),
+        };
+    }
+    let servers: Vec<&str> =
+        findings.responders.values().filter_map(|responder| responder.server.as_deref()).collect();
+    let answers = match servers.first() {
+        Some(server) => format!(", which answers as {server}"),
+        None => String::new(),
+    };
+    let overrides: Vec<String> =
+        findings.overrides.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let overrides = overrides.join(" ");
+    let url = findings.coordinator_url.as_deref().unwrap_or_default();
+    match (findings.overrides.is_empty(), findings.url_region.is_some()) {
+        (true, true) => ok(NAME, format!("AWS{answers}")),
+        (true, false) if url.is_empty() => skip(NAME, not_asked(findings)),
+        (true, false) => line(
+            NAME,
+            Verdict::Warn,
+            format!("AWS{answers}, but the coordinator is at {url}"),
+            "set GRISTMILL_COORDINATOR_URL to the function URL of the stack, or AWS_ENDPOINT_URL \
+             to the emulator",
+        ),
+        (false, true) => line(
+            NAME,
+            Verdict::Warn,
+            format!("{overrides}{answers}, but the coordinator is on AWS"),
+            "unset AWS_ENDPOINT_URL and its like, or set GRISTMILL_COORDINATOR_URL to the emulator's",
+        ),
+        (false, false)
+            if findings.responders.values().any(|responder| responder.ahead_s.is_some()) =>
+        {
+            ok(NAME, format!("an emulator: {overrides}{answers}"))
+        }
+        (false, false) => skip(NAME, format!("not AWS, and nobody answers: {overrides}")),
+    }
+}
+
+fn clock(findings: &Findings) -> Check {
+    const NAME: &str = "clock";
+    let responders = findings
+        .responders
+        .values()
+        .filter_map(|responder| Some((responder.ahead_s?, &responder.address)));
+    let Some((ahead_s, address)) = responders.max_by_key(|(ahead_s, _)| ahead_s.abs()) else {
+        return skip(NAME, "no answer had the time");
+    };
+    let found = match ahead_s {
+        -1..=1 => format!("as that of {address}"),
+        2.. => format!("{ahead_s} s behind that of {address}"),
+        _ => format!("{} s ahead of that of {address}", -ahead_s),
+    };
+    let advice = "set this machine's clock (NTP): signatures are refused from 5 minutes";
+    match ahead_s.abs() {
+        apart if apart > SKEW_FAIL_S => line(NAME, Verdict::Fail, found, advice),
+        apart if apart > SKEW_WARN_S => line(NAME, Verdict::Warn, found, advice),
+        _ => ok(NAME, found),
+    }
+}
+
+fn bucket(findings: &Findings) -> Check {
+    const NAME: &str = "bucket";
+    match &findings.bucket {
+        None => skip(NAME, not_asked(findings)),
+        Some(Ok(_)) => ok(NAME, "reachable"),
+        Some(Err(trouble)) => line(NAME, Verdict::Fail, trouble, remedy(trouble)),
+    }
+}
+
+/// Advice about a bucket.
+fn remedy(trouble: &Trouble) -> &'static str {
+    match trouble {
+        Trouble::Unreachable(_) => {
+            "check that somebody listens there: AWS_REGION, AWS_ENDPOINT_URL and the network"
+        }
+        Trouble::KeysRefused(_) => "see the line of the credentials",
+        Trouble::Denied(_) => ATTACH_POLICY,
+        Trouble::Missing(_) => "set GRISTMILL_BUCKET to the stack's output BucketName",
+        Trouble::Other(_) => "try again, and look whether AWS_ENDPOINT_URL names the right service",
+    }
+}
+
+/// The rights of the trainer's policy, as far as they were tried.
+fn permissions(findings: &Findings) -> Check {
+    const NAME: &str = "permissions";
+    let Some(BucketRights { list, get_chunks, put_indices }) = &findings.rights else {
+        return skip(NAME, not_asked(findings));
+    };
+    let rights =
+        [("list the bucket", list), ("get chunks", get_chunks), ("put indices", put_indices)];
+    let denied = rights.iter().filter(|(_, right)| matches!(right, Err(Trouble::Denied(_))));
+    let denied: Vec<&str> = denied.map(|(what, _)| *what).collect();
+    let unknown = rights.iter().find_map(|(_, right)| right.as_ref().err());
+    match (denied.as_slice(), unknown) {
+        ([], None) => ok(NAME, "to list the bucket, get chunks and put indices"),
+        // Only workers beside the trainer index files.
+        (["put indices"], _) => {
+            line(NAME, Verdict::Warn, "may not put indices, as --local-workers do", ATTACH_POLICY)
+        }
+        ([], Some(trouble)) => skip(NAME, format!("not all could be tried: {trouble}")),
+        (denied, _) => {
+            let found = format!("may not {}", denied.join(", "));
+            line(NAME, Verdict::Fail, found, ATTACH_POLICY)
+        }
+    }
+}
+
+/// Address, signature, namespace and protocol version: one question tries them all.
+fn coordinator(findings: &Findings) -> Check {
+    const NAME: &str = "coordinator";
+    let Some(answer) = &findings.coordinator else { return skip(NAME, not_asked(findings)) };
+    let refusal = match answer {
+        Err(CallError::Refused(refusal)) => refusal,
+        Ok(reply) => {
+            let advice = "check that GRISTMILL_COORDINATOR_URL is the one of the stack";
+            return line(NAME, Verdict::Fail, format!("answers otherwise: {reply:?}"), advice);
+        }
+        Err(error @ CallError::Unavailable(_)) => {
+            let advice = match findings.backend {
+                Some(Backend::Local) => "look into coordinator.log in the state directory",
+                _ => {
+                    "check GRISTMILL_COORDINATOR_URL against the stack's output CoordinatorUrl, and \
+                     the network; then the coordinator's log"
+                }
+            };
+            return line(NAME, Verdict::Fail, said(error), advice);
+        }
+        Err(error @ (CallError::Denied(_) | CallError::Rejected(_))) => {
+            let advice =
+                "check that the URL is the stack's, and that the role has its TrainerPolicy";
+            return line(NAME, Verdict::Fail, said(error), advice);
+        }
+    };
+    if refusal.kind == RefusalKind::NotFound || refusal.message.starts_with(OF_THE_TABLE) {
+        let url = findings.coordinator_url.as_deref().unwrap_or_default();
+        return ok(NAME, format!("{url} answers"));
+    }
+    let advice = "set GRISTMILL_NAMESPACE and GRISTMILL_COORDINATOR_URL of one stack, and use one \
+                  release of gristmill throughout";
+    line(NAME, Verdict::Fail, refusal, advice)
+}
+
+/// Nobody but the coordinator sees the table, so its answer tells.
+fn table(findings: &Findings) -> Check {
+    const NAME: &str = "table";
+    match &findings.coordinator {
+        Some(Err(CallError::Refused(refusal))) if refusal.kind == RefusalKind::NotFound => {
+            ok(NAME, "read by the coordinator")
+        }
+        Some(Err(CallError::Refused(refusal))) if refusal.message.starts_with(OF_THE_TABLE) => {
+            let found = refusal.message.trim_start_matches(OF_THE_TABLE);
+            let advice = match findings.backend {
+                Some(Backend::Local) => "start the service again",
+                _ => "its name is the stack's output TableName; the coordinator's log says more",
+            };
+            line(NAME, Verdict::Fail, found, advice)
+        }
+        None => skip(NAME, not_asked(findings)),
+        Some(_) => skip(NAME, "not known: the coordinator would tell"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

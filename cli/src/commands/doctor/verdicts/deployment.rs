@@ -1,0 +1,201 @@
+//! Checks of a deployment that a laptop does not need: regions, versions of functions, quotas, networks.
+
+use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
+use gristmill_client::Backend;
+use gristmill_aws::{DeployedFunction, Quota, Trouble};
+use gristmill_client::NUMERICS;
+use serde_json::Value;
+
+/// Bytes that cross regions are billed, and take their time.
+pub fn region(findings: &Findings) -> Check {
+    const NAME: &str = "region";
+    let Some(client) = &findings.region else { return skip(NAME, not_asked(findings)) };
+    let bucket = match &findings.bucket {
+        Some(Ok(region)) => region.as_deref(),
+        _ => None,
+    };
+    let coordinator = findings.url_region.as_deref();
+    if let Some(bucket) = bucket.filter(|bucket| bucket != client) {
+        let found = format!("requests go to {client}, the bucket is in {bucket}");
+        let advice = format!("set AWS_REGION={bucket}, and train there");
+        return line(NAME, Verdict::Fail, found, &advice);
+    }
+    if let Some(coordinator) = coordinator.filter(|coordinator| coordinator != client) {
+        let found = format!("requests go to {client}, the coordinator is in {coordinator}");
+        let advice = format!("set AWS_REGION={coordinator}, and the bucket of that stack");
+        return line(NAME, Verdict::Warn, found, &advice);
+    }
+    match (bucket, coordinator) {
+        (None, None) => ok(NAME, format!("{client}; neither bucket nor coordinator tell theirs")),
+        (Some(_), None) => ok(NAME, format!("{client}, as the bucket")),
+        (None, Some(_)) => ok(NAME, format!("{client}, as the coordinator")),
+        (Some(_), Some(_)) => ok(NAME, format!("{client}, as bucket and coordinator")),
+    }
+}
+
+/// Whether the functions are there, and compute as this machine would.
+pub fn functions(findings: &Findings) -> Check {
+    const NAME: &str = "functions";
+    if findings.backend == Some(Backend::Local) {
+        return local_functions(findings);
+    }
+    let asked = [("worker", &findings.worker), ("scaler", &findings.scaler)];
+    let asked: Vec<_> =
+        asked.iter().filter_map(|(name, found)| Some((*name, found.as_ref()?))).collect();
+    let mut said = Vec::new();
+    let mut unknown = Vec::new();
+    for (name, found) in &asked {
+        match found {
+            Ok(function) if !is_usable(&function.state) => {
+                let found = format!("the {name} is {}", function.state);
+                return line(NAME, Verdict::Fail, found, "wait for it, or deploy the stack again");
+            }
+            Ok(function) if *name == "worker" && !is_of_this_class(function) => {
+                return line(
+                    NAME,
+                    Verdict::Warn,
+                    format!("the worker is for {}, this machine is not", function.architecture),
+                    "to train with --local-workers beside it, deploy for this machine's processor \
+                     (scripts/deploy, with --x86 or without): a job never mixes two",
+                );
+            }
+            Ok(function) => {
+                said.push(format!("{name} {} for {}", function.state, function.architecture));
+            }
+            Err(Trouble::Missing(text)) => {
+                let advice = "deploy the stack again, or set GRISTMILL_WORKER_FUNCTION and \
+                              GRISTMILL_SCALER_FUNCTION to its outputs";
+                return line(NAME, Verdict::Fail, text, advice);
+            }
+            Err(trouble) => unknown.push(trouble.to_string()),
+        }
+    }
+    match (said.is_empty(), unknown.is_empty()) {
+        (true, true) if !may_ask(findings) => skip(NAME, not_asked(findings)),
+        (true, true) => line(
+            NAME,
+            Verdict::Skip,
+            "GRISTMILL_WORKER_FUNCTION and GRISTMILL_SCALER_FUNCTION are not set",
+            "set them to the stack's outputs WorkerFunctionName and ScalerFunctionName to have them \
+             looked at",
+        ),
+        (true, false) => skip(NAME, unknown.join(", ")),
+        (false, _) => ok(NAME, said.join(", ")),
+    }
+}
+
+fn may_ask(findings: &Findings) -> bool {
+    matches!(findings.keys, Some(Ok(_)))
+}
+
+/// Lambda sets a function that rests for weeks aside, and wakes it when it is called.
+fn is_usable(state: &str) -> bool {
+    matches!(state, "Active" | "Inactive")
+}
+
+fn is_of_this_class(function: &DeployedFunction) -> bool {
+    NUMERICS.split('/').next() == Some(function.architecture.as_str())
+}
+
+fn local_functions(findings: &Findings) -> Check {
+    const NAME: &str = "functions";
+    let Some(Ok(counters)) = &findings.service else { return skip(NAME, not_asked(findings)) };
+    let functions = counters.get("functions").and_then(Value::as_object);
+    let functions = functions.into_iter().flatten();
+    let mut names = Vec::new();
+    for (name, counters) in functions {
+        let count = |counter: &str| counters.get(counter).and_then(Value::as_u64).unwrap_or(0);
+        if count("init_failures") > 0 {
+            let found = format!("{name} failed to start {} times", count("init_failures"));
+            let advice = format!("look into {name}.log in the state directory");
+            return line(NAME, Verdict::Warn, found, &advice);
+        }
+        names.push(name.as_str());
+    }
+    ok(NAME, names.join(", "))
+}
+
+/// Places that workers leave to coordinator and scaler where nothing is reserved.
+const HEADROOM: u32 = 3;
+
+/// Whether as many workers may run as are going to be asked for.
+pub fn concurrency(findings: &Findings, workers: u32) -> Check {
+    const NAME: &str = "concurrency";
+    let reserved = match &findings.worker {
+        Some(Ok(DeployedFunction { reserved: Ok(reserved), .. })) => *reserved,
+        _ => None,
+    };
+    let room = match (reserved, &findings.quota) {
+        (Some(reserved), Some(Ok(Quota { limit, unreserved }))) => Ok((
+            reserved,
+            format!(
+                "the account runs {limit} at a time, {} of them reserved: {reserved} for the worker",
+                limit.saturating_sub(*unreserved)
+            ),
+        )),
+        (Some(reserved), _) => Ok((reserved, format!("{reserved} reserved for the worker"))),
+        (None, Some(Ok(Quota { limit, unreserved }))) => {
+            let taken = limit.saturating_sub(*unreserved);
+            // Reserved room may belong to coordinator and scaler, or to other functions.
+            let room = match taken {
+                0 => unreserved.saturating_sub(HEADROOM),
+                _ => *unreserved,
+            };
+            Ok((
+                room,
+                format!(
+                    "the account runs {limit} at a time, {taken} of them reserved: room for {room} workers"
+                ),
+            ))
+        }
+        (None, Some(Err(trouble))) => Err(trouble),
+        (None, None) => return skip(NAME, not_asked(findings)),
+    };
+    match room {
+        Err(Trouble::Unreachable(text) | Trouble::KeysRefused(text)) => {
+            skip(NAME, format!("not known: {text}"))
+        }
+        Err(trouble) => line(
+            NAME,
+            Verdict::Skip,
+            format!("not known: {trouble}"),
+            "by hand: aws lambda get-account-settings",
+        ),
+        Ok((0, found)) => line(
+            NAME,
+            Verdict::Fail,
+            format!("no worker may run: {found}"),
+            "set the parameter WorkerConcurrency to 0 (nothing reserved) or above",
+        ),
+        Ok((room, found)) if room < workers => line(
+            NAME,
+            Verdict::Warn,
+            format!("{found}, {workers} workers wanted"),
+            "fewer --workers, a larger WorkerConcurrency, or ask AWS for a larger quota",
+        ),
+        Ok((_, found)) => ok(NAME, format!("{found}, {workers} workers wanted")),
+    }
+}
+
+/// A trainer in a VPC without a gateway endpoint for S3 pays NAT for every byte. Looking takes a
+/// permission that trainers do not have, so this says how.
+pub fn gateway(findings: &Findings) -> Check {
+    const NAME: &str = "gateway";
+    let region = findings.region.as_deref().unwrap_or("REGION");
+    match &findings.vpc {
+        Some(vpc) => line(
+            NAME,
+            Verdict::Skip,
+            format!(
+                "this machine is in {vpc}: without a gateway endpoint, bytes from S3 pay for NAT"
+            ),
+            &format!(
+                "by hand: aws ec2 describe-vpc-endpoints --filters Name=vpc-id,Values={vpc} \
+                 Name=service-name,Values=com.amazonaws.{region}.s3"
+            ),
+        ),
+        None if !may_ask(findings) => skip(NAME, not_asked(findings)),
+        None if !findings.overrides.is_empty() => skip(NAME, "not asked: not all of this is AWS"),
+        None => skip(NAME, "no EC2 instance: bytes from S3 pay no NAT of a VPC"),
+    }
+}

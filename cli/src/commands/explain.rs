@@ -1,0 +1,223 @@
+//! `gristmill explain`: what becomes of a pipeline before it runs, and why.
+
+use crate::{output::say, read_pipeline, sample, user_operators};
+use gristmill_client::{Authored, Failure, LeftOut};
+use gristmill_executor::Compiler;
+use gristmill_pipeline::{
+    FieldSchema, Pipeline, Schema, Source, Stage,
+    passes::{Basis, Change, Factor, Measured, Note, Optimised, optimise},
+};
+use serde_json::{Value, json};
+use std::{
+    fmt::Write,
+    path::{Path, PathBuf},
+};
+
+/// Show how a pipeline is changed before it runs, and why
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Examples:\n  gristmill explain examples/resnet50.yaml\n  gristmill explain examples/resnet50.yaml --data 'shards/train-*' --json\n  gristmill explain zipped.yaml --sample 100"
+)]
+pub struct Args {
+    /// Pipeline file (YAML)
+    pub pipeline: PathBuf,
+    /// Look at elements of this dataset: a directory, file or glob, or s3://bucket/prefix
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Most elements to look at [default: 300]; without --data, of the dataset that the pipeline names
+    #[arg(long, value_name = "ELEMENTS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: Option<u32>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        run(&self).await
+    }
+}
+
+async fn run(args: &Args) -> Result<(), Failure> {
+    let Authored { pipeline, assets } = read_pipeline(&args.pipeline)?;
+    let mut left_out = LeftOut::default();
+    let mut idle_buckets = None;
+    let (measured, sampled) = match (args.data.as_deref(), args.sample) {
+        (None, None) => (Measured::new(), 0),
+        (data, most) => {
+            let dir = args.pipeline.parent().unwrap_or(Path::new("."));
+            let data = sample::data(&pipeline, data, dir).await?;
+            left_out.clone_from(&data.left_out);
+            let most = most.unwrap_or(sample::ELEMENTS);
+            let looked = sample::measure((&pipeline, &assets), &data, most).await?;
+            idle_buckets = looked.division.idle_buckets(&pipeline);
+            (looked.measured, looked.elements)
+        }
+    };
+    let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
+    let operators = user_operators::get();
+    let compiler = Compiler::new().assets(&assets).operators(&operators);
+    let program = compiler.compile(&after).map_err(Failure::usage)?;
+    let steps: Vec<&str> = program.steps().collect();
+    notes.sort_by_key(|note| note.pass != "dead_ops");
+    if args.json {
+        let result = json!({
+            "pipeline": pipeline.name(),
+            "sampled_elements": sampled,
+            "files_left_out": left_out.as_json(),
+            "idle_buckets": idle_buckets,
+            "before": edges(&pipeline, &measured),
+            "after": edges(&after, &measured),
+            "passes": passes(&notes, &steps),
+            "steps": steps,
+            "batch_size": after.batch_size(),
+            "output": after.delivered_schema(),
+        });
+        say!("{result}");
+        return Ok(());
+    }
+    say!("as written:\n{}", table(&pipeline, &measured));
+    match notes.iter().any(|note| !matches!(note.change, Change::Refused { .. })) {
+        true => say!("as it runs:\n{}", table(&after, &measured)),
+        false => say!("It runs in this order."),
+    }
+    for note in &notes {
+        say!("{}", sentence(note));
+    }
+    if let Some(why) = idle_buckets {
+        say!("{why}");
+    }
+    for fused in steps.iter().filter(|step| step.contains('+')) {
+        say!("fusion: {} run as one step", fused.replace('+', " and "));
+    }
+    let unknown = after.factors(&measured);
+    if sampled == 0
+        && unknown.iter().zip(after.stages()).any(|(factor, stage)| {
+            factor.basis == Basis::Unknown
+                && stage.op.field().is_some()
+                && stage.op.batching().is_none()
+        })
+    {
+        say!(
+            "Some sizes are not known before elements are looked at: --data or --sample does so, \
+             `decode: {{ typical_size: [height, width] }}` states them."
+        );
+    }
+    Ok(())
+}
+
+/// An operator on its way from source to trainer, with what is on the edge after it.
+struct Edge<'a> {
+    stage: &'a Stage,
+    schema: &'a Schema,
+    factor: Factor,
+    /// `worker` or `fetcher`.
+    runs_in: &'static str,
+}
+
+/// Every operator: those of workers, then those that the fetcher applies to what was delivered.
+fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>> {
+    let edges = |(((stage, schema), factor), runs_in)| Edge { stage, schema, factor, runs_in };
+    let in_workers = pipeline.stages().iter().zip(&pipeline.schemas()[1..]);
+    let in_workers = in_workers.zip(pipeline.factors(measured)).zip(std::iter::repeat("worker"));
+    let after = pipeline.deliver().stages.iter().zip(&pipeline.finishing_schemas()[1..]);
+    let after = after.zip(pipeline.finishing_factors()).zip(std::iter::repeat("fetcher"));
+    in_workers.map(edges).chain(after.map(edges)).collect()
+}
+
+/// The source and every operator with what is on the edge after it.
+fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
+    let mut source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
+    if pipeline.source().is_zip() {
+        let member = |source: &Source| {
+            let fields: Vec<&String> = source.features.keys().collect();
+            json!({ "format": source.format.name(), "repeat": source.repeat, "fields": fields })
+        };
+        source["zip"] = pipeline.source().members().map(member).collect();
+    }
+    let ops = operators_of(pipeline, measured).into_iter().map(|edge| {
+        let Edge { stage, schema, factor: Factor { inflation_factor, basis }, runs_in } = edge;
+        let declared = stage.op.declaration();
+        json!({
+            "op": stage.op.name(),
+            "ordinal": stage.ordinal,
+            "line": stage.line,
+            "keep_position": stage.keep_position,
+            "params": stage.op,
+            "field": stage.op.field(),
+            "scope": declared.scope,
+            "cardinality": declared.cardinality,
+            "randomness": declared.randomness,
+            "runs_in": runs_in,
+            "schema": schema,
+            "inflation_factor": inflation_factor,
+            "basis": basis,
+        })
+    });
+    [source].into_iter().chain(ops).collect()
+}
+
+fn passes(notes: &[Note], steps: &[&str]) -> Vec<Value> {
+    let notes = notes.iter().map(|note| json!(note));
+    let fused = steps.iter().filter(|step| step.contains('+'));
+    let fused = fused.map(|step| {
+        json!({
+            "pass": "fusion",
+            "op": step,
+            "change": "fused",
+            "reason": "as one step they decode or touch less, and make the same bytes",
+        })
+    });
+    notes.chain(fused).collect()
+}
+
+fn table(pipeline: &Pipeline, measured: &Measured) -> String {
+    let mut text = String::new();
+    let shown = |(name, field): (&String, &FieldSchema)| format!("{name}: {field}");
+    let fields = |schema: &Schema| schema.fields.iter().map(shown).collect::<Vec<_>>().join(", ");
+    let records = &pipeline.schemas()[0];
+    // Writing to a string does not fail.
+    let _ = match pipeline.source().is_zip() {
+        true => writeln!(text, "  zip of"),
+        false => writeln!(text, "  {:<28} {:>9}  {}", "source", "", fields(records)),
+    };
+    for source in pipeline.source().members().filter(|_| pipeline.source().is_zip()) {
+        let own = records.fields.iter().filter(|(name, _)| source.features.contains_key(*name));
+        let own = own.map(shown).collect::<Vec<_>>().join(", ");
+        let times =
+            if source.repeat == 1 { String::new() } else { format!(", {} times", source.repeat) };
+        let name = format!("  {}{times}", source.format.name());
+        let _ = writeln!(text, "  {name:<28} {:>9}  {own}", "");
+    }
+    for Edge { stage, schema, factor, runs_in } in operators_of(pipeline, measured) {
+        let mark = match factor.basis {
+            Basis::Static | Basis::Unknown => "",
+            Basis::Typical => "~",
+            Basis::Sampled => "*",
+        };
+        let factor = factor.inflation_factor.map_or(String::new(), |f| format!("x{f:.2}{mark}"));
+        let name = match runs_in {
+            "fetcher" => format!("{} (in the fetcher)", stage.op.name()),
+            _ => stage.op.name().to_owned(),
+        };
+        let _ = writeln!(text, "  {name:<28} {factor:>9}  {}", fields(schema));
+    }
+    text
+}
+
+fn sentence(note: &Note) -> String {
+    let Note { pass, op, line, change, reason, .. } = note;
+    let place = line.map_or(String::new(), |line| format!(" (line {line})"));
+    match change {
+        Change::Removed => format!("{pass}: `{op}`{place} is removed: {reason}"),
+        Change::Moved { from, to } => {
+            format!("{pass}: `{op}`{place} moves from place {from} to {to}: {reason}")
+        }
+        Change::Refused { across } => {
+            format!("{pass}: `{op}`{place} stays behind `{across}`: {reason}")
+        }
+        Change::ToFetcher { .. } => {
+            format!("{pass}: `{op}`{place} is left to the fetcher: {reason}")
+        }
+    }
+}

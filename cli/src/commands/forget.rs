@@ -1,0 +1,52 @@
+//! `gristmill forget`: deletes a job that has ended.
+
+use crate::{
+    coordinator::{call, unexpected},
+    jobs::OneJob,
+    output::say,
+};
+use gristmill_client::Failure;
+use gristmill_model::wire::{Call, Reply};
+use serde_json::json;
+
+/// Delete a job that has ended, so that its name is free
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Batches that were delivered stay with the trainer. The job's chunks, its reports of skipped records and its quarantined records are deleted; what it cached for others stays. A running job is refused: stop it first.\n\nExamples:\n  gristmill forget j1 --state-dir state\n  gristmill forget j1 --backend aws --json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    job: OneJob,
+}
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        let args = self.job;
+        let service = args.connect().await?;
+        let (mut deleted_items, mut deleted_objects) = (0, 0);
+        // A large job takes several calls.
+        loop {
+            match call(&service, &Call::Forget { job: args.job.clone() }).await? {
+                Reply::Forgotten { items, objects, all } => {
+                    deleted_items += items;
+                    deleted_objects += objects;
+                    if all {
+                        break;
+                    }
+                    eprintln!("{deleted_items} items deleted so far");
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+        let job = &args.job;
+        match args.json {
+            true => {
+                say!("{}", json!({ "job": job, "items": deleted_items, "objects": deleted_objects }))
+            }
+            false => say!(
+                "job {job} is forgotten: {deleted_items} items and {deleted_objects} objects deleted; the name is free"
+            ),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! `gristmill plan`: how many workers, how long, how much, and what else could be done, before anything
+//! is run but a few hundred records.
+
+use crate::{output::say, read_pipeline, sample, values::{parse_amount, parse_duration, parse_ratio}};
+use gristmill_client::{Authored, Failure, parse_budget, read_user_text, report::Division};
+use gristmill_pipeline::passes::{Measured, optimise};
+use gristmill_policy::{
+    cost::{FunctionShape, Prices},
+    plan::{self, Job, Limits, LocalCosts, LocalRun, predict_local},
+};
+use serde_json::json;
+use std::{
+    num::NonZero,
+    path::{Path, PathBuf},
+    thread::available_parallelism,
+    time::Duration,
+};
+
+/// Predict the workers, time and cost of a job before running it
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Runs a few hundred records on one core here, and works out the rest from prices.\n\nExamples:\n  gristmill plan examples/resnet50.yaml --data 'shards/train-*' --step-time 120ms --accelerator-usd-per-hour 4.96\n  gristmill plan p.yaml --data one-shard.tfrecord --records 1281167 --step-time 120ms --json"
+)]
+pub struct Args {
+    /// Pipeline file (YAML)
+    pub pipeline: PathBuf,
+    /// Time the trainer takes for a batch when it waits for nothing, for example 120ms
+    #[arg(long, value_parser = parse_duration)]
+    pub step_time: Duration,
+    /// Price of the trainer's host, which waits if data does not come
+    #[arg(long, value_name = "USD", value_parser = parse_amount)]
+    pub accelerator_usd_per_hour: Option<f64>,
+    /// Dataset to profile: a directory, file or glob, or s3://bucket/prefix [default: the pipeline's]
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Records to run
+    #[arg(long, default_value_t = sample::ELEMENTS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub sample: u32,
+    /// Records of an epoch [default: as many as the files' bytes tell]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub records: Option<u64>,
+    /// Records of a batch [default: the pipeline's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch_size: Option<u32>,
+    /// Passes over the dataset
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+    /// Memory of a worker function; 1769 is one processor
+    #[arg(long, default_value_t = 1769, value_name = "MB", value_parser = clap::value_parser!(u32).range(128..=10_240))]
+    pub memory_mb: u32,
+    /// Processor time of a function for one second of this machine's
+    #[arg(long, default_value_t = 1.0, value_name = "RATIO", value_parser = parse_ratio)]
+    pub function_slowdown: f64,
+    /// Processors of the trainer's host that training leaves idle
+    #[arg(long, default_value_t = 0.0, value_name = "CORES", value_parser = parse_amount)]
+    pub spare_cores: f64,
+    /// Most workers at a time
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_workers: u32,
+    /// Most dollars an hour for workers
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
+    pub budget_usd_per_hour: Option<f64>,
+    /// Workers of the prediction for this machine
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub local_workers: u32,
+    /// Prices that differ from those of us-east-1 (TOML; docs/cost.md)
+    #[arg(long, value_name = "FILE")]
+    pub prices: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Most bytes of a file of prices.
+const MAX_PRICES_BYTES: u64 = 1 << 20;
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        run(&self).await
+    }
+}
+
+async fn run(args: &Args) -> Result<(), Failure> {
+    let Authored { mut pipeline, assets } = read_pipeline(&args.pipeline)?;
+    if let Some(size) = args.batch_size {
+        pipeline = pipeline.with_batch_size(size).map_err(Failure::usage)?;
+    }
+    let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
+    let dir = args.pipeline.parent().unwrap_or(Path::new("."));
+    let data = sample::data(&pipeline, args.data.as_deref(), dir).await?;
+    let (mut measured, division) =
+        sample::profile((&pipeline, &assets), &data, args.sample).await?;
+    measured.function_slowdown = args.function_slowdown;
+    let stored_bytes = measured.source_bytes_per_record() as u64;
+    let division = match args.records {
+        Some(records) => sample::chosen_division(&pipeline, records, division.files, stored_bytes),
+        None => division,
+    };
+    let Division { records, split_records, .. } = division;
+    let idle_buckets = division.idle_buckets(&pipeline);
+    let job = Job {
+        records,
+        batch_size: pipeline.batch_size(),
+        epochs: args.epochs,
+        step_s: args.step_time.as_secs_f64(),
+        spare_cores: args.spare_cores,
+        split_records: u32::try_from(split_records).ok(),
+        shape: FunctionShape { memory_mb: args.memory_mb, ..FunctionShape::default() },
+        prices: prices(args)?,
+        ..Job::default()
+    };
+    let limits =
+        Limits { max_workers: args.max_workers, budget_usd_per_hour: args.budget_usd_per_hour };
+    let plan = plan::plan(&measured, &job, &limits);
+    let cores = available_parallelism().map_or(1, NonZero::get) as f64;
+    let here = LocalRun::of(&measured, &job, cores, args.local_workers);
+    let here = predict_local(&here, &LocalCosts::default());
+    if args.json {
+        say!(
+            "{}",
+            json!({
+                "plan": plan,
+                "local": here,
+                "profile": measured,
+                "files_left_out": data.left_out.as_json(),
+                "idle_buckets": idle_buckets,
+            })
+        );
+        return Ok(());
+    }
+    say!("{plan}");
+    say!(
+        "on this machine ({cores:.0} cores, {} workers): {:.1} s an epoch, the first {:.1} s",
+        args.local_workers,
+        here.seconds,
+        here.first_seconds
+    );
+    if let Some(why) = idle_buckets {
+        say!("{why}");
+    }
+    say!("profiled {:.0} of {records} records of {data}", measured.records);
+    Ok(())
+}
+
+fn prices(args: &Args) -> Result<Prices, Failure> {
+    let mut prices = Prices::default();
+    if let Some(path) = &args.prices {
+        let named = |error: &dyn std::fmt::Display| {
+            Failure::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+        };
+        let text = read_user_text(path, MAX_PRICES_BYTES).map_err(|why| named(&why))?;
+        prices = toml::from_str(&text).map_err(|error| named(&error.message()))?;
+    }
+    if let Some(usd) = args.accelerator_usd_per_hour {
+        prices.accelerator_usd_per_hour = usd;
+    }
+    prices.check().map_err(Failure::usage)?;
+    Ok(prices)
+}

@@ -1,0 +1,31 @@
+//! `gristmill run`: a whole run of a user's pipeline over a user's data, with a synthetic trainer.
+
+use crate::{
+    read_pipeline,
+    training::{self, TrainOptions},
+};
+use gristmill_client::{Failure, Source};
+use std::path::{Path, PathBuf};
+
+/// Train (synthetically) with your own pipeline and data
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Example:\n  gristmill run examples/resnet50.yaml --data 'shards/train-*' --epochs 2"
+)]
+pub struct Args {
+    /// Pipeline file (YAML)
+    pipeline: PathBuf,
+    #[command(flatten)]
+    train: TrainOptions,
+}
+
+impl Args {
+    pub async fn run(self) -> Result<(), Failure> {
+        let authored = read_pipeline(&self.pipeline)?;
+        let source = match &self.train.job.data {
+            Some(data) => Source::parse(data, Path::new(".")),
+            None => authored.source(&self.pipeline),
+        };
+        training::train(&self.train, "run", authored, source.map_err(Failure::usage)?).await
+    }
+}

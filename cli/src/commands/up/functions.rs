@@ -1,0 +1,122 @@
+//! The functions of a local service, and how many of them run at a time.
+
+use super::{Args, BUCKET, COORDINATOR, NAMESPACE, SCALER, TABLE, WORKER};
+use crate::commands::function::{LOCAL_FOLDERS, LOCAL_S3};
+use gristmill_aws::Settings;
+use gristmill_client::Failure;
+use gristmill_local::{Endpoints, FunctionConfig, UrlConfig};
+use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
+
+/// Places that workers leave to coordinator and scaler where nothing is reserved for these.
+const HEADROOM: u32 = 3;
+
+/// How many invocations may run at a time: of all functions, and reserved for one.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Concurrency {
+    pub(super) account: u32,
+    coordinator: Option<u32>,
+    worker: Option<u32>,
+    scaler: Option<u32>,
+    /// Most workers of a job, where the account is small.
+    max_workers: Option<NonZeroU32>,
+}
+
+impl Concurrency {
+    pub(super) fn of(args: &Args) -> Result<Self, Failure> {
+        let Some(account) = args.account_concurrency else {
+            // Calls beyond it are throttled and sent again; more processes would only contend.
+            let coordinator = 8;
+            return Ok(Self {
+                account: args.max_workers.saturating_add(coordinator + 1000),
+                coordinator: Some(coordinator),
+                worker: Some(args.max_workers),
+                scaler: None,
+                max_workers: None,
+            });
+        };
+        let reserved = args.reserved_concurrency;
+        if reserved == 1 || reserved >= account {
+            return Err(Failure::usage(format!(
+                "--reserved-concurrency {reserved}: coordinator and scaler take at least 2, and workers 1 of the {account} there are"
+            )));
+        }
+        let workers = match reserved {
+            0 => account.saturating_sub(HEADROOM),
+            reserved => account - reserved,
+        };
+        Ok(Self {
+            account,
+            coordinator: (reserved > 0).then(|| reserved - 1),
+            worker: None,
+            scaler: (reserved > 0).then_some(1),
+            max_workers: NonZeroU32::new(workers.min(args.max_workers)),
+        })
+    }
+}
+
+/// Room for what a laptop caches, in GiB, unless the environment says otherwise.
+const CACHE_GIB: u32 = 16;
+
+/// The functions of a service, which this program runs.
+pub(super) fn functions(
+    executable: &Path,
+    endpoints: &Endpoints,
+    region: &str,
+    room: &Concurrency,
+    worker_memory_mb: u32,
+) -> Vec<FunctionConfig> {
+    let settings = Settings {
+        ns: NAMESPACE.parse().unwrap_or_else(|_| unreachable!("the default namespace is valid")),
+        table: Some(TABLE.into()),
+        bucket: Some(BUCKET.into()),
+        coordinator_url: Some(endpoints.coordinator_url.clone()),
+        worker_function: Some(WORKER.into()),
+        scaler_function: Some(SCALER.into()),
+        retention_days: None,
+        cache_gib: NonZeroU32::new(CACHE_GIB),
+        max_workers: room.max_workers,
+        private_sources: true,
+        // Nobody collects them here: the admin route has counters.
+        metrics: false,
+    };
+    let settings: BTreeMap<String, String> =
+        settings.to_variables().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let env = |variables: &[(&str, &str)]| {
+        let mut env = settings.clone();
+        env.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        env
+    };
+    let stack = [
+        ("AWS_ENDPOINT_URL_S3", endpoints.s3.as_str()),
+        ("AWS_ENDPOINT_URL_DYNAMODB", &endpoints.dynamodb),
+        ("AWS_ENDPOINT_URL_LAMBDA", &endpoints.lambda),
+        ("AWS_REGION", region),
+    ];
+    let function = |name: &str| FunctionConfig {
+        args: vec!["function".to_owned(), name.to_owned()],
+        env: env(&stack),
+        ..FunctionConfig::new(name, executable)
+    };
+    vec![
+        FunctionConfig {
+            url: Some(UrlConfig::default()),
+            timeout: Duration::from_secs(30),
+            reserved_concurrency: room.coordinator,
+            ..function(COORDINATOR)
+        },
+        FunctionConfig {
+            on_failure: Some(COORDINATOR.to_owned()),
+            reserved_concurrency: room.worker,
+            memory_mb: worker_memory_mb,
+            // It reads what the user may read: other people's buckets too.
+            ambient: true,
+            env: env(&[(LOCAL_S3, &endpoints.s3), (LOCAL_FOLDERS, &endpoints.folders)]),
+            ..function(WORKER)
+        },
+        FunctionConfig {
+            timeout: Duration::from_secs(60),
+            reserved_concurrency: room.scaler,
+            ..function(SCALER)
+        },
+    ]
+}

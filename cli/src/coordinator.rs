@@ -1,0 +1,24 @@
+//! Calls to a coordinator, for commands about jobs and caches.
+
+use gristmill_client::{Failure, Service};
+use gristmill_model::wire::{Call, RefusalKind, Reply};
+use gristmill_ports::{CallError, call_with_retry};
+use std::time::Duration;
+
+/// How long the service may take to answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+pub async fn call(service: &Service, call: &Call) -> Result<Reply, Failure> {
+    let answer =
+        call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, PATIENCE);
+    answer.await.map_err(|error| match &error {
+        CallError::Refused(refusal) if refusal.kind == RefusalKind::NotFound => {
+            Failure::usage(error)
+        }
+        _ => Failure::failed(error),
+    })
+}
+
+pub fn unexpected(reply: &Reply) -> Failure {
+    Failure::failed(format!("the coordinator's answer does not fit: {reply:?}"))
+}

@@ -1,0 +1,28 @@
+//! The service a command works with: one that runs, or one that ends with this process.
+
+use crate::user_operators;
+use gristmill_client::{Backend, Failure, Launcher, Service, ServiceOptions, connect, start_local};
+use std::path::Path;
+
+/// Connects to the service that the options name; without one, starts one that keeps its state in the state
+/// directory they name.
+pub async fn open(options: &ServiceOptions) -> Result<Service, Failure> {
+    match (options.backend, &options.endpoint) {
+        (Backend::Local, None) => own(options.state_dir.as_deref()).await,
+        _ => connect(options, user_operators::get()).await,
+    }
+}
+
+/// Connects to the running service that the options name; without one, starts one over what earlier runs have
+/// cached.
+pub async fn named_or_own(options: &ServiceOptions) -> Result<Service, Failure> {
+    match (options.backend, &options.endpoint, &options.state_dir) {
+        (Backend::Local, None, None) => own(None).await,
+        _ => connect(options, user_operators::get()).await,
+    }
+}
+
+async fn own(state_dir: Option<&Path>) -> Result<Service, Failure> {
+    let launcher = Launcher::current().map_err(Failure::failed)?;
+    start_local(&launcher, state_dir, user_operators::get()).await
+}

@@ -1,0 +1,163 @@
+//! A whole training run with a synthetic trainer: what `demo`, `run` and `bench` do.
+
+mod chaos;
+mod dataset;
+mod progress;
+mod sink;
+mod trainer;
+
+pub use dataset::{make_dataset, make_dataset_in};
+
+use crate::{output::Output, own_service::open, values::parse_duration};
+use chaos::{Chaos, Killer};
+use gristmill_client::{
+    Authored, Failure, Fetcher, Job, JobConfig, JobOptions, ReportOptions, Service, ServiceOptions,
+    Source, StreamOptions, Workers,
+    cursor::Cursor,
+    report::{Observer, Report, Usage},
+    signals::interruption,
+    waiting::while_saying,
+};
+use progress::Progress;
+use sink::Sink;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use trainer::Trainer;
+
+/// The demo's pipeline: ImageNet training of a ResNet.
+pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
+
+/// Options of a run.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TrainOptions {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    #[command(flatten)]
+    pub job: JobOptions,
+    /// Time the synthetic trainer takes for a batch, for example 50ms
+    #[arg(long, default_value = "50ms", value_parser = parse_duration)]
+    pub step_time: Duration,
+    /// Write every delivered batch here, as e{epoch}-b{g:06}.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub sink: Option<PathBuf>,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+    #[command(flatten)]
+    pub report: ReportOptions,
+    /// Kill processes at random while training
+    #[arg(long, value_enum)]
+    pub chaos: Option<Chaos>,
+    /// Mean time between two kills
+    #[arg(long, default_value = "300ms", value_parser = parse_duration)]
+    pub chaos_interval: Duration,
+    /// Take batches and do nothing with them, so that only gristmill is measured
+    #[arg(skip)]
+    pub drain: bool,
+}
+
+impl Default for TrainOptions {
+    /// The defaults of the flags.
+    fn default() -> Self {
+        #[derive(clap::Parser)]
+        struct Defaults {
+            #[command(flatten)]
+            options: TrainOptions,
+        }
+        <Defaults as clap::Parser>::parse_from([""]).options
+    }
+}
+
+/// A whole run of the pipeline, its operators in a cheaper order, and its report.
+pub async fn train(
+    options: &TrainOptions,
+    prefix: &str,
+    authored: Authored,
+    source: Source,
+) -> Result<(), Failure> {
+    let (authored, is_reordered) = authored.prepared(options.job.batch_size)?;
+    if is_reordered {
+        eprintln!("operators run in a cheaper order than written; `gristmill explain` says which");
+    }
+    let report = measured(options, prefix, &authored, source).await?;
+    // A failure to write is noted and reported at the end: see `output::check`.
+    let _ = report.print("gristmill", options.report.json, &mut Output);
+    report.verdict()
+}
+
+/// A whole run of the pipeline as it is written, and what it came to.
+pub async fn measured(
+    options: &TrainOptions,
+    prefix: &str,
+    authored: &Authored,
+    source: Source,
+) -> Result<Report, Failure> {
+    let began = Instant::now();
+    if options.job.workers == Workers::Fixed(0) && options.job.local_workers == 0 {
+        return Err(Failure::usage("nobody would work: give --workers or --local-workers"));
+    }
+    options.job.check().map_err(Failure::usage)?;
+    let sink = options.sink.as_deref().map(Sink::open).transpose()?;
+    options.report.report.as_deref().map(Report::check_page).transpose()?;
+    let service = open(&options.service).await?;
+    let folders = source.folders();
+    let config = JobConfig {
+        name_prefix: prefix.to_owned(),
+        ..JobConfig::new(authored.clone(), source, options.job.clone())
+    };
+    let outcome = tokio::select! {
+        outcome = train_on(&service, options, config, sink, began) => {
+            outcome.map_err(|failure| failure.in_words(&folders))
+        }
+        failure = service.given_up(options.stream.patience) => Err(failure),
+        by = interruption() => Err(Failure::Interrupted(by)),
+    };
+    service.close().await;
+    outcome
+}
+
+async fn train_on(
+    service: &Service,
+    options: &TrainOptions,
+    config: JobConfig,
+    sink: Option<Sink>,
+    began: Instant,
+) -> Result<Report, Failure> {
+    let starting = async {
+        let before = Usage::now(service).await;
+        let job = service.submit(config, options.stream.patience).await?;
+        if !job.left_out.is_empty() {
+            eprintln!("{}", job.left_out);
+        }
+        let fetcher = job.batches(Cursor::default(), &options.stream).await?;
+        Ok::<(Usage, Job, Fetcher), Failure>((before, job, fetcher))
+    };
+    let say = |what: &str| eprintln!("waiting for {what}");
+    let (before, job, fetcher) =
+        while_saying(starting, || Some(service.link.waiting()), say).await?;
+    let chaos = Killer::new(service, options);
+    let progress = Progress::new(&job.view, options.job.epochs);
+    let observer = Observer::new(&job, &fetcher, began).await;
+    let observer = if options.drain { observer.of_rows_only() } else { observer };
+    let trainer = Trainer::new(options, &fetcher, sink, progress, observer);
+    // The killer ends with the training it disturbs.
+    let trained = tokio::select! {
+        trained = trainer.train(fetcher, &service.link) => trained,
+        never = chaos.run() => match never {},
+    };
+    let observed = match trained {
+        Ok(observed) => observed,
+        Err(failure) => {
+            // Best effort: the failure that led here is the one to report.
+            let _ = job.stop().await;
+            return Err(failure);
+        }
+    };
+    let report = Report::new(&job, observed, &before).await?.with_kills(chaos.kills());
+    if let Some(path) = &options.report.report {
+        report.write_page(path)?;
+        eprintln!("wrote {}", path.display());
+    }
+    Ok(report)
+}

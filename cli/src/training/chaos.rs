@@ -1,0 +1,92 @@
+//! `--chaos`: kills processes at random while a job trains.
+
+use super::TrainOptions;
+use crate::commands::up::{COORDINATOR, WORKER};
+use clap::ValueEnum;
+use gristmill_client::Service;
+use std::{
+    convert::Infallible,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+/// A worker that works alone lives this long, on average: where it is killed at the pace of all together,
+/// the last split of an epoch never ends.
+const LONE_MEAN: Duration = Duration::from_secs(3);
+
+/// The processes that are killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Chaos {
+    KillWorkers,
+    KillCoordinator,
+}
+
+/// Kills processes of one function, again and again.
+pub struct Killer<'a> {
+    service: &'a Service,
+    function: Option<&'static str>,
+    mean: Duration,
+    kills: AtomicU64,
+}
+
+impl<'a> Killer<'a> {
+    pub fn new(service: &'a Service, options: &TrainOptions) -> Self {
+        let function = options.chaos.map(|chaos| match chaos {
+            Chaos::KillWorkers => WORKER,
+            Chaos::KillCoordinator => COORDINATOR,
+        });
+        Self { service, function, mean: options.chaos_interval, kills: AtomicU64::new(0) }
+    }
+
+    /// Processes killed so far.
+    pub fn kills(&self) -> u64 {
+        self.kills.load(Ordering::Relaxed)
+    }
+
+    /// Kills one busy process after another, at random times around the mean. Never returns.
+    pub async fn run(&self) -> Infallible {
+        let (Some(function), Some(local)) = (self.function, &self.service.local) else {
+            return std::future::pending().await;
+        };
+        let mut last = Instant::now();
+        let mut lone = LONE_MEAN;
+        loop {
+            // Half to one and a half times the mean: in step with nothing.
+            tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
+            if function == WORKER && self.is_lone().await && last.elapsed() < lone {
+                continue;
+            }
+            // A coordinator is at work for a millisecond at a time: try until one is caught.
+            for _ in 0..200 {
+                match local.admin.kill(function).await {
+                    Ok(answer) if answer.get("pid").is_some_and(|pid| !pid.is_null()) => {
+                        self.kills.fetch_add(1, Ordering::Relaxed);
+                        last = Instant::now();
+                        // Without memory, as accidents are.
+                        lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
+                        break;
+                    }
+                    Ok(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot kill");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A number from 0 to below 1.
+    fn draw(&self) -> f64 {
+        let [a, b, ..] = self.service.ports.clock.nonce().0;
+        f64::from(u16::from_le_bytes([a, b])) / 65_536.0
+    }
+
+    /// Whether a single worker is at work.
+    async fn is_lone(&self) -> bool {
+        let Some(local) = &self.service.local else { return false };
+        let stats = local.admin.stats().await.unwrap_or_default();
+        let busy = stats.pointer(&format!("/functions/{WORKER}/concurrent"));
+        busy.and_then(serde_json::Value::as_u64).is_some_and(|busy| busy <= 1)
+    }
+}

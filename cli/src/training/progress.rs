@@ -1,0 +1,82 @@
+//! Progress of a run on standard error: one line on a terminal that changes, or lines that name long waits.
+
+use gristmill_client::{
+    Snapshot,
+    waiting::{Pace, Waiting},
+};
+use gristmill_model::wire::JobView;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::time::Duration;
+
+/// One line: splits, batches, rate, stall, workers.
+pub struct Progress {
+    bar: ProgressBar,
+    epochs: u32,
+    pace: Pace,
+}
+
+impl Progress {
+    pub fn new(view: &JobView, epochs: u32) -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar.set_message(format!("job {}: waiting for the first batch", view.job));
+        Self { bar, epochs, pace: Pace::default() }
+    }
+
+    /// While the dataset is indexed.
+    pub fn indexing(&self, done: u32, files: u32) {
+        self.bar.set_message(format!("indexing the dataset: {done} of {files} files"));
+    }
+
+    /// While batches flow.
+    pub fn training(
+        &self,
+        epoch: u32,
+        splits: (u64, u32),
+        batches_per_s: f64,
+        snapshot: &Snapshot,
+    ) {
+        let metrics = &snapshot.metrics;
+        self.bar.set_message(format!(
+            "epoch {} of {}  splits {}/{}  {batches_per_s:.1} batches/s  stall {:.0} %  workers {}",
+            epoch + 1,
+            self.epochs,
+            splits.0,
+            splits.1,
+            metrics.stall_fraction * 100.0,
+            snapshot.active_workers
+        ));
+    }
+
+    /// While the next batch is not there, since `waited`.
+    pub fn waiting(&mut self, waited: Duration, waiting: &Waiting) {
+        if self.pace.is_due(waited, waiting) {
+            self.say(&waiting.text);
+        }
+    }
+
+    /// Says what is waited for.
+    pub fn say(&self, what: &str) {
+        match self.bar.is_hidden() {
+            true => eprintln!("waiting for {what}"),
+            false => self.bar.set_message(format!("waiting for {what}")),
+        }
+    }
+
+    /// A batch has come.
+    pub fn came(&mut self) {
+        self.pace.rest();
+    }
+
+    /// A wait has lasted long enough to be mentioned: what else there is to say comes after it.
+    pub fn is_waiting(&self) -> bool {
+        self.pace.has_said()
+    }
+
+    pub fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,153 @@
+//! The synthetic trainer: takes batches, normalises pixels, and takes its step time.
+
+use super::{TrainOptions, progress::Progress, sink::Sink};
+use gristmill_chunk::{DType, Frame, Limits};
+use gristmill_client::{
+    Batch, Delivery, Failure, Fetcher, Snapshot,
+    report::{Observed, Observer},
+    waiting::{Link, Waiting, while_saying},
+};
+use gristmill_model::Epoch;
+use gristmill_pipeline::ops::Normalise;
+use std::time::{Duration, Instant};
+
+/// How often the progress line is brought up to date.
+const REDRAW: Duration = Duration::from_millis(200);
+
+/// A trainer and what it works with.
+pub struct Trainer {
+    step_time: Duration,
+    /// Does nothing with batches.
+    drain: bool,
+    epochs: Epoch,
+    /// For pixels delivered as u8.
+    normalise: Option<Normalise>,
+    sink: Option<Sink>,
+    progress: Progress,
+    pixels: Vec<f32>,
+    observer: Observer,
+}
+
+impl Trainer {
+    pub fn new(
+        options: &TrainOptions,
+        fetcher: &Fetcher,
+        sink: Option<Sink>,
+        progress: Progress,
+        observer: Observer,
+    ) -> Self {
+        Self {
+            step_time: options.step_time,
+            drain: options.drain,
+            epochs: options.job.epochs,
+            normalise: fetcher.pipeline().deliver().normalise.clone(),
+            sink,
+            progress,
+            pixels: Vec::new(),
+            observer,
+        }
+    }
+
+    /// Trains to the end of the job.
+    pub async fn train(mut self, mut fetcher: Fetcher, link: &Link) -> Result<Observed, Failure> {
+        loop {
+            let delivery = self.wait(&mut fetcher, link).await?;
+            let began = Instant::now();
+            self.observer.delivered(&delivery, &fetcher).await?;
+            match delivery {
+                Delivery::Batch(batch) => {
+                    self.step(&batch, began).await?;
+                    fetcher.checkpointed(batch.epoch, batch.g);
+                }
+                Delivery::EpochEnd(_) => {}
+                Delivery::End => break,
+            }
+        }
+        fetcher.checkpointed_epochs(self.epochs);
+        let view = fetcher.view();
+        let watcher = fetcher.watcher();
+        let closing = || match link.or(watcher.waiting()) {
+            fault if fault.is_fault => Some(fault),
+            _ => Some(Waiting::patiently("the service to close the job")),
+        };
+        let finished = while_saying(fetcher.finish(), closing, |what| self.progress.say(what));
+        let last = finished.await?;
+        self.progress.end();
+        Ok(self.observer.finish(&last, view))
+    }
+
+    /// Waits for the next delivery, showing where things stand meanwhile.
+    async fn wait(&mut self, fetcher: &mut Fetcher, link: &Link) -> Result<Delivery, Failure> {
+        self.observer.asks();
+        let watcher = fetcher.watcher();
+        loop {
+            let next = tokio::time::timeout(REDRAW, fetcher.next()).await;
+            if let Some(snapshot) = self.observer.look(fetcher) {
+                self.redraw(fetcher, &snapshot);
+            }
+            match next {
+                Ok(delivery) => {
+                    self.progress.came();
+                    return Ok(delivery?);
+                }
+                Err(_) => {
+                    self.progress.waiting(self.observer.waited(), &link.or(watcher.waiting()));
+                }
+            }
+        }
+    }
+
+    async fn step(&mut self, batch: &Batch, began: Instant) -> Result<(), Failure> {
+        if self.drain {
+            return Ok(());
+        }
+        if let Some(sink) = &self.sink {
+            sink.write(batch)?;
+        }
+        self.normalise(batch)?;
+        if let Some(rest) = self.step_time.checked_sub(began.elapsed()) {
+            tokio::time::sleep(rest).await;
+        }
+        Ok(())
+    }
+
+    /// A trainer's first step with u8 pixels: (x / 255 - mean) / std, into memory of its own.
+    fn normalise(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let Some(Normalise { field, mean, std }) = &self.normalise else { return Ok(()) };
+        let frame =
+            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        let tensor = frame.get(field).filter(|t| t.spec().dtype == DType::U8);
+        let Some(tensor) = tensor else { return Ok(()) };
+        let values = tensor.values();
+        self.pixels.resize(values.len(), 0.0);
+        // One number of grey serves all three.
+        let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c % std.len()])) as f32);
+        let shift: [f32; 3] =
+            std::array::from_fn(|c| (-mean[c % mean.len()] / std[c % std.len()]) as f32);
+        let (pixels, _) = values.as_chunks::<3>();
+        let (normalised, _) = self.pixels.as_chunks_mut::<3>();
+        for (pixel, out) in pixels.iter().zip(normalised) {
+            for c in 0..3 {
+                out[c] = f32::from(pixel[c]) * scale[c] + shift[c];
+            }
+        }
+        std::hint::black_box(&self.pixels);
+        Ok(())
+    }
+
+    fn redraw(&self, fetcher: &Fetcher, snapshot: &Snapshot) {
+        if self.progress.is_waiting() {
+            return;
+        }
+        let Some(view) = fetcher.view() else { return };
+        let Some(plan) = view.plan else {
+            return self.progress.indexing(snapshot.indexed_files, view.n_files);
+        };
+        let (batches, seconds) = self.observer.pace();
+        let rate = batches as f64 / seconds.max(1e-3);
+        let per_split = u64::from(plan.split_records / plan.batch_size.max(1)).max(1);
+        let splits = (batches / per_split, plan.n_splits);
+        let epoch = fetcher.last_batch().map_or(0, |(epoch, _)| epoch);
+        self.progress.training(epoch, splits, rate, snapshot);
+    }
+}

@@ -1,0 +1,114 @@
+//! A trainer in Rust: starts a service or uses one, trains two epochs on generated numbers, and checkpoints.
+//!
+//!     cargo build --release
+//!     cargo run --release --package gristmill-trainer -- --gristmill target/release/gristmill --state-dir /tmp/trained
+//!
+//! Stopped half-way, it continues after its last checkpoint when it is started again.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use gristmill_client::{
+    Authored, Batch, Delivery, Job, JobConfig, JobOptions, Launcher, Service, ServiceOptions,
+    Source, StreamOptions, connect,
+    cursor::{Cursor, CursorFile, CursorStore, Identity, Saved},
+    start_local,
+};
+use gristmill_synthetic::DatasetSpec;
+use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+
+const EPOCHS: u32 = 2;
+const PIPELINE: &str = "
+source: { tfrecord: ., features: { value: { key: value, dtype: i64 } } }
+ops:
+  - batch: { size: 32 }
+";
+
+/// Train two epochs on generated numbers
+#[derive(Parser)]
+struct Options {
+    /// Program `gristmill`, to start a service in --state-dir; without it, a running service is used
+    #[arg(long, value_name = "FILE")]
+    gristmill: Option<PathBuf>,
+    /// Checkpoint: the model, and the first batch that it has not seen
+    #[arg(long, default_value = "model.checkpoint", value_name = "FILE")]
+    checkpoint: PathBuf,
+    #[command(flatten)]
+    service: ServiceOptions,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let service = match &options.gristmill {
+        Some(program) => {
+            let launcher = Launcher { program: program.clone(), args: Vec::new() };
+            start_local(&launcher, options.service.state_dir.as_deref(), Arc::default()).await?
+        }
+        None => connect(&options.service, Arc::default()).await?,
+    };
+    let trained = train(&service, &options).await;
+    service.close().await;
+    trained
+}
+
+async fn train(service: &Service, options: &Options) -> Result<()> {
+    let job = start_job(service).await?;
+    let identity = Identity::of(&job.view);
+    let mut checkpoint = CursorFile::open(&options.checkpoint)?;
+    let begin = match checkpoint.load()? {
+        Some(saved) if saved.identity == identity => saved.cursor,
+        _ => Cursor::default(),
+    };
+    let mut batches = job.batches(begin, &StreamOptions::default()).await?;
+    let mut model = Model::default();
+    loop {
+        match batches.next().await? {
+            Delivery::Batch(batch) => {
+                model.step(&batch);
+                // A real trainer saves less often, and its weights in the same file.
+                let cursor = Cursor { epoch: batch.epoch, g: batch.g + 1 };
+                checkpoint.save(&Saved { identity: identity.clone(), cursor })?;
+                batches.checkpointed(batch.epoch, batch.g);
+            }
+            Delivery::EpochEnd(totals) => println!(
+                "epoch {}: {} batches, waited {:.3} s",
+                totals.epoch,
+                totals.batches,
+                totals.waits.total().as_secs_f64()
+            ),
+            Delivery::End => break,
+        }
+    }
+    batches.checkpointed_epochs(EPOCHS);
+    batches.finish().await?;
+    println!("trained on {} rows in {} steps", model.rows, model.steps);
+    Ok(())
+}
+
+/// Starts the job over generated data, or joins it if it was started before.
+async fn start_job(service: &Service) -> Result<Job> {
+    let spec = DatasetSpec::ints(1000, 0);
+    let root = gristmill_synthetic::default_dir(&spec)?;
+    gristmill_synthetic::ensure(&root, &spec, &|_, _| ControlFlow::Continue(()))?;
+    let source = Source::Local { root, patterns: vec!["train-*".to_owned()] };
+    let authored = Authored::parse(PIPELINE, ".".as_ref()).context("the pipeline")?;
+    let options =
+        JobOptions { job: Some("example".parse()?), epochs: EPOCHS, ..JobOptions::default() };
+    let config = JobConfig::new(authored, source, options);
+    Ok(service.submit(config, StreamOptions::default().patience).await?)
+}
+
+/// A stand-in for a model.
+#[derive(Default)]
+struct Model {
+    steps: u64,
+    rows: u64,
+}
+
+impl Model {
+    /// One optimiser step; `batch.frame` is a safetensors blob.
+    fn step(&mut self, batch: &Batch) {
+        self.steps += 1;
+        self.rows += u64::from(batch.rows);
+    }
+}

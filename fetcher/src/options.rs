@@ -1,0 +1,99 @@
+//! The command line of `gristmill-fetcher`.
+
+use clap::{CommandFactory, FromArgMatches, Parser};
+use gristmill_client::{Failure, JobOptions, ReportOptions, ServiceOptions, StreamOptions};
+use gristmill_model::JobName;
+use std::path::PathBuf;
+
+/// Serve the batches of a gristmill job to a training loop.
+///
+/// Joins the job of that name, or starts it if --pipeline is given. Frames and acknowledgements are
+/// described in the README ("Reading batches from any language"); examples/train.py reads them with
+/// numpy alone.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill-fetcher", version, max_term_width = 100)]
+pub struct Options {
+    #[command(flatten)]
+    pub service: ServiceOptions,
+    /// Unix socket to serve (readable by you only); `-` writes frames to standard output
+    #[arg(long, default_value = "gristmill.sock")]
+    pub socket: PathBuf,
+    /// Keeps the cursor: a restart continues after the last acknowledged batch
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Pipeline file: starts the job if it does not exist
+    #[arg(long, value_name = "FILE")]
+    pub pipeline: Option<PathBuf>,
+    #[command(flatten)]
+    pub job: JobOptions,
+    #[command(flatten)]
+    pub stream: StreamOptions,
+    #[command(flatten)]
+    pub report: ReportOptions,
+}
+
+impl Options {
+    /// Reads the command line of this process; ends it for `--help`, `--version`, and mistakes.
+    pub fn read() -> Self {
+        match Self::from_arg_matches(&Self::command_of_fetcher().get_matches()) {
+            Ok(options) => options,
+            Err(error) => error.exit(),
+        }
+    }
+
+    /// A fetcher serves a job that has a name, and reads data for a pipeline only.
+    fn command_of_fetcher() -> clap::Command {
+        Self::command()
+            .mut_arg("job", |arg| arg.required(true))
+            .mut_arg("data", |arg| arg.requires("pipeline"))
+    }
+
+    /// The job's name.
+    pub fn name(&self) -> Result<&JobName, Failure> {
+        self.job.job.as_ref().ok_or_else(|| Failure::usage("--job names the job to serve"))
+    }
+
+    /// Whether frames go to standard output.
+    pub fn is_stdout(&self) -> bool {
+        self.socket.as_os_str() == "-"
+    }
+
+    /// Whether anybody asked what the run came to.
+    pub fn is_reported(&self) -> bool {
+        self.report.json || self.report.report.is_some()
+    }
+
+    /// Refuses combinations that cannot work.
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.is_stdout() && self.report.json {
+            return Err(Failure::usage(
+                "--socket - writes frames to standard output, which --json needs: name a socket",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Options::command_of_fetcher().debug_assert();
+    }
+
+    #[test]
+    fn a_job_has_a_name_and_data_a_pipeline() {
+        let parse = |words: &str| {
+            let words = format!("gristmill-fetcher {words}");
+            Options::command_of_fetcher().try_get_matches_from(words.split_whitespace())
+        };
+        assert!(parse("--job j --state-dir s").is_ok());
+        assert!(parse("--state-dir s").is_err());
+        assert!(parse("--job j --data d").is_err());
+        assert!(
+            parse("--job j --pipeline p --data d --workers auto --report r.html --json").is_ok()
+        );
+    }
+}

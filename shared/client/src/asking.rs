@@ -1,0 +1,107 @@
+//! Calls that are sent again until a service answers, or patience is over.
+
+use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
+use gristmill_model::wire::{Call, JobState, JobView, Register, Reply};
+use gristmill_model::{Epoch, JobName, Namespace, Visitation};
+use gristmill_ports::{CallError, Clock};
+use gristmill_runner::RunError;
+use std::time::Duration;
+
+impl Fetcher {
+    /// Registers `register`, or joins the job of that name, and returns the job. A service that fails is asked
+    /// again for `patience`.
+    ///
+    /// # Errors
+    /// [`FetchError::JobFailed`] if it failed at once, such as over a dataset without a record.
+    pub async fn register(
+        ports: &FetcherPorts,
+        own: (&Namespace, &str),
+        register: Register,
+        patience: Duration,
+    ) -> Result<JobView, FetchError> {
+        let mut register = listing::tell(ports, own, register, patience).await?;
+        register.nonce.get_or_insert_with(|| ports.clock.nonce());
+        let view = expect_job(ask(ports, &Call::Register(register), patience).await?)?;
+        match view.state {
+            JobState::Failed { error } => Err(FetchError::JobFailed(error)),
+            _ => Ok(view),
+        }
+    }
+
+    /// The job of that name; as [`Fetcher::register`] otherwise.
+    pub async fn describe(
+        ports: &FetcherPorts,
+        job: &JobName,
+        patience: Duration,
+    ) -> Result<JobView, FetchError> {
+        expect_job(ask(ports, &Call::Describe { job: job.clone() }, patience).await?)
+    }
+}
+
+/// Time between two tries, at first and at most.
+const FIRST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
+/// Sends `call` until it is answered, or `patience` is over: a service that denies it may be set right meanwhile.
+async fn ask(ports: &FetcherPorts, call: &Call, patience: Duration) -> Result<Reply, FetchError> {
+    let passes = |error: &CallError| error.is_passing() || matches!(error, CallError::Denied(_));
+    let calling = async || ports.coordinator.call(call).await;
+    insist(&*ports.clock, patience, calling, passes, FetchError::from).await
+}
+
+pub(crate) async fn insist<T, E: std::fmt::Display>(
+    clock: &dyn Clock,
+    patience: Duration,
+    attempt: impl AsyncFn() -> Result<T, E>,
+    passes: impl Fn(&E) -> bool,
+    stays: impl Fn(E) -> FetchError,
+) -> Result<T, FetchError> {
+    let began = clock.monotonic();
+    let mut rest = FIRST_REST;
+    loop {
+        let error = match attempt().await {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let waited = clock.monotonic().saturating_sub(began);
+        if !passes(&error) {
+            return Err(stays(error));
+        }
+        if waited >= patience {
+            let (waited_s, error) = (waited.as_secs(), error.to_string());
+            return Err(FetchError::Unreachable { waited_s, error });
+        }
+        clock.sleep(rest).await;
+        rest = (rest * 2).min(LONGEST_REST);
+    }
+}
+
+/// The batch to begin with.
+pub(crate) async fn beginning(
+    ports: &FetcherPorts,
+    config: &FetcherConfig,
+    visitation: Visitation,
+) -> Result<(Epoch, u64), FetchError> {
+    if visitation == Visitation::ExactlyOnce {
+        return Ok(config.resume);
+    }
+    match ask(ports, &Call::Status { job: config.job.clone() }, config.patience).await? {
+        Reply::Status(status) => Ok(config.resume.max(status.durable)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(reply: &Reply) -> FetchError {
+    FetchError::Refused(format!("the coordinator's answer does not fit: {reply:?}"))
+}
+
+fn expect_job(reply: Reply) -> Result<JobView, FetchError> {
+    match reply {
+        Reply::Job(view) => Ok(view),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(crate) fn run_error(error: RunError) -> FetchError {
+    FetchError::Refused(error.to_string())
+}

@@ -1,0 +1,85 @@
+//! How a program ends when it does not end well.
+
+use crate::{FetchError, Folders, signals::Interruption};
+
+/// Why a request failed, by what the caller does next; each has the exit code of a program that ends with it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The request cannot be met: change the flags, the pipeline, or the file it names. Exit code 2.
+    #[error("{0}")]
+    Usage(String),
+    /// A service or a file failed: correct that, then try again. Exit code 1.
+    #[error("{0}")]
+    Failed(String),
+    /// The job's stream ended early. Exit code 1.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// Ctrl-C or SIGTERM. Exit code 130 or 143.
+    #[error("{0}")]
+    Interrupted(Interruption),
+    /// The reason has been reported already; only the exit code is left.
+    #[error("")]
+    Reported(u8),
+}
+
+impl Failure {
+    /// A [`Failure::Usage`].
+    pub fn usage(message: impl ToString) -> Self {
+        Self::Usage(message.to_string())
+    }
+
+    /// A [`Failure::Failed`].
+    pub fn failed(message: impl ToString) -> Self {
+        Self::Failed(message.to_string())
+    }
+
+    /// The exit code of a program that ends with it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Failed(_) | Self::Fetch(_) => 1,
+            Self::Interrupted(by) => by.exit_code(),
+            Self::Reported(code) => *code,
+        }
+    }
+
+    /// The same, with the paths of `folders` in place of the buckets they are mounted as.
+    pub fn in_words(self, folders: &Folders) -> Self {
+        match self {
+            Self::Usage(text) => Self::Usage(folders.in_words(&text)),
+            Self::Failed(text) => Self::Failed(folders.in_words(&text)),
+            Self::Fetch(error) => Self::Fetch(error.in_words(folders)),
+            Self::Interrupted(_) | Self::Reported(_) => self,
+        }
+    }
+
+    /// The message for a terminal: one line without control characters, which names of files may hold.
+    /// None if the reason has been reported already.
+    pub fn line(&self) -> Option<String> {
+        match self {
+            Self::Reported(_) => None,
+            failure => Some(failure.to_string().replace(|c: char| c.is_control(), " ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_say_who_can_correct_it() {
+        assert_eq!(Failure::usage("x").exit_code(), 2);
+        assert_eq!(Failure::failed("x").exit_code(), 1);
+        assert_eq!(Failure::from(FetchError::JobStopped).exit_code(), 1);
+        assert_eq!(Failure::Interrupted(Interruption::Interrupted).exit_code(), 130);
+        assert_eq!(Failure::Interrupted(Interruption::Terminated).exit_code(), 143);
+        assert_eq!(Failure::Reported(7).exit_code(), 7);
+    }
+
+    #[test]
+    fn a_terminal_gets_one_line() {
+        assert_eq!(Failure::usage("a\nb\u{1b}[1m").line().as_deref(), Some("a b [1m"));
+        assert_eq!(Failure::Reported(1).line(), None);
+    }
+}

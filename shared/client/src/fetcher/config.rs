@@ -1,0 +1,68 @@
+//! How a trainer reads a job, and what it reads it with.
+
+use crate::Folders;
+use gristmill_executor::user::Operators;
+use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
+use gristmill_runner::Compute;
+use std::{sync::Arc, time::Duration};
+
+/// How a trainer reads a job.
+#[derive(Debug, Clone)]
+pub struct FetcherConfig {
+    pub ns: Namespace,
+    pub bucket: String,
+    pub job: JobName,
+    /// Workers inside this process.
+    pub local_workers: u32,
+    /// Memory for objects fetched ahead, in bytes.
+    pub prefetch_bytes: u64,
+    /// The batch to begin with: (epoch, g) of the first one not safe in a checkpoint. Of a job that is
+    /// not visited exactly once, the coordinator knows better.
+    pub resume: (Epoch, u64),
+    /// How long the service may fail to answer before the run fails.
+    pub patience: Duration,
+    /// Folders that errors are to name by their paths.
+    pub folders: Folders,
+}
+
+impl FetcherConfig {
+    /// From the start, remote workers only, with room for a few objects ahead.
+    pub fn new(ns: Namespace, bucket: String, job: JobName) -> Self {
+        Self {
+            ns,
+            bucket,
+            job,
+            local_workers: 0,
+            prefetch_bytes: 32 << 20,
+            resume: (0, 0),
+            patience: Duration::from_secs(120),
+            folders: Folders::default(),
+        }
+    }
+}
+
+/// The services that a fetcher uses.
+#[derive(Clone)]
+pub struct FetcherPorts {
+    pub coordinator: Arc<dyn Coordinator>,
+    pub objects: Arc<dyn Objects>,
+    pub clock: Arc<dyn Clock>,
+    /// Runs the splits of local workers.
+    pub compute: Compute,
+    /// Operators of users, beside ours.
+    pub operators: Arc<Operators>,
+}
+
+impl FetcherPorts {
+    /// On this machine's clock and threads.
+    pub fn new(coordinator: Arc<dyn Coordinator>, objects: Arc<dyn Objects>) -> Self {
+        Self {
+            coordinator,
+            objects,
+            clock: Arc::new(SystemClock),
+            compute: Compute::default(),
+            operators: Arc::default(),
+        }
+    }
+}

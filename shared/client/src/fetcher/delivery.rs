@@ -1,0 +1,68 @@
+//! Deliveries to a trainer: batches, and the totals of each epoch.
+
+use crate::{Batch, Waits};
+use gristmill_model::Epoch;
+use gristmill_model::wire::{Plan, ScaleState, TrainerMetrics};
+
+/// The next thing that a trainer is given.
+#[derive(Debug)]
+pub enum Delivery {
+    Batch(Batch),
+    EpochEnd(EpochTotals),
+    /// All epochs are delivered.
+    End,
+}
+
+/// Totals of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EpochTotals {
+    pub epoch: Epoch,
+    pub batches: u64,
+    pub rows: u64,
+    pub skipped: u64,
+    pub splits: u32,
+    /// Milliseconds of workers for reading, computing and storing its splits.
+    pub source_ms: u64,
+    pub compute_ms: u64,
+    pub put_ms: u64,
+    /// Bytes of its objects as workers stored them, in this epoch or an earlier one.
+    pub stored_bytes: u64,
+    /// Time that the trainer waited, by cause.
+    pub waits: Waits,
+}
+
+impl EpochTotals {
+    /// Why the epoch delivered no batch; none if it delivered one.
+    pub fn why_empty(&self, plan: &Plan) -> Option<String> {
+        let Self { batches: 0, rows, skipped, .. } = *self else { return None };
+        let (records, batch) = (plan.records, plan.batch_size);
+        Some(match (rows, skipped) {
+            (1.., _) => format!(
+                "its {rows} elements are fewer than a batch of {batch}, and drop_remainder leaves out a batch \
+                 that is not full"
+            ),
+            (0, 0) => {
+                format!("the pipeline's operators, such as filter, dropped all {records} records")
+            }
+            (0, skipped) if skipped >= records => {
+                format!("all {records} records were skipped as bad")
+            }
+            (0, skipped) => format!(
+                "{skipped} of {records} records were skipped as bad, and the pipeline's operators dropped \
+                 the others"
+            ),
+        })
+    }
+}
+
+/// A job's numbers at one moment, for people to watch.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    pub metrics: TrainerMetrics,
+    pub scale: ScaleState,
+    pub active_workers: u32,
+    pub workers_max: u32,
+    pub indexed_files: u32,
+    /// Splits that were committed, whose objects were missing or damaged, and that were computed here again.
+    pub healed: u32,
+}

@@ -1,0 +1,119 @@
+//! Opening a job's stream: the tasks behind a [`Fetcher`] are started.
+
+use super::{Fetcher, FetcherConfig, FetcherPorts};
+use crate::{
+    FetchError,
+    asking::{beginning, insist, run_error},
+    cached::Shelves,
+    downloader::Downloader,
+    ledger::{Ledger, Place},
+    local::{self, LocalStore},
+    poller::Poller,
+    progress::Progress,
+    stream::Spring,
+    waits::{StageClock, Waits},
+};
+use gristmill_model::Visitation;
+use gristmill_runner::{JobContext, RunError, Runner, RunnerConfig};
+use std::sync::Arc;
+use tokio::task::JoinSet;
+
+impl Fetcher {
+    /// Begins streaming a registered job, and takes it over from an earlier reader.
+    pub async fn start(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let fetcher = Self::open(ports, config).await?;
+        fetcher.announce();
+        Ok(fetcher)
+    }
+
+    /// As [`Fetcher::start`], but fetches ahead only: the job is taken over by [`Fetcher::announce`],
+    /// once it is known where the trainer begins.
+    pub async fn open(ports: FetcherPorts, config: FetcherConfig) -> Result<Self, FetchError> {
+        let runner = runner(&ports, &config);
+        let context = Arc::new(load(&runner, &config).await?);
+        let visitation = context.view.spec.visitation;
+        let resume = beginning(&ports, &config, visitation).await?;
+        // Batches are counted from the start of the epoch to resume in: entries of all its splits
+        // are asked for again, objects only of those still needed.
+        let start: Place = (resume.0, 0);
+        let ledger = Arc::new(Ledger::new((*context.view).clone(), start, config.folders.clone()));
+        let progress = Arc::new(Progress::new(resume));
+        if visitation == Visitation::AtMostOnce {
+            progress.acknowledge_always();
+        }
+        let store = Arc::new(LocalStore::new(config.prefetch_bytes));
+        let mut tasks = JoinSet::new();
+        let stages = Arc::new(StageClock::new(ports.clock.monotonic()));
+        let poller = Poller {
+            stages: Arc::clone(&stages),
+            shelves: Shelves { objects: Arc::clone(&ports.objects), bucket: config.bucket.clone() },
+            job: config.job.clone(),
+            coordinator: Arc::clone(&ports.coordinator),
+            clock: Arc::clone(&ports.clock),
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            patience: config.patience,
+        };
+        tasks.spawn(poller.run());
+        for _ in 0..config.local_workers {
+            let (runner, context) = (runner.clone(), (*context).clone());
+            tasks.spawn(local::work(
+                runner,
+                Arc::new(context),
+                Arc::clone(&store),
+                Arc::clone(&ledger),
+            ));
+        }
+        let downloader = Downloader {
+            runner,
+            context,
+            ledger: Arc::clone(&ledger),
+            progress: Arc::clone(&progress),
+            local: store,
+            budget_bytes: config.prefetch_bytes,
+            patience: config.patience,
+        };
+        let spring =
+            Spring { downloader, progress: Arc::clone(&progress), stages: Arc::clone(&stages) };
+        let mut streaming = JoinSet::new();
+        let batches = spring.stream(resume, &mut streaming);
+        Ok(Self {
+            ledger,
+            progress,
+            ports,
+            config,
+            batches,
+            spring,
+            visitation,
+            held: None,
+            last_handed_over: None,
+            asked: None,
+            last_batch: None,
+            ended: false,
+            stages,
+            wait_began: None,
+            waits: Waits::default(),
+            streaming,
+            _tasks: tasks,
+        })
+    }
+}
+
+/// Runs splits in this process, as local workers do.
+fn runner(ports: &FetcherPorts, config: &FetcherConfig) -> Runner {
+    let FetcherPorts { coordinator, objects, clock, compute, operators } = ports.clone();
+    let config = RunnerConfig {
+        ns: config.ns.clone(),
+        bucket: config.bucket.clone(),
+        local: true,
+        shape: None,
+    };
+    Runner { coordinator, objects, clock, compute, operators, config }
+}
+
+/// Reads the job and compiles its pipeline.
+async fn load(runner: &Runner, config: &FetcherConfig) -> Result<JobContext, FetchError> {
+    let loading = async || JobContext::load(runner, &config.job).await;
+    let passes = |error: &RunError| matches!(error, RunError::Passing(_));
+    insist(&*runner.clock, config.patience, loading, passes, run_error).await
+}

@@ -1,0 +1,248 @@
+//! A job of a service: started or joined, then read.
+
+use crate::{
+    Authored, Failure, FetchError, Fetcher, FetcherConfig, Folders, JobOptions, LeftOut, ListError,
+    Listing, Service, Source, StreamOptions, Workers, cursor::Cursor,
+};
+use gristmill_model::JobName;
+use gristmill_model::wire::{Call, JobSpec, JobStatus, JobView, Register, Reply};
+use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
+use gristmill_ports::CallError;
+use std::{path::Path, time::Duration};
+
+/// A job to start.
+#[derive(Debug, Clone)]
+pub struct JobConfig {
+    /// The pipeline as it is to run: see [`JobConfig::read`].
+    pub authored: Authored,
+    pub source: Source,
+    pub options: JobOptions,
+    /// Begins a generated name, where the options give none.
+    pub name_prefix: String,
+}
+
+impl JobConfig {
+    /// A job over `source` that runs `authored` exactly as it is written.
+    pub fn new(authored: Authored, source: Source, options: JobOptions) -> Self {
+        Self { authored, source, options, name_prefix: "job".to_owned() }
+    }
+
+    /// A job of the pipeline file `path`, with its operators in a cheaper order where the result is equivalent.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if the file is no pipeline, or the dataset is not there.
+    pub fn read(path: &Path, options: JobOptions, service: &Service) -> Result<Self, Failure> {
+        let signatures = service.ports.operators.signatures();
+        let authored = Authored::read(path, &signatures).map_err(Failure::usage)?;
+        let source = match &options.data {
+            Some(data) => Source::parse(data, Path::new(".")),
+            None => authored.source(path),
+        };
+        let (authored, _) = authored.prepared(options.batch_size)?;
+        Ok(Self::new(authored, source.map_err(Failure::usage)?, options))
+    }
+
+    fn spec(&self, service: &Service) -> JobSpec {
+        let Self { authored, options, .. } = self;
+        JobSpec {
+            seed: options.seed,
+            epochs: options.epochs,
+            on_error: options.on_error,
+            max_skipped: options.max_skipped,
+            numerics: authored.numerics(options.local_workers, service.local.is_some()),
+            split_batches: options.split_batches,
+            workers: options.most_workers(service.backend()),
+            autoscale: options.workers == Workers::Auto,
+            budget_workers: options.budget_workers(),
+            local_workers: options.local_workers,
+            visitation: options.visitation,
+            sharding: options.sharding,
+            compress: options.compress.unwrap_or(authored.pipeline.compression()),
+            ..JobSpec::new(authored.pipeline.canonical_json())
+        }
+    }
+}
+
+impl Authored {
+    /// The dataset that the pipeline in the file `path` names.
+    ///
+    /// # Errors
+    /// As [`Source::parse_all`].
+    pub fn source(&self, path: &Path) -> std::io::Result<Source> {
+        let base = path.parent().unwrap_or(Path::new("."));
+        Source::parse_all(&self.pipeline.source_paths(), base)
+    }
+
+    /// The pipeline with batches of `batch_size` and its operators in a cheaper order where the result is
+    /// equivalent; whether that changed anything.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if the pipeline takes no such batches.
+    pub fn prepared(self, batch_size: Option<u32>) -> Result<(Self, bool), Failure> {
+        let Self { pipeline, assets } = self;
+        let pipeline = match batch_size {
+            Some(size) => pipeline.with_batch_size(size).map_err(Failure::usage)?,
+            None => pipeline,
+        };
+        let Optimised { pipeline, notes } = optimise(&pipeline, &Measured::new());
+        let reordered = notes.iter().any(|note| !matches!(note.change, Change::Refused { .. }));
+        Ok((Self { pipeline, assets }, reordered))
+    }
+}
+
+/// A job of a service.
+#[derive(Clone)]
+pub struct Job {
+    pub service: Service,
+    /// The job as it was when it was started or joined.
+    pub view: JobView,
+    /// Files of the dataset that are not read; empty for a job that was joined.
+    pub left_out: LeftOut,
+    /// Folders of this machine that messages name by their paths.
+    pub folders: Folders,
+    /// The dataset, for people; none for a job that was joined.
+    pub dataset: Option<String>,
+    /// Workers inside this process.
+    pub local_workers: u32,
+}
+
+impl Service {
+    /// Lists the dataset at `source`, offering a directory of this machine to a local service.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if there is nothing to read.
+    pub async fn list(&self, pipeline: &Pipeline, source: Source) -> Result<Listing, Failure> {
+        let local = self.local.as_ref();
+        let mount =
+            local.map(|local| async |name: &str, root: &Path| local.admin.mount(name, root).await);
+        let objects = &*self.ports.objects;
+        let listed = source.list(objects, &self.ns, &self.bucket, pipeline.source(), mount).await;
+        listed.map_err(Failure::from)
+    }
+
+    /// Starts the job, or joins the one of its name if it is the same job. A service that does not answer is
+    /// asked again for `patience`.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if the service refuses it, as over a different dataset under the same name;
+    /// [`Failure::Fetch`] if the service does not answer, or the job fails at once.
+    pub async fn submit(&self, config: JobConfig, patience: Duration) -> Result<Job, Failure> {
+        config.options.check().map_err(Failure::usage)?;
+        let folders = config.source.folders();
+        let dataset = config.source.to_string();
+        let named = |failure: Failure| failure.in_words(&folders);
+        let listing = self.list(&config.authored.pipeline, config.source.clone()).await;
+        let Listing { dataset: files, left_out } = listing.map_err(named)?;
+        let stored = config.authored.store(&*self.ports.objects, &self.ns, &self.bucket).await;
+        stored.map_err(Failure::failed)?;
+        let name = match &config.options.job {
+            Some(name) => name.clone(),
+            None => {
+                let name = format!("{}-{}", config.name_prefix, self.ports.clock.nonce());
+                name.parse().map_err(Failure::failed)?
+            }
+        };
+        let register = Register::new(name, config.spec(self), files);
+        let own = (&self.ns, &*self.bucket);
+        let registered = Fetcher::register(&self.ports, own, register, patience).await;
+        let view = registered.map_err(|error| match error {
+            FetchError::Refused(why) => named(Failure::Usage(why)),
+            error => named(error.into()),
+        })?;
+        let local_workers = config.options.local_workers;
+        let (service, dataset) = (self.clone(), Some(dataset));
+        Ok(Job { service, view, left_out, folders, dataset, local_workers })
+    }
+
+    /// Joins a job that was started before.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if there is none of this name.
+    pub async fn join(&self, name: &JobName, patience: Duration) -> Result<Job, Failure> {
+        let known = Fetcher::describe(&self.ports, name, patience).await;
+        let view = known.map_err(|error| match error {
+            FetchError::Refused(why) => Failure::Usage(why),
+            error => error.into(),
+        })?;
+        let folders = self.folders().await;
+        Ok(Job {
+            service: self.clone(),
+            view,
+            left_out: LeftOut::default(),
+            folders,
+            dataset: None,
+            local_workers: 0,
+        })
+    }
+}
+
+impl Job {
+    /// The job's batches from `cursor`, the first one that is not in the trainer's checkpoint. Takes the job over
+    /// from an earlier reader.
+    ///
+    /// # Errors
+    /// If the service does not answer, or refuses.
+    pub async fn batches(
+        &self,
+        cursor: Cursor,
+        options: &StreamOptions,
+    ) -> Result<Fetcher, FetchError> {
+        let fetcher = self.open_at(cursor, options).await?;
+        fetcher.announce();
+        Ok(fetcher)
+    }
+
+    /// The job's batches from `cursor`, fetched ahead; [`Fetcher::announce`] takes the job over.
+    ///
+    /// # Errors
+    /// As [`Job::batches`].
+    pub async fn open_at(
+        &self,
+        cursor: Cursor,
+        options: &StreamOptions,
+    ) -> Result<Fetcher, FetchError> {
+        let Service { ns, bucket, ports, .. } = &self.service;
+        let config = FetcherConfig {
+            local_workers: self.local_workers,
+            prefetch_bytes: options.prefetch_mib << 20,
+            resume: (cursor.epoch, cursor.g),
+            patience: options.patience,
+            folders: self.folders.clone(),
+            ..FetcherConfig::new(ns.clone(), bucket.clone(), self.view.job.clone())
+        };
+        Fetcher::open(ports.clone(), config).await
+    }
+
+    /// The state of the job.
+    ///
+    /// # Errors
+    /// If the service does not answer, or has forgotten the job.
+    pub async fn status(&self) -> Result<JobStatus, CallError> {
+        let call = Call::Status { job: self.view.job.clone() };
+        match self.service.ports.coordinator.call(&call).await? {
+            Reply::Status(status) => Ok(status),
+            other => Err(CallError::Rejected(format!(
+                "the coordinator's answer does not fit: {other:?}"
+            ))),
+        }
+    }
+
+    /// Stops the job, so that no worker goes on for it.
+    ///
+    /// # Errors
+    /// If the service does not answer.
+    pub async fn stop(&self) -> Result<(), CallError> {
+        let call = Call::Stop { job: self.view.job.clone() };
+        self.service.ports.coordinator.call(&call).await.map(drop)
+    }
+}
+
+impl From<ListError> for Failure {
+    fn from(error: ListError) -> Self {
+        match error.is_usage() {
+            true => Self::usage(error),
+            false => Self::failed(error),
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Flags of programs that start jobs. Each flag has one name, one default and one help text, whichever
+//! program takes it.
+
+use clap::{Args, Parser, ValueEnum};
+use gristmill_model::{Compression, ErrorPolicy, JobName, Sharding, SkipLimit, Visitation};
+use gristmill_policy::cost::{FunctionShape, HOUR_S, Prices};
+use std::{path::PathBuf, time::Duration};
+
+/// The place of the functions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Backend {
+    /// Functions, table and objects on this machine
+    #[default]
+    Local,
+    /// A deployed stack, found through GRISTMILL_* and AWS_* variables
+    Aws,
+}
+
+/// Names a service.
+#[derive(Debug, Clone, Args)]
+pub struct ServiceOptions {
+    /// Place of the functions
+    #[arg(long, value_enum, default_value_t = Backend::Local)]
+    pub backend: Backend,
+    /// Running service to use: the address that `gristmill up` prints
+    #[arg(long, value_name = "URL", conflicts_with = "state_dir")]
+    pub endpoint: Option<String>,
+    /// State directory of the service to use; `gristmill run` and `demo` start one there, so that a job
+    /// survives restarts
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+}
+
+/// Describes a job, beside its pipeline.
+#[derive(Debug, Clone, Args)]
+pub struct JobOptions {
+    /// Job to start, or to join if there is one of this name: a-z, 0-9 and '-' [default: a new name]
+    #[arg(long)]
+    pub job: Option<JobName>,
+    /// Dataset, if not the one that the pipeline names: a directory, file or glob ({000..146} too), relative to the
+    /// current directory (a pipeline's own paths are relative to its file), or s3://bucket/prefix
+    #[arg(long)]
+    pub data: Option<String>,
+    /// Passes over the dataset
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub epochs: u32,
+    /// Decides order, augmentation and generated data
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Records of a batch [default: the pipeline's]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub batch_size: Option<u32>,
+    /// Workers to hold while there is work; `auto` has as many as training needs
+    #[arg(long, default_value = "2", value_parser = parse_workers, value_name = "N|auto")]
+    pub workers: Workers,
+    /// Most workers of `--workers auto` [default: 16 on this machine, 1000 on AWS]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub max_workers: Option<u32>,
+    /// Most dollars an hour that `--workers auto` may spend on workers
+    #[arg(long, value_name = "USD", value_parser = parse_budget)]
+    pub budget_usd_per_hour: Option<f64>,
+    /// Workers inside the process that takes batches, without an object in between
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=256))]
+    pub local_workers: u32,
+    /// Batches of a split [default: by object and dataset size]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub split_batches: Option<u32>,
+    /// Policy for a record that cannot be decoded: fail, skip or quarantine
+    #[arg(long, default_value_t, value_name = "POLICY")]
+    pub on_error: ErrorPolicy,
+    /// Most records of an epoch that --on-error skip and quarantine leave out before the job fails after
+    /// all: a number, or a share, which allows one at least
+    #[arg(long, default_value_t, value_name = "N|P%")]
+    pub max_skipped: SkipLimit,
+    /// Delivery to a trainer that dies and comes back: exactly-once, at-most-once or zero-once-or-more
+    #[arg(long, default_value_t, value_name = "MODE")]
+    pub visitation: Visitation,
+    /// Content of an epoch: the dataset (dynamic), or the dataset once for each worker (off)
+    #[arg(long, default_value_t, value_name = "MODE")]
+    pub sharding: Sharding,
+    /// How workers keep what they store: none, zstd or auto, which compresses where their network is the bottleneck
+    /// [default: the pipeline's `compress`, or auto]
+    #[arg(long, value_name = "HOW")]
+    pub compress: Option<Compression>,
+}
+
+/// How batches are fetched.
+#[derive(Debug, Clone, Args)]
+pub struct StreamOptions {
+    /// Memory for objects fetched ahead, in MiB; room for two is always taken
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub prefetch_mib: u64,
+    /// How long service and object store may fail before the program gives up, such as 90s or 10m
+    #[arg(long, default_value = "120s", value_parser = parse_patience)]
+    pub patience: Duration,
+}
+
+/// How a run is reported.
+#[derive(Debug, Clone, Args)]
+pub struct ReportOptions {
+    /// Write a page that shows the run: batch times, workers, modes, stalls and cost (HTML)
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Print one JSON object as the last line of standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How many workers a job has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workers {
+    Fixed(u32),
+    /// As many as the policy decides from what the trainer reports.
+    Auto,
+}
+
+/// Most workers of a job on this machine unless `--max-workers` says otherwise: each is a process.
+const LOCAL_MAX_WORKERS: u32 = 16;
+/// The same on AWS: the concurrent executions of an account that asked for no more.
+const AWS_MAX_WORKERS: u32 = 1000;
+
+impl JobOptions {
+    /// Workers, or the most of them.
+    pub fn most_workers(&self, backend: Backend) -> u32 {
+        match self.workers {
+            Workers::Fixed(workers) => workers,
+            Workers::Auto => self.max_workers.unwrap_or(match backend {
+                Backend::Local => LOCAL_MAX_WORKERS,
+                Backend::Aws => AWS_MAX_WORKERS,
+            }),
+        }
+    }
+
+    /// Workers that the budget pays for, at the price of the stack's worker.
+    pub fn budget_workers(&self) -> Option<u32> {
+        let budget = self.budget_usd_per_hour?;
+        let usd_per_second = FunctionShape::default().usd_per_second(&Prices::default()).0;
+        Some((budget / (usd_per_second * HOUR_S)) as u32)
+    }
+
+    /// Refuses combinations that cannot work.
+    ///
+    /// # Errors
+    /// One line that says what to change.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.workers == Workers::Auto && self.sharding == Sharding::Off {
+            return Err(
+                "`--sharding off` visits the dataset once for each worker, and `--workers auto` does not say \
+                 how many there are: write `--workers N`",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Every option with its default.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    service: ServiceOptions,
+    #[command(flatten)]
+    job: JobOptions,
+    #[command(flatten)]
+    stream: StreamOptions,
+    #[command(flatten)]
+    report: ReportOptions,
+}
+
+impl Defaults {
+    fn get() -> Self {
+        Self::parse_from([""])
+    }
+}
+
+macro_rules! default_from_flags {
+    ($($options:ty: $field:ident),*) => {$(
+        impl Default for $options {
+            /// The defaults of the flags.
+            fn default() -> Self {
+                Defaults::get().$field
+            }
+        }
+    )*};
+}
+
+default_from_flags!(ServiceOptions: service, JobOptions: job, StreamOptions: stream, ReportOptions: report);
+
+fn parse_workers(text: &str) -> Result<Workers, String> {
+    if text == "auto" {
+        return Ok(Workers::Auto);
+    }
+    let workers = text.parse().ok().filter(|workers| *workers <= 1_000).map(Workers::Fixed);
+    workers.ok_or_else(|| "give a whole number from 0 to 1000, or auto".to_owned())
+}
+
+/// Dollars above 0, such as `0.50`.
+///
+/// # Errors
+/// One line that says what is expected.
+pub fn parse_budget(text: &str) -> Result<f64, String> {
+    let budget = text.parse().ok().filter(|budget: &f64| budget.is_finite() && *budget > 0.0);
+    budget.ok_or_else(|| "give dollars, such as 0.50".to_owned())
+}
+
+/// A duration such as `90s` or `10m`, from a second to a week.
+fn parse_patience(text: &str) -> Result<Duration, String> {
+    let invalid = || format!("`{text}` is no time: write 90s or 10m");
+    let number = text.trim_end_matches(['s', 'm']);
+    let unit = match &text[number.len()..] {
+        "s" => 1,
+        "m" => 60,
+        _ => return Err(invalid()),
+    };
+    let seconds: u64 = number.parse().map_err(|_| invalid())?;
+    match seconds.saturating_mul(unit) {
+        seconds @ 1..=604_800 => Ok(Duration::from_secs(seconds)),
+        _ => Err(format!("`{text}` is not between 1s and a week")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_those_of_the_flags() {
+        let job = JobOptions::default();
+        assert_eq!((job.epochs, job.workers, job.seed), (3, Workers::Fixed(2), 0));
+        assert_eq!(StreamOptions::default().patience, Duration::from_secs(120));
+        assert_eq!(ServiceOptions::default().backend, Backend::Local);
+        assert!(!ReportOptions::default().json);
+    }
+
+    #[test]
+    fn workers_are_a_number_or_auto() {
+        assert_eq!(parse_workers("auto"), Ok(Workers::Auto));
+        assert_eq!(parse_workers("7"), Ok(Workers::Fixed(7)));
+        assert!(parse_workers("1001").is_err() && parse_workers("-1").is_err());
+        let auto = JobOptions { workers: Workers::Auto, ..JobOptions::default() };
+        assert_eq!(
+            (auto.most_workers(Backend::Local), auto.most_workers(Backend::Aws)),
+            (16, 1000)
+        );
+    }
+
+    #[test]
+    fn combinations_that_cannot_work_are_refused() {
+        let sharding = Sharding::Off;
+        let open = JobOptions { workers: Workers::Auto, sharding, ..JobOptions::default() };
+        assert!(open.check().unwrap_err().contains("--workers N"));
+        assert_eq!(JobOptions::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn patience_has_a_unit() {
+        assert_eq!(parse_patience("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(parse_patience("10m"), Ok(Duration::from_secs(600)));
+        assert!(
+            ["90", "s", "0s", "8d", "999999m"].iter().all(|text| parse_patience(text).is_err())
+        );
+    }
+}

@@ -1,0 +1,299 @@
+//! The cursor protocol: which run of the trainer this is, how far it has come, and what to acknowledge next.
+
+use crate::ledger::Place;
+use gristmill_model::wire::Ack;
+use gristmill_model::{Epoch, Nonce};
+use std::collections::BTreeMap;
+
+/// Bits of a generation that keep apart two runs that begin in the same millisecond.
+const LOT_BITS: u32 = 16;
+
+/// A trainer's position, and the coordinator's knowledge of it. Times and nonces are arguments.
+#[derive(Debug, Default)]
+pub(super) struct Acks {
+    /// The generation of this run, and of the run it takes over from, once that is settled.
+    generation: Option<(u64, u64)>,
+    /// Every generation of this process: none of them is another trainer's.
+    own: Vec<u64>,
+    /// The batch this run begins with, and the first split it needs.
+    began: Option<((Epoch, u64), Place)>,
+    /// The trainer has confirmed where it begins: the run may be taken over.
+    announced: bool,
+    /// The furthest durable batch of this generation that may have reached the coordinator.
+    said: Option<(Epoch, u64)>,
+    delivered: Place,
+    durable: (Epoch, u64),
+    durable_place: Place,
+    /// The place a restart would need, by the batch it would restart at.
+    resume_places: BTreeMap<(Epoch, u64), Place>,
+    acked: Option<Ack>,
+}
+
+impl Acks {
+    /// A trainer that resumes at batch `durable`.
+    pub fn new(durable: (Epoch, u64)) -> Self {
+        let place = (durable.0, 0);
+        Self { delivered: place, durable, durable_place: place, ..Self::default() }
+    }
+
+    /// Takes over from the run of generation `last`, unless this run has a generation. The generation is later
+    /// than `last` even if this host's clock is behind; `lot` keeps apart two runs that begin at one moment.
+    pub fn take_over(&mut self, last: u64, now_ms: u64, lot: Nonce) {
+        if self.generation.is_some() {
+            return;
+        }
+        let [.., high, low] = lot.0;
+        let lot = u64::from(u16::from_be_bytes([high, low]));
+        let after = (last >> LOT_BITS) + 1;
+        let generation = (now_ms.max(after) << LOT_BITS) | lot;
+        self.generation = Some((generation, last));
+        self.own.push(generation);
+    }
+
+    /// Forgets the generation after a refusal that named another one, if that may be one of this process's own;
+    /// whether it did. The next answer decides.
+    pub fn take_over_anew(&mut self) -> bool {
+        let anew = self.acked.is_none() && self.own.len() > 1;
+        if anew {
+            (self.generation, self.said) = (None, None);
+        }
+        anew
+    }
+
+    pub fn is_own(&self, generation: u64) -> bool {
+        self.own.contains(&generation)
+    }
+
+    /// Whether the coordinator has accepted this generation.
+    pub fn is_accepted(&self) -> bool {
+        self.acked.is_some()
+    }
+
+    pub fn announce(&mut self) {
+        self.announced = true;
+    }
+
+    /// The coordinator does not let a trainer begin here: nothing is sent before it begins elsewhere.
+    pub fn withdraw(&mut self) {
+        (self.announced, self.began) = (false, None);
+        (self.generation, self.said, self.acked) = (None, None, None);
+    }
+
+    /// The stream begins anew at batch `at`, which its trainer has yet to confirm. A generation cannot go back
+    /// behind what it sent: another one begins there.
+    pub fn reopen(&mut self, at: (Epoch, u64)) {
+        (self.announced, self.began) = (false, None);
+        self.resume_places.clear();
+        if self.said.is_some_and(|said| at < said) {
+            (self.generation, self.said, self.acked) = (None, None, None);
+        }
+        (self.delivered, self.durable, self.durable_place) = ((at.0, 0), at, (at.0, 0));
+    }
+
+    /// The stream goes on with batch `at` and the split at `next`, and needs splits from `needed` on.
+    pub fn start_at(&mut self, at: (Epoch, u64), needed: Place, next: Place) {
+        self.delivered = self.delivered.max(next);
+        self.durable = self.durable.max(at);
+        self.durable_place = self.durable_place.max(needed);
+        self.began = Some((self.durable, self.durable_place));
+    }
+
+    /// The batch that the stream begins with, once it is known.
+    pub fn begins_at(&self) -> Option<(Epoch, u64)> {
+        self.began.map(|(batch, _)| batch)
+    }
+
+    /// Whether the coordinator has accepted where the stream begins.
+    pub fn is_admitted(&self) -> bool {
+        self.announced && self.began.is_some() && self.acked.is_some()
+    }
+
+    /// Whether the coordinator has yet to accept where the stream begins.
+    pub fn is_unconfirmed(&self) -> bool {
+        self.began.is_some() && self.acked.is_none()
+    }
+
+    /// A batch is about to be handed over; a restart at it would need splits from `resume_place` on.
+    pub fn next_is(&mut self, batch: (Epoch, u64), resume_place: Place) {
+        self.resume_places.insert(batch, resume_place);
+    }
+
+    /// Every split before `place` is in this host's memory, or with the trainer.
+    pub fn passed(&mut self, place: Place) {
+        self.delivered = self.delivered.max(place);
+    }
+
+    /// The first place not taken in.
+    pub fn delivered(&self) -> Place {
+        self.delivered
+    }
+
+    /// Everything before this batch is durable.
+    pub fn durable(&self) -> (Epoch, u64) {
+        self.durable
+    }
+
+    /// Everything before `next` is durable: a restart begins there. Earlier positions are ignored.
+    pub fn make_durable(&mut self, next: (Epoch, u64)) {
+        if next <= self.durable {
+            return;
+        }
+        self.durable = next;
+        // The batch after `next` may not have been handed over yet: the place that the last one needed is a
+        // safe, slightly early answer.
+        let known = self.resume_places.range(..=next).next_back().map(|(_, place)| *place);
+        let at_epoch_start = (next.1 == 0).then_some((next.0, 0));
+        let place = at_epoch_start.into_iter().chain(known).max();
+        self.durable_place = self.durable_place.max(place.unwrap_or_default());
+        self.resume_places = self.resume_places.split_off(&next);
+    }
+
+    /// The acknowledgement to send now, if there is a new one. The first one names where this run begins and
+    /// nothing after: from that alone the coordinator can tell whether another run was there first.
+    pub fn send(&mut self) -> Option<Ack> {
+        let ack = self.next()?;
+        self.said = self.said.max(Some(ack.durable));
+        Some(ack)
+    }
+
+    /// Takes in that `ack` was written; whether it is of this generation.
+    pub fn acknowledged(&mut self, ack: Ack) -> bool {
+        // The stream may have begun anew since.
+        let is_current =
+            self.generation.is_some_and(|(generation, _)| generation == ack.generation);
+        if is_current {
+            self.acked = Some(ack);
+        }
+        is_current
+    }
+
+    /// Whether the coordinator knows everything.
+    pub fn is_settled(&self) -> bool {
+        self.acked.is_some() && self.next().is_none()
+    }
+
+    /// Splits delivered beyond the last acknowledged one, of epochs of `n_splits`.
+    pub fn unreported_splits(&self, n_splits: u32) -> u64 {
+        let linear =
+            |(epoch, position): Place| u64::from(epoch) * u64::from(n_splits) + u64::from(position);
+        let reported = self.acked.map_or(0, |ack| linear(ack.delivered));
+        linear(self.delivered).saturating_sub(reported)
+    }
+
+    fn next(&self) -> Option<Ack> {
+        let began = self.began.filter(|_| self.announced)?;
+        let (durable, durable_position) = match self.acked {
+            Some(_) => (self.durable, self.durable_place),
+            None => began,
+        };
+        let ((generation, over), delivered) = (self.generation?, self.delivered);
+        let ack = Ack { generation, over, delivered, durable, durable_position };
+        (self.acked != Some(ack)).then_some(ack)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun() -> Acks {
+        let mut acks = Acks::new((0, 0));
+        acks.take_over(0, 1, Nonce([0; 8]));
+        acks.announce();
+        acks
+    }
+
+    #[test]
+    fn a_later_run_has_a_larger_generation_for_any_clock() {
+        let generation = |last, now_ms, lot| {
+            let mut acks = Acks::new((0, 0));
+            acks.start_at((0, 0), (0, 0), (0, 0));
+            acks.announce();
+            assert_eq!(acks.next(), None, "nothing is sent before it is settled");
+            acks.take_over(last, now_ms, Nonce([lot; 8]));
+            acks.next().unwrap().generation
+        };
+        let first = generation(0, 5_000, 9);
+        assert!(generation(first, 1, 0) > first);
+        assert!(generation(first, 9_000, 0) > first);
+        assert_ne!(generation(first, 9_000, 0), generation(first, 9_000, 1));
+    }
+
+    #[test]
+    fn durable_never_frees_what_a_restart_needs() {
+        let mut acks = begun();
+        acks.start_at((0, 0), (0, 0), (0, 0));
+        // Batch 2 joins a remainder of split 0, so a restart at 1 or 2 needs split 0.
+        for (g, place, resume) in
+            [(0, (0, 0), (0, 0)), (1, (0, 1), (0, 0)), (2, (0, 1), (0, 0)), (3, (0, 2), (0, 2))]
+        {
+            acks.next_is((0, g), resume);
+            acks.passed(place);
+        }
+        acks.make_durable((0, 2));
+        let first = acks.next().unwrap();
+        assert_eq!(first.durable, (0, 0), "first of all, where it begins");
+        acks.acknowledged(first);
+        assert_eq!(acks.next().unwrap().durable, (0, 2));
+        assert_eq!(acks.next().unwrap().durable_position, (0, 0));
+        acks.make_durable((0, 3));
+        assert_eq!(acks.next().unwrap().durable_position, (0, 2));
+        acks.make_durable((0, 1));
+        assert_eq!(acks.next().unwrap().durable, (0, 3), "an earlier position is ignored");
+        acks.make_durable((1, 0));
+        assert_eq!(acks.next().unwrap().durable_position, (1, 0));
+    }
+
+    #[test]
+    fn a_process_keeps_its_generation_unless_it_goes_back_behind_what_it_sent() {
+        let mut acks = begun();
+        acks.start_at((0, 0), (0, 0), (0, 0));
+        let sent = acks.send().unwrap();
+        assert!(acks.acknowledged(sent));
+        let first = acks.acked.unwrap().generation;
+        acks.make_durable((0, 7));
+        // Not sent yet: the trainer may still begin elsewhere.
+        acks.reopen((0, 5));
+        assert_eq!(acks.next(), None, "its trainer has yet to confirm");
+        acks.start_at((0, 5), (0, 1), (0, 2));
+        acks.announce();
+        let ack = acks.send().unwrap();
+        assert_eq!((ack.generation, ack.durable, ack.delivered), (first, (0, 5), (0, 2)));
+        // Under way while the stream goes back behind it.
+        acks.reopen((0, 3));
+        assert!(!acks.acknowledged(ack));
+        acks.start_at((0, 3), (0, 1), (0, 1));
+        acks.announce();
+        assert_eq!(acks.next(), None, "another generation is to be settled");
+        acks.take_over(first, 2, Nonce([0; 8]));
+        let ack = acks.send().unwrap();
+        assert!(ack.generation > first && ack.over == first && ack.durable == (0, 3));
+        assert!(acks.is_own(first) && acks.is_own(ack.generation) && !acks.is_own(9));
+    }
+
+    #[test]
+    fn a_refused_generation_is_doubted_only_by_a_process_that_had_another() {
+        let mut acks = begun();
+        assert!(!acks.take_over_anew(), "nobody else can have been there");
+        acks.withdraw();
+        acks.take_over(1 << 20, 1, Nonce([0; 8]));
+        assert!(acks.take_over_anew(), "the other may be its own");
+        assert!(!acks.is_accepted() && !acks.is_settled());
+    }
+
+    #[test]
+    fn only_news_are_sent() {
+        let mut acks = begun();
+        acks.start_at((0, 0), (0, 0), (0, 0));
+        assert!(acks.is_unconfirmed() && !acks.is_admitted());
+        let ack = acks.next().unwrap();
+        acks.acknowledged(ack);
+        assert!(acks.is_admitted() && acks.is_settled());
+        assert_eq!(acks.next(), None);
+        acks.passed((0, 3));
+        assert_eq!(acks.unreported_splits(10), 3);
+        acks.passed((1, 2));
+        assert_eq!(acks.unreported_splits(10), 12);
+        assert!(acks.next().is_some() && !acks.is_settled());
+    }
+}

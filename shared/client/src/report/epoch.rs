@@ -1,0 +1,74 @@
+//! One epoch of a run.
+
+use crate::Waits;
+use gristmill_model::wire::CacheMode;
+
+/// One epoch as its trainer experienced it.
+#[derive(Debug, Clone)]
+pub struct EpochReport {
+    pub epoch: u32,
+    pub elements: u64,
+    pub batches: u64,
+    pub skipped: u64,
+    /// Elements that workers made.
+    pub rows: u64,
+    pub splits: u32,
+    pub seconds: f64,
+    pub waited_seconds: f64,
+    pub workers_max: u32,
+    pub time_to_first_batch_ms: f64,
+    pub duplicates: u64,
+    pub distinct: u64,
+    /// The mode of `autocache` points, and its reason.
+    pub mode: CacheMode,
+    pub reason: Option<String>,
+    /// Seconds of workers for reading, computing and storing its splits.
+    pub worker_seconds: [f64; 3],
+    /// Bytes of its objects, as workers kept them.
+    pub stored_bytes: u64,
+    /// Time that the trainer waited, by cause.
+    pub waits: Waits,
+    /// CPU that worker processes took while it was delivered.
+    pub worker_cpu_ms: u64,
+}
+
+impl Default for EpochReport {
+    fn default() -> Self {
+        Self {
+            epoch: 0,
+            elements: 0,
+            batches: 0,
+            skipped: 0,
+            rows: 0,
+            splits: 0,
+            seconds: 0.0,
+            waited_seconds: 0.0,
+            workers_max: 0,
+            time_to_first_batch_ms: 0.0,
+            duplicates: 0,
+            distinct: 0,
+            // The mode of a pipeline without points.
+            mode: CacheMode::Compute,
+            reason: None,
+            worker_seconds: [0.0; 3],
+            stored_bytes: 0,
+            waits: Waits::default(),
+            worker_cpu_ms: 0,
+        }
+    }
+}
+
+impl EpochReport {
+    /// Mean time from one batch to the next.
+    pub fn batch_time_ms(&self) -> f64 {
+        self.seconds * 1e3 / (self.batches.max(1) as f64)
+    }
+
+    /// Part of the epoch that the trainer spent waiting, from 0 to 1.
+    pub fn stall_fraction(&self) -> f64 {
+        match self.seconds > 0.0 {
+            true => (self.waited_seconds / self.seconds).min(1.0),
+            false => 0.0,
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! Counts and times what a trainer is given, while a run goes on.
+
+use super::{
+    epoch::EpochReport,
+    recorder::{Recorded, Recorder},
+    recount::Recount,
+    usage::Usage,
+};
+use crate::{
+    Batch, Delivery, EpochTotals, Failure, Fetcher, Job, Service, Snapshot, cursor::Cursor,
+};
+use gristmill_chunk::{Frame, Limits};
+use gristmill_model::wire::{JobView, ScaleDecision};
+use gristmill_pipeline::{COPY_FIELD, KEY_FIELD, Pipeline};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at a run.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Everything that a trainer was given in a run.
+#[derive(Debug)]
+pub struct Observed {
+    pub pipeline: Pipeline,
+    pub epochs: Vec<EpochReport>,
+    /// The first batch delivered.
+    pub began: Cursor,
+    /// Elements of the whole job; none if the run did not begin with the job.
+    pub elements_expected: Option<u64>,
+    /// Records of last batches that were left out because the pipeline says so.
+    pub dropped: u64,
+    /// Batches delivered again, to a trainer that went back.
+    pub repeated_batches: u64,
+    pub scaling: Vec<ScaleDecision>,
+    pub recorded: Recorded,
+    /// BLAKE3 over the frames of all batches in order.
+    pub batches_blake3: String,
+    /// Why there was not one batch, if there was none.
+    pub empty: Option<String>,
+}
+
+/// Watches the deliveries of one [`Fetcher`]: [`Observer::asks`] before each, [`Observer::delivered`] after it.
+pub struct Observer {
+    service: Service,
+    pipeline: Pipeline,
+    /// Reads batches: their record keys and their hash. Counts rows only, otherwise.
+    reads_content: bool,
+    hasher: blake3::Hasher,
+    began: Option<Cursor>,
+    /// The first batch not delivered yet; earlier ones are repeats.
+    next: Cursor,
+    repeated_batches: u64,
+    epoch_began: Instant,
+    /// When the delivery that is awaited was asked for.
+    asked: Option<Instant>,
+    epoch: EpochReport,
+    recount: Recount,
+    epochs: Vec<EpochReport>,
+    scaling: Vec<ScaleDecision>,
+    recorder: Recorder,
+    /// Batches taken, and seconds waited for them, over all epochs.
+    taken: u64,
+    waited_s: f64,
+    /// Why the latest epoch had no batch, if it had none.
+    empty: Option<String>,
+    looked: Instant,
+    used: Usage,
+}
+
+impl Observer {
+    /// Observes `fetcher`, a stream of `job`, in a run that began at `began`.
+    pub async fn new(job: &Job, fetcher: &Fetcher, began: Instant) -> Self {
+        Self {
+            used: Usage::now(&job.service).await,
+            service: job.service.clone(),
+            pipeline: fetcher.pipeline().clone(),
+            reads_content: true,
+            hasher: blake3::Hasher::new(),
+            began: None,
+            next: Cursor::default(),
+            repeated_batches: 0,
+            epoch_began: began,
+            asked: None,
+            epoch: EpochReport::default(),
+            recount: Recount::default(),
+            epochs: Vec::new(),
+            scaling: Vec::new(),
+            recorder: Recorder::new(began),
+            taken: 0,
+            waited_s: 0.0,
+            empty: None,
+            looked: began,
+        }
+    }
+
+    /// Counts rows without reading batches, so that the fetcher alone is measured.
+    pub fn of_rows_only(self) -> Self {
+        Self { reads_content: false, ..self }
+    }
+
+    /// Batches of the current epoch so far, and seconds since it began.
+    pub fn pace(&self) -> (u64, f64) {
+        (self.epoch.batches, self.epoch_began.elapsed().as_secs_f64())
+    }
+
+    /// Another trainer takes the stream: time without a trainer is no wait.
+    pub fn restarts(&mut self) {
+        self.asked = None;
+    }
+
+    /// The next delivery is awaited from now on, unless it was before.
+    pub fn asks(&mut self) {
+        self.asked.get_or_insert_with(Instant::now);
+    }
+
+    /// Time spent on the delivery that is awaited.
+    pub fn waited(&self) -> Duration {
+        self.asked.map_or(Duration::ZERO, |asked| asked.elapsed())
+    }
+
+    /// Takes in what `fetcher` delivered.
+    ///
+    /// # Errors
+    /// If a batch cannot be read.
+    pub async fn delivered(
+        &mut self,
+        delivery: &Delivery,
+        fetcher: &Fetcher,
+    ) -> Result<(), Failure> {
+        let waited_s = self.asked.take().map_or(0.0, |asked| asked.elapsed().as_secs_f64());
+        self.epoch.waited_seconds += waited_s;
+        self.waited_s += waited_s;
+        self.look(fetcher);
+        match delivery {
+            Delivery::Batch(batch) => self.count(batch)?,
+            Delivery::EpochEnd(totals) => {
+                if let Some(mut epoch) = self.end_epoch(totals, fetcher) {
+                    let now = Usage::now(&self.service).await;
+                    epoch.worker_cpu_ms = now.since(&self.used).worker_cpu_ms;
+                    self.used = now;
+                    self.epochs.push(epoch);
+                }
+            }
+            Delivery::End => {}
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, batch: &Batch) -> Result<(), Failure> {
+        let at = Cursor { epoch: batch.epoch, g: batch.g };
+        self.began.get_or_insert(at);
+        if at < self.next {
+            self.repeated_batches += 1;
+            return Ok(());
+        }
+        self.next = Cursor { g: at.g + 1, ..at };
+        if self.epoch.batches == 0 {
+            self.epoch.time_to_first_batch_ms = self.epoch_began.elapsed().as_secs_f64() * 1e3;
+        }
+        self.epoch.batches += 1;
+        self.taken += 1;
+        if !self.reads_content {
+            self.recount.elements += u64::from(batch.rows);
+            return Ok(());
+        }
+        self.hasher.update(&batch.frame);
+        let frame =
+            Frame::parse(batch.frame.clone(), &Limits::default()).map_err(Failure::failed)?;
+        match (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) {
+            (Some(keys), Some(copies)) => self.recount.add(keys.values(), copies.values()),
+            _ => return Err(Failure::failed("a batch has no record keys")),
+        }
+        Ok(())
+    }
+
+    /// The report of an epoch that has ended; none if it ended before, and its trainer went back.
+    fn end_epoch(&mut self, totals: &EpochTotals, fetcher: &Fetcher) -> Option<EpochReport> {
+        if self.epochs.iter().any(|known| known.epoch == totals.epoch) {
+            return None;
+        }
+        let mut epoch = std::mem::take(&mut self.epoch);
+        let recount = std::mem::take(&mut self.recount);
+        epoch.epoch = totals.epoch;
+        epoch.elements = recount.elements;
+        epoch.duplicates = recount.duplicates;
+        epoch.distinct = recount.distinct();
+        epoch.skipped = totals.skipped;
+        let view = fetcher.view();
+        let plan = view.as_ref().and_then(|view| view.plan);
+        self.empty = plan.and_then(|plan| totals.why_empty(&plan));
+        epoch.rows = totals.rows;
+        epoch.splits = totals.splits;
+        let [source, compute, put] = [totals.source_ms, totals.compute_ms, totals.put_ms];
+        epoch.waits = totals.waits;
+        epoch.stored_bytes = totals.stored_bytes;
+        epoch.worker_seconds = [source, compute, put].map(|ms| ms as f64 / 1e3);
+        let caching = view.and_then(|view| view.caching);
+        if let Some(mode) = caching.as_ref().and_then(|caching| caching.of(totals.epoch)) {
+            epoch.mode = mode.mode;
+            epoch.reason = Some(mode.reason.clone());
+        }
+        epoch.seconds = self.epoch_began.elapsed().as_secs_f64();
+        self.epoch_began = Instant::now();
+        Some(epoch)
+    }
+
+    /// Samples the run, unless it did so a moment ago; the sample, if it took one.
+    pub fn look(&mut self, fetcher: &Fetcher) -> Option<Snapshot> {
+        let snapshot = fetcher.snapshot();
+        let started = snapshot.scale.outstanding.len();
+        let workers = snapshot.active_workers.max(started);
+        self.epoch.workers_max = self.epoch.workers_max.max(workers);
+        if self.looked.elapsed() < LOOK_EVERY {
+            return None;
+        }
+        self.looked = Instant::now();
+        let waited_s = self.waited_s + self.waited().as_secs_f64();
+        self.recorder.look(&snapshot, self.taken, waited_s);
+        self.note_scaling(&snapshot.scale.log);
+        Some(snapshot)
+    }
+
+    /// Notes new decisions: a job's item keeps only the latest.
+    fn note_scaling(&mut self, log: &[ScaleDecision]) {
+        let known = self.scaling.last().and_then(|last| log.iter().rposition(|d| d == last));
+        let news = &log[known.map_or(0, |at| at + 1)..];
+        self.recorder.decided(news);
+        self.scaling.extend_from_slice(news);
+    }
+
+    /// Everything observed, once the job has ended. `last` is the fetcher's last snapshot, `job` the job as it knew it.
+    pub fn finish(mut self, last: &Snapshot, job: Option<JobView>) -> Observed {
+        self.note_scaling(&last.scale.log);
+        // A short epoch may end before a report has seen its workers.
+        let most = self.scaling.iter().map(|decision| decision.workers).max().unwrap_or(0);
+        let mut epochs = self.epochs;
+        for epoch in epochs.iter_mut().filter(|epoch: &&mut EpochReport| epoch.workers_max == 0) {
+            epoch.workers_max = most;
+        }
+        let plan = job.as_ref().and_then(|job| job.plan);
+        let n_epochs = job.map_or(0, |job| job.spec.epochs);
+        let began = self.began.unwrap_or_default();
+        // The plan knows the number of elements if every record becomes one; otherwise the workers do.
+        let elements_expected = match self.pipeline.is_one_to_one() {
+            true => plan.map_or(0, |plan| plan.records) * u64::from(n_epochs),
+            false => epochs.iter().map(|epoch| epoch.rows + epoch.skipped).sum(),
+        };
+        let dropped = plan.filter(|plan| plan.drop_last).map_or(0, |plan| {
+            epochs.iter().map(|epoch| epoch.rows % u64::from(plan.batch_size)).sum()
+        });
+        Observed {
+            pipeline: self.pipeline,
+            epochs,
+            began,
+            elements_expected: (began == Cursor::default()).then_some(elements_expected),
+            dropped,
+            repeated_batches: self.repeated_batches,
+            scaling: self.scaling,
+            recorded: self.recorder.finish(),
+            batches_blake3: self.hasher.finalize().to_string(),
+            empty: self.empty.filter(|_| self.taken == 0),
+        }
+    }
+}

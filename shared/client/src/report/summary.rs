@@ -1,0 +1,327 @@
+//! The facts of a run: a table for people, one JSON object for programs, a page.
+
+use super::{
+    division::Division, epoch::EpochReport, observer::Observed, skipped::SkippedRecords, timeline,
+    usage::Usage,
+};
+use crate::{Failure, Job, LeftOut};
+use gristmill_model::JobName;
+use gristmill_model::wire::{JobStatus, JobView};
+use gristmill_pipeline::Pipeline;
+use gristmill_report::{Advice, Stalls, Timeline};
+use serde_json::{Value, json};
+use std::{
+    io::{self, Write},
+    path::Path,
+};
+
+/// Records left out that are shown; `status --skipped` lists all.
+const SHOWN_SKIPPED: usize = 10;
+/// Part of an epoch, in percent, that a wait must take to be explained in the table.
+const WORTH_NAMING_PERCENT: f64 = 3.0;
+
+/// A whole run.
+pub struct Report {
+    job: JobName,
+    seed: u64,
+    kills: u64,
+    observed: Observed,
+    usage: Usage,
+    left_out: SkippedRecords,
+    /// Files of the dataset that are not read.
+    files: LeftOut,
+    /// Causes of waiting, by epoch.
+    stalls: Vec<Stalls>,
+    timeline: Timeline,
+    /// Why buckets have no effect, if they have none.
+    idle_buckets: Option<String>,
+}
+
+impl Report {
+    /// Adds to what a trainer `observed` of `job` what the service knows of it. `before` is the usage when the run
+    /// began.
+    ///
+    /// # Errors
+    /// If the service does not answer.
+    pub async fn new(job: &Job, observed: Observed, before: &Usage) -> Result<Self, Failure> {
+        let usage = Usage::now(&job.service).await.since(before);
+        let left_out = match observed.epochs.iter().any(|epoch| epoch.skipped > 0) {
+            true => {
+                let records = SkippedRecords::read(&job.service, &job.view.job).await?;
+                records.in_words_of(&job.folders)
+            }
+            false => SkippedRecords::default(),
+        };
+        let JobStatus { profile, job: known, .. } = job.status().await.map_err(Failure::failed)?;
+        let pipeline = &observed.pipeline;
+        let stalls = observed.epochs.iter();
+        let stalls = stalls.map(|epoch| timeline::stalls(&known.spec, epoch, &profile)).collect();
+        let dataset = match &job.dataset {
+            Some(dataset) => dataset.clone(),
+            None => format!("dataset {}", known.dataset_version),
+        };
+        let timeline = timeline::timeline(pipeline, (&known, &dataset), &observed, &profile);
+        let idle_buckets = idle_buckets(&known, pipeline);
+        Ok(Self {
+            job: known.job,
+            seed: known.spec.seed,
+            kills: 0,
+            usage,
+            left_out,
+            files: job.left_out.clone(),
+            stalls,
+            timeline,
+            idle_buckets,
+            observed,
+        })
+    }
+
+    /// The same, with the number of processes that were killed on purpose.
+    pub fn with_kills(self, kills: u64) -> Self {
+        Self { kills, ..self }
+    }
+
+    /// Makes sure, before a run, that a page can be written to `path`.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`] if it is a directory, or lies in none.
+    pub fn check_page(path: &Path) -> Result<(), Failure> {
+        let cannot = |why: &str| {
+            Failure::usage(format!("--report {} cannot be written: {why}", path.display()))
+        };
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        match (path.is_dir(), dir.unwrap_or(Path::new(".")).is_dir()) {
+            (true, _) => Err(cannot("it is a directory")),
+            (false, true) => Ok(()),
+            (false, false) => Err(cannot("its directory is not there")),
+        }
+    }
+
+    /// Writes the page that shows the run.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_page(&self, path: &Path) -> Result<(), Failure> {
+        std::fs::write(path, gristmill_report::render(&self.timeline)).map_err(|error| {
+            Failure::failed(format!("the report cannot be written to {}: {error}", path.display()))
+        })
+    }
+
+    /// Prints warnings to standard error, and the table, or the object as one line, to `out`: the table goes to
+    /// standard error then.
+    ///
+    /// # Errors
+    /// If `out` takes no more.
+    pub fn print(&self, program: &str, json: bool, out: &mut dyn Write) -> io::Result<()> {
+        for warning in self.warnings() {
+            eprintln!("{program}: warning: {warning}");
+        }
+        let table = self.table();
+        match json {
+            true => {
+                eprint!("{table}");
+                writeln!(out, "{}", self.json())?;
+            }
+            false => out.write_all(table.as_bytes())?,
+        }
+        out.flush()
+    }
+
+    /// Advice to its user, one line each.
+    fn warnings(&self) -> Vec<String> {
+        let empty = self.observed.empty.as_ref();
+        let empty = empty.map(|why| format!("not one batch was delivered: {why}"));
+        empty.into_iter().chain(self.idle_buckets.clone()).collect()
+    }
+
+    fn sum(&self, field: impl Fn(&EpochReport) -> u64) -> u64 {
+        self.observed.epochs.iter().map(field).sum()
+    }
+
+    /// Elements that did not arrive; none if the run did not begin with the job.
+    fn lost(&self) -> Option<u64> {
+        let (seen, skipped) = (self.sum(|e| e.distinct), self.sum(|e| e.skipped));
+        let arrived = seen + skipped + self.observed.dropped;
+        self.observed.elements_expected.map(|expected| expected.saturating_sub(arrived))
+    }
+
+    /// Elements delivered.
+    pub fn elements(&self) -> u64 {
+        self.sum(|epoch| epoch.elements)
+    }
+
+    /// Committed splits.
+    pub fn splits(&self) -> u64 {
+        self.sum(|epoch| u64::from(epoch.splits))
+    }
+
+    /// CPU and requests of the run.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Table writes for each committed split.
+    pub fn writes_per_split(&self) -> Option<f64> {
+        let writes = self.usage.table_writes()?;
+        Some(rounded(writes as f64 / self.splits().max(1) as f64, 4))
+    }
+
+    fn json(&self) -> Value {
+        let per_sample = |ms: u64| rounded(ms as f64 / self.elements().max(1) as f64, 4);
+        let epoch = |(epoch, stalls): (&EpochReport, &Stalls)| {
+            let [source, compute, put] = epoch.worker_seconds;
+            json!({
+                "epoch": epoch.epoch,
+                "mode": epoch.mode.name(),
+                "reason": epoch.reason,
+                "elements": epoch.elements,
+                "batches": epoch.batches,
+                "seconds": rounded(epoch.seconds, 3),
+                "batch_time_ms": rounded(epoch.batch_time_ms(), 3),
+                "stall_fraction": rounded(epoch.stall_fraction(), 4),
+                "workers_max": epoch.workers_max,
+                "stored_bytes": epoch.stored_bytes,
+                "worker_seconds": {
+                    "source": rounded(source, 3),
+                    "compute": rounded(compute, 3),
+                    "put": rounded(put, 3),
+                },
+                "stalls": stalls_json(stalls),
+                "worker_cpu_ms": self.usage.local.then_some(epoch.worker_cpu_ms),
+                "time_to_first_batch_ms": rounded(epoch.time_to_first_batch_ms, 1),
+            })
+        };
+        let scaling: Vec<Value> =
+            self.observed.scaling.iter().map(|decision| json!(decision)).collect();
+        json!({
+            "job": self.job,
+            "seed": self.seed,
+            "epochs": self.observed.epochs.iter().zip(&self.stalls).map(epoch).collect::<Vec<_>>(),
+            "elements_expected": self.observed.elements_expected,
+            "elements_delivered": self.elements(),
+            "skipped": self.sum(|epoch| epoch.skipped),
+            "skipped_records": self.left_out.as_json(),
+            "quarantine": self.left_out.quarantine_json(),
+            "files_left_out": self.files.as_json(),
+            "duplicates": self.sum(|epoch| epoch.duplicates),
+            "repeated_batches": self.observed.repeated_batches,
+            "lost": self.lost(),
+            "splits": self.splits(),
+            "writes_per_split": self.writes_per_split(),
+            "requests": self.usage.requests_json(),
+            "kills": self.kills,
+            "scaling": scaling,
+            "cpu_ms_per_sample": {
+                "worker": per_sample(self.usage.worker_cpu_ms),
+                "fetcher": per_sample(self.usage.fetcher_cpu_ms),
+                "stand_ins": per_sample(self.usage.stand_ins_cpu_ms),
+                "control": per_sample(self.usage.control_cpu_ms),
+            },
+            "began": { "epoch": self.observed.began.epoch, "g": self.observed.began.g },
+            "batches_blake3": self.observed.batches_blake3,
+            "empty": self.observed.empty,
+        })
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::from(
+            "epoch  elements  batches  seconds  batch time  stall  workers  first batch  mode\n",
+        );
+        for epoch in &self.observed.epochs {
+            text += &format!(
+                "{:>5}  {:>8}  {:>7}  {:>7.2}  {:>7.1} ms  {:>3.0} %  {:>7}  {:>8.0} ms  {}\n",
+                epoch.epoch,
+                epoch.elements,
+                epoch.batches,
+                epoch.seconds,
+                epoch.batch_time_ms(),
+                epoch.stall_fraction() * 100.0,
+                epoch.workers_max,
+                epoch.time_to_first_batch_ms,
+                epoch.mode.name()
+            );
+        }
+        text += &self.modes();
+        for (epoch, stalls) in self.observed.epochs.iter().zip(&self.stalls) {
+            if stalls.percent >= WORTH_NAMING_PERCENT {
+                text += &format!("epoch {} {stalls}; {}\n", epoch.epoch, stalls.advice);
+            }
+        }
+        let kills = match self.kills {
+            0 => String::new(),
+            kills => format!(", {kills} processes killed"),
+        };
+        text += &self.left_out.as_text(SHOWN_SKIPPED);
+        let expected = self.observed.elements_expected;
+        let expected = expected.map_or(String::new(), |expected| format!(" of {expected}"));
+        let lost = self.lost().map_or(String::new(), |lost| format!("{lost} lost, "));
+        text += &format!(
+            "delivered {}{} elements: {} skipped, {lost}{} twice{kills}\nbatches {}\n",
+            self.sum(|epoch| epoch.distinct),
+            expected,
+            self.sum(|epoch| epoch.skipped),
+            self.sum(|epoch| epoch.duplicates),
+            self.observed.batches_blake3
+        );
+        text
+    }
+
+    /// Why each mode, where there was a choice.
+    fn modes(&self) -> String {
+        let mut text = String::new();
+        let mut last = None;
+        for epoch in &self.observed.epochs {
+            let Some(reason) = epoch.reason.as_ref().filter(|_| last != Some(epoch.mode)) else {
+                continue;
+            };
+            text += &format!("epoch {} {}: {reason}\n", epoch.epoch, epoch.mode.name());
+            last = Some(epoch.mode);
+        }
+        text
+    }
+
+    /// Fails a run that lost an element or delivered one twice.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`], with both numbers.
+    pub fn verdict(&self) -> Result<(), Failure> {
+        match (self.lost().unwrap_or(0), self.sum(|epoch| epoch.duplicates)) {
+            (0, 0) => Ok(()),
+            (lost, twice) => {
+                Err(Failure::failed(format!("{lost} records lost, {twice} delivered twice")))
+            }
+        }
+    }
+}
+
+/// Why buckets have no effect on the job, if they have none.
+fn idle_buckets(job: &JobView, pipeline: &Pipeline) -> Option<String> {
+    let plan = job.plan?;
+    let division = Division {
+        records: plan.records / u64::from(plan.copies.max(1)),
+        files: u64::from(job.n_files),
+        split_records: u64::from(plan.split_records),
+        is_given: job.spec.split_batches.is_some(),
+    };
+    division.idle_buckets(pipeline)
+}
+
+/// The parts of a wait in seconds, and what would help.
+fn stalls_json(stalls: &Stalls) -> Value {
+    let part =
+        |part: &gristmill_report::Part| (part.cause.to_string(), rounded(part.seconds, 3).into());
+    json!({
+        "seconds": rounded(stalls.total_s, 3),
+        "parts": stalls.parts.iter().map(part).collect::<serde_json::Map<String, Value>>(),
+        "advice": stalls.advice.to_string(),
+        "more_workers_help": matches!(
+            stalls.advice,
+            Advice::MoreWorkers { .. } | Advice::AtMaximum { .. }
+        ),
+    })
+}
+
+fn rounded(value: f64, digits: i32) -> f64 {
+    let scale = 10f64.powi(digits);
+    (value * scale).round() / scale
+}

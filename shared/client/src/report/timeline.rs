@@ -1,0 +1,122 @@
+//! The record of a run as the page shows it: where each epoch's waiting went, and what the run would have cost
+//! on AWS.
+
+use super::{epoch::EpochReport, observer::Observed};
+use gristmill_model::wire::{CacheMode, JobSpec, JobView, OpWork, WorkProfile};
+use gristmill_pipeline::Pipeline;
+use gristmill_policy::cost::{FunctionShape, Prices, Requests};
+use gristmill_report::{
+    Cost, Epoch, Job, OpSeconds, Stalls, Timeline, Waits, WorkerShares, attribute,
+};
+
+/// The work of an epoch's workers, by operator. The profile is of the first splits; operators before the cache
+/// point that an epoch reads are left out.
+fn shares(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> WorkerShares {
+    let [source_s, compute_s, put_s] = epoch.worker_seconds;
+    let is_point = |op: &OpWork| op.op == "autocache";
+    let from = match epoch.mode {
+        CacheMode::Get { point } => {
+            let points = profile.ops.iter().enumerate().filter(|(_, op)| is_point(op));
+            points.map(|(i, _)| i + 1).nth(point as usize).unwrap_or(0)
+        }
+        _ => 0,
+    };
+    let ran: Vec<&OpWork> = profile.ops.iter().skip(from).filter(|op| op.active_us > 0).collect();
+    let all_us: u64 = ran.iter().map(|op| op.active_us).sum();
+    let seconds = |op: &OpWork| compute_s * op.active_us as f64 / all_us.max(1) as f64;
+    // Parsing records is part of computing; reading them is not.
+    let name = |op: &OpWork| if op.op == "source" { "parse".into() } else { op.op.clone() };
+    let ops = ran.iter().map(|op| OpSeconds { name: name(op), seconds: seconds(op) });
+    WorkerShares {
+        source_s,
+        ops: ops.collect(),
+        put_s,
+        workers: Some(f64::from(epoch.workers_max)),
+        // A fixed number is no limit.
+        max_workers: spec.autoscale.then_some(spec.workers),
+        source_growth: None,
+    }
+}
+
+/// Causes of an epoch's waiting.
+pub fn stalls(spec: &JobSpec, epoch: &EpochReport, profile: &WorkProfile) -> Stalls {
+    let waits = Waits {
+        total_s: epoch.waited_seconds,
+        unclaimed_s: epoch.waits.unclaimed.as_secs_f64(),
+        working_s: epoch.waits.working.as_secs_f64(),
+        fetch_s: epoch.waits.fetch.as_secs_f64(),
+        decode_s: epoch.waits.decode.as_secs_f64(),
+        first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
+    };
+    attribute(&waits, &shares(spec, epoch, profile), epoch.seconds)
+}
+
+/// The record of a whole run.
+pub fn timeline(
+    pipeline: &Pipeline,
+    (view, dataset): (&JobView, &str),
+    observed: &Observed,
+    profile: &WorkProfile,
+) -> Timeline {
+    let spec = &view.spec;
+    let (shape, prices) = (FunctionShape::default(), Prices::default());
+    let mut start_s = 0.0;
+    let mut total = Cost { basis: BASIS.to_owned(), ..Cost::default() };
+    let epochs = observed.epochs.iter().map(|epoch| {
+        let (compute_usd, requests_usd) = cost(epoch, &shape, &prices);
+        *total.compute_usd.get_or_insert(0.0) += compute_usd;
+        *total.requests_usd.get_or_insert(0.0) += requests_usd;
+        let began_s = start_s;
+        start_s += epoch.seconds;
+        Epoch {
+            epoch: epoch.epoch,
+            mode: epoch.mode.to_string().into(),
+            reason: epoch.reason.clone().unwrap_or_default(),
+            start_s: Some(began_s),
+            seconds: epoch.seconds,
+            batches: epoch.batches,
+            rows: epoch.elements,
+            skipped: epoch.skipped,
+            first_batch_s: Some(epoch.time_to_first_batch_ms / 1e3),
+            workers: shares(spec, epoch, profile),
+            cost_usd: Some(compute_usd + requests_usd),
+            stalls: Some(stalls(spec, epoch, profile)),
+        }
+    });
+    let epochs = epochs.collect();
+    let ops = pipeline.stages().iter().map(|stage| stage.op.name().to_owned());
+    let records = view.plan.map(|plan| plan.records);
+    Timeline {
+        job: Job {
+            name: view.job.to_string(),
+            pipeline: pipeline.name().unwrap_or_default().to_owned(),
+            ops: ops.collect(),
+            dataset: dataset.to_owned(),
+            seed: Some(spec.seed),
+            batch_size: Some(pipeline.batch_size()),
+            batches_per_epoch: records.map(|n| n.div_ceil(u64::from(pipeline.batch_size()))),
+            started: None,
+        },
+        seconds: None,
+        samples: observed.recorded.samples.clone(),
+        decisions: observed.recorded.decisions.clone(),
+        epochs,
+        cost: Some(total),
+    }
+}
+
+/// The basis of the prices.
+const BASIS: &str = "list prices of us-east-1, for the stack's workers, had this run been on AWS";
+
+/// Dollars of an epoch for its workers, and for its requests.
+fn cost(epoch: &EpochReport, shape: &FunctionShape, prices: &Prices) -> (f64, f64) {
+    let [source_s, compute_s, put_s] = epoch.worker_seconds;
+    // Objects are stored while the next split is computed.
+    let worker_s = (source_s + compute_s).max(put_s);
+    let split = match worker_s > 0.0 {
+        true => Requests::SPLIT,
+        false => Requests::CACHED_SPLIT,
+    };
+    let requests_usd = split.usd(prices).0 * f64::from(epoch.splits);
+    (shape.usd_per_second(prices).0 * worker_s, requests_usd)
+}
