@@ -1,14 +1,15 @@
 //! Calls to a coordinator, for commands about jobs and caches.
 
 use gristmill_client::{Failure, Service};
-use gristmill_model::wire::{Call, RefusalKind, Reply};
+use gristmill_model::wire::{Call, RefusalKind};
 use gristmill_ports::{CallError, call_with_retry};
 use std::time::Duration;
 
 /// How long the service may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-pub async fn call(service: &Service, call: &Call) -> Result<Reply, Failure> {
+/// Sends a call until the service answers.
+pub async fn call<C: Call>(service: &Service, call: C) -> Result<C::Reply, Failure> {
     let answer =
         call_with_retry(&*service.ports.coordinator, &*service.ports.clock, call, PATIENCE);
     answer.await.map_err(|error| match &error {
@@ -17,8 +18,4 @@ pub async fn call(service: &Service, call: &Call) -> Result<Reply, Failure> {
         }
         _ => Failure::failed(error),
     })
-}
-
-pub fn unexpected(reply: &Reply) -> Failure {
-    Failure::failed(format!("the coordinator's answer does not fit: {reply:?}"))
 }

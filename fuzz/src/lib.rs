@@ -17,7 +17,7 @@ use gristmill_executor::{
     Program,
     sources::{FileIndex, Limits},
 };
-use gristmill_model::wire::{Dataset, Manifest, Pack, Reply, Request, SkippedAt};
+use gristmill_model::wire::{AnyReply, Dataset, Manifest, Pack, Request, SkippedAt};
 use gristmill_pipeline::{Asset, Format, Pipeline};
 
 /// A target: takes any bytes.
@@ -111,7 +111,7 @@ fn message(bytes: &[u8]) {
         let text = serde_json::to_vec(&request).expect("a request is written");
         serde_json::from_slice::<Request>(&text).expect("a request is read back");
     }
-    if let Ok(reply) = serde_json::from_slice::<Reply>(bytes) {
+    if let Ok(reply) = serde_json::from_slice::<AnyReply>(bytes) {
         serde_json::to_vec(&reply).expect("a reply is written");
     }
     if let Ok(dataset) = serde_json::from_slice::<Dataset>(bytes) {

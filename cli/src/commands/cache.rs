@@ -1,14 +1,15 @@
 //! `gristmill cache`: what is cached, why something is not found, and its removal.
 
 use crate::{
-    coordinator::{call, unexpected},
+    coordinator::call,
     output::say,
     own_service::named_or_own,
     read_pipeline,
 };
 use gristmill_client::{Authored, Failure, Listing, Service, ServiceOptions, Source};
 use gristmill_model::wire::{
-    CacheExplain, CacheListed, CacheRemove, Call, JobSpec, PointFound, Reply,
+    CacheExplain, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, JobSpec,
+    PointFound,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint};
 use serde_json::json;
@@ -184,10 +185,7 @@ async fn look_up(
         numerics: authored.numerics(0, service.local.is_some()),
         ..JobSpec::new(pipeline.canonical_json())
     };
-    match call(service, &Call::CacheExplain(CacheExplain { spec, dataset })).await? {
-        Reply::Explained { points } => Ok(points),
-        other => Err(unexpected(&other)),
-    }
+    Ok(call(service, CacheExplain { spec, dataset }).await?.points)
 }
 
 async fn remove(args: RemoveArgs) -> Result<(), Failure> {
@@ -232,27 +230,19 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
     }
     let mut removed = Removed::default();
     for (fingerprint, bytes) in known {
-        match call(service, &Call::CacheRemove(CacheRemove { fingerprint })).await? {
-            Reply::Removed { objects } => {
-                removed.entries += 1;
-                removed.objects += objects;
-                removed.bytes += bytes;
-            }
-            other => return Err(unexpected(&other)),
-        }
+        let CacheRemoved { objects } = call(service, CacheRemove { fingerprint }).await?;
+        removed.entries += 1;
+        removed.objects += objects;
+        removed.bytes += bytes;
     }
     Ok(removed)
 }
 
 /// Entries, and what is being removed.
 async fn cached(service: &Service) -> Result<(Vec<CacheListed>, Vec<Fingerprint>), Failure> {
-    match call(service, &Call::CacheList).await? {
-        Reply::Cached { mut entries, removing } => {
-            entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
-            Ok((entries, removing))
-        }
-        other => Err(unexpected(&other)),
-    }
+    let CacheListing { mut entries, removing } = call(service, CacheList {}).await?;
+    entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));
+    Ok((entries, removing))
 }
 
 fn short(fingerprint: &Fingerprint) -> String {

@@ -1,12 +1,12 @@
 //! `gristmill forget`: deletes a job that has ended.
 
 use crate::{
-    coordinator::{call, unexpected},
+    coordinator::call,
     jobs::OneJob,
     output::say,
 };
 use gristmill_client::Failure;
-use gristmill_model::wire::{Call, Reply};
+use gristmill_model::wire::{Forget, Forgotten};
 use serde_json::json;
 
 /// Delete a job that has ended, so that its name is free
@@ -26,17 +26,14 @@ impl Args {
         let (mut deleted_items, mut deleted_objects) = (0, 0);
         // A large job takes several calls.
         loop {
-            match call(&service, &Call::Forget { job: args.job.clone() }).await? {
-                Reply::Forgotten { items, objects, all } => {
-                    deleted_items += items;
-                    deleted_objects += objects;
-                    if all {
-                        break;
-                    }
-                    eprintln!("{deleted_items} items deleted so far");
-                }
-                other => return Err(unexpected(&other)),
+            let Forgotten { items, objects, all } =
+                call(&service, Forget { job: args.job.clone() }).await?;
+            deleted_items += items;
+            deleted_objects += objects;
+            if all {
+                break;
             }
+            eprintln!("{deleted_items} items deleted so far");
         }
         let job = &args.job;
         match args.json {

@@ -1,12 +1,12 @@
 //! `gristmill status`: the state of one job of a running service.
 
 use crate::{
-    coordinator::{call, unexpected},
+    coordinator::call,
     jobs::{OneJob, state, word},
     output::{say, say_all},
 };
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
-use gristmill_model::wire::{Call, EpochMode, JobState, JobStatus, Reply};
+use gristmill_model::wire::{EpochMode, JobState, JobStatus, Status};
 use serde_json::json;
 
 /// Report the state of a job of a running service
@@ -30,10 +30,7 @@ impl Args {
 
 async fn status(Args { job: args, skipped }: Args) -> Result<(), Failure> {
     let service = args.connect().await?;
-    let status = match call(&service, &Call::Status { job: args.job.clone() }).await? {
-        Reply::Status(status) => status,
-        other => return Err(unexpected(&other)),
-    };
+    let status = call(&service, Status { job: args.job.clone() }).await?;
     if skipped {
         let report = SkippedRecords::read(&service, &args.job).await?;
         let report = report.in_words_of(&service.folders().await);

@@ -1,12 +1,12 @@
 //! `gristmill stop`: ends a job of a running service.
 
 use crate::{
-    coordinator::{call, unexpected},
+    coordinator::call,
     jobs::{OneJob, state, word},
     output::say,
 };
 use gristmill_client::Failure;
-use gristmill_model::wire::{Call, Reply};
+use gristmill_model::wire::Stop;
 use serde_json::json;
 
 /// Stop a job: its workers leave and its objects are removed
@@ -23,16 +23,10 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let args = self.job;
         let service = args.connect().await?;
-        match call(&service, &Call::Stop { job: args.job.clone() }).await? {
-            Reply::Job(view) if args.json => {
-                say!("{}", json!({ "job": view.job, "state": word(&view.state) }))
-            }
-            Reply::Job(view) => say!("job {} is {}", view.job, state(&view)),
-            Reply::Applied if args.json => {
-                say!("{}", json!({ "job": args.job, "state": "stopped" }))
-            }
-            Reply::Applied => say!("job {} is stopped", args.job),
-            other => return Err(unexpected(&other)),
+        let view = call(&service, Stop { job: args.job.clone() }).await?;
+        match args.json {
+            true => say!("{}", json!({ "job": view.job, "state": word(&view.state) })),
+            false => say!("job {} is {}", view.job, state(&view)),
         }
         Ok(())
     }

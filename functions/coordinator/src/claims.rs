@@ -1,7 +1,7 @@
 //! Claims: a bundle that came back, or the next one behind a partition's end.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     bundles::ScannedBundle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::Reach,
@@ -16,7 +16,7 @@ use gristmill_model::splits::{
     search::{End, Scope, Search, Step},
     window::Ahead,
 };
-use gristmill_model::wire::{Claim, Idle, IdleReason, Lease, Refusal, Reply, Work};
+use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Lease, Refusal, Work};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
 /// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
@@ -56,7 +56,7 @@ impl<'a> Claiming<'a> {
             && self.reach.window.is_none_or(|window| window.admits(self.ahead, &range))
     }
 
-    fn idle(&self) -> Reply {
+    fn idle(&self) -> ClaimReply {
         idle(match self.reach.goes_on {
             true => IdleReason::WindowFull,
             false => IdleReason::AllClaimed,
@@ -64,9 +64,9 @@ impl<'a> Claiming<'a> {
     }
 }
 
-impl Coordinator {
+impl Handle<Claim> for Coordinator {
     /// Leases a bundle that may be claimed.
-    pub(crate) async fn claim(&self, claim: &Claim) -> Result<Reply, Refusal> {
+    async fn handle(&self, claim: &Claim) -> Result<ClaimReply, Refusal> {
         let mut snapshot = self.snapshot_for(claim).await?;
         let item = &snapshot.item;
         let another = claim.registered_ms != 0 && claim.registered_ms != item.registered_ms;
@@ -98,9 +98,11 @@ impl Coordinator {
         }
         self.find(&claiming).await
     }
+}
 
+impl Coordinator {
     /// One of those that came back, the next one of a partition, or any that came back: in this order.
-    async fn find(&self, claiming: &Claiming<'_>) -> Result<Reply, Refusal> {
+    async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, Refusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);
         // The splits that the trainer needs first, but not all who claim at one time the same.
@@ -125,7 +127,10 @@ impl Coordinator {
     }
 
     /// The lease that an earlier sending of the claim got, if it got one.
-    async fn lease_taken_before(&self, claiming: &Claiming<'_>) -> Result<Option<Reply>, Refusal> {
+    async fn lease_taken_before(
+        &self,
+        claiming: &Claiming<'_>,
+    ) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot: Snapshot { item, consumer, .. }, .. } = claiming;
         let scan = self.scan(&claim.job, item, consumer, consumer.delivered).await?;
         let bundle = scan.owned_by(claim.nonce);
@@ -139,7 +144,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         bundles: impl IntoIterator<Item = ScannedBundle>,
         put_off: &mut Vec<ScannedBundle>,
-    ) -> Result<Option<Reply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, Refusal> {
         let mut bundles: Vec<_> = bundles.into_iter().collect();
         if bundles.is_empty() {
             return Ok(None);
@@ -163,7 +168,7 @@ impl Coordinator {
     }
 
     /// Takes the first bundle behind the end of one of the partitions.
-    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<Reply>, Refusal> {
+    async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
         let item = &snapshot.item;
         let course = claiming.course();
@@ -183,7 +188,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         course: &Course,
         search: &mut Search<'_>,
-    ) -> Result<Option<Reply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
@@ -271,7 +276,7 @@ impl Coordinator {
         claiming: &Claiming<'_>,
         candidate: &ScannedBundle,
         control: Option<Place>,
-    ) -> Result<Option<Reply>, Refusal> {
+    ) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
         let Some(after) = self.claim_one(claiming, candidate, control).await? else {
             return Ok(None);
@@ -387,18 +392,18 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
     returned
 }
 
-fn idle(reason: IdleReason) -> Reply {
-    Reply::Idle(Idle { reason })
+fn idle(reason: IdleReason) -> ClaimReply {
+    ClaimReply::Idle(Idle { reason })
 }
 
-fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> Reply {
+fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimReply {
     let first = candidate.positions.start;
     let planned = item.plan.is_some();
     let caching = item.caching.as_ref().filter(|_| planned);
     let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
     // A few splits of every job are measured, so that it can be told what its workers' time goes into.
     cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
-    Reply::Leased(Lease {
+    ClaimReply::Leased(Lease {
         home: item.home(candidate.index),
         control: bundle.control.map(|place| (place.epoch, place.position)),
         epoch: candidate.epoch,

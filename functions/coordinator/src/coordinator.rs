@@ -12,9 +12,16 @@ use crate::{
 use gristmill_model::JobName;
 use gristmill_model::splits::job::{JobEvent, apply};
 use gristmill_model::splits::{Outcome, Refusal as SplitRefusal};
-use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_model::wire::{
+    AnyCall, AnyReply, Call, Describe, JobView, Refusal, RefusalKind, Request, Stop, VERSION,
+};
 use gristmill_ports::{Clock, Invoker, Metrics, Objects, Table};
 use std::sync::Arc;
+
+/// The handler of one kind of call.
+pub trait Handle<C: Call> {
+    fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, Refusal>> + Send;
+}
 
 /// The coordinator with what it touches.
 #[derive(Clone)]
@@ -64,16 +71,16 @@ impl Coordinator {
     }
 
     /// Answers one request. Never fails: what goes wrong is a refusal.
-    pub async fn answer(&self, request: &Request) -> Reply {
+    pub async fn answer(&self, request: &Request) -> AnyReply {
         let started_ms = self.clock.now_ms();
-        let reply = self.try_answer(request).await.unwrap_or_else(Reply::Refused);
+        let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
         if let Some(meter) = &self.meter {
             meter.print(&request.call, &reply, started_ms, self.clock.now_ms());
         }
         reply
     }
 
-    async fn try_answer(&self, request: &Request) -> Result<Reply, Refusal> {
+    async fn try_answer(&self, request: &Request) -> Result<AnyReply, Refusal> {
         if request.v != VERSION {
             return Err(invalid(format!(
                 "the call has protocol version {}, this coordinator speaks {VERSION}: \
@@ -87,23 +94,7 @@ impl Coordinator {
                 request.ns, self.settings.ns
             )));
         }
-        match &request.call {
-            Call::Register(register) => self.register(register).await,
-            Call::Describe { job } => Ok(Reply::Job(self.job(job).await?.view(job))),
-            Call::Status { job } => self.status(job).await,
-            Call::Stop { job } => self.end_job(job, &JobEvent::Stopped).await,
-            Call::Forget { job } => self.forget(job).await,
-            Call::Poll(poll) => self.poll(poll).await,
-            Call::Claim(claim) => self.claim(claim).await,
-            Call::Mark(mark) => self.mark(mark).await,
-            Call::Flush(flush) => self.flush(flush).await,
-            Call::Fail(fail) => self.fail(fail).await,
-            Call::Release(release) => self.release(release).await,
-            Call::Leave(leave) => self.leave(leave).await,
-            Call::CacheList => self.list_cache().await,
-            Call::CacheExplain(asked) => self.explain_cache(asked).await,
-            Call::CacheRemove(call) => self.remove_cached(call).await,
-        }
+        self.dispatch(&request.call).await
     }
 
     /// The job of that name.
@@ -113,7 +104,11 @@ impl Coordinator {
     }
 
     /// Moves the job on, if it has not ended.
-    pub(crate) async fn end_job(&self, job: &JobName, event: &JobEvent) -> Result<Reply, Refusal> {
+    pub(crate) async fn end_job(
+        &self,
+        job: &JobName,
+        event: &JobEvent,
+    ) -> Result<JobView, Refusal> {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| no_job(job))?;
             match apply(&before.state, event) {
@@ -128,7 +123,33 @@ impl Coordinator {
             }
         };
         let item = self.store.update(&ItemName::Job(job), decide).await??;
-        Ok(Reply::Job(item.view(job)))
+        Ok(item.view(job))
+    }
+}
+
+macro_rules! dispatch {
+    ($($name:ident)*) => {
+        impl Coordinator {
+            async fn dispatch(&self, call: &AnyCall) -> Result<AnyReply, Refusal> {
+                match call {
+                    $(AnyCall::$name(call) => self.handle(call).await.map(AnyReply::$name),)*
+                }
+            }
+        }
+    };
+}
+
+gristmill_model::for_each_call!(dispatch);
+
+impl Handle<Describe> for Coordinator {
+    async fn handle(&self, Describe { job }: &Describe) -> Result<JobView, Refusal> {
+        Ok(self.job(job).await?.view(job))
+    }
+}
+
+impl Handle<Stop> for Coordinator {
+    async fn handle(&self, Stop { job }: &Stop) -> Result<JobView, Refusal> {
+        self.end_job(job, &JobEvent::Stopped).await
     }
 }
 

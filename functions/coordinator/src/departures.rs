@@ -1,7 +1,7 @@
 //! Workers that end: what they held is free, and the scaler's books and the next look know of it.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     items::{ItemName, JobItem},
     scan::Scan,
     snapshot::Snapshot,
@@ -10,7 +10,7 @@ use crate::{
 use gristmill_model::splits::{
     self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
 };
-use gristmill_model::wire::{LEFT_SHARD, Leave, Left, Refusal, Release, Reply, ScaleState};
+use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
@@ -26,9 +26,9 @@ struct Freed {
     bundles: Vec<BundleAt>,
 }
 
-impl Coordinator {
+impl Handle<Release> for Coordinator {
     /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
-    pub(crate) async fn release(&self, release: &Release) -> Result<Reply, Refusal> {
+    async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
         let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
@@ -43,21 +43,25 @@ impl Coordinator {
             let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
             self.strike_off(job, *worker, Some(invocation), ended).await?;
         }
-        Ok(Reply::Applied)
+        Ok(Applied {})
     }
+}
 
+impl Handle<Leave> for Coordinator {
     /// Takes a worker that leaves off the books.
-    pub(crate) async fn leave(&self, leave: &Leave) -> Result<Reply, Refusal> {
+    async fn handle(&self, leave: &Leave) -> Result<Applied, Refusal> {
         let Leave { job, worker, error } = leave;
         let Some(error) = error else {
             self.note_left(job, *worker).await?;
-            return Ok(Reply::Applied);
+            return Ok(Applied {});
         };
         let progress = self.snapshot(job).await?.hints().progress;
         self.strike_off(job, *worker, None, Some((progress, error))).await?;
-        Ok(Reply::Applied)
+        Ok(Applied {})
     }
+}
 
+impl Coordinator {
     /// Frees what `dead` invocations hold in `scan`.
     async fn release_held(
         &self,

@@ -1,7 +1,7 @@
 //! A job that has ended is forgotten: its items and objects go, and the name is free for another.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     jobs::object_fault,
     snapshot::Snapshot,
@@ -9,7 +9,7 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Refusal, Reply};
+use gristmill_model::wire::{Forget, Forgotten, Refusal};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
 
@@ -18,10 +18,10 @@ const ITEMS_AT_ONCE: u64 = 2_000;
 /// Writes under way at a time.
 const WRITES: usize = 16;
 
-impl Coordinator {
+impl Handle<Forget> for Coordinator {
     /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
     /// that a call that dies between is repeated.
-    pub(crate) async fn forget(&self, job: &JobName) -> Result<Reply, Refusal> {
+    async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
         let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
@@ -35,7 +35,7 @@ impl Coordinator {
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;
             if items >= ITEMS_AT_ONCE {
-                return Ok(Reply::Forgotten { items, objects, all: false });
+                return Ok(Forgotten { items, objects, all: false });
             }
         }
         for pk in keys::left_partitions(&self.settings.ns, job) {
@@ -47,9 +47,11 @@ impl Coordinator {
         items += self.forget_partition(&own, |key| *key != last).await?;
         items += self.forget_partition(&listed.pk, |key| *key == listed).await?;
         items += self.forget_partition(&own, |_| true).await?;
-        Ok(Reply::Forgotten { items, objects, all: true })
+        Ok(Forgotten { items, objects, all: true })
     }
+}
 
+impl Coordinator {
     async fn forget_objects(&self, job: &JobName, item: &JobItem) -> Result<u64, Refusal> {
         let (ns, bucket) = (&self.settings.ns, &self.settings.bucket);
         let mut objects = match &item.caching {

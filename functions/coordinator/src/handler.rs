@@ -3,7 +3,7 @@
 use crate::Coordinator;
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    Call, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Reply, Request, VERSION, WorkerEvent,
+    AnyReply, MAX_MESSAGE_BYTES, Refusal, RefusalKind, Release, Request, VERSION, WorkerEvent,
 };
 use lambda_http::{
     Body, Error, Request as HttpRequest, Response, request::RequestContext, service_fn,
@@ -41,7 +41,7 @@ pub async fn handle(
     }
     let reply = match parse(body) {
         Ok(request) => coordinator.answer(&request).await,
-        Err(refusal) => Reply::Refused(refusal),
+        Err(refusal) => AnyReply::Refused(refusal),
     };
     let response = Response::builder().header("content-type", "application/json");
     Ok(response.body(Body::Text(serde_json::to_string(&reply)?))?)
@@ -97,16 +97,17 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
     let request = Request {
         v: VERSION,
         ns: event.ns,
-        call: Call::Release(Release {
+        call: Release {
             job: event.job,
             // Only a function that ran and failed can have been brought down by a split.
             blameless: request_context.condition != "RetriesExhausted",
             invocation: InvocationId::of(event.worker, &request_context.request_id),
             worker: Some(event.worker),
             error: response_payload.unwrap_or_default().error_message,
-        }),
+        }
+        .into(),
     };
-    if let Reply::Refused(refusal) = coordinator.answer(&request).await {
+    if let AnyReply::Refused(refusal) = coordinator.answer(&request).await {
         tracing::warn!(%refusal, "cannot release what a dead worker held; its lease will run out");
     }
 }

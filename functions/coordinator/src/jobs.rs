@@ -1,7 +1,7 @@
 //! Jobs: registered once, indexed if their dataset is new, then planned into splits.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     caching::Wanted,
     items::{ItemName, JobItem, Listed},
     kicks::Seen,
@@ -13,15 +13,15 @@ use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Dataset, JobSpec, Manifest, ManifestFile, Refusal, Register, Reply, ScaleState,
+    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState,
 };
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 
-impl Coordinator {
+impl Handle<Register> for Coordinator {
     /// Registers a job, or joins the one of that name.
-    pub(crate) async fn register(&self, register: &Register) -> Result<Reply, Refusal> {
+    async fn handle(&self, register: &Register) -> Result<JobView, Refusal> {
         let Register { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
         let read = self.store.read::<JobItem>(&name).await?;
@@ -85,7 +85,9 @@ impl Coordinator {
         }
         Ok(reply)
     }
+}
 
+impl Coordinator {
     /// Refuses a listing that is not there.
     async fn check_listing(&self, key: String) -> Result<(), Refusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
@@ -189,11 +191,11 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 }
 
 /// Joins the job as stored, unless it would deliver something else.
-fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
+fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
     let Register { job, spec, nonce, .. } = register;
     // One that fails at once, such as over no records, is told its error as every job is.
     if nonce.is_some() && *nonce == item.registered_by {
-        return Ok(Reply::Job(item.view(job)));
+        return Ok(item.view(job));
     }
     let ended = match &item.state {
         JobState::Stopped => Some("was stopped".to_owned()),
@@ -222,7 +224,7 @@ fn join(item: &JobItem, register: &Register) -> Result<Reply, Refusal> {
              name; once the job has ended `gristmill forget {job}` frees this one"
         )));
     }
-    Ok(Reply::Job(item.view(job)))
+    Ok(item.view(job))
 }
 
 fn cut(text: &str) -> String {

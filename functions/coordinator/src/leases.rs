@@ -1,25 +1,27 @@
 //! Leases: marked, flushed, given back. Each is one transition of one bundle.
 
-use crate::{Coordinator, coordinator::refuse, items::ItemName, store::Versioned};
+use crate::{Coordinator, Handle, coordinator::refuse, items::ItemName, store::Versioned};
 use gristmill_model::splits::{
     self, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
     retry_delay_ms,
 };
-use gristmill_model::wire::{Fail, Flush, Home, Mark, Refusal, Reply};
+use gristmill_model::wire::{Applied, Fail, Flush, Home, Mark, Refusal};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
-impl Coordinator {
+impl Handle<Mark> for Coordinator {
     /// Notes which split is about to be started.
-    pub(crate) async fn mark(&self, mark: &Mark) -> Result<Reply, Refusal> {
+    async fn handle(&self, mark: &Mark) -> Result<Applied, Refusal> {
         let command = splits::Mark { attempt: mark.attempt, nonce: mark.nonce, cur: mark.index };
         self.transition(&mark.job, (mark.home, mark.epoch, mark.bundle), |before| {
             splits::mark(before, &command)
         })
         .await
     }
+}
 
+impl Handle<Flush> for Coordinator {
     /// Commits splits and renews the lease.
-    pub(crate) async fn flush(&self, flush: &Flush) -> Result<Reply, Refusal> {
+    async fn handle(&self, flush: &Flush) -> Result<Applied, Refusal> {
         let commit = |commit: &gristmill_model::wire::Commit| splits::Commit {
             at: commit.index,
             local: commit.local,
@@ -56,9 +58,11 @@ impl Coordinator {
         }
         Ok(reply)
     }
+}
 
+impl Handle<Fail> for Coordinator {
     /// Takes a bundle back; a fatal failure ends the job.
-    pub(crate) async fn fail(&self, fail: &Fail) -> Result<Reply, Refusal> {
+    async fn handle(&self, fail: &Fail) -> Result<Applied, Refusal> {
         let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(fail.attempt));
         let command = splits::Fail {
             attempt: fail.attempt,
@@ -77,13 +81,15 @@ impl Coordinator {
         }
         Ok(reply)
     }
+}
 
+impl Coordinator {
     async fn transition(
         &self,
         job: &JobName,
         (home, epoch, bundle): (Home, Epoch, BundleIndex),
         mut decide: impl FnMut(Option<&Bundle>) -> Result<Outcome<Bundle>, SplitRefusal>,
-    ) -> Result<Reply, Refusal> {
+    ) -> Result<Applied, Refusal> {
         let name = ItemName::Bundle(job, home, epoch, bundle);
         let at = (job.clone(), home, (epoch, bundle));
         // What is written is checked against the table; what says no may be old.
@@ -101,7 +107,7 @@ impl Coordinator {
                 if is_known && bundle.state == BundleState::Leased {
                     self.memory.keep_lease(at, Versioned { version, item: Some(bundle) });
                 }
-                Ok(Reply::Applied)
+                Ok(Applied {})
             }
             Err(refusal) => Err(refuse(&refusal)),
         }

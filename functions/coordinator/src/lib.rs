@@ -34,7 +34,7 @@ mod store;
 mod trouble;
 mod upkeep;
 
-pub use coordinator::Coordinator;
+pub use coordinator::{Coordinator, Handle};
 pub use handler::{handle, serve};
 pub use settings::{Patience, Settings, split_batches};
 pub use snapshot::Memory;

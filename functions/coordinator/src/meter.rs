@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_model::wire::{Call, Reply};
+use gristmill_model::wire::{AnyCall, AnyReply};
 use gristmill_ports::{Item, ItemKey, Measure, Metrics, Table, TableError, WriteOutcome};
 use std::sync::{
     Arc,
@@ -25,7 +25,7 @@ impl Meter {
         (Self { metrics, conflicts }, Arc::new(counting))
     }
 
-    pub fn print(&self, call: &Call, reply: &Reply, started_ms: u64, ended_ms: u64) {
+    pub fn print(&self, call: &AnyCall, reply: &AnyReply, started_ms: u64, ended_ms: u64) {
         let measured = self.measure(call, reply, ended_ms.saturating_sub(started_ms));
         self.metrics.print(
             ended_ms,
@@ -34,11 +34,10 @@ impl Meter {
         );
     }
 
-    fn measure(&self, call: &Call, reply: &Reply, latency_ms: u64) -> [Measure; 4] {
+    fn measure(&self, call: &AnyCall, reply: &AnyReply, latency_ms: u64) -> [Measure; 4] {
         [
-            // Eleven kinds, each a metric of its own.
             Measure::count(call.name(), 1),
-            Measure::count("refusals", u64::from(matches!(reply, Reply::Refused(_)))),
+            Measure::count("refusals", u64::from(matches!(reply, AnyReply::Refused(_)))),
             Measure::count("conflicts", self.conflicts.swap(0, Ordering::Relaxed)),
             Measure::ms("latency_ms", latency_ms),
         ]
@@ -92,6 +91,7 @@ impl Table for CountConflicts {
 #[allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 mod tests {
     use super::*;
+    use gristmill_model::wire::{Applied, Stop};
     use gristmill_ports::memory::MemoryTable;
 
     #[tokio::test]
@@ -101,11 +101,12 @@ mod tests {
         for _ in 0..3 {
             table.write(&key, 0, Bytes::new(), None).await.unwrap();
         }
-        let call = Call::Stop { job: "j".parse().unwrap() };
-        let measured = meter.measure(&call, &Reply::Applied, 5);
+        let call = Stop { job: "j".parse().unwrap() }.into();
+        let reply = AnyReply::Flush(Applied {});
+        let measured = meter.measure(&call, &reply, 5);
         let value = |name: &str| measured.iter().find(|m| m.name == name).unwrap().value;
         assert_eq!((value("stop"), value("conflicts"), value("latency_ms")), (1, 2, 5));
-        let next = meter.measure(&call, &Reply::Applied, 5);
+        let next = meter.measure(&call, &reply, 5);
         assert_eq!(next[2].value, 0, "the next call begins at zero");
     }
 }

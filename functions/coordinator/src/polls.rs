@@ -1,7 +1,7 @@
 //! The trainer's report: acknowledged, and answered with what is ready.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     coordinator::refuse,
     items::{ItemName, JobItem},
     kicks::window,
@@ -10,7 +10,7 @@ use crate::{
 };
 use futures::future::try_join;
 use gristmill_model::splits::{self, Consumer, Cursor, Place, frontier::Frontier, job::JobState};
-use gristmill_model::wire::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_model::wire::{Ack, JobStatus, Poll, Polled, Refusal, RefusalKind, Status};
 use gristmill_model::{JobName, Visitation};
 
 /// Longest time between two looks of a trainer that polls.
@@ -42,9 +42,9 @@ fn is_look_due(snapshot: &Snapshot, (poll, has_moved): (&Poll, bool), now_ms: u6
     age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
 }
 
-impl Coordinator {
+impl Handle<Poll> for Coordinator {
     /// Answers a trainer's poll.
-    pub(crate) async fn poll(&self, poll: &Poll) -> Result<Reply, Refusal> {
+    async fn handle(&self, poll: &Poll) -> Result<Polled, Refusal> {
         let job = &poll.job;
         let from = Place { epoch: poll.from.0, position: poll.from.1 };
         let (mut snapshot, beside) = self.report(job, Some(from)).await?;
@@ -82,7 +82,7 @@ impl Coordinator {
         let now_ms = self.clock.now_ms();
         let head_waits = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
         let Frontier { active, claimable, window, window_full, ahead, indexed, trouble, .. } = seen;
-        Ok(Reply::Polled(Polled {
+        Ok(Polled {
             job: item.view(job),
             generation: consumer.generation,
             ready: ready.entries,
@@ -95,11 +95,13 @@ impl Coordinator {
             indexed_files: if item.plan.is_none() { indexed } else { item.n_files },
             scale: books,
             trouble,
-        }))
+        })
     }
+}
 
-    /// Where a job stands, read and nothing else.
-    pub(crate) async fn status(&self, job: &JobName) -> Result<Reply, Refusal> {
+impl Handle<Status> for Coordinator {
+    /// Read-only.
+    async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
         let (Snapshot { item, consumer, .. }, Beside { books: scale, .. }) =
             self.report(job, None).await?;
         let delivered = (consumer.delivered.epoch, consumer.delivered.position);
@@ -109,7 +111,7 @@ impl Coordinator {
         let scan = scan.within(window);
         let now_ms = self.clock.now_ms();
         let planned = item.plan.is_some();
-        Ok(Reply::Status(JobStatus {
+        Ok(JobStatus {
             job: item.view(job),
             delivered,
             durable: (consumer.durable.epoch, consumer.durable.g),
@@ -122,9 +124,11 @@ impl Coordinator {
             trouble: self.trouble(&item, &scale, &scan),
             scale,
             profile: self.profile(job).await?,
-        }))
+        })
     }
+}
 
+impl Coordinator {
     /// Refuses a run of the trainer that says it had more than was ever made: its checkpoint is of another
     /// run, and batches that it never saw would be missing without a word.
     async fn check_beginning(

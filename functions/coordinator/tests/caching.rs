@@ -7,12 +7,13 @@ mod quiet;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_coordinator::{Coordinator, Handle, Settings};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Ack, CacheListed, CacheMode, CacheRemove, CachingView, Call, Claim, Commit, Dataset, Flush,
-    JobSpec, Lease, OpWork, Poll, Refusal, RefusalKind, Register, Reply, Request, SourceFile,
-    TrainerMetrics, VERSION, Work, WorkProfile, WorkerCost,
+    Ack, AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove,
+    CacheRemoved, CachingView, Call, Claim, ClaimReply, Commit, Dataset, Flush, JobSpec, Lease,
+    OpWork, Poll, Refusal, RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics,
+    VERSION, Work, WorkProfile, WorkerCost,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
@@ -74,8 +75,12 @@ impl World {
         )
     }
 
-    async fn call(&self, call: Call) -> Reply {
-        self.coordinator.answer(&Request { v: VERSION, ns: self.ns.clone(), call }).await
+    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
+        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
+        match self.coordinator.answer(&request).await {
+            AnyReply::Refused(refusal) => Err(refusal),
+            reply => Ok(C::reply_from(reply).unwrap()),
+        }
     }
 
     /// Registers a job whose pipeline sleeps `ms` and is cached as a whole.
@@ -94,16 +99,16 @@ impl World {
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);
-        let reply = self.call(Call::Register(Register::new(name(job), spec, dataset))).await;
-        assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+        let reply = self.call(Register::new(name(job), spec, dataset)).await;
+        assert!(reply.is_ok(), "{reply:?}");
     }
 
     async fn caching(&self, job: &str) -> CachingView {
         let metrics = TrainerMetrics::default();
         let poll = Poll { job: name(job), from: (0, 0), ack: None, metrics, report: None };
         self.clock.sleep(BETWEEN_POLLS).await;
-        match self.call(Call::Poll(poll)).await {
-            Reply::Polled(polled) => polled.job.caching.unwrap(),
+        match self.call(poll).await {
+            Ok(polled) => polled.job.caching.unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -112,8 +117,8 @@ impl World {
         self.caching(job).await.modes.iter().map(|mode| mode.mode).collect()
     }
 
-    async fn claim(&self, job: &str, id: u8) -> Reply {
-        self.call(Call::Claim(Claim {
+    async fn claim(&self, job: &str, id: u8) -> Result<ClaimReply, Refusal> {
+        self.call(Claim {
             registered_ms: 0,
             job: name(job),
             nonce: Nonce([id; 8]),
@@ -123,7 +128,7 @@ impl World {
             split_ms: 0,
             local: false,
             resent: false,
-        }))
+        })
         .await
     }
 
@@ -131,7 +136,7 @@ impl World {
     async fn work(&self, job: &str) -> Vec<Lease> {
         let mut leases = Vec::new();
         for id in 1.. {
-            let Reply::Leased(lease) = self.claim(job, id).await else { break };
+            let Ok(ClaimReply::Leased(lease)) = self.claim(job, id).await else { break };
             let commits = lease.todo.iter().map(|position| Commit {
                 index: u8::try_from(position - lease.first).unwrap(),
                 local: false,
@@ -158,8 +163,8 @@ impl World {
                 cost: WorkerCost::default(),
                 profile: lease.cache.profile.then(|| measured(splits)),
             };
-            let reply = self.call(Call::Flush(flush)).await;
-            assert!(matches!(reply, Reply::Applied), "{reply:?}");
+            let reply = self.call(flush).await;
+            assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
             if lease.work == Work::Index {
                 self.caching(job).await;
             }
@@ -169,20 +174,20 @@ impl World {
     }
 
     async fn cached(&self) -> Vec<CacheListed> {
-        match self.call(Call::CacheList).await {
-            Reply::Cached { entries, .. } => entries,
+        match self.call(CacheList {}).await {
+            Ok(CacheListing { entries, .. }) => entries,
             other => panic!("{other:?}"),
         }
     }
 
-    async fn remove(&self, listed: &CacheListed) -> Reply {
+    async fn remove(&self, listed: &CacheListed) -> Result<CacheRemoved, Refusal> {
         let fingerprint = listed.entry.fingerprint;
-        self.call(Call::CacheRemove(CacheRemove { fingerprint })).await
+        self.call(CacheRemove { fingerprint }).await
     }
 
     async fn stop(&self, job: &str) {
-        let reply = self.call(Call::Stop { job: name(job) }).await;
-        assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+        let reply = self.call(Stop { job: name(job) }).await;
+        assert!(reply.is_ok(), "{reply:?}");
     }
 
     async fn on(&self, prefix: &str) -> Vec<String> {
@@ -363,13 +368,13 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     assert_eq!(listed.readers, [name("a"), name("b")]);
     for job in ["a", "b"] {
         let refused = world.remove(listed).await;
-        let Reply::Refused(Refusal { kind: RefusalKind::Invalid, message }) = refused else {
+        let Err(Refusal { kind: RefusalKind::Invalid, message }) = refused else {
             panic!("{refused:?}")
         };
         assert!(message.contains(&format!("job {job} reads it")), "{message}");
         world.stop(job).await;
     }
-    assert!(matches!(world.remove(listed).await, Reply::Removed { objects: 1 }));
+    assert!(matches!(world.remove(listed).await, Ok(CacheRemoved { objects: 1 })));
     assert_eq!((world.cached().await.len(), world.on(&listed.entry.shelf).await.len()), (0, 0));
     world.register("d", 1, "one").await;
     assert_eq!(world.modes("d").await, [CacheMode::Profile]);
@@ -385,8 +390,8 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     let ack = Ack { generation: 1, over: 0, delivered: (1, 0), durable, durable_position: (1, 0) };
     let metrics = TrainerMetrics::default();
     let poll = Poll { job: name("a"), from: (1, 0), ack: Some(ack), metrics, report: None };
-    let reply = world.call(Call::Poll(poll)).await;
-    let Reply::Polled(polled) = reply else { panic!("{reply:?}") };
+    let reply = world.call(poll).await;
+    let Ok(polled) = reply else { panic!("{reply:?}") };
     assert_eq!(polled.job.caching.unwrap().unsettled, None);
     assert_eq!(world.cached().await.len(), 1);
 }
@@ -459,15 +464,13 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_
             world.stop("a").await;
             let listed = world.cached().await.remove(0);
             let fingerprint = listed.entry.fingerprint;
-            let call = Call::CacheRemove(CacheRemove { fingerprint });
-            let request = Request { v: VERSION, ns: world.ns.clone(), call };
-            let reply = world.dying_after(calls).answer(&request).await;
-            let finished = matches!(reply, Reply::Removed { .. });
+            let reply = world.dying_after(calls).handle(&CacheRemove { fingerprint }).await;
+            let finished = reply.is_ok();
             let at = format!("{after:?} comes after {calls} calls");
             match after {
                 After::Retry => match world.remove(&listed).await {
-                    Reply::Removed { .. } => {}
-                    Reply::Refused(Refusal { kind: RefusalKind::NotFound, .. }) => {
+                    Ok(CacheRemoved { .. }) => {}
+                    Err(Refusal { kind: RefusalKind::NotFound, .. }) => {
                         assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}");
                     }
                     other => panic!("{at}: {other:?}"),
@@ -486,7 +489,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_
             if begun {
                 assert!(world.on(&listed.entry.shelf).await.is_empty(), "{at}: left behind");
             }
-            let Reply::Cached { removing, .. } = world.call(Call::CacheList).await else {
+            let Ok(CacheListing { removing, .. }) = world.call(CacheList {}).await else {
                 panic!()
             };
             assert!(removing.is_empty(), "{at}");

@@ -11,9 +11,9 @@ use futures::future::join_all;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
 use gristmill_model::wire::{
-    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Mark,
-    Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register, Release, Reply, Request, SourceFile,
-    TrainerMetrics, VERSION, Work, WorkerCost,
+    Ack, AnyReply, Applied, Call, Claim, ClaimReply, Commit, Dataset, Flush, Idle, IdleReason,
+    JobSpec, JobState, Lease, Mark, Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register,
+    Release, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work, WorkerCost,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
@@ -167,8 +167,8 @@ impl World {
         let job: JobName = "j".parse().unwrap();
         let registration = Register::new(job.clone(), spec, dataset);
         let world = Self { coordinator, table, clock, objects, ns, job, registration };
-        let reply = world.call(Call::Register(world.registration.clone())).await;
-        assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+        let reply = world.call(world.registration.clone()).await;
+        assert!(reply.is_ok(), "{reply:?}");
         world
     }
 
@@ -193,27 +193,33 @@ impl World {
     }
 
     /// Sends a call, and again while the answer is that it may not have arrived: as clients do.
-    async fn call(&self, call: Call) -> Reply {
-        let request = Request { v: VERSION, ns: self.ns.clone(), call };
+    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
+        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
         for _ in 0..20 {
             match self.coordinator.answer(&request).await {
-                Reply::Refused(Refusal { kind: RefusalKind::Busy, .. }) => {}
-                reply => return reply,
+                AnyReply::Refused(Refusal { kind: RefusalKind::Busy, .. }) => {}
+                AnyReply::Refused(refusal) => return Err(refusal),
+                reply => return Ok(C::reply_from(reply).unwrap()),
             }
         }
         panic!("busy for ever: {:?}", request.call)
     }
 
-    async fn claim(&self, id: u8) -> Reply {
+    async fn claim(&self, id: u8) -> Result<ClaimReply, Refusal> {
         self.claim_as(id, "one").await
     }
 
-    async fn claim_as(&self, id: u8, numerics: &str) -> Reply {
+    async fn claim_as(&self, id: u8, numerics: &str) -> Result<ClaimReply, Refusal> {
         self.claim_with(Nonce([id; 8]), invocation(id), numerics).await
     }
 
-    async fn claim_with(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Reply {
-        self.call(Call::Claim(self.claim_of(nonce, invocation, numerics))).await
+    async fn claim_with(
+        &self,
+        nonce: Nonce,
+        invocation: InvocationId,
+        numerics: &str,
+    ) -> Result<ClaimReply, Refusal> {
+        self.call(self.claim_of(nonce, invocation, numerics)).await
     }
 
     fn claim_of(&self, nonce: Nonce, invocation: InvocationId, numerics: &str) -> Claim {
@@ -235,7 +241,7 @@ impl World {
         let world = Self::indexing(table, 1).await;
         let lease = leased(world.claim(1).await);
         let reply = world.work(&lease, Nonce([1; 8])).await;
-        assert!(matches!(reply, Reply::Applied), "{reply:?}");
+        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
         assert_eq!(world.poll().await.job.state, JobState::Running);
         world
     }
@@ -250,15 +256,16 @@ impl World {
     }
 
     /// Marks and commits everything in a lease, one split a call.
-    async fn work(&self, lease: &Lease, nonce: Nonce) -> Reply {
+    async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
         let Lease { home, epoch, bundle, attempt, .. } = *lease;
-        let mut reply = Reply::Applied;
+        let mut reply = Ok(Applied {});
         for position in &lease.todo {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
                 let job = self.job.clone();
                 let mark = Mark { job, home, epoch, bundle, attempt, nonce, index };
-                self.call(Call::Mark(mark)).await;
+                // A refused mark is followed by a refused flush.
+                let _ = self.call(mark).await;
             }
             let (rows, batches) = match lease.work {
                 Work::Index => (RECORDS, 0),
@@ -288,7 +295,7 @@ impl World {
                 cost: WorkerCost::default(),
                 profile: None,
             };
-            reply = self.call(Call::Flush(flush)).await;
+            reply = self.call(flush).await;
         }
         reply
     }
@@ -301,8 +308,8 @@ impl World {
             blameless: false,
             error: String::new(),
         };
-        let reply = self.call(Call::Release(release)).await;
-        assert!(matches!(reply, Reply::Applied), "{reply:?}");
+        let reply = self.call(release).await;
+        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
     }
 
     async fn poll(&self) -> Polled {
@@ -314,8 +321,8 @@ impl World {
         let job = self.job.clone();
         let poll = Poll { job, from: (0, position), ack, metrics, report: None };
         self.clock.sleep(BETWEEN_POLLS).await;
-        match self.call(Call::Poll(poll)).await {
-            Reply::Polled(polled) => polled,
+        match self.call(poll).await {
+            Ok(polled) => polled,
             other => panic!("{other:?}"),
         }
     }
@@ -327,16 +334,17 @@ impl World {
             let mut nonce = [id; 8];
             nonce[..4].copy_from_slice(&round.to_be_bytes());
             match self.claim_with(Nonce(nonce), invocation(id), "one").await {
-                Reply::Leased(lease) if lease.work == Work::Splits && !fallen => {
+                Ok(ClaimReply::Leased(lease)) if lease.work == Work::Splits && !fallen => {
                     fallen = true;
                     self.died(id).await;
                     assert!(lease.attempt >= 1);
                 }
-                Reply::Leased(lease) => {
-                    self.work(&lease, Nonce(nonce)).await;
+                Ok(ClaimReply::Leased(lease)) => {
+                    // Another worker may have taken the lease over.
+                    let _ = self.work(&lease, Nonce(nonce)).await;
                 }
-                Reply::Idle(Idle { reason: IdleReason::JobEnded }) => return,
-                Reply::Idle(_) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded })) => return,
+                Ok(ClaimReply::Idle(_)) => tokio::time::sleep(Duration::from_millis(2)).await,
                 other => panic!("{other:?}"),
             }
         }
@@ -376,9 +384,9 @@ fn invocation(id: u8) -> InvocationId {
     InvocationId(format!("request-{id}"))
 }
 
-fn leased(reply: Reply) -> Lease {
+fn leased(reply: Result<ClaimReply, Refusal>) -> Lease {
     match reply {
-        Reply::Leased(lease) => lease,
+        Ok(ClaimReply::Leased(lease)) => lease,
         other => panic!("{other:?}"),
     }
 }
@@ -437,7 +445,10 @@ async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Ta
     let world = World::indexing(table, 2).await;
     let (one, two) = (leased(world.claim(1).await), leased(world.claim(2).await));
     assert_eq!((one.work, one.bundle, two.bundle), (Work::Index, 0, 1));
-    assert!(matches!(world.claim(3).await, Reply::Idle(Idle { reason: IdleReason::AllClaimed })));
+    assert!(matches!(
+        world.claim(3).await,
+        Ok(ClaimReply::Idle(Idle { reason: IdleReason::AllClaimed }))
+    ));
     world.died(1).await;
     assert_eq!(world.poll().await.claimable, 1);
     let again = leased(world.claim(3).await);
@@ -469,8 +480,8 @@ async fn claims_that_race_get_a_lease_each_or_none(table: Arc<dyn Table>) {
     let mut bundles = Vec::new();
     for reply in replies {
         match reply {
-            Reply::Leased(lease) => bundles.push((lease.bundle, lease.attempt)),
-            Reply::Idle(_) => {}
+            Ok(ClaimReply::Leased(lease)) => bundles.push((lease.bundle, lease.attempt)),
+            Ok(ClaimReply::Idle(_)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -483,7 +494,10 @@ async fn claims_that_race_get_a_lease_each_or_none(table: Arc<dyn Table>) {
 async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: Arc<dyn Table>) {
     let world = World::indexing(table, 1).await;
     let late = leased(world.claim(1).await);
-    assert!(matches!(world.claim(2).await, Reply::Idle(_)), "nobody else's while it lasts");
+    assert!(
+        matches!(world.claim(2).await, Ok(ClaimReply::Idle(_))),
+        "nobody else's while it lasts"
+    );
     world.clock.sleep(Duration::from_secs(3600)).await;
     // A trainer's poll looks, and names what came back.
     world.poll().await;
@@ -491,10 +505,10 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
     assert_eq!((lease.bundle, lease.attempt), (late.bundle, 2));
     let refused = world.work(&late, Nonce([1; 8])).await;
     assert!(
-        matches!(&refused, Reply::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost),
+        matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost),
         "{refused:?}"
     );
-    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Reply::Applied));
+    assert!(matches!(world.work(&lease, Nonce([2; 8])).await, Ok(Applied {})));
     assert_eq!(world.poll().await.job.state, JobState::Running);
 }
 
@@ -511,13 +525,13 @@ async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
     assert_eq!((new.bundle, new.attempt), (old.bundle, 2));
     // Another bundle that this process does not know of.
     let next = leased(other.claim(5).await);
-    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Reply::Applied));
+    assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(Applied {})));
     let refused = world.work(&old, Nonce([3; 8])).await;
-    assert!(matches!(&refused, Reply::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost));
+    assert!(matches!(&refused, Err(refusal) if refusal.kind == RefusalKind::LeaseLost));
     let last = leased(world.claim(6).await);
     assert!(last.bundle > next.bundle, "{last:?} after {next:?}");
     for (lease, id) in [(next, 5), (last, 6)] {
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
     }
 }
 
@@ -533,11 +547,11 @@ async fn a_worker_that_is_silent_while_others_go_on_loses_its_lease_early(table:
             assert!((2_500..6_000).contains(&waited_ms), "{waited_ms}");
             assert_eq!((lease.attempt, lease.todo.len()), (2, silent.todo.len()));
             let refused = world.work(&silent, Nonce([2; 8])).await;
-            assert!(matches!(&refused, Reply::Refused(r) if r.kind == RefusalKind::LeaseLost));
-            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+            assert!(matches!(&refused, Err(r) if r.kind == RefusalKind::LeaseLost));
+            assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
             return;
         }
-        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Reply::Applied));
+        assert!(matches!(world.work(&lease, Nonce([id; 8])).await, Ok(Applied {})));
         world.clock.sleep(Duration::from_millis(500)).await;
     }
     panic!("its lease was not ended");
@@ -549,16 +563,16 @@ async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
     let told = world.registration.clone();
     let stored = told.clone().with_listing(view.dataset_version);
     // It is the job that is there, whoever tells of its files in which way.
-    assert!(matches!(world.call(Call::Register(stored.clone())).await, Reply::Job(_)));
+    assert!(world.call(stored.clone()).await.is_ok());
     let named = |name: &str| Register { job: name.parse().unwrap(), ..stored.clone() };
-    match world.call(Call::Register(named("listed"))).await {
-        Reply::Job(view) => assert_eq!((view.state, view.n_files), (JobState::Indexing, 3)),
+    match world.call(named("listed")).await {
+        Ok(view) => assert_eq!((view.state, view.n_files), (JobState::Indexing, 3)),
         other => panic!("{other:?}"),
     }
     let absent = gristmill_model::Fingerprint::of("test", b"another");
     let absent = Register { listing: told.with_listing(absent).listing, ..named("absent") };
-    match world.call(Call::Register(absent)).await {
-        Reply::Refused(refusal) => {
+    match world.call(absent).await {
+        Err(refusal) => {
             assert!(refusal.message.contains("is not stored"), "{refusal:?}")
         }
         other => panic!("{other:?}"),
@@ -569,10 +583,10 @@ async fn a_call_that_is_sent_again_is_answered_the_same(table: Arc<dyn Table>) {
     let world = World::indexing(table, 2).await;
     let lease = leased(world.claim(1).await);
     let again = world.claim_of(Nonce([1; 8]), invocation(1), "one");
-    let again = Call::Claim(Claim { resent: true, ..again });
+    let again = Claim { resent: true, ..again };
     assert_eq!(leased(world.call(again).await), lease);
     for _ in 0..2 {
-        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Reply::Applied));
+        assert!(matches!(world.work(&lease, Nonce([1; 8])).await, Ok(Applied {})));
     }
     assert_eq!(world.poll().await.indexed_files, 1);
 }
@@ -605,7 +619,7 @@ async fn a_poll_that_freezes_names_no_split_that_its_job_does_not_locate(table: 
     let others = async {
         freezing.frozen.notified().await;
         let lease = leased(world.claim(2).await);
-        world.work(&lease, Nonce([2; 8])).await;
+        world.work(&lease, Nonce([2; 8])).await.unwrap();
         freezing.goes_on.notify_one();
     };
     let (polled, ()) = futures::join!(poll, others);
@@ -618,10 +632,10 @@ async fn the_first_worker_settles_the_numerics_and_one_of_another_class_ends_the
     table: Arc<dyn Table>,
 ) {
     let world = World::running(table).await;
-    assert!(matches!(world.claim_as(2, "one").await, Reply::Leased(_)));
+    assert!(matches!(world.claim_as(2, "one").await, Ok(ClaimReply::Leased(_))));
     assert!(matches!(
         world.claim_as(3, "two").await,
-        Reply::Idle(Idle { reason: IdleReason::JobEnded })
+        Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))
     ));
     let JobState::Failed { error } = world.poll().await.job.state else { panic!("it goes on") };
     assert!(error.contains("class one") && error.contains("came with two"), "{error}");
@@ -659,8 +673,8 @@ async fn an_abandoned_job_is_stopped_and_what_it_left_is_deleted() {
 async fn bundles_expire_before_what_says_that_their_job_was_there() {
     let table = Arc::new(MemoryTable::default());
     let world = World::running(table.clone()).await;
-    let reply = world.call(Call::Stop { job: world.job.clone() }).await;
-    assert!(matches!(reply, Reply::Job(_)), "{reply:?}");
+    let reply = world.call(Stop { job: world.job.clone() }).await;
+    assert!(reply.is_ok(), "{reply:?}");
     assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 0, "workers may still put");
     world.pass(1);
     assert_eq!(world.coordinator.upkeep().await.unwrap().tidied, 1);

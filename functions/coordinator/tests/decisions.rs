@@ -10,9 +10,10 @@ use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Ack, Call, Claim, Commit, Dataset, Flush, Idle, IdleReason, JobSpec, JobState, Lease, Leave,
-    Poll, Polled, Refusal, Register, Release, Reply, Request, ScaleState, ScalerEvent, SkippedAt,
-    SourceFile, TrainerMetrics, VERSION, Work, WorkerCost,
+    Ack, AnyReply, Applied, Call, Claim, ClaimReply, Commit, Dataset, Flush, Forget, Forgotten,
+    Idle, IdleReason, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal, Register,
+    Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, Status, Stop, TrainerMetrics,
+    VERSION, Work, WorkerCost,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
@@ -71,7 +72,7 @@ impl World {
         );
         let world =
             Self { coordinator, clock, table, objects, kicks, ns, job: "j".parse().unwrap() };
-        assert!(matches!(world.register(on_error, BATCH).await, Reply::Job(_)));
+        assert!(world.register(on_error, BATCH).await.is_ok());
         let lease = world.leased(0).await;
         assert_eq!(lease.work, Work::Index);
         world.flush(&lease, RECORDS, 0).await;
@@ -79,7 +80,7 @@ impl World {
         world
     }
 
-    async fn register(&self, on_error: ErrorPolicy, batch: u32) -> Reply {
+    async fn register(&self, on_error: ErrorPolicy, batch: u32) -> Result<JobView, Refusal> {
         let pipeline = format!(
             "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
              ops: [batch: {{ size: {batch} }}]\n"
@@ -92,14 +93,18 @@ impl World {
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);
-        self.call(Call::Register(Register::new(self.job.clone(), spec, dataset))).await
+        self.call(Register::new(self.job.clone(), spec, dataset)).await
     }
 
-    async fn call(&self, call: Call) -> Reply {
-        self.coordinator.answer(&Request { v: VERSION, ns: self.ns.clone(), call }).await
+    async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
+        let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
+        match self.coordinator.answer(&request).await {
+            AnyReply::Refused(refusal) => Err(refusal),
+            reply => Ok(C::reply_from(reply).unwrap()),
+        }
     }
 
-    async fn claim(&self, worker: u32, registered_ms: u64) -> Reply {
+    async fn claim(&self, worker: u32, registered_ms: u64) -> Result<ClaimReply, Refusal> {
         let claim = Claim {
             job: self.job.clone(),
             registered_ms,
@@ -111,13 +116,13 @@ impl World {
             local: false,
             resent: false,
         };
-        self.call(Call::Claim(claim)).await
+        self.call(claim).await
     }
 
     /// A lease, and who holds it, from the table.
     async fn leased(&self, worker: u32) -> Lease {
         match self.claim(worker, 0).await {
-            Reply::Leased(lease) => lease,
+            Ok(ClaimReply::Leased(lease)) => lease,
             other => panic!("{other:?}"),
         }
     }
@@ -154,8 +159,8 @@ impl World {
             cost: WorkerCost::default(),
             profile: None,
         };
-        let reply = self.call(Call::Flush(flush)).await;
-        assert!(matches!(reply, Reply::Applied), "{reply:?}");
+        let reply = self.call(flush).await;
+        assert!(matches!(reply, Ok(Applied {})), "{reply:?}");
     }
 
     async fn report(&self, lease: &Lease) {
@@ -186,8 +191,8 @@ impl World {
         let ack = (delivered > 0).then_some(ack);
         let poll = Poll { job: self.job.clone(), from: place, ack, metrics, report: None };
         self.clock.sleep(BETWEEN_POLLS).await;
-        match self.call(Call::Poll(poll)).await {
-            Reply::Polled(polled) => polled,
+        match self.call(poll).await {
+            Ok(polled) => polled,
             other => panic!("{other:?}"),
         }
     }
@@ -263,11 +268,11 @@ async fn those_that_leave_are_missed_at_once_and_their_books_are_not_written() {
     assert_eq!(world.kicked(), kicked, "all that are wanted are on their way");
     for worker in [61, 61, 62] {
         let leave = Leave { job: world.job.clone(), worker, error: None };
-        assert!(matches!(world.call(Call::Leave(leave)).await, Reply::Applied));
+        assert!(matches!(world.call(leave).await, Ok(Applied {})));
     }
     assert_eq!(world.books().await, before, "thousands may leave in one second");
-    match world.call(Call::Status { job: world.job.clone() }).await {
-        Reply::Status(status) => assert_eq!(status.scale.outstanding.len(), 1),
+    match world.call(Status { job: world.job.clone() }).await {
+        Ok(status) => assert_eq!(status.scale.outstanding.len(), 1),
         other => panic!("{other:?}"),
     }
     world.pass(1).await;
@@ -281,13 +286,13 @@ async fn a_worker_too_many_leaves() {
     for worker in 0..3 {
         world.leased(worker).await;
     }
-    assert!(matches!(world.claim(3, 0).await, Reply::Leased(_)), "nobody has looked yet");
+    assert!(matches!(world.claim(3, 0).await, Ok(ClaimReply::Leased(_))), "nobody has looked yet");
     world.poll(0, None).await;
     let mut surplus = 0;
     for worker in 0..4 {
         match world.claim(worker, 0).await {
-            Reply::Idle(Idle { reason: IdleReason::Surplus }) => surplus += 1,
-            Reply::Leased(_) => {}
+            Ok(ClaimReply::Idle(Idle { reason: IdleReason::Surplus })) => surplus += 1,
+            Ok(ClaimReply::Leased(_)) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -348,12 +353,10 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
     };
     let poll = |from, ack| {
         let metrics = TrainerMetrics::default();
-        Call::Poll(Poll { job: world.job.clone(), from, ack, metrics, report: None })
+        Poll { job: world.job.clone(), from, ack, metrics, report: None }
     };
-    let ready = async |call: Call| match world.call(call).await {
-        Reply::Polled(polled) => {
-            polled.ready.iter().map(|entry| entry.position).collect::<Vec<_>>()
-        }
+    let ready = async |call: Poll| match world.call(call).await {
+        Ok(polled) => polled.ready.iter().map(|entry| entry.position).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
     assert_eq!(ready(poll((0, 1), Some(ack))).await, (1..splits).collect::<Vec<_>>());
@@ -371,7 +374,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
             blameless: false,
             error: "Runtime exited with error: signal: killed".into(),
         };
-        assert!(matches!(world.call(Call::Release(release)).await, Reply::Applied));
+        assert!(matches!(world.call(release).await, Ok(Applied {})));
     };
     for worker in 0..10 {
         die(worker).await;
@@ -406,7 +409,7 @@ async fn a_worker_that_cannot_begin_says_why() {
     for worker in 0..3 {
         let error = Some("GetObject on s3://b/k: AccessDenied".to_owned());
         let leave = Leave { job: world.job.clone(), worker, error };
-        assert!(matches!(world.call(Call::Leave(leave)).await, Reply::Applied));
+        assert!(matches!(world.call(leave).await, Ok(Applied {})));
     }
     let trouble = world.poll(0, None).await.trouble.unwrap();
     assert!(trouble.contains("AccessDenied"), "{trouble}");
@@ -418,31 +421,34 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     let lease = world.leased(1).await;
     world.flush(&lease, BATCH, 0).await;
     // All that may be claimed is, and the process knows it.
-    while let Reply::Leased(_) = world.claim(1, 0).await {}
+    while let Ok(ClaimReply::Leased(_)) = world.claim(1, 0).await {}
     let before = world.poll(1, None).await.job;
     let chunk = keys::job_prefix(&world.ns, &world.job) + "x.gmc";
     let path = ObjectPath::new("bucket", chunk);
     world.objects.put_if_absent(&path, Bytes::new(), "x").await.unwrap();
-    let forget = || world.call(Call::Forget { job: world.job.clone() });
-    let Reply::Refused(Refusal { message, .. }) = forget().await else { panic!("it was running") };
+    let forget = || world.call(Forget { job: world.job.clone() });
+    let Err(Refusal { message, .. }) = forget().await else { panic!("it was running") };
     assert!(message.contains("gristmill stop j"), "{message}");
-    world.call(Call::Stop { job: world.job.clone() }).await;
-    let Reply::Refused(Refusal { message, .. }) = world.register(ErrorPolicy::Fail, 8).await else {
+    world.call(Stop { job: world.job.clone() }).await.unwrap();
+    let Err(Refusal { message, .. }) = world.register(ErrorPolicy::Fail, 8).await else {
         panic!("the name was free")
     };
     assert!(message.contains("gristmill forget j"), "{message}");
-    let Reply::Forgotten { items, objects: 1, all: true } = forget().await else { panic!() };
+    let Ok(Forgotten { items, objects: 1, all: true }) = forget().await else { panic!() };
     assert!(items >= 5, "{items}");
-    assert!(matches!(forget().await, Reply::Refused(_)), "there is nothing left to forget");
+    assert!(forget().await.is_err(), "there is nothing left to forget");
     assert!(world.objects.get(&path).await.is_err());
     // Another job of the name begins at the beginning, and knows no worker of the first.
-    assert!(matches!(world.register(ErrorPolicy::Fail, 8).await, Reply::Job(_)));
+    assert!(world.register(ErrorPolicy::Fail, 8).await.is_ok());
     let polled = world.poll(0, None).await;
     assert_eq!((polled.generation, polled.ready.len()), (0, 0));
     assert!(polled.job.registered_ms > before.registered_ms);
     let reply = world.claim(1, before.registered_ms).await;
-    assert!(matches!(reply, Reply::Idle(Idle { reason: IdleReason::JobEnded })), "{reply:?}");
+    assert!(
+        matches!(reply, Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))),
+        "{reply:?}"
+    );
     // Whatever the process remembers of the first.
     let reply = world.claim(1, polled.job.registered_ms).await;
-    assert!(matches!(&reply, Reply::Leased(lease) if lease.first == 0), "{reply:?}");
+    assert!(matches!(&reply, Ok(ClaimReply::Leased(lease)) if lease.first == 0), "{reply:?}");
 }

@@ -1,7 +1,7 @@
 //! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
 
 use crate::tally::Tallied;
-use gristmill_model::wire::{Call, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
+use gristmill_model::wire::{Applied, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
 use gristmill_model::{InvocationId, JobName};
 use gristmill_ports::{CallError, Metrics, call_with_retry};
 use gristmill_runner::{Ended, JobContext, ObjectSink, RunError, Runner, describe};
@@ -119,10 +119,10 @@ impl WorkerFunction {
     }
 
     async fn leave(&self, event: &WorkerEvent, error: Option<String>) {
-        let call = Call::Leave(Leave { job: event.job.clone(), worker: event.worker, error });
+        let call = Leave { job: event.job.clone(), worker: event.worker, error };
         let Runner { coordinator, clock, .. } = &self.runner;
-        match call_with_retry(&**coordinator, &**clock, &call, LEAVE_PATIENCE).await {
-            Ok(_) => {}
+        match call_with_retry(&**coordinator, &**clock, call, LEAVE_PATIENCE).await {
+            Ok(Applied {}) => {}
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::NotFound => {}
             Err(error) => tracing::warn!(%error, "could not tell the coordinator of leaving"),
         }

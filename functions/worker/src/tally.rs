@@ -1,7 +1,7 @@
 //! What one invocation has done, counted where it passes by: on the way to the coordinator.
 
 use async_trait::async_trait;
-use gristmill_model::wire::{Call, Flush, RefusalKind, Reply, Work};
+use gristmill_model::wire::{AnyCall, AnyReply, ClaimReply, Flush, RefusalKind, Work};
 use gristmill_ports::{CallError, Coordinator, Measure};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -34,13 +34,13 @@ impl Tally {
         ]
     }
 
-    fn note(&mut self, call: &Call, answer: &Result<Reply, CallError>) {
+    fn note(&mut self, call: &AnyCall, answer: &Result<AnyReply, CallError>) {
         match (call, answer) {
-            (Call::Claim(_), Ok(Reply::Leased(lease))) => {
+            (AnyCall::Claim(_), Ok(AnyReply::Claim(ClaimReply::Leased(lease)))) => {
                 self.is_indexing = matches!(lease.work, Work::Index);
             }
-            (Call::Flush(flush), Ok(Reply::Applied)) => self.add(flush),
-            (Call::Flush(_) | Call::Mark(_), Err(CallError::Refused(refusal)))
+            (AnyCall::Flush(flush), Ok(AnyReply::Flush(_))) => self.add(flush),
+            (AnyCall::Flush(_) | AnyCall::Mark(_), Err(CallError::Refused(refusal)))
                 if refusal.kind == RefusalKind::LeaseLost =>
             {
                 self.bundles_lost += 1;
@@ -88,8 +88,8 @@ impl Tallied {
 
 #[async_trait]
 impl Coordinator for Tallied {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        let answer = self.inner.call(call).await;
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        let answer = self.inner.exchange(call).await;
         self.lock().note(call, &answer);
         answer
     }
@@ -99,9 +99,9 @@ impl Coordinator for Tallied {
 mod tests {
     use super::*;
     use gristmill_model::Nonce;
-    use gristmill_model::wire::{Commit, Home, Refusal, WorkerCost};
+    use gristmill_model::wire::{Applied, Commit, Home, Refusal, WorkerCost};
 
-    fn flush(commits: usize) -> Call {
+    fn flush(commits: usize) -> AnyCall {
         let commit = Commit {
             index: 0,
             local: false,
@@ -112,7 +112,7 @@ mod tests {
             remainder_rows: 0,
             skipped: 1,
         };
-        Call::Flush(Flush {
+        Flush {
             job: "j".parse().unwrap(),
             home: Home { registered_ms: 0, partition: 0 },
             epoch: 0,
@@ -125,7 +125,8 @@ mod tests {
             split_ms: 1,
             cost: WorkerCost { source_ms: 2, compute_ms: 3, put_ms: 4 },
             profile: None,
-        })
+        }
+        .into()
     }
 
     #[test]
@@ -133,8 +134,8 @@ mod tests {
         let mut tally = Tally::default();
         let call = flush(2);
         tally.note(&call, &Err(CallError::Unavailable("the answer was lost".to_owned())));
-        tally.note(&call, &Ok(Reply::Applied));
-        tally.note(&flush(1), &Ok(Reply::Applied));
+        tally.note(&call, &Ok(AnyReply::Flush(Applied {})));
+        tally.note(&flush(1), &Ok(AnyReply::Flush(Applied {})));
         let expected = Tally {
             splits: 3,
             rows: 30,

@@ -13,7 +13,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use aws_smithy_types::byte_stream::ByteStream;
 use gristmill_model::Namespace;
-use gristmill_model::wire::{Call, MAX_MESSAGE_BYTES, Reply, Request, VERSION};
+use gristmill_model::wire::{AnyCall, AnyReply, MAX_MESSAGE_BYTES, Request, VERSION};
 use gristmill_ports::{CallError, Coordinator};
 use http::{Method, Uri, header};
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl HttpCoordinator {
         function_url_region(&self.uri)
     }
 
-    async fn exchange(&self, call: &Call) -> Result<Reply, CallError> {
+    async fn send(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let request = Request { v: VERSION, ns: self.ns.clone(), call: call.clone() };
         let body = serde_json::to_vec(&request)
             .map_err(|error| CallError::Rejected(format!("{}: {error}", call.name())))?;
@@ -100,8 +100,8 @@ impl HttpCoordinator {
 
 #[async_trait]
 impl Coordinator for HttpCoordinator {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        match tokio::time::timeout(DEADLINE, self.exchange(call)).await {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        match tokio::time::timeout(DEADLINE, self.send(call)).await {
             Ok(outcome) => outcome,
             Err(_) => Err(CallError::Unavailable(format!(
                 "{} to {}: no answer within {} s",
@@ -145,11 +145,11 @@ pub(crate) async fn read_answer(answer: HttpResponse) -> Result<Vec<u8>, Unread>
 }
 
 /// Converts a response to a reply or an error.
-fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<Reply, CallError> {
+fn judge(call: &str, url: &str, status: u16, body: &[u8]) -> Result<AnyReply, CallError> {
     let quote = || message(body);
     match status {
         200..=299 => match serde_json::from_slice(body) {
-            Ok(Reply::Refused(refusal)) => Err(CallError::Refused(refusal)),
+            Ok(AnyReply::Refused(refusal)) => Err(CallError::Refused(refusal)),
             Ok(reply) => Ok(reply),
             Err(error) => Err(CallError::Rejected(format!(
                 "{call}: cannot read the answer of {url} as protocol version {VERSION}: {error}"

@@ -1,7 +1,7 @@
 //! Calls that are sent again until a service answers, or patience is over.
 
 use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
-use gristmill_model::wire::{Call, JobState, JobView, Register, Reply};
+use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
 use gristmill_model::{Epoch, JobName, Namespace, Visitation};
 use gristmill_ports::{CallError, Clock};
 use gristmill_runner::RunError;
@@ -21,7 +21,7 @@ impl Fetcher {
     ) -> Result<JobView, FetchError> {
         let mut register = listing::tell(ports, own, register, patience).await?;
         register.nonce.get_or_insert_with(|| ports.clock.nonce());
-        let view = expect_job(ask(ports, &Call::Register(register), patience).await?)?;
+        let view = ask(ports, &register, patience).await?;
         match view.state {
             JobState::Failed { error } => Err(FetchError::JobFailed(error)),
             _ => Ok(view),
@@ -34,7 +34,7 @@ impl Fetcher {
         job: &JobName,
         patience: Duration,
     ) -> Result<JobView, FetchError> {
-        expect_job(ask(ports, &Call::Describe { job: job.clone() }, patience).await?)
+        ask(ports, &Describe { job: job.clone() }, patience).await
     }
 }
 
@@ -43,9 +43,13 @@ const FIRST_REST: Duration = Duration::from_millis(20);
 const LONGEST_REST: Duration = Duration::from_secs(1);
 
 /// Sends `call` until it is answered, or `patience` is over: a service that denies it may be set right meanwhile.
-async fn ask(ports: &FetcherPorts, call: &Call, patience: Duration) -> Result<Reply, FetchError> {
+async fn ask<C: Call>(
+    ports: &FetcherPorts,
+    call: &C,
+    patience: Duration,
+) -> Result<C::Reply, FetchError> {
     let passes = |error: &CallError| error.is_passing() || matches!(error, CallError::Denied(_));
-    let calling = async || ports.coordinator.call(call).await;
+    let calling = async || ports.coordinator.call(call.clone()).await;
     insist(&*ports.clock, patience, calling, passes, FetchError::from).await
 }
 
@@ -85,21 +89,8 @@ pub(crate) async fn beginning(
     if visitation == Visitation::ExactlyOnce {
         return Ok(config.resume);
     }
-    match ask(ports, &Call::Status { job: config.job.clone() }, config.patience).await? {
-        Reply::Status(status) => Ok(config.resume.max(status.durable)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-fn unexpected(reply: &Reply) -> FetchError {
-    FetchError::Refused(format!("the coordinator's answer does not fit: {reply:?}"))
-}
-
-fn expect_job(reply: Reply) -> Result<JobView, FetchError> {
-    match reply {
-        Reply::Job(view) => Ok(view),
-        other => Err(unexpected(&other)),
-    }
+    let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;
+    Ok(config.resume.max(status.durable))
 }
 
 pub(crate) fn run_error(error: RunError) -> FetchError {

@@ -5,7 +5,7 @@ use crate::{
     Listing, Service, Source, StreamOptions, Workers, cursor::Cursor,
 };
 use gristmill_model::JobName;
-use gristmill_model::wire::{Call, JobSpec, JobStatus, JobView, Register, Reply};
+use gristmill_model::wire::{JobSpec, JobStatus, JobView, Register, Status, Stop};
 use gristmill_pipeline::Pipeline;
 use gristmill_pipeline::passes::{Change, Measured, Optimised, optimise};
 use gristmill_ports::CallError;
@@ -219,13 +219,7 @@ impl Job {
     /// # Errors
     /// If the service does not answer, or has forgotten the job.
     pub async fn status(&self) -> Result<JobStatus, CallError> {
-        let call = Call::Status { job: self.view.job.clone() };
-        match self.service.ports.coordinator.call(&call).await? {
-            Reply::Status(status) => Ok(status),
-            other => Err(CallError::Rejected(format!(
-                "the coordinator's answer does not fit: {other:?}"
-            ))),
-        }
+        self.service.ports.coordinator.call(Status { job: self.view.job.clone() }).await
     }
 
     /// Stops the job, so that no worker goes on for it.
@@ -233,8 +227,7 @@ impl Job {
     /// # Errors
     /// If the service does not answer.
     pub async fn stop(&self) -> Result<(), CallError> {
-        let call = Call::Stop { job: self.view.job.clone() };
-        self.service.ports.coordinator.call(&call).await.map(drop)
+        self.service.ports.coordinator.call(Stop { job: self.view.job.clone() }).await.map(drop)
     }
 }
 

@@ -56,7 +56,7 @@ pub(crate) async fn tell(
 mod tests {
     use super::*;
     use async_trait::async_trait;
-    use gristmill_model::wire::{Call, Dataset, JobSpec, Reply, SourceFile};
+    use gristmill_model::wire::{AnyCall, AnyReply, Dataset, JobSpec, SourceFile};
     use gristmill_ports::{CallError, Coordinator, Objects as _, memory::MemoryObjects};
     use gristmill_runner::Compute;
     use std::sync::Arc;
@@ -65,7 +65,7 @@ mod tests {
 
     #[async_trait]
     impl Coordinator for Silent {
-        async fn call(&self, _: &Call) -> Result<Reply, CallError> {
+        async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
             Err(CallError::Unavailable("silent".to_owned()))
         }
     }

@@ -9,7 +9,7 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::wire::{Ack, Call, Poll, Polled, Refusal, RefusalKind, Reply};
+use gristmill_model::wire::{Ack, Poll, Polled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
@@ -140,20 +140,14 @@ impl Poller {
     }
 
     async fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
-        let call = Call::Poll(Poll {
+        let call = Poll {
             job: self.job.clone(),
             from,
             ack,
             metrics: self.progress.metrics(),
             report: self.progress.report(),
-        });
-        match self.coordinator.call(&call).await? {
-            Reply::Polled(polled) => Ok(polled),
-            other => Err(CallError::Refused(Refusal {
-                kind: RefusalKind::Invalid,
-                message: format!("the coordinator's answer does not fit a poll: {other:?}"),
-            })),
-        }
+        };
+        self.coordinator.call(call).await
     }
 }
 

@@ -1,7 +1,7 @@
 //! Answers of a coordinator, for unit tests.
 
 use async_trait::async_trait;
-use gristmill_model::wire::{Call, JobView, Polled, ReadyEntry, Reply};
+use gristmill_model::wire::{AnyCall, AnyReply, JobView, Polled, ReadyEntry};
 use gristmill_ports::{CallError, Coordinator};
 use serde_json::{Value, json};
 
@@ -51,7 +51,7 @@ pub(crate) struct Silent;
 
 #[async_trait]
 impl Coordinator for Silent {
-    async fn call(&self, _: &Call) -> Result<Reply, CallError> {
+    async fn exchange(&self, _: &AnyCall) -> Result<AnyReply, CallError> {
         std::future::pending().await
     }
 }

@@ -5,7 +5,7 @@ use crate::{
     waits::{Stage, StageClock},
 };
 use async_trait::async_trait;
-use gristmill_model::wire::{Call, Reply};
+use gristmill_model::wire::{AnyCall, AnyReply};
 use gristmill_ports::{CallError, Coordinator};
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -218,8 +218,8 @@ impl Link {
 
 #[async_trait]
 impl Coordinator for Link {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
-        let answer = self.coordinator.call(call).await;
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
+        let answer = self.coordinator.exchange(call).await;
         let trouble = answer.as_ref().err().map(ToString::to_string);
         self.known().call = trouble;
         answer

@@ -4,32 +4,42 @@
 //! One request, one response, both JSON, POSTed to the coordinator's function URL. Every request is
 //! safe to send again: a lost response never makes a second effect.
 
+mod cache_calls;
 mod caching;
 mod calls;
 mod events;
 mod job;
+mod jobs;
+mod leases;
 mod members;
 mod outstanding;
 mod pack;
+mod polls;
 
+pub use cache_calls::{
+    CacheExplain, CacheExplained, CacheList, CacheListing, CacheRemove, CacheRemoved, PointFound,
+};
 pub use caching::{
     CacheEntry, CacheListed, CacheManifest, CacheMode, CacheOrders, CachedChunk, CachingView,
     EpochMode, OpWork, PointOrder, PointView, WorkProfile,
 };
-pub use calls::{
-    Ack, CacheExplain, CacheRemove, Call, Claim, Commit, Fail, Flush, Home, Idle, IdleReason,
-    JobStatus, Lease, Leave, Mark, PointFound, Poll, Polled, ReadyEntry, ReadyKind, Refusal,
-    RefusalKind, Release, Reply, Request, TrainerMetrics, TrainingReport, Work, WorkerCost,
-    WorkerSeconds,
-};
+pub use calls::{AnyCall, AnyReply, Applied, Call, Listed, Refusal, RefusalKind, Request};
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
     Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,
     SourceFile, SpecDifference, StoredListing,
 };
+pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
+pub use leases::{
+    Claim, ClaimReply, Commit, Fail, Flush, Home, Idle, IdleReason, Lease, Leave, Mark, Release,
+    Work, WorkerCost,
+};
 pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
+pub use polls::{
+    Ack, Poll, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
+};
 
 /// Version of every message; a peer of another version is refused by name.
 pub const VERSION: u32 = 1;

@@ -2,8 +2,8 @@
 
 use crate::Clock;
 use async_trait::async_trait;
-use gristmill_model::wire::{Call, Refusal, RefusalKind, Reply};
-use std::{borrow::Cow, time::Duration};
+use gristmill_model::wire::{AnyCall, AnyReply, Call, Refusal, RefusalKind};
+use std::time::Duration;
 
 /// Errors, by the caller's next step.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -33,33 +33,53 @@ impl CallError {
     }
 }
 
-/// The coordinator of one namespace. A `Refused` reply is returned as an error.
+/// The coordinator of one namespace. `dyn Coordinator` has the typed [`call`](Self::call).
 #[async_trait]
 pub trait Coordinator: Send + Sync {
+    /// Sends any call once, with a deadline. A refusal is an error, never [`AnyReply::Refused`].
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError>;
+}
+
+impl dyn Coordinator + '_ {
     /// Sends `call` once, with a deadline.
-    async fn call(&self, call: &Call) -> Result<Reply, CallError>;
+    ///
+    /// # Errors
+    /// As the variants of [`CallError`].
+    pub async fn call<C: Call>(&self, call: C) -> Result<C::Reply, CallError> {
+        reply_to::<C>(self.exchange(&call.into()).await?)
+    }
+}
+
+fn reply_to<C: Call>(reply: AnyReply) -> Result<C::Reply, CallError> {
+    C::reply_from(reply).map_err(|other| {
+        let (asked, answered) = (C::NAME, other.name());
+        CallError::Rejected(format!("the answer to {asked} is one to {answered}: {other:?}"))
+    })
 }
 
 /// Sends `call` until it is answered or `patience` is over; every call is idempotent. Waits 20 ms,
 /// doubling to 1 s, so that a restarted coordinator is found within a second of its return.
-pub async fn call_with_retry(
+///
+/// # Errors
+/// The last one, as the variants of [`CallError`].
+pub async fn call_with_retry<C: Call>(
     coordinator: &dyn Coordinator,
     clock: &dyn Clock,
-    call: &Call,
+    call: C,
     patience: Duration,
-) -> Result<Reply, CallError> {
+) -> Result<C::Reply, CallError> {
     let give_up_ms =
         clock.now_ms().saturating_add(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX));
     let mut wait = Duration::from_millis(20);
-    let mut call = Cow::Borrowed(call);
+    let mut call: AnyCall = call.into();
     loop {
-        match coordinator.call(&call).await {
+        match coordinator.exchange(&call).await {
             Err(error) if error.is_passing() && clock.now_ms() < give_up_ms => {
-                call.to_mut().note_resent();
+                call.note_resent();
                 clock.sleep(wait).await;
                 wait = (wait * 2).min(Duration::from_secs(1));
             }
-            outcome => return outcome,
+            outcome => return outcome.and_then(reply_to::<C>),
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use gristmill_model::splits::silence::sign_of_life_ms;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Call, Commit, Flush, Reply, WorkProfile, WorkerCost};
+use gristmill_model::wire::{Applied, Commit, Flush, WorkProfile, WorkerCost};
 use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
@@ -170,7 +170,7 @@ impl Pending {
 
     async fn flush(&mut self, run: &LeaseRun<'_>, next: Option<u8>) -> Result<(), RunError> {
         let splits = self.commits.len();
-        let call = Call::Flush(Flush {
+        let call = Flush {
             job: run.context.view.job.clone(),
             home: run.lease.home,
             epoch: run.lease.epoch,
@@ -183,17 +183,12 @@ impl Pending {
             split_ms: run.split_ms.load(Ordering::Relaxed),
             cost: std::mem::take(&mut self.cost),
             profile: self.profile.take(),
-        });
+        };
         let runner = run.runner;
-        let reply =
-            call_with_retry(&*runner.coordinator, &*runner.clock, &call, FLUSH_PATIENCE).await?;
+        let Applied {} =
+            call_with_retry(&*runner.coordinator, &*runner.clock, call, FLUSH_PATIENCE).await?;
         self.last_flush = runner.clock.monotonic();
-        match reply {
-            Reply::Applied => {
-                tracing::info!(splits, "committed");
-                Ok(())
-            }
-            other => Err(RunError::unexpected(&other)),
-        }
+        tracing::info!(splits, "committed");
+        Ok(())
     }
 }

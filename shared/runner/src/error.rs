@@ -1,7 +1,7 @@
 //! What can go wrong while working on a lease, by what the worker does next.
 
 use gristmill_model::SkippedRecord;
-use gristmill_model::wire::{RefusalKind, Reply};
+use gristmill_model::wire::RefusalKind;
 use gristmill_ports::{CallError, ObjectError};
 
 #[derive(Debug, Clone, thiserror::Error)]
@@ -27,11 +27,6 @@ impl RunError {
     /// An error that fails the job.
     pub fn fatal(message: impl Into<String>) -> Self {
         Self::Fatal { message: message.into(), record: None }
-    }
-
-    /// A reply that does not belong to the call; only a broken coordinator sends one.
-    pub(crate) fn unexpected(reply: &Reply) -> Self {
-        Self::fatal(format!("the coordinator's answer does not fit the call: {reply:?}"))
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     split::{Computed, from_the_source},
 };
 use async_trait::async_trait;
-use gristmill_model::wire::{CacheOrders, Call, Commit, Lease, Mark, Reply, Work, WorkerCost};
+use gristmill_model::wire::{Applied, CacheOrders, Commit, Lease, Mark, Work, WorkerCost};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use gristmill_ports::call_with_retry;
 use std::{
@@ -258,12 +258,11 @@ impl LeaseRun<'_> {
         let SplitName { epoch, bundle, index, attempt, nonce, .. } = self.name(position);
         let job = self.context.view.job.clone();
         let home = self.lease.home;
-        let call = Call::Mark(Mark { job, home, epoch, bundle, attempt, nonce, index });
+        let call = Mark { job, home, epoch, bundle, attempt, nonce, index };
         let runner = self.runner;
-        match call_with_retry(&*runner.coordinator, &*runner.clock, &call, MARK_PATIENCE).await? {
-            Reply::Applied => Ok(()),
-            other => Err(RunError::unexpected(&other)),
-        }
+        let Applied {} =
+            call_with_retry(&*runner.coordinator, &*runner.clock, call, MARK_PATIENCE).await?;
+        Ok(())
     }
 
     fn out_of_time(&self) -> bool {

@@ -8,7 +8,9 @@ use bytes::Bytes;
 use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
 use gristmill_model::splits::{SplitPlan, Visit};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Call, Claim, Dataset, Fail, IdleReason, JobView, Lease, Plan, Reply};
+use gristmill_model::wire::{
+    Claim, ClaimReply, Dataset, Describe, Fail, IdleReason, JobView, Lease, Plan,
+};
 use gristmill_model::{
     Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
 };
@@ -232,11 +234,8 @@ async fn assets(
 
 /// The job of that name as it is now.
 pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
-    let call = Call::Describe { job: job.clone() };
-    match call_with_retry(&*runner.coordinator, &*runner.clock, &call, CLAIM_PATIENCE).await? {
-        Reply::Job(view) => Ok(view),
-        other => Err(RunError::unexpected(&other)),
-    }
+    let call = Describe { job: job.clone() };
+    Ok(call_with_retry(&*runner.coordinator, &*runner.clock, call, CLAIM_PATIENCE).await?)
 }
 
 impl Runner {
@@ -265,9 +264,8 @@ impl Runner {
             let nonce = self.clock.nonce();
             let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await?
             {
-                Reply::Leased(lease) => lease,
-                Reply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
-                other => return Err(RunError::unexpected(&other)),
+                ClaimReply::Leased(lease) => lease,
+                ClaimReply::Idle(idle) => return Ok(Ended::Idle(idle.reason)),
             };
             let run = LeaseRun {
                 runner: self,
@@ -302,8 +300,8 @@ impl Runner {
         invocation: &InvocationId,
         deadline_ms: u64,
         split_ms: &AtomicU64,
-    ) -> Result<Reply, CallError> {
-        let call = Call::Claim(Claim {
+    ) -> Result<ClaimReply, CallError> {
+        let call = Claim {
             job: context.view.job.clone(),
             registered_ms: context.view.registered_ms,
             nonce,
@@ -313,8 +311,8 @@ impl Runner {
             split_ms: split_ms.load(Ordering::Relaxed),
             local: self.config.local,
             resent: false,
-        });
-        call_with_retry(&*self.coordinator, &*self.clock, &call, CLAIM_PATIENCE).await
+        };
+        call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await
     }
 
     /// Tells the coordinator that this attempt is over. Best effort: the lease runs out by itself.
@@ -323,7 +321,7 @@ impl Runner {
             RunError::Fatal { record, .. } => (true, record.clone()),
             _ => (false, None),
         };
-        let call = Call::Fail(Fail {
+        let call = Fail {
             job: context.view.job.clone(),
             home: lease.home,
             epoch: lease.epoch,
@@ -333,8 +331,8 @@ impl Runner {
             error: error.to_string(),
             fatal,
             record,
-        });
-        let told = call_with_retry(&*self.coordinator, &*self.clock, &call, CLAIM_PATIENCE).await;
+        };
+        let told = call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await;
         if let Err(untold) = told {
             tracing::warn!(%untold, %error, "could not give the bundle back; its lease will run out");
         }

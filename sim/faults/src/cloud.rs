@@ -10,12 +10,14 @@ use crate::{
     table::{Items, SimTable},
 };
 use gristmill_coordinator::{
-    Coordinator as Function, Memory, Settings,
+    Coordinator as Function, Handle, Memory, Settings,
     inspect::{self, Stored},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::BundleState;
-use gristmill_model::wire::{Call, Commit, Flush, Refusal, RefusalKind, Reply, Request, VERSION};
+use gristmill_model::wire::{
+    AnyCall, AnyReply, Call, Commit, Flush, Refusal, RefusalKind, Request, VERSION,
+};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use std::{
@@ -42,7 +44,7 @@ const UNLIMITED: u32 = 10_000;
 const FOREVER_MS: u64 = 1 << 50;
 
 /// Channel of a call's answer.
-type Answer = oneshot::Sender<Result<Reply, CallError>>;
+type Answer = oneshot::Sender<Result<AnyReply, CallError>>;
 
 /// The deployed stack as one job uses it.
 pub struct Cloud {
@@ -153,9 +155,15 @@ impl Cloud {
     }
 
     /// Calls a coordinator that runs in `process` itself.
-    pub async fn ask(self: &Arc<Self>, process: &Process, call: Call) -> Reply {
-        let request = Request { v: VERSION, ns: self.store.ns.clone(), call };
-        self.coordinator(process).answer(&request).await
+    pub async fn ask<C: Call>(
+        self: &Arc<Self>,
+        process: &Process,
+        call: C,
+    ) -> Result<C::Reply, Refusal>
+    where
+        Function: Handle<C>,
+    {
+        self.coordinator(process).handle(&call).await
     }
 
     /// Runs `work` as an invocation of a function; `None` if it died or timed out.
@@ -176,7 +184,7 @@ impl Cloud {
     }
 
     /// Delivers a call to the coordinator.
-    pub fn deliver(self: &Arc<Self>, call: Call, answer: Option<Answer>) {
+    pub fn deliver(self: &Arc<Self>, call: AnyCall, answer: Option<Answer>) {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(_slot) = cloud.slot(Kind::Coordinator) else {
@@ -190,7 +198,8 @@ impl Cloud {
             let coordinator = cloud.coordinator(&process);
             let work = coordinator.answer(&request);
             let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
-            if let (Call::Flush(flush), Some(Reply::Refused(refusal))) = (&request.call, &reply)
+            if let (AnyCall::Flush(flush), Some(AnyReply::Refused(refusal))) =
+                (&request.call, &reply)
                 && refusal.kind != RefusalKind::Busy
             {
                 cloud.check_refused(flush, refusal).await;
@@ -223,9 +232,9 @@ impl Cloud {
     }
 
     /// The call as understood by a coordinator with this simulation's bug.
-    async fn mistaken(&self, mut call: Call) -> Call {
+    async fn mistaken(&self, mut call: AnyCall) -> AnyCall {
         match (self.world.mutant, &mut call) {
-            (Some(Mutant::CommitsWithoutOwner), Call::Flush(flush)) => {
+            (Some(Mutant::CommitsWithoutOwner), AnyCall::Flush(flush)) => {
                 let key = self.bundle_key(flush);
                 if let Some(item) = self.items.item(&key).await
                     && let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body)
@@ -234,15 +243,15 @@ impl Cloud {
                     (flush.attempt, flush.nonce) = (bundle.attempt, bundle.owner);
                 }
             }
-            (Some(Mutant::CollectsDelivered), Call::Poll(poll)) => {
+            (Some(Mutant::CollectsDelivered), AnyCall::Poll(poll)) => {
                 if let Some(ack) = &mut poll.ack {
                     ack.durable_position = ack.delivered;
                 }
             }
-            (Some(Mutant::LeasesForGood), Call::Claim(claim)) => {
+            (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {
                 (claim.remaining_ms, claim.split_ms) = (FOREVER_MS, FOREVER_MS);
             }
-            (Some(Mutant::UnfencedAcks), Call::Poll(poll)) => {
+            (Some(Mutant::UnfencedAcks), AnyCall::Poll(poll)) => {
                 if let Some(ack) = &mut poll.ack {
                     ack.generation = 1;
                 }

@@ -2,7 +2,7 @@
 //! calls and reports of the first still arrive.
 
 use crate::{Kind, Process, cloud::Cloud, scenario::Scenario};
-use gristmill_model::wire::{Call, Register, Reply};
+use gristmill_model::wire::{Forget, Register, Stop};
 use std::{sync::Arc, time::Duration};
 
 /// Duration of renewed faults while a job is being forgotten.
@@ -40,12 +40,12 @@ pub async fn take_name(cloud: &Arc<Cloud>, register: Register) -> bool {
         world.time.sleep(world.between_ms(100, 2_000)).await;
         let process = Process::new(world, Kind::Coordinator);
         let job = cloud.store.job.clone();
-        let _ = process.run(cloud.ask(&process, Call::Forget { job: job.clone() })).await;
+        let _ = process.run(cloud.ask(&process, Forget { job: job.clone() })).await;
         let process = Process::new(world, Kind::Observer);
-        match cloud.ask(&process, Call::Register(register.clone())).await {
-            Reply::Job(_) => return true,
+        match cloud.ask(&process, register.clone()).await {
+            Ok(_) => return true,
             // A late call of the first job has registered it again.
-            _ => drop(cloud.ask(&process, Call::Stop { job }).await),
+            Err(_) => drop(cloud.ask(&process, Stop { job }).await),
         }
     }
     world.violated("a name is not free, though its job was forgotten again and again");

@@ -6,7 +6,7 @@ use crate::{
 };
 use async_trait::async_trait;
 use bytes::Bytes;
-use gristmill_model::wire::{Call, Flush, Poll, Refusal, RefusalKind, Register, Reply};
+use gristmill_model::wire::{AnyCall, AnyReply, Flush, Poll, Refusal, RefusalKind, Register};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker};
 use serde::Serialize;
 use std::{
@@ -40,7 +40,7 @@ impl Link {
     }
 
     /// Delivers `call`, and waits for the answer until the timeout.
-    async fn deliver(&self, call: &Call) -> Result<Reply, CallError> {
+    async fn deliver(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
         let world = &cloud.world;
         let (sender, answer) = oneshot::channel();
@@ -63,9 +63,9 @@ impl Link {
 
 /// Replaces measured operator times by constants, because real ones would make runs differ: computing is slow, and
 /// reading fast.
-fn measured_alike(call: &Call) -> Call {
+fn measured_alike(call: &AnyCall) -> AnyCall {
     let mut call = call.clone();
-    if let Call::Flush(Flush { profile: Some(profile), .. }) = &mut call {
+    if let AnyCall::Flush(Flush { profile: Some(profile), .. }) = &mut call {
         for (i, op) in profile.ops.iter_mut().enumerate() {
             op.active_us = if i == 0 { 1_000_000 } else { 10 };
         }
@@ -87,11 +87,11 @@ fn no_answer(why: &str) -> CallError {
 
 #[async_trait]
 impl Coordinator for Link {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { process, cloud, .. } = self;
         let world = &cloud.world;
         let mut call = measured_alike(call);
-        if let Call::Claim(claim) = &mut call
+        if let AnyCall::Claim(claim) = &mut call
             && claim.resent
             && world.happens(Fault::ResentLost)
         {
@@ -102,7 +102,7 @@ impl Coordinator for Link {
         world.event(format_args!("call {}", call.name()));
         process.point(LATENCY_MS).await;
         let leave_is_lost = || *self.leave_is_lost.get_or_init(|| world.happens(Fault::LeaveLost));
-        if world.happens(Fault::CallLost) || matches!(call, Call::Leave(_)) && leave_is_lost() {
+        if world.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {
             world.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
@@ -110,7 +110,7 @@ impl Coordinator for Link {
             // As in the adapter.
             return Err(CallError::Denied(DENIED.to_owned()));
         }
-        if let Call::Register(Register { dataset, .. }) = call
+        if let AnyCall::Register(Register { dataset, .. }) = call
             && dataset.files.len() > WORTH_MEASURING
             && is_larger(call, MAX_SYNC_BYTES)
         {
@@ -133,20 +133,20 @@ impl Coordinator for Link {
             return Err(no_answer("the answer was lost"));
         }
         match reply {
-            Reply::Polled(polled)
+            AnyReply::Poll(polled)
                 if polled.ready.len() > WORTH_MEASURING && is_larger(&polled, MAX_SYNC_BYTES) =>
             {
                 Err(no_answer("502: the answer is too large"))
             }
-            Reply::Polled(polled) => {
+            AnyReply::Poll(polled) => {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
                 world.event(format_args!("{ready} ready, {claimable} claimable"));
-                if let Call::Poll(Poll { ack: Some(ack), .. }) = call {
+                if let AnyCall::Poll(Poll { ack: Some(ack), .. }) = call {
                     process.let_in(ack.generation);
                 }
-                Ok(Reply::Polled(polled))
+                Ok(AnyReply::Poll(polled))
             }
-            Reply::Refused(refusal) => Err(CallError::Refused(refusal)),
+            AnyReply::Refused(refusal) => Err(CallError::Refused(refusal)),
             reply => Ok(reply),
         }
     }

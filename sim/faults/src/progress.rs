@@ -1,7 +1,7 @@
 //! Liveness: a job with work and room for it has workers, and its trainer receives batches.
 
 use crate::{Kind, Process, cloud::Cloud, trainer::Log};
-use gristmill_model::wire::{Call, JobState, JobStatus, Reply};
+use gristmill_model::wire::{JobState, JobStatus, Status};
 use std::{sync::Arc, time::Duration};
 
 /// Longest time without enough workers, or without batches, after the faults have ended.
@@ -65,11 +65,7 @@ fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
 /// Status of the job, read by an observer.
 async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
     let process = Process::new(&cloud.world, Kind::Observer);
-    let call = Call::Status { job: cloud.store.job.clone() };
-    match cloud.ask(&process, call).await {
-        Reply::Status(status) => Some(status),
-        _ => None,
-    }
+    cloud.ask(&process, Status { job: cloud.store.job.clone() }).await.ok()
 }
 
 /// Whether the job has ended, including its stored state.

@@ -6,7 +6,7 @@ use crate::{
 };
 use gristmill_model::Fingerprint;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheRemove, Call, Reply};
+use gristmill_model::wire::{CacheList, CacheListing, CacheRemove};
 use gristmill_ports::Objects as _;
 use std::{sync::Arc, time::Duration};
 
@@ -39,12 +39,12 @@ pub async fn remove_all(cloud: &Arc<Cloud>) {
 /// Requests the removal of everything listed. Returns the number of entries, if known.
 async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
     let link = cloud.link(process);
-    let Ok(Reply::Cached { entries, .. }) = link.call(&Call::CacheList).await else { return None };
+    let Ok(CacheListing { entries, .. }) = link.call(CacheList {}).await else { return None };
     let found: Vec<Fingerprint> = entries.iter().map(|listed| listed.entry.fingerprint).collect();
     for &fingerprint in &found {
         // Repeated until it is known to be done, with a limit.
         for _ in 0..3 {
-            match link.call(&Call::CacheRemove(CacheRemove { fingerprint })).await {
+            match link.call(CacheRemove { fingerprint }).await {
                 Err(error) if error.is_passing() => {}
                 _ => break,
             }

@@ -9,7 +9,9 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator as Function, Settings};
-use gristmill_model::wire::{Call, IdleReason, Reply, Request, ScalerEvent, VERSION, WorkerEvent};
+use gristmill_model::wire::{
+    AnyCall, AnyReply, ClaimReply, IdleReason, Request, ScalerEvent, VERSION, WorkerEvent,
+};
 use gristmill_ports::{CallError, Coordinator, InvokeError, Invoked, Invoker, Metrics, Table};
 use gristmill_scaler::Scaler;
 use std::{
@@ -59,7 +61,7 @@ impl Environment {
 pub struct Link(pub Arc<World>);
 
 struct Answered {
-    reply: Reply,
+    reply: AnyReply,
     used: Used,
     busy: Duration,
 }
@@ -92,7 +94,7 @@ impl Link {
 
 #[async_trait]
 impl Coordinator for Link {
-    async fn call(&self, call: &Call) -> Result<Reply, CallError> {
+    async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let world = &self.0;
         let began = world.now();
         let request = Request { v: VERSION, ns: world.ns.clone(), call: call.clone() };
@@ -123,7 +125,7 @@ impl Coordinator for Link {
         let bytes = serde_json::to_vec(&answered.reply).map_or(0, |json| json.len() as u64);
         note(&mut world.meter.figures(), world, call, &answered, bytes, world.now() - began);
         match answered.reply {
-            Reply::Refused(refusal) => {
+            AnyReply::Refused(refusal) => {
                 world.meter.trouble(&format!("{}: {refusal}", call.name()));
                 Err(CallError::Refused(refusal))
             }
@@ -140,19 +142,19 @@ impl Coordinator for Link {
 fn note(
     figures: &mut Figures,
     world: &World,
-    call: &Call,
+    call: &AnyCall,
     answered: &Answered,
     bytes: u64,
     took: Duration,
 ) {
     let name = match &answered.reply {
-        Reply::Idle(idle) => match idle.reason {
+        AnyReply::Claim(ClaimReply::Idle(idle)) => match idle.reason {
             IdleReason::WindowFull => "claim, window full",
             IdleReason::AllClaimed => "claim, all claimed",
             IdleReason::Surplus => "claim, surplus",
             IdleReason::JobEnded => "claim, job ended",
         },
-        Reply::Refused(_) => "refused",
+        AnyReply::Refused(_) => "refused",
         _ => call.name(),
     };
     let largest = figures.largest.entry(name).or_default();
@@ -164,7 +166,7 @@ fn note(
         kind.latencies_us.push(u32::try_from(took.as_micros()).unwrap_or(u32::MAX));
         figures.busy += answered.busy;
     }
-    if let (Call::Flush(flush), Reply::Applied) = (call, &answered.reply)
+    if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, &answered.reply)
         && flush.epoch != gristmill_model::Epoch::MAX
     {
         training::committed(figures, world, flush.commits.len() as u64);

@@ -8,7 +8,7 @@ use crate::{
 use gristmill_client::{Delivery, Fetcher, FetcherConfig, FetcherPorts};
 use gristmill_model::InvocationId;
 use gristmill_model::wire::{
-    Call, Dataset, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
+    Dataset, Describe, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
 };
 use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
@@ -196,9 +196,8 @@ async fn report_death(world: Arc<World>, runner: Runner, invocation: InvocationI
     }
     world.pause(REPORTED).await;
     let (job, worker) = (world.job.clone(), Some(number));
-    let call =
-        Call::Release(Release { job, invocation, worker, blameless: false, error: String::new() });
-    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, &call, RELEASE_PATIENCE).await;
+    let call = Release { job, invocation, worker, blameless: false, error: String::new() };
+    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, RELEASE_PATIENCE).await;
     if let Err(error) = sent {
         world.meter.trouble(&format!("a death was not reported: {error}"));
     }
@@ -215,8 +214,8 @@ pub async fn invoked_worker(world: Arc<World>, number: u32) {
     }
     let runner = runner(&world);
     let Some(context) = world.context.get().cloned() else { return };
-    let described = Call::Describe { job: world.job.clone() };
-    let _ = call_with_retry(&*runner.coordinator, &*runner.clock, &described, LEAVE_PATIENCE).await;
+    let described = Describe { job: world.job.clone() };
+    let _ = call_with_retry(&*runner.coordinator, &*runner.clock, described, LEAVE_PATIENCE).await;
     let invocation = InvocationId(format!("{number:08x}-0000-4000-8000-000000000000"));
     let deadline_ms = runner.clock.now_ms() + LIFE_MS;
     match live(&world, &runner, &context, &invocation, deadline_ms).await {
@@ -229,8 +228,8 @@ pub async fn invoked_worker(world: Arc<World>, number: u32) {
 
 /// Reports that a worker leaves. Returns whether the report was accepted.
 pub async fn leave(world: &World, runner: &Runner, worker: u32) -> bool {
-    let call = Call::Leave(Leave { job: world.job.clone(), worker, error: None });
-    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, &call, LEAVE_PATIENCE).await;
+    let call = Leave { job: world.job.clone(), worker, error: None };
+    let sent = call_with_retry(&*runner.coordinator, &*runner.clock, call, LEAVE_PATIENCE).await;
     if let Err(error) = &sent {
         world.meter.trouble(&format!("leave: {error}"));
     }

@@ -93,12 +93,13 @@ fn functions(text: &str) -> Vec<(&str, usize)> {
         if !qualifiers.chars().all(is_qualifier) || line.ends_with([';', '}']) {
             continue;
         }
+        // A declaration of a trait over several lines has no body.
+        let opens = lines[start..].iter().find(|line| line.ends_with(['{', ';']));
+        if opens.is_none_or(|line| line.ends_with(';')) {
+            continue;
+        }
         let indent = &line[..line.len() - signature.len()];
-        let ends = |line: &&str| {
-            let Some(rest) = line.strip_prefix(indent) else { return false };
-            // A declaration of a trait over several lines has no body.
-            rest == "}" || rest.starts_with(')') && rest.ends_with(';')
-        };
+        let ends = |line: &&str| line.strip_prefix(indent) == Some("}");
         let length = lines[start..].iter().position(ends).map_or(1, |end| end + 1);
         functions.push((name, length));
     }

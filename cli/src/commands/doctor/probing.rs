@@ -6,7 +6,7 @@ use gristmill_aws::{
 };
 use gristmill_client::{AttachError, Backend, Failure, ServiceFile, ServiceOptions, Target, aws_of};
 use gristmill_model::Namespace;
-use gristmill_model::wire::{Call, Reply};
+use gristmill_model::wire::{AnyReply, Status};
 use gristmill_ports::{CallError, Coordinator};
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
@@ -35,7 +35,7 @@ pub struct Findings {
     pub bucket: Option<Result<Option<String>, Trouble>>,
     pub rights: Option<BucketRights>,
     pub coordinator_url: Option<String>,
-    pub coordinator: Option<Result<Reply, CallError>>,
+    pub coordinator: Option<Result<AnyReply, CallError>>,
     pub worker: Option<Result<DeployedFunction, Trouble>>,
     pub scaler: Option<Result<DeployedFunction, Trouble>>,
     pub quota: Option<Result<Quota, Trouble>>,
@@ -208,7 +208,7 @@ struct Place<'a> {
 struct Answers {
     bucket: Option<Result<Option<String>, Trouble>>,
     rights: Option<BucketRights>,
-    coordinator: Option<Result<Reply, CallError>>,
+    coordinator: Option<Result<AnyReply, CallError>>,
 }
 
 impl Place<'_> {
@@ -218,7 +218,10 @@ impl Place<'_> {
         let rights = async { Some(probes.bucket_rights(self.bucket?, ns).await) };
         let coordinator = async {
             let job = NO_SUCH_JOB.parse().ok()?;
-            Some(in_time("the coordinator", self.coordinator?.call(&Call::Status { job })).await)
+            Some(
+                in_time("the coordinator", self.coordinator?.exchange(&Status { job }.into()))
+                    .await,
+            )
         };
         let (bucket, rights, coordinator) = tokio::join!(bucket, rights, coordinator);
         Answers { bucket, rights, coordinator }

@@ -5,15 +5,15 @@ use super::{
     catalogue::{self, Usage},
 };
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     items::{ItemName, JobItem},
     jobs::pipeline_of,
 };
 use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    CacheEntry, CacheExplain, CachingView, Dataset, EpochMode, JobSpec, PointFound, PointView,
-    Refusal, Reply,
+    CacheEntry, CacheExplain, CacheExplained, CachingView, Dataset, EpochMode, JobSpec, PointFound,
+    PointView, Refusal,
 };
 use gristmill_model::{ErrorPolicy, Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{CachePoint, Pipeline};
@@ -94,6 +94,30 @@ impl Wanted<'_> {
             return Some(format!("it lacks {skipped} bad records, at which this job is to fail"));
         }
         None
+    }
+}
+
+impl Handle<CacheExplain> for Coordinator {
+    async fn handle(&self, asked: &CacheExplain) -> Result<CacheExplained, Refusal> {
+        let CacheExplain { spec, dataset } = asked;
+        let pipeline = pipeline_of(spec)?;
+        let version = dataset.version(&pipeline.source().stored_as());
+        let numerics = self.numerics_of(spec).await?;
+        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
+        let found = self.find_cached(&wanted).await?;
+        let whys = self.why_missed(&wanted, &found).await?;
+        let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
+            let PointView { after, fingerprint, .. } = view;
+            let hit = |entry: &CacheEntry| {
+                format!(
+                    "stored by job {}: {} splits, {} bytes",
+                    entry.job, entry.splits, entry.bytes
+                )
+            };
+            let why = entry.as_ref().map_or(missed, |entry| vec![hit(entry)]);
+            PointFound { after, fingerprint, hit: entry.is_ok(), why }
+        });
+        Ok(CacheExplained { points: points.collect() })
     }
 }
 
@@ -200,29 +224,6 @@ impl Coordinator {
             },
         };
         Ok(points.iter().zip(found).map(why).collect())
-    }
-
-    /// What a job would find.
-    pub(crate) async fn explain_cache(&self, asked: &CacheExplain) -> Result<Reply, Refusal> {
-        let CacheExplain { spec, dataset } = asked;
-        let pipeline = pipeline_of(spec)?;
-        let version = dataset.version(&pipeline.source().stored_as());
-        let numerics = self.numerics_of(spec).await?;
-        let wanted = Wanted { spec, pipeline: &pipeline, dataset, version, numerics: &numerics };
-        let found = self.find_cached(&wanted).await?;
-        let whys = self.why_missed(&wanted, &found).await?;
-        let points = found.into_iter().zip(whys).map(|(Found { view, entry }, missed)| {
-            let PointView { after, fingerprint, .. } = view;
-            let hit = |entry: &CacheEntry| {
-                format!(
-                    "stored by job {}: {} splits, {} bytes",
-                    entry.job, entry.splits, entry.bytes
-                )
-            };
-            let why = entry.as_ref().map_or(missed, |entry| vec![hit(entry)]);
-            PointFound { after, fingerprint, hit: entry.is_ok(), why }
-        });
-        Ok(Reply::Explained { points: points.collect() })
     }
 
     /// The class of a job's workers has turned out: what its points are, and what the next job of that

@@ -1,7 +1,7 @@
 //! What is cached: entries, who reads them, how much room they take, and their removal.
 
 use crate::{
-    Coordinator,
+    Coordinator, Handle,
     items::ItemName,
     jobs::object_fault,
     store::{busy, decode, invalid},
@@ -9,7 +9,10 @@ use crate::{
 use bytes::Bytes;
 use gristmill_model::splits::Outcome;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CacheEntry, CacheListed, CacheRemove, Refusal, RefusalKind, Reply};
+use gristmill_model::wire::{
+    CacheEntry, CacheList, CacheListed, CacheListing, CacheRemove, CacheRemoved, Refusal,
+    RefusalKind,
+};
 use gristmill_model::{Fingerprint, JobName};
 use gristmill_policy::caching::{self, EntryState, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
@@ -261,39 +264,6 @@ impl Coordinator {
         Ok(doomed.len() as u64)
     }
 
-    /// Answers `gristmill cache ls`.
-    pub(crate) async fn list_cache(&self) -> Result<Reply, Refusal> {
-        let now_s = self.clock.now_ms() as f64 / 1e3;
-        let entries = self.cached().await?.into_iter().map(|usage| {
-            let uses = usage.as_entry().uses.at(now_s);
-            CacheListed { entry: usage.entry, uses, readers: usage.readers }
-        });
-        let entries = entries.collect();
-        Ok(Reply::Cached { entries, removing: self.being_removed().await? })
-    }
-
-    /// Answers `gristmill cache rm`.
-    pub(crate) async fn remove_cached(&self, call: &CacheRemove) -> Result<Reply, Refusal> {
-        let CacheRemove { fingerprint } = call;
-        if let Some(objects) = self.finish_begun_removal(*fingerprint).await? {
-            return Ok(Reply::Removed { objects });
-        }
-        let Some(entry) = self.cache_entry(*fingerprint).await? else {
-            let message = format!("nothing is cached under {fingerprint}");
-            return Err(Refusal { kind: RefusalKind::NotFound, message });
-        };
-        let usage = self.usage(entry).await?;
-        if let Some(reader) = usage.readers.first() {
-            return Err(invalid(format!(
-                "job {reader} reads it: stop the job first (`gristmill stop {reader}`), or wait for its end"
-            )));
-        }
-        match self.remove_entry(&usage).await? {
-            Some(objects) => Ok(Reply::Removed { objects }),
-            None => Err(busy(format!("a job has begun to read {fingerprint}"))),
-        }
-    }
-
     /// Deletes what a job stored and nobody can read: of a put that was not finished, or came second.
     pub(crate) async fn tidy_shelves(&self, caching: &super::Caching) -> Result<u64, Refusal> {
         let mut objects = 0;
@@ -314,5 +284,40 @@ impl Coordinator {
             }
         }
         Ok(objects)
+    }
+}
+
+impl Handle<CacheList> for Coordinator {
+    async fn handle(&self, _: &CacheList) -> Result<CacheListing, Refusal> {
+        let now_s = self.clock.now_ms() as f64 / 1e3;
+        let entries = self.cached().await?.into_iter().map(|usage| {
+            let uses = usage.as_entry().uses.at(now_s);
+            CacheListed { entry: usage.entry, uses, readers: usage.readers }
+        });
+        let entries = entries.collect();
+        Ok(CacheListing { entries, removing: self.being_removed().await? })
+    }
+}
+
+impl Handle<CacheRemove> for Coordinator {
+    async fn handle(&self, call: &CacheRemove) -> Result<CacheRemoved, Refusal> {
+        let CacheRemove { fingerprint } = call;
+        if let Some(objects) = self.finish_begun_removal(*fingerprint).await? {
+            return Ok(CacheRemoved { objects });
+        }
+        let Some(entry) = self.cache_entry(*fingerprint).await? else {
+            let message = format!("nothing is cached under {fingerprint}");
+            return Err(Refusal { kind: RefusalKind::NotFound, message });
+        };
+        let usage = self.usage(entry).await?;
+        if let Some(reader) = usage.readers.first() {
+            return Err(invalid(format!(
+                "job {reader} reads it: stop the job first (`gristmill stop {reader}`), or wait for its end"
+            )));
+        }
+        match self.remove_entry(&usage).await? {
+            Some(objects) => Ok(CacheRemoved { objects }),
+            None => Err(busy(format!("a job has begun to read {fingerprint}"))),
+        }
     }
 }

@@ -11,7 +11,7 @@ use aws_sigv4::{
     sign::v4::SigningParams,
 };
 use bytes::Bytes;
-use gristmill_model::wire::RefusalKind;
+use gristmill_model::wire::{Applied, Leave, RefusalKind};
 use std::{
     sync::{
         Arc,
@@ -20,17 +20,19 @@ use std::{
     time::SystemTime,
 };
 
-fn call() -> Call {
-    Call::Describe { job: "a-job".parse().unwrap() }
+fn call() -> AnyCall {
+    Leave { job: "a-job".parse().unwrap(), worker: 1, error: None }.into()
 }
 
 fn coordinator(url: &str) -> HttpCoordinator {
     testing::aws(url).coordinator(url, "team".parse().unwrap()).unwrap()
 }
 
-async fn outcome(answer: impl Fn() -> Answer + Send + Sync + 'static) -> Result<Reply, CallError> {
+async fn outcome(
+    answer: impl Fn() -> Answer + Send + Sync + 'static,
+) -> Result<AnyReply, CallError> {
     let server = Server::start(move |_, _| answer()).await;
-    let outcome = coordinator(&server.url).call(&call()).await;
+    let outcome = coordinator(&server.url).exchange(&call()).await;
     assert_eq!(server.asked().len(), 1, "a call is one try");
     outcome
 }
@@ -73,15 +75,15 @@ fn signed_again(asked: &Asked, url: &str) -> String {
 
 #[tokio::test]
 async fn a_call_is_a_signed_post() {
-    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"applied"}"#)).await;
+    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"leave"}"#)).await;
     let aws = server.aws();
     let coordinator = aws.coordinator(&server.url, "team".parse().unwrap()).unwrap();
-    assert!(matches!(coordinator.call(&call()).await, Ok(Reply::Applied)));
+    assert!(matches!(coordinator.exchange(&call()).await, Ok(AnyReply::Leave(Applied {}))));
     let asked = &server.asked()[0];
     assert_eq!((asked.method.as_str(), asked.target.as_str()), ("POST", "/"));
     let request: Request = serde_json::from_slice(&asked.body).unwrap();
     assert_eq!((request.v, request.ns.as_str()), (VERSION, "team"));
-    assert!(matches!(request.call, Call::Describe { job } if job.as_str() == "a-job"));
+    assert!(matches!(request.call, AnyCall::Leave(Leave { job, .. }) if job.as_str() == "a-job"));
     let authorization = asked.header("authorization");
     for signed in ["host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"] {
         assert!(authorization.contains(signed), "{authorization}");
@@ -89,15 +91,15 @@ async fn a_call_is_a_signed_post() {
     assert!(authorization.contains("/us-east-1/lambda/aws4_request"), "{authorization}");
     assert_eq!(asked.header("x-amz-content-sha256").len(), 64);
     assert_eq!(authorization, signed_again(asked, &server.url), "the signature holds");
-    assert_eq!(aws.counts()["coordinator.describe"], 1);
+    assert_eq!(aws.counts()["coordinator.leave"], 1);
 }
 
 #[tokio::test]
 async fn connections_are_reused() {
-    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"applied"}"#)).await;
+    let server = Server::start(|_, _| Answer::status(200, r#"{"reply":"leave"}"#)).await;
     let coordinator = coordinator(&server.url);
     for _ in 0..3 {
-        coordinator.call(&call()).await.unwrap();
+        coordinator.exchange(&call()).await.unwrap();
     }
     assert_eq!((server.asked().len(), server.connections()), (3, 1));
 }
@@ -134,7 +136,7 @@ async fn no_answer_is_unavailable_after_one_try() {
     .await;
     assert!(matches!(cut, Err(CallError::Unavailable(_))), "{cut:?}");
     let url = testing::nowhere().await;
-    let nobody = coordinator(&url).call(&call()).await;
+    let nobody = coordinator(&url).exchange(&call()).await;
     assert!(matches!(nobody, Err(CallError::Unavailable(text)) if text.contains(&url)));
 }
 
@@ -160,7 +162,7 @@ async fn messages_are_capped_both_ways() {
         fatal: false,
         record: None,
     };
-    let sent = coordinator(&server.url).call(&Call::Fail(fail)).await;
+    let sent = coordinator(&server.url).exchange(&fail.into()).await;
     assert!(matches!(sent, Err(CallError::Rejected(_))), "{sent:?}");
     assert!(server.asked().is_empty());
 }

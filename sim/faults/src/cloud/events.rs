@@ -4,7 +4,7 @@ use super::{Cloud, LATEST_MS, SCALER};
 use crate::{Fault, Kind, Mutant, Process, SimClock};
 use bytes::Bytes;
 use gristmill_model::InvocationId;
-use gristmill_model::wire::{Call, Release, ScalerEvent, WorkerEvent};
+use gristmill_model::wire::{Release, ScalerEvent, WorkerEvent};
 use gristmill_ports::{Clock as _, Metrics};
 use gristmill_scaler::Scaler;
 use gristmill_worker::WorkerFunction;
@@ -85,11 +85,11 @@ impl Cloud {
             error: String::new(),
         };
         if !world.happens(Fault::ReportLost) {
-            self.deliver(Call::Release(release.clone()), None);
+            self.deliver(release.clone().into(), None);
         }
         if world.happens(Fault::ReportRepeated) {
             world.time.sleep(world.between_ms(1, LATEST_MS)).await;
-            self.deliver(Call::Release(release), None);
+            self.deliver(release.into(), None);
         }
     }
 

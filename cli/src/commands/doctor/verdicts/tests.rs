@@ -3,10 +3,10 @@
 use super::*;
 use gristmill_aws::{Caller, DeployedFunction, Quota, Responder};
 use gristmill_client::NUMERICS;
-use gristmill_model::wire::{Refusal, Reply};
+use gristmill_model::wire::{AnyReply, Refusal};
 use gristmill_ports::TableError;
 
-fn refused(kind: RefusalKind, message: &str) -> Option<Result<Reply, CallError>> {
+fn refused(kind: RefusalKind, message: &str) -> Option<Result<AnyReply, CallError>> {
     Some(Err(CallError::Refused(Refusal { kind, message: message.to_owned() })))
 }
 

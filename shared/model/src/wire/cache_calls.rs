@@ -1,0 +1,71 @@
+//! Calls about the cache: list it, explain a look-up, remove an entry.
+
+use crate::Fingerprint;
+use crate::wire::calls::Call;
+use crate::wire::{CacheListed, Dataset, JobSpec};
+use serde::{Deserialize, Serialize};
+
+/// Lists the cache.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheList {}
+
+impl Call for CacheList {
+    type Reply = CacheListing;
+    const NAME: &'static str = "cache_list";
+}
+
+/// The answer to [`CacheList`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CacheListing {
+    pub entries: Vec<CacheListed>,
+    /// Fingerprints of unfinished removals.
+    #[serde(default)]
+    pub removing: Vec<Fingerprint>,
+}
+
+/// Asks what of a job's pipeline is cached; registers nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheExplain {
+    pub spec: JobSpec,
+    pub dataset: Dataset,
+}
+
+impl Call for CacheExplain {
+    type Reply = CacheExplained;
+    const NAME: &'static str = "cache_explain";
+}
+
+/// The answer to [`CacheExplain`]: one look-up for each `autocache` point.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheExplained {
+    pub points: Vec<PointFound>,
+}
+
+/// What a look-up of one `autocache` point found.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointFound {
+    /// The operator before the point.
+    pub after: String,
+    pub fingerprint: Fingerprint,
+    pub hit: bool,
+    /// Of a hit what it is; of a miss what differs from what is cached, a line each.
+    pub why: Vec<String>,
+}
+
+/// Removes what is cached under a fingerprint, unless a living job reads it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CacheRemove {
+    pub fingerprint: Fingerprint,
+}
+
+impl Call for CacheRemove {
+    type Reply = CacheRemoved;
+    const NAME: &'static str = "cache_remove";
+}
+
+/// The answer to [`CacheRemove`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheRemoved {
+    /// Objects deleted.
+    pub objects: u64,
+}

@@ -1,0 +1,116 @@
+//! Calls about a job: describe, status, stop, forget.
+
+use crate::wire::calls::Call;
+use crate::wire::{JobView, Register, WorkProfile};
+use crate::{Epoch, JobName, Position};
+use serde::{Deserialize, Serialize};
+
+impl Call for Register {
+    type Reply = JobView;
+    const NAME: &'static str = "register";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// Reads the job of that name.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Describe {
+    pub job: JobName,
+}
+
+impl Call for Describe {
+    type Reply = JobView;
+    const NAME: &'static str = "describe";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// Reads the progress of a job. Read-only, unlike a poll.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Status {
+    pub job: JobName,
+}
+
+impl Call for Status {
+    type Reply = JobStatus;
+    const NAME: &'static str = "status";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// Where a job stands, for people.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct JobStatus {
+    pub job: JobView,
+    /// The first (epoch, position) not taken in by the trainer's host.
+    pub delivered: (Epoch, Position),
+    /// The next batch (epoch, g) a restart of the trainer would need.
+    pub durable: (Epoch, u64),
+    /// When the trainer last said how far it is, in milliseconds since the Unix epoch; 0: never.
+    pub heartbeat_ms: u64,
+    /// Splits committed and not taken in.
+    pub ready: u32,
+    /// Splits that workers may run ahead of the trainer, of as many as there are to be now.
+    #[serde(default)]
+    pub window: u32,
+    /// Positions that may be claimed now.
+    pub claimable: u32,
+    /// Distinct workers that hold an unexpired lease.
+    pub active_workers: u32,
+    /// Files indexed so far, while the job is indexing.
+    pub indexed_files: u32,
+    pub scale: crate::wire::ScaleState,
+    /// What operators took and made, of the splits that were looked at closely.
+    #[serde(default)]
+    pub profile: WorkProfile,
+    /// What keeps the job from going on, and what is done about it, one line.
+    #[serde(default)]
+    pub trouble: Option<String>,
+}
+
+/// Ends a job. One that has ended stays as it ended.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stop {
+    pub job: JobName,
+}
+
+impl Call for Stop {
+    type Reply = JobView;
+    const NAME: &'static str = "stop";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// Deletes the items and objects of a job that has ended, which frees its name. A large job takes several calls.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Forget {
+    pub job: JobName,
+}
+
+impl Call for Forget {
+    type Reply = Forgotten;
+    const NAME: &'static str = "forget";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// The answer to [`Forget`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Forgotten {
+    /// Items this call deleted.
+    pub items: u64,
+    /// Objects this call deleted.
+    pub objects: u64,
+    /// Nothing is left.
+    pub all: bool,
+}

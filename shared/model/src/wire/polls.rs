@@ -1,0 +1,152 @@
+//! The trainer's report, and its answer: which splits are ready.
+
+use crate::wire::calls::Call;
+use crate::wire::{JobView, WorkerCost};
+use crate::{Attempt, BundleIndex, Epoch, JobName, Nonce, Position};
+use serde::{Deserialize, Serialize};
+
+/// The trainer's fetcher asks what is ready, says how far it is, and how training feels.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Poll {
+    pub job: JobName,
+    /// The first (epoch, position) whose entry the fetcher does not know yet.
+    pub from: (Epoch, Position),
+    /// Present now and then: progress worth a write.
+    pub ack: Option<Ack>,
+    pub metrics: TrainerMetrics,
+    /// Present about every hundred batches: what the scaler decides by.
+    #[serde(default)]
+    pub report: Option<TrainingReport>,
+}
+
+impl Call for Poll {
+    type Reply = Polled;
+    const NAME: &'static str = "poll";
+
+    fn job(&self) -> Option<&JobName> {
+        Some(&self.job)
+    }
+}
+
+/// How far a consumer is. Fenced by generation, monotone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ack {
+    /// Chosen by the fetcher at start, larger than any before.
+    pub generation: u64,
+    /// The generation it found and takes over from, 0 if none.
+    pub over: u64,
+    /// Everything before this (epoch, position) has been handed to the trainer.
+    pub delivered: (Epoch, Position),
+    /// The next batch a restart would need: all before (epoch, g) is safe in a checkpoint.
+    pub durable: (Epoch, u64),
+    /// Objects of positions before this one are not needed to replay from `durable`.
+    pub durable_position: (Epoch, Position),
+}
+
+/// What the trainer felt since the last poll.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct TrainerMetrics {
+    /// Mean time from one batch to the next, as the trainer saw it.
+    pub batch_time_ms: f64,
+    /// Part of that time spent waiting for data, 0 to 1.
+    pub stall_fraction: f64,
+    /// Batches delivered so far in the run, over all epochs.
+    pub batches: u64,
+    /// Batches fetched and not yet taken.
+    pub queue_batches: u32,
+}
+
+/// How training and its workers did over about a hundred batches.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TrainingReport {
+    /// Batches delivered so far in the run, over all epochs: orders the reports.
+    pub batches: u64,
+    /// Mean time the trainer itself took for a batch.
+    pub step_s: f64,
+    /// Mean time it waited for one.
+    pub stall_s: f64,
+    /// Part of that in which the batch was committed, and on its way to the trainer.
+    pub fetch_stall_s: f64,
+    /// Batches fetched or ready, and not taken; mean over the polls.
+    pub queue_batches: f64,
+    /// Batches handed out to workers or ready, and not delivered, at the latest poll.
+    pub ahead_batches: u64,
+    /// Batches of one lease.
+    pub lease_batches: u32,
+    /// Part of the polls at which nothing was handed out because the window was full, 0 to 1.
+    pub window_full: f64,
+    /// Workers that held a lease, mean over the polls.
+    pub workers: f64,
+    /// What one worker spent on a batch, of the splits that became ready meanwhile.
+    pub worker: Option<WorkerSeconds>,
+}
+
+/// Seconds of one worker for one batch, by what it did.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+pub struct WorkerSeconds {
+    pub source_s: f64,
+    pub compute_s: f64,
+    pub put_s: f64,
+}
+
+/// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadyEntry {
+    pub epoch: Epoch,
+    pub position: Position,
+    pub bundle: BundleIndex,
+    pub attempt: Attempt,
+    pub nonce: Nonce,
+    pub kind: ReadyKind,
+    pub object_bytes: u64,
+    pub crc32c: u32,
+    pub rows: u32,
+    pub batches: u32,
+    pub remainder_rows: u32,
+    pub skipped: u32,
+    /// Its share of what its bundle cost so far.
+    #[serde(default)]
+    pub cost: WorkerCost,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReadyKind {
+    Object,
+    Local,
+    /// Every record of the split was given up.
+    Poison,
+}
+
+/// The answer to a poll.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Polled {
+    pub job: JobView,
+    /// Of the run of the trainer that was heard of last; 0 if there was none.
+    pub generation: u64,
+    pub ready: Vec<ReadyEntry>,
+    /// Distinct workers that hold an unexpired lease in the window.
+    pub active_workers: u32,
+    /// Positions that may be claimed now: work waits for workers.
+    pub claimable: u32,
+    /// Nothing more is handed out until the trainer has taken some of what is ready.
+    #[serde(default)]
+    pub window_full: bool,
+    /// Splits that workers may run ahead of the trainer, of as many as there are to be now; 0 where nobody has
+    /// looked yet.
+    #[serde(default)]
+    pub window: u32,
+    /// Positions handed out or ready, and not delivered.
+    #[serde(default)]
+    pub ahead: u32,
+    /// No worker has what the trainer needs next.
+    #[serde(default)]
+    pub head_waits: bool,
+    /// Files indexed so far, while the job is indexing.
+    pub indexed_files: u32,
+    pub scale: crate::wire::ScaleState,
+    /// What keeps the job from going on, and what is done about it, one line.
+    #[serde(default)]
+    pub trouble: Option<String>,
+}
