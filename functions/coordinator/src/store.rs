@@ -97,10 +97,11 @@ pub(crate) fn invalid(message: impl Into<String>) -> Refusal {
 }
 
 fn table_fault(error: TableError) -> Refusal {
-    match error {
-        TableError::Unavailable(_) => busy(error.to_string()),
-        TableError::Rejected(_) => invalid(error.to_string()),
-    }
+    let kind = match error {
+        TableError::Unavailable(_) => RefusalKind::TableUnavailable,
+        TableError::Rejected(_) => RefusalKind::TableRejected,
+    };
+    Refusal { kind, message: error.to_string() }
 }
 
 /// The table of one namespace.

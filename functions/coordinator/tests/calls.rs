@@ -197,7 +197,7 @@ impl World {
         let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
         for _ in 0..20 {
             match self.coordinator.answer(&request).await {
-                AnyReply::Refused(Refusal { kind: RefusalKind::Busy, .. }) => {}
+                AnyReply::Refused(refusal) if refusal.kind.is_passing() => {}
                 AnyReply::Refused(refusal) => return Err(refusal),
                 reply => return Ok(C::reply_from(reply).unwrap()),
             }

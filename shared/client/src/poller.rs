@@ -68,7 +68,7 @@ impl Poller {
                     self.ledger.merge(polled, from);
                     self.learn_cached().await;
                 }
-                Err(CallError::Refused(refusal)) if refusal.kind != RefusalKind::Busy => {
+                Err(CallError::Refused(refusal)) if !refusal.kind.is_passing() => {
                     doubted = self.refused(refusal, ack.is_some()).or(doubted);
                 }
                 Err(error) => {

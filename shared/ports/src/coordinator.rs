@@ -2,7 +2,7 @@
 
 use crate::Clock;
 use async_trait::async_trait;
-use gristmill_model::wire::{AnyCall, AnyReply, Call, Refusal, RefusalKind};
+use gristmill_model::wire::{AnyCall, AnyReply, Call, Refusal};
 use std::time::Duration;
 
 /// Errors, by the caller's next step.
@@ -27,7 +27,7 @@ impl CallError {
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unavailable(_) => true,
-            Self::Refused(refusal) => refusal.kind == RefusalKind::Busy,
+            Self::Refused(refusal) => refusal.kind.is_passing(),
             Self::Denied(_) | Self::Rejected(_) => false,
         }
     }

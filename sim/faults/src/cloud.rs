@@ -16,7 +16,7 @@ use gristmill_coordinator::{
 use gristmill_model::JobName;
 use gristmill_model::splits::BundleState;
 use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Commit, Flush, Refusal, RefusalKind, Request, VERSION,
+    AnyCall, AnyReply, Call, Commit, Flush, Refusal, Request, VERSION,
 };
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
@@ -200,7 +200,7 @@ impl Cloud {
             let reply = cloud.invocation(&process, COORDINATOR_TIMEOUT, work).await;
             if let (AnyCall::Flush(flush), Some(AnyReply::Refused(refusal))) =
                 (&request.call, &reply)
-                && refusal.kind != RefusalKind::Busy
+                && !refusal.kind.is_passing()
             {
                 cloud.check_refused(flush, refusal).await;
             }

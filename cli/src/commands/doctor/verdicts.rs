@@ -11,8 +11,6 @@ use gristmill_ports::CallError;
 /// Clocks this far apart are reported; signatures are refused from 5 minutes.
 const SKEW_WARN_S: i64 = 60;
 const SKEW_FAIL_S: i64 = 240;
-/// How a refusal begins that is about the table.
-const OF_THE_TABLE: &str = "table: ";
 const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output TrainerPolicyArn) to the role these keys belong to";
 
 /// Every check, in the order in which one would put things right.
@@ -259,13 +257,18 @@ fn coordinator(findings: &Findings) -> Check {
             return line(NAME, Verdict::Fail, said(error), advice);
         }
     };
-    if refusal.kind == RefusalKind::NotFound || refusal.message.starts_with(OF_THE_TABLE) {
+    if refusal.kind == RefusalKind::NotFound || is_of_table(refusal.kind) {
         let url = findings.coordinator_url.as_deref().unwrap_or_default();
         return ok(NAME, format!("{url} answers"));
     }
     let advice = "set GRISTMILL_NAMESPACE and GRISTMILL_COORDINATOR_URL of one stack, and use one \
                   release of gristmill throughout";
     line(NAME, Verdict::Fail, refusal, advice)
+}
+
+/// Whether the coordinator refused for its table.
+fn is_of_table(kind: RefusalKind) -> bool {
+    matches!(kind, RefusalKind::TableUnavailable | RefusalKind::TableRejected)
 }
 
 /// Nobody but the coordinator sees the table, so its answer tells.
@@ -275,8 +278,8 @@ fn table(findings: &Findings) -> Check {
         Some(Err(CallError::Refused(refusal))) if refusal.kind == RefusalKind::NotFound => {
             ok(NAME, "read by the coordinator")
         }
-        Some(Err(CallError::Refused(refusal))) if refusal.message.starts_with(OF_THE_TABLE) => {
-            let found = refusal.message.trim_start_matches(OF_THE_TABLE);
+        Some(Err(CallError::Refused(refusal))) if is_of_table(refusal.kind) => {
+            let found = refusal.message.strip_prefix("table: ").unwrap_or(&refusal.message);
             let advice = match findings.backend {
                 Some(Backend::Local) => "start the service again",
                 _ => "its name is the stack's output TableName; the coordinator's log says more",

@@ -162,6 +162,17 @@ pub enum RefusalKind {
     Collected,
     /// A passing fault: send again.
     Busy,
+    /// The coordinator's table does not answer: send again.
+    TableUnavailable,
+    /// The coordinator's table is missing, or denies the coordinator.
+    TableRejected,
+}
+
+impl RefusalKind {
+    /// Whether sending the same call again may succeed.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::Busy | Self::TableUnavailable)
+    }
 }
 
 #[cfg(test)]

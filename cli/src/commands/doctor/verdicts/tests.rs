@@ -84,11 +84,11 @@ fn missing_settings_fail_alone() {
 fn a_missing_table_is_distinguished_from_a_broken_coordinator() {
     // As the coordinator passes it on.
     let error = TableError::Rejected("there is no table g (BatchGetItem)".to_owned()).to_string();
-    let findings = Findings { coordinator: refused(RefusalKind::Invalid, &error), ..good() };
+    let findings = Findings { coordinator: refused(RefusalKind::TableRejected, &error), ..good() };
     expect(&findings, "coordinator", Verdict::Ok, "answers");
     expect(&findings, "table", Verdict::Fail, "there is no table g");
     let error = TableError::Unavailable("BatchGetItem on g: refused".to_owned()).to_string();
-    let findings = Findings { coordinator: refused(RefusalKind::Busy, &error), ..good() };
+    let findings = Findings { coordinator: refused(RefusalKind::TableUnavailable, &error), ..good() };
     expect(&findings, "table", Verdict::Fail, "BatchGetItem on g");
 
     let other = "the call is for namespace a, this coordinator serves b";
