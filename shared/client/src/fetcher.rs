@@ -12,7 +12,7 @@ use crate::{
     assembler::Assembled,
     ledger::Ledger,
     progress::{BatchTimes, Progress},
-    stream::Spring,
+    stream::BatchSource,
     waiting::Watcher,
     waits::{StageClock, Waits},
 };
@@ -30,7 +30,7 @@ pub struct Fetcher {
     ports: FetcherPorts,
     config: FetcherConfig,
     batches: mpsc::Receiver<Assembled>,
-    spring: Spring,
+    source: BatchSource,
     visitation: Visitation,
     /// Taken from the queue, not yet handed over.
     held: Option<Assembled>,
@@ -60,7 +60,7 @@ impl Fetcher {
         };
         self.progress.reopen(at);
         self.ledger.reopen((at.0, 0));
-        self.batches = self.spring.stream(at, &mut self.streaming);
+        self.batches = self.source.stream(at, &mut self.streaming);
         (self.held, self.last_batch, self.ended) = (None, None, false);
         (self.last_handed_over, self.asked, self.wait_began) = (None, None, None);
     }
@@ -187,14 +187,14 @@ impl Fetcher {
 
     /// The job's pipeline.
     pub fn pipeline(&self) -> &Pipeline {
-        &self.spring.downloader.context.pipeline
+        &self.source.downloader.context.pipeline
     }
 
     /// How many batches an epoch has; none where that is not known beforehand.
     pub fn batches_per_epoch(&self) -> Option<u64> {
         let view = self.ledger.view()?;
         let plan = view.plan?;
-        let one_to_one = self.spring.downloader.context.pipeline.is_one_to_one();
+        let one_to_one = self.source.downloader.context.pipeline.is_one_to_one();
         let size = u64::from(plan.batch_size.max(1));
         let batches = match plan.drop_last {
             true => plan.records / size,

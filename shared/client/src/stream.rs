@@ -19,13 +19,13 @@ const QUEUE_BATCHES: usize = 1;
 
 /// Parts that the streams of one job share.
 #[derive(Clone)]
-pub(crate) struct Spring {
+pub(crate) struct BatchSource {
     pub downloader: Downloader,
     pub progress: Arc<Progress>,
     pub stages: Arc<StageClock>,
 }
 
-impl Spring {
+impl BatchSource {
     /// Begins a stream at batch `at` among `tasks`.
     pub fn stream(&self, at: (Epoch, u64), tasks: &mut JoinSet<()>) -> mpsc::Receiver<Assembled> {
         let (queue, batches) = mpsc::channel(QUEUE_BATCHES);

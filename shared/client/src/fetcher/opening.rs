@@ -10,7 +10,7 @@ use crate::{
     local::{self, LocalStore},
     poller::Poller,
     progress::Progress,
-    stream::Spring,
+    stream::BatchSource,
     waits::{StageClock, Waits},
 };
 use gristmill_model::Visitation;
@@ -73,17 +73,20 @@ impl Fetcher {
             budget_bytes: config.prefetch_bytes,
             patience: config.patience,
         };
-        let spring =
-            Spring { downloader, progress: Arc::clone(&progress), stages: Arc::clone(&stages) };
+        let source = BatchSource {
+            downloader,
+            progress: Arc::clone(&progress),
+            stages: Arc::clone(&stages),
+        };
         let mut streaming = JoinSet::new();
-        let batches = spring.stream(resume, &mut streaming);
+        let batches = source.stream(resume, &mut streaming);
         Ok(Self {
             ledger,
             progress,
             ports,
             config,
             batches,
-            spring,
+            source,
             visitation,
             held: None,
             last_handed_over: None,
