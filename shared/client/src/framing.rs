@@ -64,12 +64,12 @@ pub fn header(kind: FrameKind, epoch: Epoch, g: u64, payload_len: usize) -> [u8;
 
 /// A message of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum ClientMessage {
     Hello(ClientHello),
     /// Everything up to and including this batch is safe.
     Ack(Epoch, u64),
     /// An invalid message, and the mistake in it.
-    Nonsense(String),
+    Invalid(String),
 }
 
 /// Which job a client trains on, and where it goes on.
@@ -104,27 +104,31 @@ impl ClientHello {
 }
 
 /// The next thing that a client says; none once it is gone.
-pub async fn read_said(reader: &mut (impl AsyncRead + Unpin)) -> Option<Said> {
+pub async fn read_message(reader: &mut (impl AsyncRead + Unpin)) -> Option<ClientMessage> {
     let mut magic = [0; 4];
     reader.read_exact(&mut magic).await.ok()?;
     Some(match &magic {
         b"GMA1" => {
             let epoch = reader.read_u32_le().await.ok()?;
-            Said::Ack(epoch, reader.read_u64_le().await.ok()?)
+            ClientMessage::Ack(epoch, reader.read_u64_le().await.ok()?)
         }
         b"GMAH" => {
             let length = reader.read_u32_le().await.ok()?;
             if length > MAX_HELLO_BYTES {
-                return Some(Said::Nonsense(format!("a hello of {length} bytes")));
+                return Some(ClientMessage::Invalid(format!("a hello of {length} bytes")));
             }
             let mut payload = vec![0; length as usize];
             reader.read_exact(&mut payload).await.ok()?;
             match ClientHello::parse(&payload) {
-                Ok(hello) => Said::Hello(hello),
-                Err(error) => Said::Nonsense(format!("a hello that cannot be read: {error}")),
+                Ok(hello) => ClientMessage::Hello(hello),
+                Err(error) => {
+                    ClientMessage::Invalid(format!("a hello that cannot be read: {error}"))
+                }
             }
         }
-        other => Said::Nonsense(format!("what begins with {:?}", String::from_utf8_lossy(other))),
+        other => {
+            ClientMessage::Invalid(format!("what begins with {:?}", String::from_utf8_lossy(other)))
+        }
     })
 }
 
@@ -132,22 +136,22 @@ pub async fn read_said(reader: &mut (impl AsyncRead + Unpin)) -> Option<Said> {
 mod tests {
     use super::*;
 
-    fn said(mut bytes: &[u8]) -> Option<Said> {
+    fn message(mut bytes: &[u8]) -> Option<ClientMessage> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        runtime.block_on(read_said(&mut bytes))
+        runtime.block_on(read_message(&mut bytes))
     }
 
-    fn hello(json: &str) -> Option<Said> {
-        said(&[b"GMAH", &(json.len() as u32).to_le_bytes()[..], json.as_bytes()].concat())
+    fn hello(json: &str) -> Option<ClientMessage> {
+        message(&[b"GMAH", &(json.len() as u32).to_le_bytes()[..], json.as_bytes()].concat())
     }
 
     #[test]
     fn headers_hellos_and_acks_are_laid_out_as_documented() {
         let bytes = header(FrameKind::Batch, 2, 3, 4);
         assert_eq!(&bytes, b"GMB1\x02\0\0\0\x03\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0");
-        assert_eq!(said(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"), Some(Said::Ack(2, 3)));
-        assert_eq!(said(b"GMA1\x02\0\0\0\x03"), None);
-        let Some(Said::Hello(hello)) = hello(
+        assert_eq!(message(b"GMA1\x02\0\0\0\x03\0\0\0\0\0\0\0"), Some(ClientMessage::Ack(2, 3)));
+        assert_eq!(message(b"GMA1\x02\0\0\0\x03"), None);
+        let Some(ClientMessage::Hello(hello)) = hello(
             r#"{"job":"j","dataset":"d","fingerprint":"f","epoch":1,"g":18446744073709551615}"#,
         ) else {
             panic!("no hello")
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_is_nonsense() {
+    fn everything_else_is_invalid() {
         let names = r#""job":"j","dataset":"d","fingerprint":"f""#;
         for text in [
             "",
@@ -169,13 +173,15 @@ mod tests {
             &format!("{{{names},\"epoch\":0,\"g\":-1}}"),
         ] {
             let received = hello(text);
-            assert!(matches!(received, Some(Said::Nonsense(_))), "{text}: {received:?}");
+            assert!(matches!(received, Some(ClientMessage::Invalid(_))), "{text}: {received:?}");
         }
-        assert!(matches!(hello(&format!("{{{names}}}")), Some(Said::Hello(h)) if h.at().is_none()));
+        assert!(
+            matches!(hello(&format!("{{{names}}}")), Some(ClientMessage::Hello(h)) if h.at().is_none())
+        );
         for bytes in
             [&b"GMB1\0\0\0\0\0\0\0\0\0\0\0\0"[..], b"GET / HTTP/1.1", b"GMAH\xff\xff\xff\xff"]
         {
-            assert!(matches!(said(bytes), Some(Said::Nonsense(_))));
+            assert!(matches!(message(bytes), Some(ClientMessage::Invalid(_))));
         }
     }
 }

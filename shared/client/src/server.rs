@@ -25,10 +25,10 @@ use visit::Visit;
 
 /// How long a trainer that has connected may take to say hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the last words of a trainer that has left may take.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long processing the remaining messages of a trainer that has left may take.
+const LAST_MESSAGES_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a run that has ended waits for a trainer to tell it so.
-const FAREWELL: Duration = Duration::from_secs(10);
+const END_NOTICE: Duration = Duration::from_secs(10);
 /// Time between two looks at a run that is observed and delivers nothing.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Most messages of a client that wait to be processed.
@@ -198,10 +198,10 @@ impl<C: CursorStore> Server<C> {
             return ended;
         }
         let reason = ended.as_ref().map_or_else(ToString::to_string, |()| self.done());
-        let seconds = FAREWELL.as_secs();
+        let seconds = END_NOTICE.as_secs();
         tracing::warn!("{reason} (a trainer that connects within {seconds} s learns so)");
         self.activity.send_replace(Activity::Over);
-        self.clock.sleep(FAREWELL).await;
+        self.clock.sleep(END_NOTICE).await;
         ended
     }
 

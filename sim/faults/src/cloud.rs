@@ -15,9 +15,7 @@ use gristmill_coordinator::{
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::BundleState;
-use gristmill_model::wire::{
-    AnyCall, AnyReply, Call, Commit, Flush, Refusal, Request, VERSION,
-};
+use gristmill_model::wire::{AnyCall, AnyReply, Call, Commit, Flush, Refusal, Request, VERSION};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use std::{

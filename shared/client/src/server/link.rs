@@ -4,7 +4,7 @@ use super::MAX_WAITING_MESSAGES;
 use crate::{
     Fetcher,
     cursor::{Cursor, Identity},
-    framing::{FrameKind, Said, header, read_said},
+    framing::{ClientMessage, FrameKind, header, read_message},
 };
 use std::io;
 use tokio::{
@@ -16,22 +16,22 @@ use tokio::{
 /// A connection: frames one way, and what the trainer says the other.
 pub(super) struct Link<S> {
     writer: WriteHalf<S>,
-    pub(super) said: mpsc::Receiver<Said>,
+    pub(super) messages: mpsc::Receiver<ClientMessage>,
     reading: AbortHandle,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + 'static> Link<S> {
     pub(super) fn new(mut reader: ReadHalf<S>, writer: WriteHalf<S>) -> Self {
-        let (sender, said) = mpsc::channel(MAX_WAITING_MESSAGES);
+        let (sender, messages) = mpsc::channel(MAX_WAITING_MESSAGES);
         let reading = tokio::spawn(async move {
-            while let Some(said) = read_said(&mut reader).await {
-                let last = matches!(said, Said::Nonsense(_));
-                if sender.send(said).await.is_err() || last {
+            while let Some(message) = read_message(&mut reader).await {
+                let last = matches!(message, ClientMessage::Invalid(_));
+                if sender.send(message).await.is_err() || last {
                     return;
                 }
             }
         });
-        Self { writer, said, reading: reading.abort_handle() }
+        Self { writer, messages, reading: reading.abort_handle() }
     }
 
     pub(super) async fn send(

@@ -1,14 +1,14 @@
 //! One trainer's visit: hello, batches, acknowledgements.
 
 use super::{
-    HELLO_PATIENCE, LAST_WORDS, ServeError, Server,
+    HELLO_PATIENCE, LAST_MESSAGES_PATIENCE, ServeError, Server,
     link::{Link, hello, summary},
     look_due,
 };
 use crate::{
     Delivery, FetchError,
     cursor::{Cursor, CursorStore},
-    framing::{ClientHello, FrameKind, Said},
+    framing::{ClientHello, ClientMessage, FrameKind},
     report::Observer,
     server::Activity,
 };
@@ -25,16 +25,16 @@ pub(super) enum Visit {
 }
 
 /// Why a visit ends early.
-enum Parting {
+enum VisitEnd {
     /// The trainer is gone.
     Gone,
     /// The trainer is refused, with the reason.
-    TurnedAway(String),
+    Refused(String),
     /// Nobody gets anything any more.
     Ended(ServeError),
 }
 
-impl From<io::Error> for Parting {
+impl From<io::Error> for VisitEnd {
     fn from(error: io::Error) -> Self {
         Self::Ended(error.into())
     }
@@ -56,12 +56,12 @@ impl<C: CursorStore> Server<C> {
             Err(parting) => parting,
         };
         match parting {
-            Parting::Gone => self.hear_out(&mut link).await?,
-            Parting::TurnedAway(why) => {
+            VisitEnd::Gone => self.process_remaining(&mut link).await?,
+            VisitEnd::Refused(why) => {
                 tracing::warn!("a trainer was turned away: {why}");
                 self.tell(&mut link, &why).await;
             }
-            Parting::Ended(error) => {
+            VisitEnd::Ended(error) => {
                 self.tell(&mut link, &error.to_string()).await;
                 return Err(error);
             }
@@ -73,24 +73,24 @@ impl<C: CursorStore> Server<C> {
         Ok(Visit::Left)
     }
 
-    /// Hears what a trainer said before it left: a batch that is written to it fails before that is read.
-    async fn hear_out<S>(&mut self, link: &mut Link<S>) -> Result<(), ServeError>
+    /// Processes messages that a trainer sent before it left: writing a batch fails before they are read.
+    async fn process_remaining<S>(&mut self, link: &mut Link<S>) -> Result<(), ServeError>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
-        let until = self.clock.monotonic() + LAST_WORDS;
+        let until = self.clock.monotonic() + LAST_MESSAGES_PATIENCE;
         loop {
             let left = until.saturating_sub(self.clock.monotonic());
-            let said = tokio::select! {
+            let message = tokio::select! {
                 biased;
-                said = link.said.recv() => said,
+                message = link.messages.recv() => message,
                 () = self.clock.sleep(left) => None,
             };
-            match said.map(|said| self.hear(said)) {
+            match message.map(|message| self.process(message)) {
                 Some(Ok(())) => {}
-                Some(Err(Parting::Ended(error))) => return Err(error),
+                Some(Err(VisitEnd::Ended(error))) => return Err(error),
                 // Nobody is left to be turned away.
-                Some(Err(Parting::TurnedAway(_) | Parting::Gone)) | None => return Ok(()),
+                Some(Err(VisitEnd::Refused(_) | VisitEnd::Gone)) | None => return Ok(()),
             }
         }
     }
@@ -108,29 +108,29 @@ impl<C: CursorStore> Server<C> {
     }
 
     /// Finds out where the trainer begins, and has the stream begin there; answers that.
-    async fn greet<S>(&mut self, link: &mut Link<S>) -> Result<Cursor, Parting>
+    async fn greet<S>(&mut self, link: &mut Link<S>) -> Result<Cursor, VisitEnd>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
         let hello = hello(&self.fetcher, &self.identity);
         link.send(FrameKind::Hello, self.cursor, hello.as_bytes()).await.map_err(gone)?;
-        let said = tokio::select! {
+        let message = tokio::select! {
             biased;
-            said = link.said.recv() => said.ok_or(Parting::Gone)?,
-            () = self.clock.sleep(HELLO_PATIENCE) => return Err(Parting::TurnedAway(format!(
+            message = link.messages.recv() => message.ok_or(VisitEnd::Gone)?,
+            () = self.clock.sleep(HELLO_PATIENCE) => return Err(VisitEnd::Refused(format!(
                 "no hello within {} s: a trainer answers the fetcher's hello with its own, and gets batches then",
                 HELLO_PATIENCE.as_secs()
             ))),
         };
-        let hello = match said {
-            Said::Hello(hello) => hello,
-            Said::Ack(..) => {
-                return Err(Parting::TurnedAway(
+        let hello = match message {
+            ClientMessage::Hello(hello) => hello,
+            ClientMessage::Ack(..) => {
+                return Err(VisitEnd::Refused(
                     "an acknowledgement before a hello: a trainer says first which job its checkpoint is of"
                         .to_owned(),
                 ));
             }
-            Said::Nonsense(what) => return Err(nonsense(&what)),
+            ClientMessage::Invalid(what) => return Err(invalid(&what)),
         };
         self.begun_as_kept = hello.at().is_none();
         let begins = self.beginning(&hello)?;
@@ -145,42 +145,42 @@ impl<C: CursorStore> Server<C> {
     }
 
     /// The first batch of a trainer that said `hello`.
-    fn beginning(&self, hello: &ClientHello) -> Result<Cursor, Parting> {
+    fn beginning(&self, hello: &ClientHello) -> Result<Cursor, VisitEnd> {
         if let Some(why) = hello.identity.mismatch(&self.identity, "the trainer's checkpoint") {
-            return Err(Parting::TurnedAway(why));
+            return Err(VisitEnd::Refused(why));
         }
         match hello.at() {
-            None if self.was_done => Err(Parting::TurnedAway(self.done())),
+            None if self.was_done => Err(VisitEnd::Refused(self.done())),
             at => Ok(at.unwrap_or(self.cursor)),
         }
     }
 
     /// Waits until it is known that the trainer can begin where it says.
-    async fn located<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
+    async fn located<S>(&mut self, link: &mut Link<S>) -> Result<(), VisitEnd> {
         loop {
-            let said = tokio::select! {
+            let message = tokio::select! {
                 biased;
                 located = self.fetcher.located() => return located.map_err(|error| self.part(error)),
-                said = link.said.recv() => said.ok_or(Parting::Gone)?,
+                message = link.messages.recv() => message.ok_or(VisitEnd::Gone)?,
             };
-            self.hear(said)?;
+            self.process(message)?;
         }
     }
 
     /// Waits until the coordinator has let the trainer in.
-    async fn admitted<S>(&mut self, link: &mut Link<S>) -> Result<(), Parting> {
+    async fn admitted<S>(&mut self, link: &mut Link<S>) -> Result<(), VisitEnd> {
         loop {
-            let said = tokio::select! {
+            let message = tokio::select! {
                 biased;
                 admitted = self.fetcher.admitted() => return admitted.map_err(|error| self.part(error)),
-                said = link.said.recv() => said.ok_or(Parting::Gone)?,
+                message = link.messages.recv() => message.ok_or(VisitEnd::Gone)?,
             };
-            self.hear(said)?;
+            self.process(message)?;
         }
     }
 
     /// Delivers from `begins` to the end of the job, and waits for the last acknowledgement.
-    async fn deliver<S>(&mut self, link: &mut Link<S>, begins: Cursor) -> Result<(), Parting>
+    async fn deliver<S>(&mut self, link: &mut Link<S>, begins: Cursor) -> Result<(), VisitEnd>
     where
         S: AsyncRead + AsyncWrite + Send + 'static,
     {
@@ -198,8 +198,8 @@ impl<C: CursorStore> Server<C> {
             self.observer.iter_mut().for_each(Observer::asks);
             let delivery = tokio::select! {
                 biased;
-                said = link.said.recv() => {
-                    self.hear(said.ok_or(Parting::Gone)?)?;
+                message = link.messages.recv() => {
+                    self.process(message.ok_or(VisitEnd::Gone)?)?;
                     continue;
                 }
                 delivery = self.fetcher.next() => delivery.map_err(|error| self.part(error))?,
@@ -208,7 +208,7 @@ impl<C: CursorStore> Server<C> {
                     continue;
                 }
             };
-            self.observe(&delivery).await.map_err(Parting::Ended)?;
+            self.observe(&delivery).await.map_err(VisitEnd::Ended)?;
             match delivery {
                 Delivery::Batch(batch) => {
                     let at = Cursor { epoch: batch.epoch, g: batch.g };
@@ -227,25 +227,25 @@ impl<C: CursorStore> Server<C> {
         // Without checkpoints there is no acknowledgement to wait for.
         let exactly = self.fetcher.visitation() == Visitation::ExactlyOnce;
         while exactly && self.last_sent().is_some_and(|last| self.cursor <= last) {
-            let said = link.said.recv().await;
-            self.hear(said.ok_or(Parting::Gone)?)?;
+            let message = link.messages.recv().await;
+            self.process(message.ok_or(VisitEnd::Gone)?)?;
         }
         Ok(())
     }
 
     /// Whether an error ends this visit or all of them: a position that is kept here is every trainer's.
-    fn part(&self, error: FetchError) -> Parting {
+    fn part(&self, error: FetchError) -> VisitEnd {
         match error {
             FetchError::Collected(_) if self.begun_as_kept && self.cursors.name().is_some() => {
-                Parting::Ended(self.of_kept(error))
+                VisitEnd::Ended(self.of_kept(error))
             }
             FetchError::Collected(why) if self.begun_as_kept && !self.fetcher.is_job_done() => {
-                Parting::TurnedAway(format!(
+                VisitEnd::Refused(format!(
                     "{why}; the trainer has none, and the fetcher no --state"
                 ))
             }
-            FetchError::Misplaced(why) | FetchError::Collected(why) => Parting::TurnedAway(why),
-            error => Parting::Ended(error.into()),
+            FetchError::Misplaced(why) | FetchError::Collected(why) => VisitEnd::Refused(why),
+            error => VisitEnd::Ended(error.into()),
         }
     }
 
@@ -253,16 +253,14 @@ impl<C: CursorStore> Server<C> {
         self.sent.last_key_value().map(|(&epoch, &g)| Cursor { epoch, g })
     }
 
-    /// Deals with what the trainer said.
-    fn hear(&mut self, said: Said) -> Result<(), Parting> {
-        let (epoch, g) = match said {
-            Said::Ack(epoch, g) => (epoch, g),
-            Said::Hello(_) => {
-                return Err(Parting::TurnedAway(
-                    "a second hello: a trainer says it once".to_owned(),
-                ));
+    /// Processes a message of the trainer.
+    fn process(&mut self, message: ClientMessage) -> Result<(), VisitEnd> {
+        let (epoch, g) = match message {
+            ClientMessage::Ack(epoch, g) => (epoch, g),
+            ClientMessage::Hello(_) => {
+                return Err(VisitEnd::Refused("a second hello: a trainer says it once".to_owned()));
             }
-            Said::Nonsense(what) => return Err(nonsense(&what)),
+            ClientMessage::Invalid(what) => return Err(invalid(&what)),
         };
         let acknowledged = Cursor { epoch, g };
         if acknowledged < self.cursor {
@@ -272,7 +270,7 @@ impl<C: CursorStore> Server<C> {
             let last = self.last_sent();
             let sent =
                 last.map_or("none was sent".to_owned(), |last| format!("{last} was sent last"));
-            return Err(Parting::TurnedAway(format!(
+            return Err(VisitEnd::Refused(format!(
                 "the trainer acknowledges {acknowledged}, and {sent}: nothing of it is kept"
             )));
         }
@@ -284,10 +282,10 @@ impl<C: CursorStore> Server<C> {
     }
 }
 
-fn gone(_: io::Error) -> Parting {
-    Parting::Gone
+fn gone(_: io::Error) -> VisitEnd {
+    VisitEnd::Gone
 }
 
-fn nonsense(what: &str) -> Parting {
-    Parting::TurnedAway(format!("the trainer sent {what}: the README has the protocol"))
+fn invalid(what: &str) -> VisitEnd {
+    VisitEnd::Refused(format!("the trainer sent {what}: the README has the protocol"))
 }
