@@ -56,13 +56,9 @@ impl Fetcher {
         };
         tasks.spawn(poller.run());
         for _ in 0..config.local_workers {
-            let (runner, context) = (runner.clone(), (*context).clone());
-            tasks.spawn(local::work(
-                runner,
-                Arc::new(context),
-                Arc::clone(&store),
-                Arc::clone(&ledger),
-            ));
+            let context = Arc::new((*context).clone());
+            let (store, ledger) = (Arc::clone(&store), Arc::clone(&ledger));
+            tasks.spawn(local::work(runner.clone(), context, store, ledger));
         }
         let downloader = Downloader {
             runner,
