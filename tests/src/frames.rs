@@ -1,4 +1,4 @@
-//! A trainer's side of the framing, written from the README.
+//! A trainer's side of the framing, written from docs/training.md.
 
 use anyhow::{Context, Result, ensure};
 use std::{

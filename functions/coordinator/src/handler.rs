@@ -19,7 +19,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
     .await
 }
 
-/// Answers one event: a call to the function's URL, or one of the platform's ([`PlatformEvent`]).
+/// Answers one event: a call to the function's URL, or one of the platform's (`PlatformEvent`).
 pub async fn handle(
     coordinator: &Coordinator,
     request: &HttpRequest,

@@ -1,9 +1,9 @@
 //! The function host: runs `lambda_runtime` binaries as Lambda would.
 //!
-//! Each environment is a process that requests one invocation at a time from the Runtime API ([`runtime_api`]).
-//! Invocations come from the Invoke API ([`invoke_api`]), function URLs ([`function_url`]), the queues of asynchronous
-//! events ([`events`]) and schedules; [`function`] admits them under the concurrency limits and picks or starts an
-//! environment ([`environment`], [`process`]). No process outlives the host, however it ends.
+//! Each environment is a process that requests one invocation at a time from the Runtime API (`runtime_api`).
+//! Invocations come from the Invoke API (`invoke_api`), function URLs (`function_url`), the queues of asynchronous
+//! events (`events`) and schedules; `function` admits them under the concurrency limits and picks or starts an
+//! environment (`environment`, `process`). No process outlives the host, however it ends.
 
 mod admin;
 mod command;

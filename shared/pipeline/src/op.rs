@@ -372,7 +372,7 @@ pub struct Stage {
     pub op: Op,
     /// Place in the graph as its author wrote it, from 0: keys the randomness of the operator, so
     /// that moving it does not change what it draws. Places to cache do not count: theirs go down
-    /// from [`MAX_OPS`](crate::pipeline::MAX_OPS), so that adding one changes no draw.
+    /// from `MAX_OPS`, so that adding one changes no draw.
     pub ordinal: u32,
     /// The author forbids moving it.
     pub keep_position: bool,

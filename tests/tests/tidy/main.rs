@@ -1,6 +1,9 @@
 //! Rules of the project that no compiler checks. Each failure names a file and line, the rule and
 //! the remedy. `--nocapture` also prints the dependency table and the counts.
 
+mod book;
+mod claims;
+mod commands;
 mod dependencies;
 mod docs;
 mod files;

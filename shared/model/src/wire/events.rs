@@ -96,7 +96,7 @@ pub struct Barren {
     /// When the latest ended, by the clock of whoever noted it.
     pub latest_ms: u64,
     /// How long it has gone on. Clocks of two hosts may differ, so that no step counts for more than
-    /// [`STEP_MS`], either way.
+    /// `STEP_MS`, either way.
     pub lasted_ms: u64,
     /// Of the latest that left one, one line.
     pub error: String,

@@ -51,7 +51,7 @@ impl Dataset {
     }
 }
 
-/// The stored list of a dataset's files: [`keys::listing`](crate::wire::keys::listing).
+/// The stored list of a dataset's files: [`keys::listing`](crate::stored::keys::listing).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredListing {
     pub version: Fingerprint,
