@@ -9,36 +9,32 @@ mod asset;
 mod batching;
 mod cache_point;
 mod deliver;
-mod error;
 mod fingerprint;
 mod flow;
-mod node;
 mod number;
 mod op;
 pub mod ops;
 pub mod passes;
 mod pipeline;
-mod schema;
 mod signature;
 mod source;
-mod table;
+
+use gristmill_syntax::{node, schema, table};
 
 pub use asset::{Asset, MAX_ASSET_BYTES};
 pub use batching::{Batching, Buckets, Padding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use deliver::Deliver;
-pub use error::PipelineError;
+pub use gristmill_syntax::{
+    COPY_FIELD, DType, FieldSchema, KEY_FIELD, MAX_TEXT_BYTES, PipelineError, Schema, ValueRange,
+};
 pub use number::Number;
 pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
-pub use schema::{COPY_FIELD, DType, FieldSchema, KEY_FIELD, Schema, ValueRange};
 pub use signature::{Signature, Signatures};
 pub use source::{
     CsvLayout, CsvValues, Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source,
 };
-
-/// Largest pipeline text, in bytes.
-pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// Largest batch, in bytes of all its tensors: what fits one frame of a chunk object with room for
 /// its header.

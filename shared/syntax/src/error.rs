@@ -14,11 +14,11 @@ pub struct PipelineError {
 }
 
 impl PipelineError {
-    pub(crate) fn general(message: impl Into<String>) -> Self {
+    pub fn general(message: impl Into<String>) -> Self {
         PipelineError { line: None, column: None, message: message.into() }
     }
 
-    pub(crate) fn at_line(line: Option<u32>, message: impl Into<String>) -> Self {
+    pub fn at_line(line: Option<u32>, message: impl Into<String>) -> Self {
         PipelineError { line, column: None, message: message.into() }
     }
 }

@@ -20,7 +20,7 @@ const TOO_MUCH: &str =
 const MAX_SHOWN_CHARS: usize = 48;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub enum Value {
     Null,
     Bool(bool),
     Int(i128),
@@ -31,15 +31,15 @@ pub(crate) enum Value {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
-    pub(crate) line: Option<u32>,
-    pub(crate) column: Option<u32>,
+pub struct Node {
+    pub value: Value,
+    pub line: Option<u32>,
+    pub column: Option<u32>,
 }
 
 impl Node {
     /// Reads one YAML document.
-    pub(crate) fn parse(text: &str) -> Result<Node, PipelineError> {
+    pub fn parse(text: &str) -> Result<Node, PipelineError> {
         if text.len() > MAX_TEXT_BYTES {
             let bytes = text.len();
             return Err(PipelineError::general(format!(
@@ -65,7 +65,7 @@ impl Node {
     }
 
     /// Reads JSON as it is stored: no line is known. The YAML reader is for what people write.
-    pub(crate) fn parse_json(text: &str) -> Result<Node, PipelineError> {
+    pub fn parse_json(text: &str) -> Result<Node, PipelineError> {
         if text.len() > MAX_TEXT_BYTES {
             let bytes = text.len();
             return Err(PipelineError::general(format!(
@@ -105,12 +105,12 @@ impl Node {
     }
 
     /// An error about this node.
-    pub(crate) fn error(&self, message: impl Into<String>) -> PipelineError {
+    pub fn error(&self, message: impl Into<String>) -> PipelineError {
         PipelineError { line: self.line, column: self.column, message: message.into() }
     }
 
     /// How a message speaks of this value.
-    pub(crate) fn shown(&self) -> String {
+    pub fn shown(&self) -> String {
         match &self.value {
             Value::Null => "nothing".into(),
             Value::Bool(value) => value.to_string(),
@@ -124,7 +124,7 @@ impl Node {
 }
 
 /// Text as it is repeated in a message: quoted, on one line, and cut.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     let mut cut: String = text.chars().take(MAX_SHOWN_CHARS).flat_map(char::escape_debug).collect();
     if text.chars().nth(MAX_SHOWN_CHARS).is_some() {
         cut.push_str("...");

@@ -82,7 +82,7 @@ impl ValueRange {
 }
 
 /// `range` with `value` in it.
-pub(crate) fn widened(range: ValueRange, value: f64) -> ValueRange {
+pub fn widened(range: ValueRange, value: f64) -> ValueRange {
     ValueRange { min: range.min.min(value), max: range.max.max(value) }
 }
 
@@ -166,7 +166,7 @@ impl Schema {
     }
 
     /// With the fields that every delivered batch has beside the author's own.
-    pub(crate) fn with_implicit(&self) -> Schema {
+    pub fn with_implicit(&self) -> Schema {
         let mut fields = self.fields.clone();
         fields.insert(KEY_FIELD.into(), FieldSchema::fixed(DType::U64, []));
         fields.insert(COPY_FIELD.into(), FieldSchema::fixed(DType::U32, []));

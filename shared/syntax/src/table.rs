@@ -7,7 +7,7 @@ use crate::{
 use std::ops::RangeInclusive;
 
 /// Reads the keys of one mapping; what nobody asked for is an error at [`Table::finish`].
-pub(crate) struct Table<'a> {
+pub struct Table<'a> {
     /// How messages name the mapping, for example "`resize`".
     what: String,
     line: Option<u32>,
@@ -19,7 +19,7 @@ pub(crate) struct Table<'a> {
 
 impl<'a> Table<'a> {
     /// `node` as a mapping; nothing at all is an empty one.
-    pub(crate) fn new(what: impl Into<String>, node: &'a Node) -> Result<Self, PipelineError> {
+    pub fn new(what: impl Into<String>, node: &'a Node) -> Result<Self, PipelineError> {
         let what = what.into();
         let entries: &[(Node, Node)] = match &node.value {
             Value::Map(entries) => entries,
@@ -33,23 +33,23 @@ impl<'a> Table<'a> {
     }
 
     /// A mapping without keys, as a bare operator name has.
-    pub(crate) fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
+    pub fn empty(what: impl Into<String>, line: Option<u32>) -> Self {
         Table { what: what.into(), line, entries: &[], asked: Vec::new(), open: false }
     }
 
-    pub(crate) fn error(&self, message: impl Into<String>) -> PipelineError {
+    pub fn error(&self, message: impl Into<String>) -> PipelineError {
         PipelineError::at_line(self.line, message)
     }
 
     /// The value of `key`, if it is there.
-    pub(crate) fn get(&mut self, key: &'static str) -> Option<&'a Node> {
+    pub fn get(&mut self, key: &'static str) -> Option<&'a Node> {
         self.asked.push(key);
         let named = |(name, _): &&(Node, Node)| matches!(&name.value, Value::Str(n) if n == key);
         self.entries.iter().find(named).map(|(_, value)| value)
     }
 
     /// The value of `key`.
-    pub(crate) fn require(&mut self, key: &'static str) -> Result<&'a Node, PipelineError> {
+    pub fn require(&mut self, key: &'static str) -> Result<&'a Node, PipelineError> {
         if let Some(node) = self.get(key) {
             return Ok(node);
         }
@@ -67,11 +67,11 @@ impl<'a> Table<'a> {
         })
     }
 
-    pub(crate) fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
+    pub fn wrong(&self, key: &str, node: &Node, wanted: &str) -> PipelineError {
         node.error(format!("{} `{key}` must be {wanted}, not {}", self.what, node.shown()))
     }
 
-    pub(crate) fn bool(&mut self, key: &'static str, default: bool) -> Result<bool, PipelineError> {
+    pub fn bool(&mut self, key: &'static str, default: bool) -> Result<bool, PipelineError> {
         match self.get(key) {
             None => Ok(default),
             Some(Node { value: Value::Bool(value), .. }) => Ok(*value),
@@ -79,7 +79,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    pub(crate) fn text(&self, key: &str, node: &Node) -> Result<String, PipelineError> {
+    pub fn text(&self, key: &str, node: &Node) -> Result<String, PipelineError> {
         match &node.value {
             // Control characters have no place in a key or path, and would break one-line messages.
             Value::Str(text) if !text.is_empty() && !text.chars().any(char::is_control) => {
@@ -90,14 +90,14 @@ impl<'a> Table<'a> {
     }
 
     /// The field an operator works on; `image` unless given.
-    pub(crate) fn field(&mut self) -> Result<String, PipelineError> {
+    pub fn field(&mut self) -> Result<String, PipelineError> {
         match self.get("field") {
             None => Ok("image".into()),
             Some(node) => self.text("field", node),
         }
     }
 
-    pub(crate) fn whole(
+    pub fn whole(
         &self,
         key: &str,
         node: &Node,
@@ -114,7 +114,7 @@ impl<'a> Table<'a> {
     }
 
     /// A finite number in `range`, written whole or with a point.
-    pub(crate) fn number(
+    pub fn number(
         &self,
         key: &str,
         node: &Node,
@@ -138,7 +138,7 @@ impl<'a> Table<'a> {
     }
 
     /// A list of exactly `N` numbers.
-    pub(crate) fn numbers<const N: usize>(
+    pub fn numbers<const N: usize>(
         &self,
         key: &str,
         node: &Node,
@@ -156,7 +156,7 @@ impl<'a> Table<'a> {
     }
 
     /// A list of whole numbers in `range`.
-    pub(crate) fn wholes(
+    pub fn wholes(
         &self,
         key: &str,
         node: &Node,
@@ -171,7 +171,7 @@ impl<'a> Table<'a> {
     }
 
     /// One of `choices` by name.
-    pub(crate) fn choice<T: Copy>(
+    pub fn choice<T: Copy>(
         &self,
         key: &str,
         node: &Node,
@@ -188,7 +188,7 @@ impl<'a> Table<'a> {
     }
 
     /// Every entry with its key as text, for mappings whose keys the author chooses.
-    pub(crate) fn entries(&self) -> Result<Vec<(String, &'a Node, &'a Node)>, PipelineError> {
+    pub fn entries(&self) -> Result<Vec<(String, &'a Node, &'a Node)>, PipelineError> {
         let named = |(key, value): &'a (Node, Node)| match &key.value {
             Value::Str(name) => Ok((name.clone(), key, value)),
             _ => {
@@ -199,18 +199,20 @@ impl<'a> Table<'a> {
     }
 
     /// Every entry whose key is none of `but`, for parameters that others understand.
-    pub(crate) fn others(
-        &mut self,
-        but: &[&str],
-    ) -> Result<Vec<(String, &'a Node)>, PipelineError> {
+    pub fn others(&mut self, but: &[&str]) -> Result<Vec<(String, &'a Node)>, PipelineError> {
         self.open = true;
         let all = self.entries()?.into_iter();
         let others = all.filter(|(name, _, _)| !but.contains(&name.as_str()));
         Ok(others.map(|(name, _, value)| (name, value)).collect())
     }
 
+    /// The keys that were asked for, in that order.
+    pub fn asked(&self) -> &[&'static str] {
+        &self.asked
+    }
+
     /// Refuses keys nobody asked for.
-    pub(crate) fn finish(self) -> Result<(), PipelineError> {
+    pub fn finish(self) -> Result<(), PipelineError> {
         for (name, key, _) in self.entries()? {
             if self.open || self.asked.contains(&name.as_str()) {
                 continue;
@@ -232,7 +234,7 @@ impl<'a> Table<'a> {
 }
 
 /// "a, b or c".
-pub(crate) fn one_of(names: &[&str]) -> String {
+pub fn one_of(names: &[&str]) -> String {
     match names {
         [] => "nothing".into(),
         [only] => (*only).into(),
@@ -241,7 +243,7 @@ pub(crate) fn one_of(names: &[&str]) -> String {
 }
 
 /// The name that `name` was probably meant to be.
-pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
+pub fn nearest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     // Nobody mistypes a name into a much longer one; and the distance costs time quadratic in it.
     let name = name.get(..64.min(name.len()))?.to_lowercase();
     let distance = |other: &str| strsim::osa_distance(&name, other);
