@@ -8,7 +8,7 @@ use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
 use gristmill_model::ErrorPolicy;
-use gristmill_pipeline::{Cardinality, Format, Op, Pipeline, Source, Stage, passes::Measured};
+use gristmill_pipeline::{Cardinality, Op, Pipeline, Source, Stage, passes::Measured};
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
 use gristmill_web::{Reach, WithWeb};
@@ -283,7 +283,7 @@ async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<
                 (None, Some(objects)) => Place::Object(&**objects, path, info),
                 (None, None) => return Err(Failure::failed(format!("{path} is out of reach"))),
             };
-            if source.format == Format::Images {
+            if source.format.definition().is_packed {
                 return Err(Failure::usage(format!(
                     "{place}: images of a folder are not sampled: name an archive of some with --data, and its \
                      kind in a copy of the pipeline"

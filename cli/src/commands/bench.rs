@@ -12,9 +12,10 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_client::{Failure, JobOptions, Source, Workers, report::Report};
-use gristmill_executor::{Part, Program, Scratch, SplitInput, sources::IndexBuilder};
+use gristmill_executor::{Part, Program, Scratch, SplitInput};
 use gristmill_model::RecordKey;
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_pipeline::Pipeline;
+use gristmill_sources::{IndexBuilder, tfrecord::TfRecord};
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 use std::{
@@ -176,7 +177,7 @@ fn run_file(
     path: &Path,
 ) -> Result<(Duration, u64), Failure> {
     let data = Bytes::from(std::fs::read(path).map_err(Failure::failed)?);
-    let mut builder = IndexBuilder::new(Format::TfRecord).map_err(Failure::failed)?;
+    let mut builder = IndexBuilder::new(&TfRecord.into()).map_err(Failure::failed)?;
     builder.push(&data).map_err(Failure::failed)?;
     let index = builder.finish().map_err(Failure::failed)?;
     let first = RecordKey { file: 0, record: 0 };

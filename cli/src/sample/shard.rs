@@ -2,13 +2,11 @@
 
 use bytes::Bytes;
 use gristmill_client::Failure;
-use gristmill_executor::{
-    ExecError, Part,
-    sources::{FileIndex, IndexBuilder, Records},
-};
+use gristmill_executor::Part;
 use gristmill_model::RecordKey;
 use gristmill_pipeline::Source;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, get_long_range};
+use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError};
 use std::{fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
 
 /// Bytes of a file that are looked through for its first records, at most; as far as one is found in any case.
@@ -26,7 +24,7 @@ pub(super) struct Shard {
     /// Average over the file, as far as it was looked through.
     pub(super) bytes_per_record: f64,
     index: FileIndex,
-    records: Records,
+    records: OpenedRecords,
 }
 
 /// A file, here or on S3.
@@ -43,9 +41,9 @@ impl Shard {
         most: u32,
     ) -> Result<Self, Failure> {
         let name = place.to_string();
-        let named = |error: ExecError| Failure::failed(format!("{name}: {error}"));
+        let named = |error: SourceError| Failure::failed(format!("{name}: {error}"));
         let reader = place.open()?;
-        let mut builder = IndexBuilder::of_file(source.format, reader.bytes).map_err(named)?;
+        let mut builder = IndexBuilder::of_file(&source.format, reader.bytes).map_err(named)?;
         let mut looked = 0;
         let is_all = loop {
             let Some(range) = builder.wants() else { break true };

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits};
 use gristmill_executor::{
     Compiler, ExecError, Part, Program, SplitInput,
-    sources::IndexBuilder,
     user::{Draw, Operators, Output, UserOperator, View},
 };
 use gristmill_model::{Fingerprint, RecordKey};
-use gristmill_pipeline::{Declaration, FieldSchema, Format, Pipeline};
+use gristmill_pipeline::{Declaration, FieldSchema, Pipeline};
+use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
 use gristmill_user_operator::operators;
 
 const SIDE: usize = 6;
@@ -35,7 +35,7 @@ fn run(program: &Program, seed: u64) -> Vec<Vec<f32>> {
 fn try_run(program: &Program, seed: u64) -> Result<Vec<Vec<f32>>, ExecError> {
     let line = format!("{{\"image\": {:?}}}\n", vec![1.0; SIDE * SIDE * 2]);
     let file = Bytes::from(line.repeat(4));
-    let mut builder = IndexBuilder::new(Format::Jsonl).unwrap();
+    let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
     builder.push(&file).unwrap();
     let index = builder.finish().unwrap();
     let first = RecordKey { file: 0, record: 0 };

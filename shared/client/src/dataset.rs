@@ -14,8 +14,9 @@ use gristmill_folder::Entry;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, Members, SourceFile};
 use gristmill_model::{Fingerprint, Namespace};
-use gristmill_pipeline::{Format, Source as PipelineSource};
+use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{CallError, ObjectInfo, Objects};
+use gristmill_sources::Definition;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -97,7 +98,7 @@ impl Source {
         }
         let Found { bucket, members, left_out } = found;
         let dataset = match members.as_slice() {
-            [images] if source.format == Format::Images => {
+            [images] if source.format.definition().is_packed => {
                 let pattern = &self.patterns()[0];
                 let place = (bucket.as_str(), pattern.as_str());
                 pack_images(objects, ns, own_bucket, source, place, images.clone()).await?
@@ -126,10 +127,10 @@ impl Source {
             }
         };
         let patterns = self.patterns();
-        if source.format == Format::Images && matches!(self, Self::Web { .. }) {
+        if source.format.definition().is_packed && matches!(self, Self::Web { .. }) {
             return Err(ListError::NoList(place));
         }
-        if source.format == Format::Images && !source.is_zip() && patterns.len() != 1 {
+        if source.format.definition().is_packed && !source.is_zip() && patterns.len() != 1 {
             return Err(ListError::Folders(patterns.len()));
         }
         let (mut members, mut left_out) = (Vec::new(), LeftOut::default());
@@ -140,8 +141,8 @@ impl Source {
                     Self::Web { .. } => Selector::files(pattern)?,
                     _ => Selector::all(pattern)?,
                 };
-                let there = self.there(objects, &selectors, member.format).await?;
-                let (read, left) = select(&selectors, member.format, &there, &place)?;
+                let there = self.there(objects, &selectors, member.format.definition()).await?;
+                let (read, left) = select(&selectors, member.format.definition(), &there, &place)?;
                 files.extend(read);
                 left_out.join(left);
             }
@@ -171,7 +172,7 @@ impl Source {
         &self,
         objects: &dyn Objects,
         selectors: &[Selector],
-        format: Format,
+        format: &Definition,
     ) -> Result<There, ListError> {
         let prefix = shared_prefix(selectors);
         match self {
@@ -317,7 +318,7 @@ fn walk(
     root: &Path,
     prefix: &str,
     selectors: &[Selector],
-    format: Format,
+    format: &Definition,
 ) -> Result<There, ListError> {
     let mut there = There::default();
     let walked = gristmill_folder::walk(root, prefix, &mut |entry| {

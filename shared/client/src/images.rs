@@ -3,12 +3,12 @@
 
 use crate::dataset::ListError;
 use bytes::Bytes;
-use gristmill_executor::sources::images::record_bytes;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile};
 use gristmill_model::{Fingerprint, Namespace};
-use gristmill_pipeline::{LABEL_KEY, Source as PipelineSource};
+use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
+use gristmill_sources::images::{LABEL_KEY, record_bytes};
 use std::collections::BTreeSet;
 
 /// Stores images that were found below a directory of `bucket` as packs in `own_bucket`.

@@ -2,8 +2,8 @@
 
 use crate::dataset::ListError;
 use gristmill_folder::Why;
-use gristmill_pipeline::Format;
 use gristmill_ports::ObjectInfo;
+use gristmill_sources::Definition;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -133,10 +133,10 @@ impl Selector {
         }
     }
 
-    fn judge(&self, key: &str, format: Format) -> Verdict {
+    fn judge(&self, key: &str, format: &Definition) -> Verdict {
         if let Some(glob) = &self.glob {
             return match (glob.matches(key, true), glob.matches(key, false)) {
-                (true, _) => kinds::of_image(key, format),
+                (true, _) => kinds::by_extension(key, format),
                 (false, true) => Verdict::LeftOut("hidden".to_owned()),
                 (false, false) => Verdict::Other,
             };
@@ -149,7 +149,7 @@ impl Selector {
     }
 
     /// Whether files in a directory, a key that ends in a slash, may be read.
-    fn enters(&self, key: &str, format: Format) -> bool {
+    fn enters(&self, key: &str, format: &Definition) -> bool {
         let key = key.trim_end_matches('/');
         if let Some(glob) = &self.glob {
             return glob.enters(key);
@@ -197,7 +197,7 @@ pub(crate) fn shared_prefix(selectors: &[Selector]) -> &str {
 }
 
 /// Whether any of `selectors` may read files in a directory, a key that ends in a slash.
-pub(crate) fn enters(selectors: &[Selector], key: &str, format: Format) -> bool {
+pub(crate) fn enters(selectors: &[Selector], key: &str, format: &Definition) -> bool {
     selectors.iter().any(|selector| selector.enters(key, format))
 }
 
@@ -216,7 +216,7 @@ pub(crate) struct There {
 /// If one of them reads nothing, or a file that would be read cannot be.
 pub(crate) fn select(
     selectors: &[Selector],
-    format: Format,
+    format: &Definition,
     there: &There,
     place: &str,
 ) -> Result<(Vec<ObjectInfo>, LeftOut), ListError> {
@@ -243,7 +243,7 @@ pub(crate) fn select(
         }
         own.of = read.len() - before + own.files.len();
         if !own.is_empty() {
-            own.remedies.insert(kinds::remedy(format));
+            own.remedies.insert(format.files.remedy);
         }
         if read.len() == before {
             let place = format!("{place}/{}", selector.text);
@@ -260,7 +260,7 @@ impl Selector {
         &self,
         key: &str,
         why: Option<&Why>,
-        format: Format,
+        format: &Definition,
         place: &str,
     ) -> Result<Option<String>, ListError> {
         let unreadable = |why: &Why| ListError::Unreadable {

@@ -12,6 +12,8 @@ mod cache_point;
 mod capture;
 mod compiler;
 mod element;
+#[cfg(test)]
+mod equality;
 mod error;
 mod finisher;
 pub mod floor;
@@ -21,7 +23,6 @@ mod ops;
 mod program;
 mod resume;
 mod run;
-pub mod sources;
 mod split;
 mod staging;
 mod step;

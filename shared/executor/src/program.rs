@@ -3,13 +3,13 @@
 use crate::{
     Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished,
     cache_point::{self, Point},
-    sources::Reader,
     step::{Action, Step},
     steps::Steps,
     zip::{self, ZippedReader},
 };
 use gristmill_chunk::{DType, Schema, TensorSpec};
 use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
+use gristmill_sources::Reader;
 use std::sync::Arc;
 
 /// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.

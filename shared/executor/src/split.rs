@@ -1,8 +1,9 @@
 //! What a split is to whoever has it run: records in, one object out.
 
-use crate::{ExecError, OpMetrics, sources::FileIndex};
+use crate::{ExecError, OpMetrics};
 use bytes::Bytes;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
+use gristmill_sources::FileIndex;
 use std::ops::Range;
 
 /// One split to run.

@@ -3,12 +3,12 @@
 use crate::{
     ExecError, Program, SplitInput,
     cell::Cell,
-    sources::Reader,
     split::{Record, Records, Zipped, records},
 };
 use bytes::Bytes;
 use gristmill_model::RecordKey;
 use gristmill_pipeline::Source;
+use gristmill_sources::Reader;
 use std::ops::Range;
 
 /// Reads the records of a further dataset of a zip.

@@ -25,6 +25,7 @@ pub use asset::{Asset, MAX_ASSET_BYTES};
 pub use batching::{Batching, Buckets, Padding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
 pub use deliver::Deliver;
+pub use gristmill_sources::{Feature, FeatureDType, Features, Format, MAX_VALUES};
 pub use gristmill_syntax::{
     COPY_FIELD, DType, FieldSchema, KEY_FIELD, MAX_TEXT_BYTES, PipelineError, Schema, ValueRange,
 };
@@ -32,9 +33,7 @@ pub use number::Number;
 pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
 pub use pipeline::Pipeline;
 pub use signature::{Signature, Signatures};
-pub use source::{
-    CsvLayout, CsvValues, Feature, FeatureDType, Format, IMAGE_KEY, LABEL_KEY, MAX_VALUES, Source,
-};
+pub use source::Source;
 
 /// Largest batch, in bytes of all its tensors: what fits one frame of a chunk object with room for
 /// its header.

@@ -11,16 +11,14 @@ use crate::{
 };
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, future::try_join_all, stream};
-use gristmill_executor::{
-    Part, Pick, Zipped,
-    sources::{FileIndex, Records, images},
-};
+use gristmill_executor::{Part, Pick, Zipped};
 use gristmill_model::splits::{Member, Run, SplitPlan, Visit, order::Order};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Manifest, Pack};
 use gristmill_model::{DatasetOp, Fingerprint, Namespace, RecordKey};
 use gristmill_pipeline::{Format, Source};
 use gristmill_ports::{ObjectPath, Objects, get_long_range};
+use gristmill_sources::{FileIndex, OpenedRecords, images};
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
@@ -68,8 +66,8 @@ struct Stretch {
 /// The records of a split, opened: of each stretch, end to end, dataset by dataset.
 #[derive(Debug)]
 pub struct Opened {
-    first: Vec<Records>,
-    zipped: Vec<Vec<Records>>,
+    first: Vec<OpenedRecords>,
+    zipped: Vec<Vec<OpenedRecords>>,
 }
 
 impl SplitSource {
@@ -101,7 +99,7 @@ impl SplitSource {
 
     /// What was opened of the others.
     pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
-        let zipped = |(read, records): (&'a Reading, &'a Vec<Records>)| Zipped {
+        let zipped = |(read, records): (&'a Reading, &'a Vec<OpenedRecords>)| Zipped {
             parts: read.parts(records),
             files: read.stretches.iter().map(|stretch| stretch.file.path.to_string()).collect(),
             picks: read.picks.clone(),
@@ -125,17 +123,17 @@ impl SplitSource {
 }
 
 impl Reading {
-    fn open(&self) -> Result<Vec<Records>, RunError> {
+    fn open(&self) -> Result<Vec<OpenedRecords>, RunError> {
         let open = |stretch: &Stretch| {
             let Stretch { first, n_records, parts, file } = stretch;
-            let opened = file.index.open(first.record, *n_records, &self.source, parts);
+            let opened = file.index.open(first.record, *n_records, &*self.source, parts);
             opened.map_err(|error| RunError::fatal(format!("{}: {error}", file.path)))
         };
         self.stretches.iter().map(open).collect()
     }
 
-    fn parts<'a>(&'a self, opened: &'a [Records]) -> Vec<Part<'a>> {
-        let part = |(stretch, records): (&'a Stretch, &'a Records)| Part {
+    fn parts<'a>(&'a self, opened: &'a [OpenedRecords]) -> Vec<Part<'a>> {
+        let part = |(stretch, records): (&'a Stretch, &'a OpenedRecords)| Part {
             first: stretch.first,
             n_records: stretch.n_records,
             data: records.data.clone(),
@@ -260,8 +258,8 @@ impl DatasetCache {
     /// The files that a visit has records of.
     async fn files(&self, objects: &dyn Objects, visit: &Visit) -> Result<Files, RunError> {
         let datasets = std::iter::once(&visit.runs).chain(&visit.zipped).zip(&self.sources);
-        let formats: BTreeMap<u32, Format> = datasets
-            .flat_map(|(runs, source)| runs.iter().map(|run| (run.file, source.format)))
+        let formats: BTreeMap<u32, &Format> = datasets
+            .flat_map(|(runs, source)| runs.iter().map(|run| (run.file, &source.format)))
             .collect();
         let reads = formats.iter().map(async |(&file, &format)| {
             Ok::<_, RunError>((file, self.indexed(objects, format, file).await?))
@@ -342,7 +340,7 @@ impl DatasetCache {
     async fn indexed(
         &self,
         objects: &dyn Objects,
-        format: Format,
+        format: &Format,
         file: u32,
     ) -> Result<Arc<IndexedFile>, RunError> {
         let cached = |indices: &VecDeque<(u32, Arc<IndexedFile>)>| {
@@ -367,12 +365,12 @@ impl DatasetCache {
     async fn read_index(
         &self,
         objects: &dyn Objects,
-        format: Format,
+        format: &Format,
         file: u32,
     ) -> Result<IndexedFile, RunError> {
         let source = &self.manifest.files[file as usize].file;
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
-        if format == Format::Images {
+        if format.definition().is_packed {
             let pack = read_pack(objects, &path).await?;
             let index = images::index(pack.images.iter().map(|image| image.size))
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;

@@ -4,27 +4,24 @@
 
 use crate::{Compute, RunError};
 use bytes::Bytes;
-use gristmill_executor::{
-    ExecError,
-    sources::{FileIndex, IndexBuilder},
-};
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{PACK_IMAGES, Pack, SourceFile};
 use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
+use gristmill_sources::{FileIndex, IndexBuilder, SourceError};
 
 /// Makes sure that the index of `file` exists; returns its record count.
 pub(crate) async fn ensure_index(
     objects: &dyn Objects,
     compute: Compute,
-    format: Format,
+    format: &Format,
     ns: &Namespace,
     bucket: &str,
     source_bucket: &str,
     file: &SourceFile,
 ) -> Result<u32, RunError> {
-    if format == Format::Images {
+    if format.definition().is_packed {
         let pack = read_pack(objects, &ObjectPath::new(source_bucket, &file.key)).await?;
         return Ok(pack.images.len() as u32);
     }
@@ -51,12 +48,12 @@ pub(crate) async fn ensure_index(
 async fn build_index(
     objects: &dyn Objects,
     compute: Compute,
-    format: Format,
+    format: &Format,
     bucket: &str,
     file: &SourceFile,
 ) -> Result<FileIndex, RunError> {
     let path = ObjectPath::new(bucket, &file.key);
-    let bad = |error: ExecError| RunError::fatal(format!("{path}: {error}"));
+    let bad = |error: SourceError| RunError::fatal(format!("{path}: {error}"));
     let mut builder = IndexBuilder::of_file(format, file.size).map_err(bad)?;
     while let Some(range) = builder.wants() {
         // A range of nothing cannot be asked for.

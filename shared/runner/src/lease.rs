@@ -115,7 +115,7 @@ impl LeaseRun<'_> {
             let rows = ensure_index(
                 &**objects,
                 self.runner.compute,
-                source.format,
+                &source.format,
                 &config.ns,
                 &config.bucket,
                 &listing.bucket,

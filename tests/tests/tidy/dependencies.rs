@@ -11,7 +11,8 @@ use toml::Value;
 const MAY_IMPORT: &[(&str, &str)] = &[
     ("model", ""),
     ("syntax", ""),
-    ("pipeline", "model syntax"),
+    ("sources", "syntax kernel chunk"),
+    ("pipeline", "model syntax sources"),
     ("chunk", "model"),
     ("report", ""),
     ("policy", "model pipeline"),
@@ -20,14 +21,14 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("folder", ""),
     ("synthetic", ""),
     ("kernel", "model"),
-    ("executor", "model pipeline kernel chunk jpeg"),
-    ("runner", "model pipeline policy chunk ports executor"),
+    ("executor", "model pipeline sources kernel chunk jpeg"),
+    ("runner", "model pipeline policy chunk ports sources executor"),
     ("aws", "model ports"),
     ("web", "ports"),
     ("coordinator", "model pipeline policy chunk ports aws"),
     ("scaler", "model pipeline policy chunk ports aws"),
     ("worker", "model pipeline policy chunk ports aws web executor runner"),
-    ("client", "model pipeline policy chunk ports aws web executor runner report folder"),
+    ("client", "model pipeline sources policy chunk ports aws web executor runner report folder"),
     ("fetcher", "model executor client"),
     ("local", "*"),
     ("faults", "*"),
@@ -37,7 +38,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("fuzz", "*"),
     ("tests", "*"),
     ("trainer", "client synthetic"),
-    ("user-operator", "pipeline executor fetcher"),
+    ("user-operator", "pipeline sources executor fetcher"),
 ];
 
 /// Crates nothing may import, not even those that compose.

@@ -57,7 +57,6 @@ const LONG_FILES: &[&str] = &[
     "functions/coordinator/src/claims.rs",
     "shared/model/src/splits/invariants.rs",
     "shared/model/src/wire/calls.rs",
-    "shared/pipeline/src/source.rs",
     "shared/runner/src/split.rs",
 ];
 

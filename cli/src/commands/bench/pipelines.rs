@@ -3,12 +3,10 @@
 use super::{Failure, tokens};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
-use gristmill_executor::{
-    Part, Program, SplitInput, floor,
-    sources::{FileIndex, IndexBuilder},
-};
+use gristmill_executor::{Part, Program, SplitInput, floor};
 use gristmill_model::RecordKey;
 use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_sources::{FileIndex, IndexBuilder};
 use gristmill_synthetic::{DatasetSpec, Random};
 use serde_json::json;
 use std::{
@@ -229,7 +227,7 @@ pub(super) fn shards(
         .collect();
     paths.sort();
     let shard = |path: PathBuf| {
-        let mut builder = IndexBuilder::new(pipeline.source().format).map_err(Failure::failed)?;
+        let mut builder = IndexBuilder::new(&pipeline.source().format).map_err(Failure::failed)?;
         builder.push(&std::fs::read(&path).map_err(Failure::failed)?).map_err(Failure::failed)?;
         Ok(Shard { path, index: builder.finish().map_err(Failure::failed)? })
     };

@@ -1,10 +1,8 @@
 //! The kind of a file, by its name.
 
 use super::Verdict;
-use gristmill_pipeline::Format;
+use gristmill_sources::{Definition, FORMATS};
 
-/// Names that image folders take for images, as torchvision's `ImageFolder` does.
-const IMAGES: [&str; 9] = ["bmp", "jpeg", "jpg", "pgm", "png", "ppm", "tif", "tiff", "webp"];
 /// Endings of compressed files, before which the kind stands.
 const PACKED: [&str; 5] = ["bz2", "gz", "lz4", "xz", "zst"];
 /// Files that lie beside data and are never data.
@@ -14,19 +12,20 @@ const NOTES: [&str; 22] = [
 ];
 const NOTE_NAMES: [&str; 4] = ["LICENSE", "NOTICE", "README", "CITATION"];
 
-/// Whether a directory of images takes the file of `key`.
-fn is_image(key: &str) -> bool {
+/// Whether the name of `key` ends as the files of `format` do.
+fn has_extension(key: &str, format: &Definition) -> bool {
     let extension = key.rsplit_once('.').map(|(_, extension)| extension);
-    extension.is_some_and(|e| IMAGES.iter().any(|known| e.eq_ignore_ascii_case(known)))
+    let known = format.files.extensions;
+    extension.is_some_and(|e| known.iter().any(|known| e.eq_ignore_ascii_case(known)))
 }
 
 /// The decision about a file of a directory; `below` is its path within that.
-pub(super) fn judge(below: &str, format: Format) -> Verdict {
+pub(super) fn judge(below: &str, format: &Definition) -> Verdict {
     match hidden(below, format) {
         Some(why) => Verdict::LeftOut(why),
-        None if format == Format::Images => of_image(below, format),
+        None if format.files.only_these => by_extension(below, format),
         None => match is_foreign(below, format) {
-            true => Verdict::LeftOut(format!("not {}", wanted(format))),
+            true => Verdict::LeftOut(format!("not {}", format.files.noun)),
             false => Verdict::Read,
         },
     }
@@ -36,21 +35,22 @@ pub(super) fn judge(below: &str, format: Format) -> Verdict {
 const OTHER_IMAGES: [&str; 12] =
     ["avif", "exr", "gif", "heic", "heif", "ico", "jp2", "jxl", "pbm", "psd", "svg", "tga"];
 
-/// The decision about a file that a glob names: only files that are no images are left out of images.
-pub(super) fn of_image(key: &str, format: Format) -> Verdict {
+/// Judges a file that a glob matches: left out are only files with an extension that a strict format
+/// does not read.
+pub(super) fn by_extension(key: &str, format: &Definition) -> Verdict {
     let extension = key.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase());
     let other = extension.filter(|extension| OTHER_IMAGES.contains(&extension.as_str()));
-    match (format == Format::Images && !is_image(key), other) {
+    match (format.files.only_these && !has_extension(key, format), other) {
         (true, Some(other)) => Verdict::LeftOut(format!(".{other} is not read")),
-        (true, None) => Verdict::LeftOut(format!("not {}", wanted(format))),
+        (true, None) => Verdict::LeftOut(format!("not {}", format.files.noun)),
         (false, _) => Verdict::Read,
     }
 }
 
 /// Why what is at `below`, a path within a directory, is not seen there.
-pub(super) fn hidden(below: &str, format: Format) -> Option<String> {
+pub(super) fn hidden(below: &str, format: &Definition) -> Option<String> {
     // Programs that write tables leave their notes under such names; a class may well be called so.
-    let underscored = |name: &str| name.starts_with('_') && format != Format::Images;
+    let underscored = |name: &str| name.starts_with('_') && !format.files.reads_underscored;
     let mut names = below.split('/');
     names.find_map(|name| match name {
         _ if name.starts_with('.') => Some("hidden".to_owned()),
@@ -60,7 +60,7 @@ pub(super) fn hidden(below: &str, format: Format) -> Option<String> {
 }
 
 /// Whether the name says that it is of another format.
-fn is_foreign(below: &str, format: Format) -> bool {
+fn is_foreign(below: &str, format: &Definition) -> bool {
     let name = below.rsplit('/').next().unwrap_or(below);
     let mut parts: Vec<String> = name.split('.').map(str::to_ascii_lowercase).collect();
     if parts.len() > 2 && parts.last().is_some_and(|last| PACKED.contains(&last.as_str())) {
@@ -71,35 +71,9 @@ fn is_foreign(below: &str, format: Format) -> bool {
         [_, .., extension] => extension.as_str(),
         [] => return false,
     };
-    let own: &[Format] = match extension {
-        "json" | "jsonl" | "ndjson" => &[Format::Jsonl],
-        "parquet" | "parq" | "pq" => &[Format::Parquet],
-        "tar" | "tgz" => &[Format::WebDataset],
-        "tfrecord" | "tfrecords" | "tfrec" => &[Format::TfRecord],
-        "txt" | "text" => return !matches!(format, Format::Jsonl | Format::Csv(_)),
-        "csv" | "tsv" | "tab" => return !matches!(format, Format::Csv(_)),
-        _ if NOTES.contains(&extension) || is_image(name) => &[],
-        _ => return false,
-    };
-    !own.contains(&format)
-}
-
-/// How what a directory of `format` leaves out can be read.
-pub(super) fn remedy(format: Format) -> &'static str {
-    match format {
-        Format::Images => "JPEG, PNG, WebP, BMP, TIFF, PGM and PPM are read: convert others",
-        _ => "a glob that matches them reads them",
+    if format.files.extensions.contains(&extension) {
+        return false;
     }
-}
-
-/// How messages call a file of `format`.
-fn wanted(format: Format) -> &'static str {
-    match format {
-        Format::TfRecord => "TFRecord",
-        Format::WebDataset => "a tar file",
-        Format::Images => "an image",
-        Format::Jsonl => "JSON lines",
-        Format::Csv(_) => "CSV",
-        Format::Parquet => "Parquet",
-    }
+    let of_another = FORMATS.iter().any(|other| other.files.extensions.contains(&extension));
+    of_another || NOTES.contains(&extension)
 }

@@ -1,6 +1,10 @@
 //! Files that are read and files that are left out, by name.
 
 use super::*;
+use gristmill_sources::{
+    SourceFormat, images::Images, jsonl::Jsonl, parquet::Parquet, tfrecord::TfRecord,
+    webdataset::WebDataset,
+};
 
 fn there(keys: &[&str]) -> There {
     let info = |key: &&str| ObjectInfo { key: (*key).to_owned(), size: 1, etag: String::new() };
@@ -9,7 +13,7 @@ fn there(keys: &[&str]) -> There {
     There { files, others: Vec::new() }
 }
 
-fn chosen(there: &There, pattern: &str, format: Format) -> (Vec<String>, String) {
+fn chosen(there: &There, pattern: &str, format: &Definition) -> (Vec<String>, String) {
     let selectors = Selector::all(pattern).unwrap();
     let (read, left_out) = select(&selectors, format, there, "/place").unwrap();
     let said = if left_out.is_empty() { String::new() } else { left_out.to_string() };
@@ -27,17 +31,17 @@ fn what_a_folder_holds_beside_its_records_is_left_out_and_named() {
         "d/info.json",
         "d/",
     ]);
-    let (read, said) = chosen(&hub, "d", Format::Parquet);
+    let (read, said) = chosen(&hub, "d", &Parquet::DEFINITION);
     assert_eq!(read, ["d/data/a.parquet", "d/data/b.parquet"]);
     let expected = "left out 4 of 6 files: d/.gitattributes (hidden), d/README.md (not Parquet), \
                     d/_SUCCESS (its name begins with _), d/info.json (not Parquet); \
                     a glob that matches them reads them";
     assert_eq!(said, expected);
-    assert_eq!(chosen(&hub, "d/", Format::Parquet), (read, said));
-    assert_eq!(chosen(&hub, "d/*.json", Format::Parquet).0, ["d/info.json"]);
-    assert_eq!(chosen(&hub, "d/_SUCCESS", Format::TfRecord).0, ["d/_SUCCESS"]);
-    assert_eq!(chosen(&hub, "d/.git*", Format::TfRecord).0, ["d/.gitattributes"]);
-    let (read, said) = chosen(&hub, "d/*", Format::TfRecord);
+    assert_eq!(chosen(&hub, "d/", &Parquet::DEFINITION), (read, said));
+    assert_eq!(chosen(&hub, "d/*.json", &Parquet::DEFINITION).0, ["d/info.json"]);
+    assert_eq!(chosen(&hub, "d/_SUCCESS", &TfRecord::DEFINITION).0, ["d/_SUCCESS"]);
+    assert_eq!(chosen(&hub, "d/.git*", &TfRecord::DEFINITION).0, ["d/.gitattributes"]);
+    let (read, said) = chosen(&hub, "d/*", &TfRecord::DEFINITION);
     assert_eq!(read, ["d/README.md", "d/_SUCCESS", "d/info.json"]);
     assert!(said.contains("1 of 4 files: d/.gitattributes (hidden)"), "{said}");
 }
@@ -45,17 +49,20 @@ fn what_a_folder_holds_beside_its_records_is_left_out_and_named() {
 #[test]
 fn json_is_left_out_where_it_is_not_the_data() {
     let set = there(&["a.json", "b.jsonl.gz", "c.tfrecord", "d.txt", "train-0", "LICENSE"]);
-    assert_eq!(chosen(&set, "", Format::Jsonl).0, ["a.json", "b.jsonl.gz", "d.txt", "train-0"]);
-    assert_eq!(chosen(&set, "", Format::TfRecord).0, ["c.tfrecord", "train-0"]);
+    assert_eq!(
+        chosen(&set, "", &Jsonl::DEFINITION).0,
+        ["a.json", "b.jsonl.gz", "d.txt", "train-0"]
+    );
+    assert_eq!(chosen(&set, "", &TfRecord::DEFINITION).0, ["c.tfrecord", "train-0"]);
 }
 
 #[test]
 fn images_are_what_is_called_so() {
     let set = there(&["t/_bg/1.jpg", "t/.x/2.jpg", "t/cat/3.PNG", "t/cat/notes.txt"]);
-    let (read, said) = chosen(&set, "t", Format::Images);
+    let (read, said) = chosen(&set, "t", &Images::DEFINITION);
     assert_eq!(read, ["t/_bg/1.jpg", "t/cat/3.PNG"]);
     assert!(said.contains("t/.x/2.jpg (hidden), t/cat/notes.txt (not an image)"), "{said}");
-    let (read, said) = chosen(&set, "t/*/*", Format::Images);
+    let (read, said) = chosen(&set, "t/*/*", &Images::DEFINITION);
     assert_eq!(read, ["t/_bg/1.jpg", "t/cat/3.PNG"]);
     assert!(said.contains("t/cat/notes.txt (not an image)"), "{said}");
 }
@@ -64,7 +71,7 @@ fn images_are_what_is_called_so() {
 fn images_of_other_formats_are_named_with_those_that_are_read() {
     let set = there(&["t/cat/a.gif", "t/cat/b.HEIC", "t/x.txt"]);
     let selectors = Selector::all("t").unwrap();
-    let error = select(&selectors, Format::Images, &set, "/place").unwrap_err();
+    let error = select(&selectors, &Images::DEFINITION, &set, "/place").unwrap_err();
     let expected = "no file matches /place/t: left out 3 of 3 files: t/cat/a.gif (.gif is not read), \
                     t/cat/b.HEIC (.heic is not read), t/x.txt (not an image); \
                     JPEG, PNG, WebP, BMP, TIFF, PGM and PPM are read: convert others";
@@ -74,18 +81,22 @@ fn images_of_other_formats_are_named_with_those_that_are_read() {
 #[test]
 fn braces_select_in_their_order_and_each_of_them_something() {
     let set = there(&["s-000.tar", "s-001.tar", "s-002.tar", "s-003.tar", "x/0.tar", "y/0.tar"]);
-    assert_eq!(chosen(&set, "s-{001..002}.tar", Format::WebDataset).0, ["s-001.tar", "s-002.tar"]);
-    assert_eq!(chosen(&set, "{y,x}/*.tar", Format::WebDataset).0, ["y/0.tar", "x/0.tar"]);
+    assert_eq!(
+        chosen(&set, "s-{001..002}.tar", &WebDataset::DEFINITION).0,
+        ["s-001.tar", "s-002.tar"]
+    );
+    assert_eq!(chosen(&set, "{y,x}/*.tar", &WebDataset::DEFINITION).0, ["y/0.tar", "x/0.tar"]);
     let selectors = Selector::all("s-{002..004}.tar").unwrap();
     assert_eq!(shared_prefix(&selectors), "s-00");
-    let error = select(&selectors, Format::WebDataset, &set, "/place").unwrap_err();
+    let error = select(&selectors, &WebDataset::DEFINITION, &set, "/place").unwrap_err();
     assert_eq!(error.to_string(), "no file matches /place/s-004.tar");
 }
 
 #[test]
 fn folders_are_entered_only_where_something_may_match() {
-    let entered =
-        |pattern: &str, key: &str| enters(&Selector::all(pattern).unwrap(), key, Format::TfRecord);
+    let entered = |pattern: &str, key: &str| {
+        enters(&Selector::all(pattern).unwrap(), key, &TfRecord::DEFINITION)
+    };
     for (pattern, key) in [
         ("", "a/"),
         ("a", "a/"),
@@ -121,7 +132,7 @@ fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
         (".git/".to_owned(), None),
         ("notes.md".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))),
     ];
-    let (read, said) = chosen(&set, "", Format::TfRecord);
+    let (read, said) = chosen(&set, "", &TfRecord::DEFINITION);
     assert_eq!(read, ["a"]);
     assert!(
         said.starts_with("left out 3 of 4 files: .git/ (hidden), broken (broken link), "),
@@ -130,9 +141,9 @@ fn what_is_no_file_is_named_and_what_would_be_read_is_an_error() {
     set.others.push(("shard".to_owned(), Some(Why::Unreadable("permission denied".to_owned()))));
     let refused = |pattern: &str| {
         let selectors = Selector::all(pattern).unwrap();
-        select(&selectors, Format::TfRecord, &set, "/place").unwrap_err().to_string()
+        select(&selectors, &TfRecord::DEFINITION, &set, "/place").unwrap_err().to_string()
     };
     assert_eq!(refused(""), "cannot read /place/shard: permission denied");
     assert_eq!(refused("broken"), "cannot read /place/broken: broken link");
-    assert_eq!(chosen(&set, "a*", Format::TfRecord).0, ["a"]);
+    assert_eq!(chosen(&set, "a*", &TfRecord::DEFINITION).0, ["a"]);
 }

@@ -48,11 +48,11 @@ pub(crate) use tokenise::check as check_tokenizer;
 
 use crate::{
     Compiler, ExecError,
-    sources::{example, jsonl},
     step::{Action, Extract, InPlace, Transform},
     user::Operators,
 };
 use gristmill_pipeline::{DType, FieldSchema, Number, Op, Schema};
+use gristmill_sources::{jsonl, tfrecord};
 use half::{bf16, f16};
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ pub(crate) fn compile(
         }
         Op::ParseJson(op) => parse(Box::new(jsonl::Extractor::new(&op.features))),
         Op::ParseCsv(op) => parse(Box::new(parse_csv::Columns::new(op))),
-        Op::ParseExample(op) => parse(Box::new(example::Extractor::new(&op.features))),
+        Op::ParseExample(op) => parse(Box::new(tfrecord::example::Extractor::new(&op.features))),
         Op::Filter(op) => Action::Filter { field, kernel: Box::new(filter::Test::new(op, schema)) },
         Op::FlatMap(_) => Action::FlatMap { field, item_bytes },
         other => return Err(cannot(other, "this build does not have it")),

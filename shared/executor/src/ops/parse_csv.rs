@@ -2,11 +2,11 @@
 
 use crate::{
     cell::Cell,
-    sources::words,
     step::{Extract, Tools},
 };
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
 use gristmill_pipeline::{Feature, FeatureDType, ops::ParseCsv};
+use gristmill_sources::words;
 
 /// A reader of lines, kept from one to the next: making its tables takes longer than most lines.
 #[derive(Debug, Default)]

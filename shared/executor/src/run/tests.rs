@@ -4,15 +4,16 @@ use super::*;
 use crate::{
     Part, Pick,
     random::DrawKey,
-    sources::{
-        FileIndex,
-        example::tests::{bytes, example, floats, ints},
-        tests::{framed, index},
-    },
     step::{Action, View},
 };
 use gristmill_chunk::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
+use gristmill_sources::{
+    FileIndex, IndexBuilder,
+    jsonl::Jsonl,
+    samples::{bytes, example, floats, framed, ints},
+    tfrecord::TfRecord,
+};
 use std::{
     cell::Cell as Counter,
     time::{Duration, Instant},
@@ -74,6 +75,13 @@ fn image_record(image: &[u8], label: i64) -> Vec<u8> {
 
 fn image_records(n: u32) -> Vec<Vec<u8>> {
     (0..n).map(|i| image_record(&jpeg(i), i64::from(i) * 10)).collect()
+}
+
+/// The index of a TFRecord file.
+fn index(file: &[u8]) -> FileIndex {
+    let mut builder = IndexBuilder::new(&TfRecord.into()).unwrap();
+    builder.push(file).unwrap();
+    builder.finish().unwrap()
 }
 
 /// A file of records, and a program to run over it.

@@ -1,17 +1,16 @@
 //! Zipped records against the same fields in one record.
 
-use crate::{
-    ExecError, Part, Pick, Program, SplitInput, SplitOutput, Zipped,
-    sources::{
-        FileIndex, IndexBuilder,
-        example::tests::{bytes, example, floats, ints},
-        tests::framed,
-    },
-};
+use crate::{ExecError, Part, Pick, Program, SplitInput, SplitOutput, Zipped};
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits};
 use gristmill_model::{ErrorPolicy, RecordKey};
 use gristmill_pipeline::{Format, Pipeline};
+use gristmill_sources::{
+    FileIndex, IndexBuilder,
+    jsonl::Jsonl,
+    samples::{bytes, example, floats, framed, ints},
+    tfrecord::TfRecord,
+};
 use proptest::prelude::*;
 
 const ID: &str = "id: { dtype: i64 }, w: { dtype: f32, shape: [2] }";
@@ -38,8 +37,8 @@ struct File {
 }
 
 impl File {
-    fn new(format: Format, content: Vec<u8>) -> Self {
-        let mut builder = IndexBuilder::new(format).unwrap();
+    fn new(format: impl Into<Format>, content: Vec<u8>) -> Self {
+        let mut builder = IndexBuilder::new(&format.into()).unwrap();
         builder.push(&content).unwrap();
         File { content: content.into(), index: builder.finish().unwrap() }
     }
@@ -60,14 +59,14 @@ fn records(rows: &[Row], all: bool) -> File {
             false => framed(&example(own)),
         }
     };
-    File::new(Format::TfRecord, rows.iter().flat_map(record).collect())
+    File::new(TfRecord, rows.iter().flat_map(record).collect())
 }
 
 fn lines(rows: &[Row]) -> File {
     let line = |(_, _, text, n): &Row| {
         format!("{{\"text\":{},\"n\":{n:?}}}\n", serde_json::to_string(text).unwrap())
     };
-    File::new(Format::Jsonl, rows.iter().map(line).collect::<String>().into_bytes())
+    File::new(Jsonl, rows.iter().map(line).collect::<String>().into_bytes())
 }
 
 fn zipped(parts: Vec<Part<'_>>, picks: Option<Vec<Pick>>) -> Vec<Zipped<'_>> {
@@ -154,7 +153,7 @@ fn a_bad_record_of_any_dataset_is_one_of_the_pair() {
     let mut text = lines(&rows).content.to_vec();
     let third = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n').nth(1).unwrap().0 + 1;
     text[third] = b'!';
-    let texts = File::new(Format::Jsonl, text);
+    let texts = File::new(Jsonl, text);
     let zip = zip();
     let input = |on_error| SplitInput {
         on_error,

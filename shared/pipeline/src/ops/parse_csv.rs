@@ -2,12 +2,13 @@
 
 use super::{element_wise, parsing};
 use crate::{
-    Declaration, Feature, Format, PipelineError,
+    Declaration, Feature, PipelineError,
     flow::Flow,
     node::{Node, Value, shown},
     op::Operator,
     table::Table,
 };
+use gristmill_sources::jsonl::Jsonl;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -44,7 +45,7 @@ impl Operator for ParseCsv {
             None => ',',
         };
         // Keys of any text, as those of a JSON object.
-        let features = parsing::features(params, Format::Jsonl)?;
+        let features = parsing::features::<Jsonl>(params)?;
         for Feature { key, .. } in features.values() {
             let named = columns.iter().filter(|column| *column == key).count();
             if named != 1 {

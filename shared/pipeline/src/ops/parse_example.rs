@@ -1,7 +1,8 @@
 //! `parse_example`: fields of the `tf.train.Example` in a byte string.
 
 use super::parsing::parsing_operator;
-use crate::{Feature, Format};
+use crate::Feature;
+use gristmill_sources::tfrecord::TfRecord;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,4 +18,4 @@ pub struct ParseExample {
     pub keep: bool,
 }
 
-parsing_operator!(ParseExample, "parse_example", Format::TfRecord);
+parsing_operator!(ParseExample, "parse_example", TfRecord);

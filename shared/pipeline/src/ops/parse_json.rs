@@ -1,7 +1,8 @@
 //! `parse_json`: fields of the JSON object in a byte string.
 
 use super::parsing::parsing_operator;
-use crate::{Feature, Format};
+use crate::Feature;
+use gristmill_sources::jsonl::Jsonl;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -17,4 +18,4 @@ pub struct ParseJson {
     pub keep: bool,
 }
 
-parsing_operator!(ParseJson, "parse_json", Format::Jsonl);
+parsing_operator!(ParseJson, "parse_json", Jsonl);

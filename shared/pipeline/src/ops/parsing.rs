@@ -1,18 +1,15 @@
 //! What the operators share that find several fields in one byte string: `parse_json`, `parse_csv` and
 //! `parse_example`.
 
-use crate::{
-    DType, Feature, FieldSchema, Format, PipelineError, flow::Flow, source::parse_features,
-    table::Table,
-};
+use crate::{DType, Feature, FieldSchema, PipelineError, flow::Flow, table::Table};
+use gristmill_sources::SourceFormat;
 use std::collections::BTreeMap;
 
-/// Their parameter `features`, with keys as `format` has them.
-pub(super) fn features(
+/// Their parameter `features`, with keys as the format `F` has them.
+pub(super) fn features<F: SourceFormat>(
     params: &mut Table<'_>,
-    format: Format,
 ) -> Result<BTreeMap<String, Feature>, PipelineError> {
-    parse_features(format, params.require("features")?)
+    gristmill_sources::features(params.require("features")?, F::check)
 }
 
 /// The byte string in `field` gives way to `features`, or stays beside them.
@@ -49,14 +46,14 @@ pub(super) fn infer(
 
 /// An operator whose parameters are the field, its features and whether the field is kept.
 macro_rules! parsing_operator {
-    ($name:ident, $op:literal, $format:expr) => {
+    ($name:ident, $op:literal, $format:ty) => {
         impl crate::op::Operator for $name {
             const DECLARATION: crate::Declaration = super::element_wise($op, 1);
 
             fn parse(params: &mut crate::table::Table<'_>) -> Result<Self, crate::PipelineError> {
                 let field = params.require("field")?;
                 let field = params.text("field", field)?;
-                let features = super::parsing::features(params, $format)?;
+                let features = super::parsing::features::<$format>(params)?;
                 Ok($name { field, features, keep: params.bool("keep", false)? })
             }
 

@@ -1,11 +1,12 @@
 //! Several datasets side by side: `zip`, a list of sources.
 
-use super::{Format, MAX_FEATURES, Source};
+use super::Source;
 use crate::{
     PipelineError,
     node::{Node, Value, shown},
     table::Table,
 };
+use gristmill_sources::{Format, MAX_FEATURES};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 use std::collections::BTreeMap;
 
@@ -20,9 +21,9 @@ pub(super) struct Alone<'a>(pub(super) &'a Source);
 
 impl Serialize for Alone<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Source { repeat, .. } = self.0;
+        let Source { format, features, repeat, .. } = self.0;
         let mut map = serializer.serialize_map(None)?;
-        self.0.entries(&mut map)?;
+        format.write_source(features, &mut map)?;
         if *repeat != 1 {
             map.serialize_entry(REPEAT, repeat)?;
         }
@@ -82,12 +83,9 @@ pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, Pipeline
     if let Some(inner) = table.get(KEY) {
         return Err(inner.error("a `zip` within a `zip`; put its datasets beside the others"));
     }
-    let source = Source::parse_alone(&what, &mut table)?;
-    if source.format == Format::Images {
-        return Err(node.error(
-            "`images` cannot be zipped: a folder has no order that other records could follow; \
-             put the images into tar or TFRecord files",
-        ));
+    let source = Source::from(Format::parse_source(&what, &mut table)?);
+    if let Some(why) = source.format.definition().zip_refusal {
+        return Err(node.error(why));
     }
     repeated(source, table)
 }
@@ -95,7 +93,7 @@ pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, Pipeline
 /// A dataset of the canonical form.
 pub(super) fn parse_canonical_member(what: String, node: &Node) -> Result<Source, PipelineError> {
     let mut table = Table::new(&*what, node)?;
-    let source = Source::parse_canonical_alone(&what, &mut table)?;
+    let source = Format::parse_canonical(&what, &mut table)?.into();
     repeated(source, table)
 }
 

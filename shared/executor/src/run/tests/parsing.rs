@@ -1,7 +1,6 @@
 //! Fields found in a byte string: the same elements, however they are written.
 
 use super::*;
-use gristmill_pipeline::Format;
 use proptest::prelude::*;
 
 /// One element: numbers of any count, two floats, and a text.
@@ -67,7 +66,7 @@ fn from_lines(elements: &[Words]) -> Vec<u8> {
     );
     let lines = elements.iter().map(|element| [json(element), b"\n".to_vec()].concat());
     let file: Vec<u8> = lines.flatten().collect();
-    let mut builder = crate::sources::IndexBuilder::new(Format::Jsonl).unwrap();
+    let mut builder = IndexBuilder::new(&Jsonl.into()).unwrap();
     builder.push(&file).unwrap();
     let index = builder.finish().unwrap();
     let program = Program::compile(&Pipeline::parse(&yaml).unwrap()).unwrap();

@@ -1,0 +1,270 @@
+//! The same elements in every format give the same values, and the same objects.
+
+use crate::{Part, Program, SplitInput, cell::Cell};
+use ::parquet::{
+    data_type::{ByteArray, ByteArrayType, FloatType, Int64Type},
+    file::writer::SerializedFileWriter,
+    schema::parser::parse_message_type,
+};
+use bytes::Bytes;
+use gristmill_model::RecordKey;
+use gristmill_pipeline::{Feature, FeatureDType, Pipeline};
+use gristmill_sources::{
+    FileIndex, Format, IndexBuilder, Parsed, Reader, Reading,
+    jsonl::Jsonl,
+    parquet::Parquet,
+    samples::{bytes, example, floats, framed, gzip, ints},
+    tfrecord::TfRecord,
+};
+use proptest::prelude::*;
+
+/// One element: numbers of any count, two floats, and a text.
+#[derive(Clone, Debug)]
+struct Element {
+    tokens: Vec<i64>,
+    weights: [f32; 2],
+    text: String,
+}
+
+fn elements() -> impl Strategy<Value = Vec<Element>> {
+    let element =
+        (prop::collection::vec(any::<i64>(), 0..9), -1e6_f32..1e6, -1.0_f32..1.0, ".{0,12}");
+    let element =
+        element.prop_map(|(tokens, a, b, text)| Element { tokens, weights: [a, b], text });
+    prop::collection::vec(element, 1..40)
+}
+
+fn tfrecord(elements: &[Element]) -> Vec<u8> {
+    let record = |element: &Element| {
+        framed(&example([
+            ("tokens", ints(&element.tokens)),
+            ("weights", floats(&element.weights)),
+            ("text", bytes(element.text.as_bytes())),
+        ]))
+    };
+    elements.iter().flat_map(record).collect()
+}
+
+fn jsonl(elements: &[Element]) -> Vec<u8> {
+    let line = |Element { tokens, weights, text }: &Element| {
+        let text = serde_json::to_string(text).unwrap();
+        format!("{{\"tokens\":{tokens:?},\"more\":{{}},\"weights\":{weights:?},\"text\":{text}}}\n")
+    };
+    elements.iter().flat_map(|element| line(element).into_bytes()).collect()
+}
+
+fn parquet(elements: &[Element]) -> Vec<u8> {
+    let schema = "message m {
+        required group tokens (LIST) { repeated group list { required int64 element; } }
+        required group weights (LIST) { repeated group list { required float element; } }
+        required binary text (STRING);
+    }";
+    let schema = parse_message_type(schema).unwrap().into();
+    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();
+    let mut group = writer.next_row_group().unwrap();
+    let levels = |lengths: Vec<usize>| {
+        let of = |n: usize| (0..n.max(1)).map(move |i| (i16::from(n > 0), i16::from(i > 0)));
+        lengths.into_iter().flat_map(of).unzip::<i16, i16, Vec<i16>, Vec<i16>>()
+    };
+    let mut column = group.next_column().unwrap().unwrap();
+    let (definition, repetition) = levels(elements.iter().map(|e| e.tokens.len()).collect());
+    let values: Vec<i64> = elements.iter().flat_map(|e| e.tokens.clone()).collect();
+    let typed = column.typed::<Int64Type>();
+    typed.write_batch(&values, Some(&definition), Some(&repetition)).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let (definition, repetition) = levels(vec![2; elements.len()]);
+    let values: Vec<f32> = elements.iter().flat_map(|e| e.weights).collect();
+    let typed = column.typed::<FloatType>();
+    typed.write_batch(&values, Some(&definition), Some(&repetition)).unwrap();
+    column.close().unwrap();
+    let mut column = group.next_column().unwrap().unwrap();
+    let text = |e: &Element| ByteArray::from(e.text.clone().into_bytes());
+    let values: Vec<ByteArray> = elements.iter().map(text).collect();
+    column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+    column.close().unwrap();
+    group.close().unwrap();
+    writer.into_inner().unwrap()
+}
+
+fn files(elements: &[Element]) -> [(Format, Bytes); 5] {
+    let (records, lines) = (tfrecord(elements), jsonl(elements));
+    [
+        (TfRecord.into(), records.clone()),
+        (TfRecord.into(), gzip(&records)),
+        (Jsonl.into(), lines.clone()),
+        (Jsonl.into(), gzip(&lines)),
+        (Parquet.into(), parquet(elements)),
+    ]
+    .map(|(format, file)| (format, Bytes::from(file)))
+}
+
+fn index(format: &Format, file: &Bytes) -> FileIndex {
+    let mut builder = IndexBuilder::new(format).unwrap();
+    file.chunks(100).for_each(|piece| builder.push(piece).unwrap());
+    builder.finish().unwrap()
+}
+
+fn source(format: &Format) -> Parsed {
+    let feature = |key: &str, dtype, shape: &[Option<u32>]| {
+        (key.to_owned(), Feature { key: key.to_owned(), dtype, shape: shape.to_vec() })
+    };
+    let features = [
+        feature("tokens", FeatureDType::I64, &[None]),
+        feature("weights", FeatureDType::F32, &[Some(2)]),
+        feature("text", FeatureDType::Bytes, &[]),
+    ];
+    Parsed { paths: Vec::new(), format: format.clone(), features: features.into() }
+}
+
+/// The records of a split, as a worker gets them.
+fn open<'a>(
+    index: &FileIndex,
+    file: &Bytes,
+    first: u32,
+    n: u32,
+    source: impl Into<Reading<'a>>,
+) -> (Bytes, FileIndex) {
+    let source = source.into();
+    let ranges = index.stored_ranges(first, n, source).unwrap();
+    let part = |range: &std::ops::Range<u64>| file.slice(range.start as usize..range.end as usize);
+    let parts: Vec<Bytes> = ranges.iter().map(part).collect();
+    let records = index.open(first, n, source, &parts).unwrap();
+    (records.data, records.index.unwrap_or_else(|| index.clone()))
+}
+
+/// The values of all elements, read in splits.
+fn values(format: &Format, file: &Bytes, split: u32) -> Vec<Vec<Vec<u8>>> {
+    let (index, source) = (index(format, file), source(format));
+    let reader = Reader::new(&source);
+    let mut values = Vec::new();
+    for first in (0..index.len()).step_by(split as usize) {
+        let n = split.min(index.len() - first);
+        let (data, within) = open(&index, file, first, n, &source);
+        let base = within.byte_range(first, 0).unwrap().start;
+        for record in first..first + n {
+            let range = within.byte_range(record, 1).unwrap();
+            let record = &data[(range.start - base) as usize..(range.end - base) as usize];
+            let mut cells: Vec<Cell> = source.features.iter().map(|_| Cell::default()).collect();
+            let (record, bytes) = reader.read(record, &mut cells).unwrap();
+            let cells = cells.iter_mut().map(|cell| cell.split(record, None).unwrap().0.to_vec());
+            let cells: Vec<Vec<u8>> = cells.collect();
+            assert_eq!(bytes, cells.iter().map(Vec::len).sum::<usize>());
+            values.push(cells);
+        }
+    }
+    values
+}
+
+/// The objects of all splits of a pipeline over these files.
+fn objects(format: &Format, file: &Bytes) -> Vec<Vec<u8>> {
+    let yaml = format!(
+        "source: {{ {}: x, features: {{ weights: {{ dtype: f32, shape: [2] }} }} }}\n\
+         ops: [batch: {{ size: 3 }}]",
+        format.name()
+    );
+    let pipeline = Pipeline::parse(&yaml).unwrap();
+    let (program, index) = (Program::compile(&pipeline).unwrap(), index(format, file));
+    let mut scratch = program.scratch();
+    let splits = (0..index.len()).step_by(6).map(|first| {
+        let n_records = 6.min(index.len() - first);
+        let (data, within) = open(&index, file, first, n_records, pipeline.source());
+        let first = RecordKey { file: 0, record: first };
+        let part = Part { first, n_records, data, index: &within };
+        let input = SplitInput { seed: 7, ..SplitInput::whole(part) };
+        program.run_split(&mut scratch, &input, &|| false).unwrap().object
+    });
+    splits.collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn elements_are_the_same_in_every_format(elements in elements(), split in 1_u32..50) {
+        let expected: Vec<Vec<Vec<u8>>> = elements
+            .iter()
+            .map(|Element { tokens, weights, text }| {
+                vec![
+                    text.clone().into_bytes(),
+                    tokens.iter().flat_map(|token| token.to_le_bytes()).collect(),
+                    weights.iter().flat_map(|weight| weight.to_le_bytes()).collect(),
+                ]
+            })
+            .collect();
+        let files = files(&elements);
+        let first = objects(&files[0].0, &files[0].1);
+        for (format, file) in &files {
+            prop_assert_eq!(&values(format, file, split), &expected);
+            prop_assert_eq!(&objects(format, file), &first);
+        }
+    }
+}
+
+#[test]
+#[ignore = "measures: how long reading takes, on generated lines and on the files that GRISTMILL_FILES names"]
+fn speed() {
+    let mut state = 1_u64;
+    let mut next = |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut lines = Vec::new();
+    for _ in 0..50_000 {
+        let tokens: Vec<u64> = (0..8 + next(120)).map(|_| next(32_000)).collect();
+        lines.extend(format!("{{\"tokens\": {tokens:?}}}\n").bytes());
+    }
+    let mut files = vec![
+        ("generated.jsonl".to_owned(), Bytes::from(lines.clone())),
+        ("generated.jsonl.gz".to_owned(), Bytes::from(gzip(&lines))),
+    ];
+    for name in std::env::var("GRISTMILL_FILES").unwrap_or_default().split_whitespace() {
+        files.push((name.to_owned(), std::fs::read(name).unwrap().into()));
+    }
+    for (name, file) in files {
+        let format: Format = if name.contains("parquet") { Parquet.into() } else { Jsonl.into() };
+        let mut source = source(&format);
+        source.features.retain(|name, _| name == "tokens");
+        let began = std::time::Instant::now();
+        let mut builder = IndexBuilder::of_file(&format, file.len() as u64).unwrap();
+        while let Some(range) = builder.wants() {
+            builder.push(&file[range.start as usize..range.end as usize]).unwrap();
+        }
+        let index = builder.finish().unwrap();
+        let indexed = began.elapsed();
+        let stored = index.encode().len();
+        let reader = Reader::new(&source);
+        for split in [1024, 16_384] {
+            let (mut opening, mut reading) = (std::time::Duration::ZERO, std::time::Duration::ZERO);
+            let (mut read, mut values, mut records) = (0, 0, 0);
+            for first in (0..index.len()).step_by(split as usize).step_by(4) {
+                let n = split.min(index.len() - first);
+                let ranges = index.stored_ranges(first, n, &source).unwrap();
+                read += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+                let began = std::time::Instant::now();
+                let (data, within) = open(&index, &file, first, n, &source);
+                opening += began.elapsed();
+                let began = std::time::Instant::now();
+                let mut cells = [Cell::default()];
+                let mut start = 0;
+                for bytes in within.sizes(first, n) {
+                    let end = start + bytes as usize;
+                    values += reader.read(&data[start..end], &mut cells).unwrap().1 / 8;
+                    start = end;
+                }
+                reading += began.elapsed();
+                records += n;
+            }
+            let each = |time: std::time::Duration| time.as_secs_f64() * 1e6 / f64::from(records);
+            println!(
+                "{name}: {} records indexed in {indexed:.1?} to {stored} bytes; splits of {split}: \
+                 {} bytes read, {:.2} us to open, {:.2} us to read a record of {:.1} values",
+                index.len(),
+                read / u64::from(records.div_ceil(split)),
+                each(opening),
+                each(reading),
+                values as f64 / f64::from(records)
+            );
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! `csv`: text files with a line of values for each record.
+
+#[cfg(feature = "readers")]
+pub(crate) mod reader;
+
+use crate::{Definition, FeatureDType, Features, Files, SourceFormat};
+use gristmill_syntax::{
+    DefaultValue, Kind, Node, Parameter, PipelineError, Table,
+    node::{Value, shown},
+};
+use serde::ser::SerializeMap;
+use std::collections::BTreeMap;
+
+/// The key under which tables with tabs between values are named.
+const TSV: &str = "tsv";
+/// Most columns of a line.
+const MAX_COLUMNS: usize = 4096;
+
+const PARAMETERS: &[Parameter] = &[
+    Parameter::new(
+        "delimiter",
+        Kind::Other("one ASCII character"),
+        DefaultValue::Value("\",\"; a tab for `tsv`"),
+        "The character between values.",
+    ),
+    Parameter::new(
+        "header",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "Whether the first line names the columns.",
+    ),
+    Parameter::new(
+        "quotes",
+        Kind::Bool,
+        DefaultValue::Value("true"),
+        "Whether values may be quoted with `\"`.",
+    ),
+    Parameter::new(
+        "columns",
+        Kind::List(&Kind::Text),
+        DefaultValue::Absent,
+        "The names of all columns, with `header: false`.",
+    ),
+    Parameter::new(
+        "missing",
+        Kind::List(&Kind::Text),
+        DefaultValue::Value("[]"),
+        "Texts, beside an empty one, that stand for a missing value.",
+    ),
+    Parameter::new(
+        "defaults",
+        Kind::Map(&Kind::Other("a number or a text")),
+        DefaultValue::Value("{}"),
+        "By field, the value to read in place of a missing one. Without it the record is bad.",
+    ),
+];
+
+/// How a file of lines is divided into values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CsvLayout {
+    /// One ASCII character between values.
+    pub delimiter: u8,
+    /// The first line names the columns.
+    pub header: bool,
+    /// Values may be quoted with `"`, and then hold delimiters, line ends and `""` for `"`.
+    pub quotes: bool,
+}
+
+/// Text files with a line of values for each record (RFC 4180); a key is a column's name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Csv {
+    pub layout: CsvLayout,
+    /// The names of all columns, of files without a header.
+    pub columns: Vec<String>,
+    /// Texts, beside none at all, that stand for a value that is missing.
+    pub missing: Vec<String>,
+    /// By field: what is read in place of a value that is missing. Without it the record is bad.
+    pub defaults: BTreeMap<String, String>,
+}
+
+impl SourceFormat for Csv {
+    const DEFINITION: Definition = Definition {
+        aliases: &[TSV],
+        record: "lines of values (RFC 4180), quoted ones over several lines too",
+        keys: "the names in the first line, or `columns`",
+        parameters: PARAMETERS,
+        example: "{ csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, \
+                  features: { i: { dtype: i64 }, f: { dtype: f32, shape: [-1] }, \
+                  text: { dtype: bytes } } }",
+        ..Definition::new("csv", Files::new("CSV", &["csv", "tsv", "tab", "txt", "text"]))
+    };
+
+    fn parse(
+        name: &str,
+        table: &mut Table<'_>,
+        features: &Features,
+    ) -> Result<Self, PipelineError> {
+        let delimiter = match table.get("delimiter") {
+            Some(node) => one_character(node)?,
+            None if name == TSV => b'\t',
+            None => b',',
+        };
+        let header = table.bool("header", true)?;
+        let quotes = table.bool("quotes", true)?;
+        let columns = columns(table, header, features)?;
+        let missing = match table.get("missing") {
+            Some(node) => texts(table, "missing", node)?,
+            None => Vec::new(),
+        };
+        let defaults = match table.get("defaults") {
+            Some(node) => defaults(node, features)?,
+            None => BTreeMap::new(),
+        };
+        Ok(Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing, defaults })
+    }
+
+    fn index_name(&self) -> String {
+        let CsvLayout { delimiter, header, quotes } = self.layout;
+        format!("csv-{delimiter:02x}{}{}", u8::from(header), u8::from(quotes))
+    }
+
+    fn write<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error> {
+        let Csv { layout: CsvLayout { delimiter, header, quotes }, columns, missing, defaults } =
+            self;
+        map.serialize_entry("delimiter", &char::from(*delimiter))?;
+        map.serialize_entry("header", header)?;
+        map.serialize_entry("quotes", quotes)?;
+        map.serialize_entry("columns", columns)?;
+        map.serialize_entry("missing", missing)?;
+        map.serialize_entry("defaults", defaults)
+    }
+}
+
+#[cfg(feature = "readers")]
+impl crate::Records for Csv {
+    type Reader = reader::Extractor;
+
+    fn reader(&self, features: &Features) -> Self::Reader {
+        reader::Extractor::new(self, features)
+    }
+
+    fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
+        let scanner = reader::Scanner::new(self.layout, limits);
+        crate::IndexKind::ScanTable(self.layout, Box::new(scanner))
+    }
+
+    fn columns(&self) -> &[String] {
+        &self.columns
+    }
+}
+
+/// The names of columns: those of the files' own header, or `columns`.
+fn columns(
+    table: &mut Table<'_>,
+    header: bool,
+    features: &Features,
+) -> Result<Vec<String>, PipelineError> {
+    let columns = match table.get("columns") {
+        Some(node) => texts(table, "columns", node)?,
+        None => Vec::new(),
+    };
+    match (header, columns.is_empty()) {
+        (true, false) => {
+            return Err(table.error(
+                "the header of its files names the columns: leave out `columns`, or say \
+                 `header: false`",
+            ));
+        }
+        (false, true) => {
+            return Err(table.error(
+                "without a header, `columns` must name the values of a line, such as [id, text]",
+            ));
+        }
+        _ => {}
+    }
+    if let Some(feature) = features.values().find(|feature| {
+        !header && columns.iter().filter(|column| **column == feature.key).count() != 1
+    }) {
+        return Err(table
+            .error(format!("key {} of `features` is not one of `columns`", shown(&feature.key))));
+    }
+    Ok(columns)
+}
+
+/// The values that stand in for missing ones.
+fn defaults(node: &Node, features: &Features) -> Result<BTreeMap<String, String>, PipelineError> {
+    let mut defaults = BTreeMap::new();
+    for (name, key, value) in Table::new("`defaults`", node)?.entries()? {
+        let Some(feature) = features.get(&name) else {
+            return Err(key.error(format!("{} is none of `features`", shown(&name))));
+        };
+        let text = default(value)?;
+        if let Some(word) = unreadable(feature.dtype, &text) {
+            let (dtype, name) = (feature.dtype.dtype(), shown(&name));
+            return Err(value.error(format!(
+                "the default of {name} must be {dtype}, as the feature is, not `{word}`"
+            )));
+        }
+        defaults.insert(name, text);
+    }
+    Ok(defaults)
+}
+
+/// The first word of a default that is no number of `dtype`; words stand apart as those of values do.
+fn unreadable(dtype: FeatureDType, text: &str) -> Option<&str> {
+    let is_number = |word: &&str| match dtype {
+        FeatureDType::I64 => word.parse::<i64>().is_ok(),
+        FeatureDType::U64 => word.parse::<u64>().is_ok(),
+        FeatureDType::F32 | FeatureDType::F64 => word.parse::<f64>().is_ok(),
+        FeatureDType::Bytes => true,
+    };
+    let mut words = text.split(|c: char| c.is_whitespace() || c == ',');
+    words.find(|word| !word.is_empty() && !is_number(word))
+}
+
+fn default(node: &Node) -> Result<String, PipelineError> {
+    match &node.value {
+        Value::Str(text) => Ok(text.clone()),
+        Value::Int(number) => Ok(number.to_string()),
+        Value::Float(number) => Ok(number.to_string()),
+        _ => {
+            let found = node.shown();
+            Err(node.error(format!("a default is a number or a text, not {found}")))
+        }
+    }
+}
+
+fn texts(table: &Table<'_>, key: &str, node: &Node) -> Result<Vec<String>, PipelineError> {
+    match &node.value {
+        Value::Seq(items) if items.len() <= MAX_COLUMNS => {
+            let text = |item: &Node| match &item.value {
+                Value::Str(text) => Ok(text.clone()),
+                _ => table.text(key, item),
+            };
+            items.iter().map(text).collect()
+        }
+        _ => Err(table.wrong(key, node, &format!("a list of at most {MAX_COLUMNS} texts"))),
+    }
+}
+
+fn one_character(node: &Node) -> Result<u8, PipelineError> {
+    let only = match &node.value {
+        Value::Str(text) => match text.as_bytes() {
+            [byte] => Some(*byte),
+            _ => None,
+        },
+        _ => None,
+    };
+    // Quotes and line ends have a meaning of their own.
+    let only = only.filter(|c| c.is_ascii() && !matches!(c, b'"' | b'\n' | b'\r' | b'\0'));
+    only.ok_or_else(|| {
+        let found = node.shown();
+        node.error(format!(
+            "`delimiter` must be one ASCII character such as \";\" or \"\\t\", not {found}"
+        ))
+    })
+}

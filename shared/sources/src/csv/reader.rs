@@ -1,0 +1,325 @@
+//! Text files with a line of values for each record (RFC 4180): CSV, TSV and the like.
+//!
+//! Lines end in LF, CRLF or CR, the last may end with the file; blank lines are no records. Values may be quoted, and
+//! then hold delimiters and line ends, so a file is read from its start to find its records. The line that names the
+//! columns is kept with the index: a record handed to the reader begins with the places of its values.
+
+mod extract;
+
+pub use extract::Extractor;
+
+use super::CsvLayout;
+use crate::records::impl_scan;
+use crate::{
+    FileIndex, Limits, Reading, SourceError,
+    lengths::{Lengths, MAX_LENGTH_BYTES},
+    varint,
+};
+use bytes::Bytes;
+
+/// What some editors put before a text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// Longest line of names.
+const MAX_HEADER_BYTES: usize = 1 << 20;
+
+/// What the index of a table knows beside where its records are.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Table {
+    layout: CsvLayout,
+    /// The line that names the columns, as it stands in the file; empty if there is none.
+    header: Vec<u8>,
+    /// How many lines each record has, unless it is one each.
+    lines: Option<Lengths>,
+}
+
+impl Table {
+    /// Where the first record begins.
+    pub(crate) fn start(&self) -> u64 {
+        self.header.len() as u64
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.header.len() + self.lines.as_ref().map_or(0, Lengths::memory_bytes)
+    }
+
+    /// Most bytes of the stored form of a table of so many records.
+    pub(crate) fn most_stored(records: u32) -> usize {
+        MAX_HEADER_BYTES + records as usize * MAX_LENGTH_BYTES + 32
+    }
+
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        varint::put(out, self.header.len() as u64);
+        out.extend_from_slice(&self.header);
+        out.push(u8::from(self.lines.is_some()));
+        if let Some(lines) = &self.lines {
+            lines.encode(out);
+        }
+    }
+
+    pub(crate) fn decode(
+        rest: &mut &[u8],
+        layout: CsvLayout,
+        records: u32,
+    ) -> Result<Self, String> {
+        let bytes = usize::try_from(varint::take(rest)?).unwrap_or(usize::MAX);
+        if bytes > MAX_HEADER_BYTES {
+            return Err("its header is too long".into());
+        }
+        let header = varint::bytes(rest, bytes)?.to_vec();
+        let lines = match varint::byte(rest)? {
+            0 => None,
+            _ => Some(Lengths::decode(rest, records, 0, u32::MAX)?),
+        };
+        Ok(Table { layout, header, lines })
+    }
+
+    /// Records from `first` on, of `lengths` and end to end in `data`, as the reader takes them.
+    ///
+    /// # Errors
+    /// If the columns are not those that `source` reads.
+    pub(crate) fn open(
+        &self,
+        first: u32,
+        lengths: &Lengths,
+        n: u32,
+        source: Reading<'_>,
+        data: &[u8],
+    ) -> Result<(Lengths, Bytes), String> {
+        let places = self.places(source)?;
+        let head = 4 + places.len();
+        let mut out = Vec::with_capacity(data.len() + n as usize * head);
+        let mut window = Lengths::new(first, 0);
+        let mut rest = data;
+        for (record, bytes) in (first..).zip(lengths.sizes(first, n)) {
+            let cut = || "the records are not those that were indexed".to_owned();
+            let (line, after) = rest.split_at_checked(bytes as usize).ok_or_else(cut)?;
+            rest = after;
+            let before =
+                self.lines.as_ref().map_or(Some(u64::from(record)), |lines| lines.start(record));
+            let number = before.unwrap_or_default() + u64::from(self.header_lines()) + 1;
+            out.extend_from_slice(&u32::try_from(number).unwrap_or(u32::MAX).to_le_bytes());
+            out.extend_from_slice(&places);
+            let marked = record == 0 && self.header.is_empty();
+            let line = line.strip_prefix(BYTE_ORDER_MARK).filter(|_| marked).unwrap_or(line);
+            out.extend_from_slice(line);
+            window.push((head + line.len()) as u32);
+        }
+        Ok((window, out.into()))
+    }
+
+    fn header_lines(&self) -> u32 {
+        count_lines(&self.header)
+    }
+
+    /// The number of columns, and the column of each feature, each as four bytes.
+    fn places(&self, source: Reading<'_>) -> Result<Vec<u8>, String> {
+        let named;
+        let columns = match self.layout.header {
+            true => {
+                let line = self.header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(&self.header);
+                let values = extract::values(line, self.layout)?;
+                let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+                named = values.iter().map(|value| text(value)).collect::<Vec<_>>();
+                named.as_slice()
+            }
+            false => source.format.columns(),
+        };
+        let mut places = (columns.len() as u32).to_le_bytes().to_vec();
+        for feature in source.features.values() {
+            let mut found = (0_u32..).zip(columns).filter(|(_, column)| **column == feature.key);
+            let (place, _) = found.next().ok_or_else(|| {
+                let shown: Vec<&str> = columns.iter().take(20).map(String::as_str).collect();
+                let more = if columns.len() > shown.len() { ", .." } else { "" };
+                let shown = shown.join(", ").replace(|c: char| c.is_control(), " ");
+                format!("line 1: it has no column `{}`, but {shown}{more}", feature.key)
+            })?;
+            if found.next().is_some() {
+                return Err(format!("line 1: it has two columns `{}`", feature.key));
+            }
+            places.extend(place.to_le_bytes());
+        }
+        Ok(places)
+    }
+}
+
+/// Line ends: LF, CRLF or CR.
+fn count_lines(bytes: &[u8]) -> u32 {
+    let ends = |(i, byte): &(usize, &u8)| {
+        **byte == b'\n' || (**byte == b'\r' && bytes.get(i + 1) != Some(&b'\n'))
+    };
+    bytes.iter().enumerate().filter(ends).count() as u32
+}
+
+/// Builds the index of a file from its bytes, pushed in order in pieces of any size.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    limits: Limits,
+    layout: CsvLayout,
+    index: FileIndex,
+    table: Table,
+    lines: Lengths,
+    several_lines: bool,
+    /// Bytes of the file so far, until it is known not to begin with a mark.
+    at: usize,
+    /// Bytes and line ends since the last record ended.
+    bytes: u64,
+    line_ends: u32,
+    /// Line ends of the file before that.
+    lines_before: u64,
+    state: State,
+    failed: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct State {
+    /// There is something in the line at hand.
+    begun: bool,
+    /// Not at the start of a value.
+    within: bool,
+    quoted: bool,
+    /// A quote within quotes: the end of the value, or the first of two.
+    quote: bool,
+    /// The last byte was a CR that ended a line.
+    cr: bool,
+    has_header: bool,
+}
+
+impl Scanner {
+    pub(crate) fn new(layout: CsvLayout, limits: Limits) -> Self {
+        Scanner {
+            limits,
+            layout,
+            index: FileIndex::new(0),
+            table: Table { layout, header: Vec::new(), lines: None },
+            lines: Lengths::new(0, 0),
+            several_lines: false,
+            at: 0,
+            bytes: 0,
+            line_ends: 0,
+            lines_before: 0,
+            state: State { has_header: !layout.header, ..State::default() },
+            failed: false,
+        }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        if self.failed {
+            return Err(SourceError("indexing this file has failed before".into()));
+        }
+        bytes.iter().try_for_each(|byte| self.take(*byte))
+    }
+
+    fn take(&mut self, byte: u8) -> Result<(), SourceError> {
+        if self.state.cr && byte != b'\n' {
+            self.line_end()?;
+        }
+        self.bytes += 1;
+        if !self.state.has_header {
+            self.table.header.push(byte);
+            if self.table.header.len() > MAX_HEADER_BYTES {
+                return Err(self.error("the line that names the columns is too long"));
+            }
+        }
+        if self.bytes > u64::from(self.limits.record_bytes) {
+            let most = self.limits.record_bytes;
+            let what = format!("it has more than {most} bytes, the limit; does a quote not end?");
+            return Err(self.error(&what));
+        }
+        let state = &mut self.state;
+        if BYTE_ORDER_MARK.get(self.at) == Some(&byte) {
+            self.at += 1;
+            return Ok(());
+        }
+        self.at = usize::MAX;
+        if state.quoted && !state.quote {
+            state.quote = byte == b'"';
+            self.line_ends += u32::from(byte == b'\n');
+            return Ok(());
+        }
+        if state.quote {
+            state.quote = false;
+            if byte == b'"' {
+                return Ok(());
+            }
+            state.quoted = false;
+        }
+        match byte {
+            b'\n' => return self.line_end(),
+            b'\r' => state.cr = true,
+            b'"' if self.layout.quotes && !state.within => {
+                (state.quoted, state.within, state.begun) = (true, true, true);
+            }
+            byte => {
+                state.begun = true;
+                state.within = byte != self.layout.delimiter;
+            }
+        }
+        Ok(())
+    }
+
+    /// A line has ended outside quotes.
+    fn line_end(&mut self) -> Result<(), SourceError> {
+        self.line_ends += 1;
+        (self.state.cr, self.state.within) = (false, false);
+        if std::mem::take(&mut self.state.begun) { self.close() } else { Ok(()) }
+    }
+
+    fn close(&mut self) -> Result<(), SourceError> {
+        self.lines_before += u64::from(self.line_ends);
+        if !std::mem::replace(&mut self.state.has_header, true) {
+            (self.bytes, self.line_ends) = (0, 0);
+            return Ok(());
+        }
+        let most = self.limits.records;
+        if self.index.len() >= most {
+            return Err(self.error(&format!("the limit is {most} records a file; use more files")));
+        }
+        // In range: `take` compared it with a limit of this type.
+        self.index.push(self.bytes as u32);
+        self.lines.push(self.line_ends);
+        self.several_lines |= self.line_ends != 1;
+        (self.bytes, self.line_ends) = (0, 0);
+        Ok(())
+    }
+
+    fn error(&mut self, what: &str) -> SourceError {
+        self.failed = true;
+        let (line, record) = (self.lines_before + 1, self.index.len());
+        SourceError(format!("line {line}, record {record}: {what}"))
+    }
+
+    /// Records found so far.
+    pub(crate) fn records(&self) -> u32 {
+        self.index.len()
+    }
+
+    /// The index of those.
+    pub(crate) fn stop(self) -> FileIndex {
+        let lines = self.several_lines.then_some(self.lines);
+        self.index.table(Table { lines, ..self.table })
+    }
+
+    pub(crate) fn finish(mut self) -> Result<FileIndex, SourceError> {
+        if self.failed {
+            return Err(SourceError("indexing this file has failed before".into()));
+        }
+        if self.state.cr {
+            self.line_end()?;
+        }
+        if self.state.quoted && !self.state.quote {
+            return Err(self.error(
+                "a quote does not end; are quotes of another use in it? then say `quotes: false`",
+            ));
+        }
+        if self.state.begun {
+            self.line_ends += 1;
+            self.close()?;
+        }
+        Ok(self.stop())
+    }
+}
+
+impl_scan!(Scanner);
+
+#[cfg(test)]
+mod tests;

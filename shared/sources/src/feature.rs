@@ -1,0 +1,212 @@
+//! Features of records: which of a record's values are kept, as which fields.
+
+use gristmill_syntax::{
+    COPY_FIELD, DType, KEY_FIELD, Node, PipelineError, Table,
+    node::{Value, shown},
+};
+use serde::{Serialize, Serializer};
+use std::collections::BTreeMap;
+
+/// Most features kept of a record.
+pub const MAX_FEATURES: usize = 256;
+/// Longest field name, in bytes: what a tensor name may have.
+const MAX_NAME_BYTES: usize = 200;
+/// Most values of one feature of one record: what a reader makes room for.
+pub const MAX_VALUES: u32 = 1 << 20;
+/// Most dimensions of a feature.
+const MAX_DIMS: usize = 8;
+/// How an unknown dimension is written.
+const UNKNOWN: i32 = -1;
+
+/// The features of a record, by the names of their fields.
+pub type Features = BTreeMap<String, Feature>;
+
+/// The types a feature of a record can be read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureDType {
+    /// One byte string.
+    Bytes,
+    I64,
+    U64,
+    F32,
+    F64,
+}
+
+impl FeatureDType {
+    /// The same as a field's dtype.
+    pub const fn dtype(self) -> DType {
+        match self {
+            FeatureDType::Bytes => DType::Bytes,
+            FeatureDType::I64 => DType::I64,
+            FeatureDType::U64 => DType::U64,
+            FeatureDType::F32 => DType::F32,
+            FeatureDType::F64 => DType::F64,
+        }
+    }
+}
+
+/// One feature of a record, kept as a field of the element.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Feature {
+    /// Its key in the record.
+    pub key: String,
+    pub dtype: FeatureDType,
+    /// Dimensions, the product of which is the number of values; empty for a scalar. The first may
+    /// be unknown: records then differ, and hold whole multiples of the others' product. It
+    /// serialises as -1.
+    #[serde(serialize_with = "serialize_shape")]
+    pub shape: Vec<Option<u32>>,
+}
+
+impl Feature {
+    /// How many values a record has; none if records differ.
+    pub fn values(&self) -> Option<usize> {
+        self.shape.iter().try_fold(1, |n, dim| Some(n * dim.map(|dim| dim as usize)?))
+    }
+
+    /// How many values one entry of the first dimension has: 1 for scalars and vectors.
+    pub fn inner_values(&self) -> usize {
+        self.shape.iter().skip(1).flatten().map(|dim| *dim as usize).product()
+    }
+
+    /// Checks how many values a record has.
+    ///
+    /// # Errors
+    /// What is wrong, to be put behind the feature's name: for example "has 3 values, the pipeline
+    /// reads 4".
+    pub fn check_values(&self, have: usize) -> Result<(), String> {
+        let inner = self.inner_values();
+        match self.values() {
+            Some(wanted) if have == wanted => Ok(()),
+            Some(wanted) => Err(format!("has {have} values, the pipeline reads {wanted}")),
+            None if have > MAX_VALUES as usize => {
+                Err(format!("has {have} values; the limit is {MAX_VALUES}"))
+            }
+            None if have.is_multiple_of(inner) => Ok(()),
+            None => Err(format!("has {have} values, which is no multiple of the {inner} of a row")),
+        }
+    }
+}
+
+fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(shape.iter().map(|dim| dim.map_or(i64::from(UNKNOWN), i64::from)))
+}
+
+/// Reads the `features` of a source, or of an operator that finds them in a byte string. `check`
+/// judges each of them.
+///
+/// # Errors
+/// What is wrong with one of them, with its line.
+pub fn features(
+    node: &Node,
+    check: impl Fn(&Feature) -> Result<(), String>,
+) -> Result<Features, PipelineError> {
+    let table = Table::new("`features`", node)?;
+    let entries = table.entries()?;
+    if entries.is_empty() || entries.len() > MAX_FEATURES {
+        return Err(node.error(format!(
+            "`features` names 1 to {MAX_FEATURES} fields, not {}; for example \
+             `image: {{ key: image/encoded, dtype: bytes }}`",
+            entries.len()
+        )));
+    }
+    let mut features = BTreeMap::new();
+    for (name, key, value) in entries {
+        check_name(&name).map_err(|message| key.error(message))?;
+        let feature = feature(&name, value)?;
+        check(&feature).map_err(|message| value.error(message))?;
+        if features.insert(name.clone(), feature).is_some() {
+            return Err(key.error(format!("`features` names {} twice", shown(&name))));
+        }
+    }
+    Ok(features)
+}
+
+fn feature(name: &str, node: &Node) -> Result<Feature, PipelineError> {
+    let mut table = Table::new(format!("feature {}", shown(name)), node)?;
+    let key = match table.get("key") {
+        Some(node) => table.text("key", node)?,
+        None => name.to_owned(),
+    };
+    use FeatureDType::{Bytes, F32, F64, I64, U64};
+    let all = [Bytes, I64, U64, F32, F64];
+    let choices = all.map(|dtype| (dtype.dtype().name(), dtype));
+    let dtype = table.require("dtype")?;
+    let dtype = table.choice("dtype", dtype, &choices)?;
+    let shape = match table.get("shape") {
+        Some(node) => shape(name, dtype, node)?,
+        None => Vec::new(),
+    };
+    table.finish()?;
+    Ok(Feature { key, dtype, shape })
+}
+
+/// The `shape` of a feature: whole numbers, of which the first may be -1.
+fn shape(name: &str, dtype: FeatureDType, node: &Node) -> Result<Vec<Option<u32>>, PipelineError> {
+    let feature = || format!("feature {}", shown(name));
+    let Value::Seq(items) = &node.value else {
+        let found = node.shown();
+        return Err(node.error(format!(
+            "{} `shape` must be a list of dimensions such as [3] or [-1, 80], not {found}",
+            feature()
+        )));
+    };
+    let mut shape = Vec::new();
+    for (i, item) in items.iter().enumerate() {
+        let known = match item.value {
+            Value::Int(dim) if i == 0 && dim == i128::from(UNKNOWN) => None,
+            Value::Int(dim) => {
+                Some(u32::try_from(dim).ok().filter(|dim| (1..=MAX_VALUES).contains(dim)))
+            }
+            _ => Some(None),
+        };
+        shape.push(match known {
+            None => None,
+            Some(Some(dim)) => Some(dim),
+            Some(None) => {
+                return Err(item.error(format!(
+                    "{} `shape` must be a whole number from 1 to {MAX_VALUES}, the first also -1 \
+                     where records differ, not {}",
+                    feature(),
+                    item.shown()
+                )));
+            }
+        });
+    }
+    let values = shape.iter().flatten().try_fold(1_u32, |n, dim| n.checked_mul(*dim));
+    if shape.len() > MAX_DIMS || values.is_none_or(|n| n > MAX_VALUES) {
+        return Err(node.error(format!(
+            "{} has more than {MAX_DIMS} dimensions or {MAX_VALUES} values",
+            feature()
+        )));
+    }
+    if dtype == FeatureDType::Bytes && !shape.is_empty() {
+        return Err(node.error(format!(
+            "{} is bytes, which is one byte string: leave out `shape`",
+            feature()
+        )));
+    }
+    Ok(shape)
+}
+
+/// Checks the name of a field. It becomes the name of a tensor, a key of a mapping and the name of a
+/// Python attribute.
+///
+/// # Errors
+/// What it should have been.
+pub fn check_name(name: &str) -> Result<(), String> {
+    let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    let plain = name.bytes().all(letter) && !name.starts_with(|c: char| c.is_ascii_digit());
+    if name == KEY_FIELD || name == COPY_FIELD || name.starts_with("__") {
+        return Err(format!("field {} is reserved: names starting with __ are ours", shown(name)));
+    }
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !plain {
+        return Err(format!(
+            "field {} is not a name: use 1 to {MAX_NAME_BYTES} letters, digits and _, not \
+             starting with a digit",
+            shown(name)
+        ));
+    }
+    Ok(())
+}

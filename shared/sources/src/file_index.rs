@@ -1,0 +1,478 @@
+//! The index of one source file: how many records it has, and which of its bytes hold them.
+
+use crate::{
+    Format, IndexKind, Limits, Reading, SourceError,
+    csv::reader as csv,
+    gzip,
+    lengths::{Lengths, MAX_LENGTH_BYTES},
+    parquet::reader as parquet,
+};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// First eight bytes of a stored index.
+const MAGIC: [u8; 8] = *b"\x89GRMIDX\n";
+/// Version of the stored form. Indices are made again when it changes.
+const VERSION: u32 = 2;
+/// Bytes before the content: magic, version, packing, record count, size of the content before
+/// compression.
+const HEAD_BYTES: usize = 28;
+
+/// Where the records of a file are. About four bytes per record in memory, one or two when stored;
+/// for Parquet about 24 per page.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FileIndex {
+    /// Records that lie end to end, once the file is unpacked; none of Parquet.
+    lengths: Lengths,
+    packing: Packing,
+    /// Of a table of text.
+    table: Option<Box<csv::Table>>,
+}
+
+/// What has to be done before records lie end to end.
+#[derive(Clone, Debug, PartialEq)]
+enum Packing {
+    None,
+    Gzip(gzip::Points),
+    Parquet(Box<parquet::Layout>),
+}
+
+/// The records of a split, end to end.
+#[derive(Clone, Debug)]
+pub struct OpenedRecords {
+    /// What a split runs over.
+    pub data: Bytes,
+    /// Where in `data` they are, if the file's own index does not say it.
+    pub index: Option<FileIndex>,
+}
+
+impl FileIndex {
+    /// The index of a file without records, each of which has `framing_bytes` beside its length.
+    pub(crate) fn new(framing_bytes: u32) -> Self {
+        let lengths = Lengths::new(0, framing_bytes);
+        FileIndex { lengths, packing: Packing::None, table: None }
+    }
+
+    /// The index of records that lie end to end, the first of which is not the file's.
+    pub(crate) fn window(lengths: Lengths) -> Self {
+        FileIndex { lengths, packing: Packing::None, table: None }
+    }
+
+    pub(crate) fn table(self, table: csv::Table) -> Self {
+        FileIndex { table: Some(Box::new(table)), ..self }
+    }
+
+    pub(crate) fn gzip(self, points: gzip::Points) -> Self {
+        FileIndex { packing: Packing::Gzip(points), ..self }
+    }
+
+    pub(crate) fn parquet(layout: parquet::Layout) -> Self {
+        let packing = Packing::Parquet(Box::new(layout));
+        FileIndex { packing, ..Self::new(0) }
+    }
+
+    /// Adds a record. Callers keep the count below 2^32.
+    pub(crate) fn push(&mut self, length: u32) {
+        self.lengths.push(length);
+    }
+
+    /// Number of records.
+    pub fn len(&self) -> u32 {
+        match &self.packing {
+            Packing::Parquet(layout) => layout.rows(),
+            Packing::None | Packing::Gzip(_) => self.lengths.end(),
+        }
+    }
+
+    /// Whether each record is a range of the unpacked file; the rows of Parquet are not.
+    pub fn is_contiguous(&self) -> bool {
+        !matches!(self.packing, Packing::Parquet(_))
+    }
+
+    /// Whether the file has no records.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Where the last record ends, in bytes of the unpacked file; 0 of Parquet.
+    pub fn file_bytes(&self) -> u64 {
+        self.start() + self.lengths.bytes()
+    }
+
+    /// Where the first record begins.
+    fn start(&self) -> u64 {
+        self.table.as_ref().map_or(0, |table| table.start())
+    }
+
+    /// Where records `first .. first + n` lie in the unpacked file, framing included; none if they
+    /// are not all there, or have no such place, as rows of Parquet.
+    pub fn byte_range(&self, first: u32, n: u32) -> Option<Range<u64>> {
+        let end = first.checked_add(n)?;
+        let start = self.start();
+        Some(start + self.lengths.start(first)?..start + self.lengths.start(end)?)
+    }
+
+    /// Bytes in the unpacked file of records `first .. first + n`, as far as they are there.
+    pub fn sizes(&self, first: u32, n: u32) -> impl Iterator<Item = u64> {
+        self.lengths.sizes(first, n)
+    }
+
+    /// About how many bytes each of records `first .. first + n` takes in memory, as far as they are
+    /// there.
+    pub fn weights(&self, first: u32, n: u32) -> Vec<u64> {
+        match &self.packing {
+            Packing::Parquet(layout) => layout.weights(first..first.saturating_add(n)),
+            Packing::None | Packing::Gzip(_) => self.sizes(first, n).collect(),
+        }
+    }
+
+    /// The parts of the stored file from which [`open`](Self::open) makes records
+    /// `first .. first + n`: in order, apart from each other, none empty.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the records are not all there, or lack what `source` wants of them.
+    pub fn stored_ranges<'a>(
+        &self,
+        first: u32,
+        n: u32,
+        source: impl Into<Reading<'a>>,
+    ) -> Result<Vec<Range<u64>>, SourceError> {
+        let source = source.into();
+        let end = first.checked_add(n).filter(|end| *end <= self.len());
+        let Some(end) = end else { return Err(self.not_there(first, n)) };
+        let range = match &self.packing {
+            Packing::Parquet(layout) => {
+                return layout.stored_ranges(first..end, source).map_err(SourceError);
+            }
+            Packing::None => self.range(first, n)?,
+            Packing::Gzip(points) => points.packed_range(&self.range(first, n)?),
+        };
+        Ok(if range.is_empty() { Vec::new() } else { vec![range] })
+    }
+
+    /// Records `first .. first + n`, unpacked from the parts that
+    /// [`stored_ranges`](Self::stored_ranges) names. Takes time, but for plain files.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the parts are not those of the file that was indexed.
+    pub fn open<'a>(
+        &self,
+        first: u32,
+        n: u32,
+        source: impl Into<Reading<'a>>,
+        parts: &[Bytes],
+    ) -> Result<OpenedRecords, SourceError> {
+        let source = source.into();
+        let records = self.unpack(first, n, source, parts)?;
+        let Some(table) = &self.table else { return Ok(records) };
+        let opened = table.open(first, &self.lengths, n, source, &records.data);
+        let (lengths, data) = opened.map_err(SourceError)?;
+        Ok(OpenedRecords { data, index: Some(FileIndex::window(lengths)) })
+    }
+
+    fn unpack(
+        &self,
+        first: u32,
+        n: u32,
+        source: Reading<'_>,
+        parts: &[Bytes],
+    ) -> Result<OpenedRecords, SourceError> {
+        match (&self.packing, parts) {
+            (Packing::Parquet(layout), _) => {
+                let ranges = self.stored_ranges(first, n, source)?;
+                let opened = layout.open(first..first + n, source, ranges, parts);
+                let (lengths, data) = opened.map_err(SourceError)?;
+                Ok(OpenedRecords { data: data.into(), index: Some(FileIndex::window(lengths)) })
+            }
+            (Packing::Gzip(points), [part]) => {
+                let unpacked = points.unpack(part, self.range(first, n)?);
+                Ok(OpenedRecords { data: unpacked.map_err(SourceError)?.into(), index: None })
+            }
+            (_, [part]) => Ok(OpenedRecords { data: part.clone(), index: None }),
+            (_, _) => Ok(OpenedRecords { data: parts.concat().into(), index: None }),
+        }
+    }
+
+    fn range(&self, first: u32, n: u32) -> Result<Range<u64>, SourceError> {
+        self.byte_range(first, n).ok_or_else(|| self.not_there(first, n))
+    }
+
+    fn not_there(&self, first: u32, n: u32) -> SourceError {
+        let records = self.len();
+        SourceError(format!(
+            "record {first} and {n} on are not in the index of a file of {records} records"
+        ))
+    }
+
+    /// About how many bytes of memory it takes.
+    pub fn memory_bytes(&self) -> usize {
+        let packing = match &self.packing {
+            Packing::None => 0,
+            Packing::Gzip(points) => points.memory_bytes(),
+            Packing::Parquet(layout) => layout.memory_bytes(),
+        };
+        let table = self.table.as_ref().map_or(0, |table| table.memory_bytes());
+        self.lengths.memory_bytes() + packing + table
+    }
+
+    /// The stored form: head, content compressed with zstd, CRC-32C of all. The content is the
+    /// lengths as LEB128 numbers, then what the packing needs.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut content = Vec::new();
+        self.lengths.encode(&mut content);
+        let packing = match &self.packing {
+            Packing::None => 0_u32,
+            Packing::Gzip(points) => {
+                points.encode(&mut content);
+                1
+            }
+            Packing::Parquet(layout) => {
+                layout.encode(&mut content);
+                2
+            }
+        };
+        if let Some(table) = &self.table {
+            table.encode(&mut content);
+        }
+        let mut out = Vec::with_capacity(HEAD_BYTES + 4);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&packing.to_le_bytes());
+        out.extend_from_slice(&self.lengths.end().to_le_bytes());
+        out.extend_from_slice(&(content.len() as u64).to_le_bytes());
+        // Compression fails only for want of memory; what is stored then says so by its size.
+        match zstd::bulk::compress(&content, 3) {
+            Ok(compressed) if compressed.len() < content.len() => out.extend(compressed),
+            _ => out.extend(content),
+        }
+        let crc = gristmill_chunk::crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads the stored form of a file of `format`, with default limits.
+    ///
+    /// # Errors
+    /// [`SourceError`] for anything [`encode`](Self::encode) would not have written.
+    pub fn decode(stored: &[u8], format: &Format) -> Result<FileIndex, SourceError> {
+        Self::decode_with(stored, format, Limits::default())
+    }
+
+    /// Reads the stored form of a file within `limits`.
+    ///
+    /// # Errors
+    /// As [`decode`](Self::decode).
+    pub fn decode_with(
+        stored: &[u8],
+        format: &Format,
+        limits: Limits,
+    ) -> Result<FileIndex, SourceError> {
+        Self::read(stored, format, limits)
+            .map_err(|what| SourceError(format!("the stored index is not valid: {what}")))
+    }
+
+    fn read(stored: &[u8], format: &Format, limits: Limits) -> Result<FileIndex, String> {
+        let cut = || "it is cut short".to_owned();
+        let (checked, crc) = stored.split_last_chunk::<4>().ok_or_else(cut)?;
+        let (head, packed) = checked.split_first_chunk::<HEAD_BYTES>().ok_or_else(cut)?;
+        if !head.starts_with(&MAGIC) {
+            return Err("it does not start with the magic bytes".into());
+        }
+        if gristmill_chunk::crc32c(checked) != u32::from_le_bytes(*crc) {
+            return Err("its checksum does not match".into());
+        }
+        let number = |at: usize| head[at..].first_chunk().map_or(0, |n| u32::from_le_bytes(*n));
+        let (version, packing, records) = (number(8), number(12), number(16));
+        let raw_bytes = head[20..].first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
+        if version != VERSION {
+            return Err(format!("it has version {version}, this build reads {VERSION}"));
+        }
+        if records > limits.records {
+            return Err(format!("it has {records} records; the limit is {}", limits.records));
+        }
+        let (has_footer, layout) = match format.index_kind(limits) {
+            IndexKind::Footer(_) => (true, None),
+            IndexKind::ScanTable(layout, _) => (false, Some(layout)),
+            IndexKind::Scan(_) | IndexKind::ScanText(_) | IndexKind::Packed => (false, None),
+        };
+        let most = match (packing, has_footer) {
+            (0, false) => 0,
+            (1, false) => gzip::MAX_STORED_BYTES,
+            (2, true) => parquet::MAX_STORED_BYTES,
+            _ => return Err(format!("it is not that of a {} file", format.name())),
+        };
+        let table = layout.map_or(0, |_| csv::Table::most_stored(records));
+        let most = records as usize * MAX_LENGTH_BYTES + most + table;
+        let raw_bytes = usize::try_from(raw_bytes).ok().filter(|bytes| *bytes <= most);
+        let raw_bytes = raw_bytes.ok_or("its size is not that of its records")?;
+        let unpacked;
+        let mut rest = packed;
+        if packed.len() != raw_bytes {
+            unpacked = zstd::bulk::decompress(packed, raw_bytes)
+                .map_err(|error| format!("it cannot be decompressed: {error}"))?;
+            rest = &unpacked;
+        }
+        let framing = format.framing_bytes();
+        let lengths = Lengths::decode(&mut rest, records, framing, limits.record_bytes)?;
+        let packing = match packing {
+            0 => Packing::None,
+            1 => Packing::Gzip(gzip::Points::decode(&mut rest)?),
+            _ => Packing::Parquet(Box::new(parquet::Layout::decode(&mut rest, limits)?)),
+        };
+        let table = match layout {
+            Some(layout) => Some(Box::new(csv::Table::decode(&mut rest, layout, records)?)),
+            None => None,
+        };
+        match rest {
+            [] => Ok(FileIndex { lengths, packing, table }),
+            _ => Err("it has more than its records need".into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Parsed, parquet::Parquet, tfrecord::TfRecord};
+    use proptest::prelude::*;
+
+    fn index(lengths: &[u32]) -> FileIndex {
+        let mut index = FileIndex::new(16);
+        lengths.iter().for_each(|length| index.push(*length));
+        index
+    }
+
+    #[test]
+    fn starts_are_sums_also_beyond_the_stride() {
+        let lengths: Vec<u32> = (0..5000).map(|i| i * 37 % 1000).collect();
+        let index = index(&lengths);
+        let mut start = 0;
+        for (record, length) in (0..).zip(&lengths) {
+            let end = start + u64::from(*length) + 16;
+            assert_eq!(index.byte_range(record, 1), Some(start..end));
+            start = end;
+        }
+        assert_eq!(index.byte_range(0, 5000), Some(0..start));
+        assert_eq!(index.byte_range(5000, 1), None);
+        assert_eq!(index.byte_range(u32::MAX, 2), None);
+        assert_eq!(index.byte_range(5001, 0), None);
+    }
+
+    #[test]
+    fn a_stored_index_is_compact() {
+        let lengths: Vec<u32> =
+            (0..1000_u32).map(|i| 90_000 + i.wrapping_mul(2_654_435_761) % 40_000).collect();
+        let stored = index(&lengths).encode();
+        assert!(stored.len() < 3 * 1000, "{}", stored.len());
+        assert!(index(&[7; 100_000]).encode().len() < 200);
+    }
+
+    #[test]
+    fn hostile_counts_are_refused_before_they_are_believed() {
+        let mut stored = index(&[1, 2, 3]).encode();
+        stored[16..20].copy_from_slice(&u32::MAX.to_le_bytes());
+        let sealed = |mut bytes: Vec<u8>| {
+            bytes.truncate(bytes.len() - 4);
+            let crc = gristmill_chunk::crc32c(&bytes);
+            bytes.extend(crc.to_le_bytes());
+            FileIndex::decode(&bytes, &TfRecord.into()).unwrap_err().to_string()
+        };
+        assert!(sealed(stored.clone()).contains("the limit is"));
+        stored[16..20].copy_from_slice(&2_u32.to_le_bytes());
+        assert!(sealed(stored.clone()).contains("more than its records need"));
+        stored[16..20].copy_from_slice(&4_u32.to_le_bytes());
+        assert!(sealed(stored.clone()).contains("too short"));
+        stored[20..28].copy_from_slice(&u64::MAX.to_le_bytes());
+        assert!(sealed(stored.clone()).contains("size"));
+        stored[12] = 2;
+        assert!(sealed(stored.clone()).contains("not that of a tfrecord file"));
+        stored[8] = 9;
+        assert!(sealed(stored).contains("version 9"));
+    }
+
+    proptest! {
+        #[test]
+        fn indices_round_trip(lengths in prop::collection::vec(0_u32..=256 << 20, 0..3000)) {
+            let index = index(&lengths);
+            prop_assert_eq!(FileIndex::decode(&index.encode(), &TfRecord.into()), Ok(index));
+        }
+
+        #[test]
+        fn damage_is_found(
+            lengths in prop::collection::vec(0_u32..100_000, 0..200),
+            at in any::<prop::sample::Index>(),
+            bit in 0_u32..8,
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let stored = index(&lengths).encode();
+            let mut bad = stored.clone();
+            bad[at.index(stored.len())] ^= 1_u8 << bit;
+            prop_assert!(FileIndex::decode(&bad, &TfRecord.into()).is_err());
+            prop_assert!(FileIndex::decode(&stored[..cut.index(stored.len())], &TfRecord.into()).is_err());
+        }
+
+        #[test]
+        fn sealed_rubbish_never_panics(
+            packing in 0_u32..3, records in 0_u32..100, raw in 0_u64..600, body: Vec<u8>,
+        ) {
+            let mut bytes = MAGIC.to_vec();
+            bytes.extend(VERSION.to_le_bytes());
+            bytes.extend(packing.to_le_bytes());
+            bytes.extend(records.to_le_bytes());
+            bytes.extend(raw.to_le_bytes());
+            bytes.extend(body);
+            let crc = gristmill_chunk::crc32c(&bytes);
+            bytes.extend(crc.to_le_bytes());
+            let format = if packing == 2 { Parquet.into() } else { TfRecord.into() };
+            if let Ok(index) = FileIndex::decode(&bytes, &format) {
+                prop_assert_eq!(index.len(), records);
+            }
+        }
+    }
+
+    #[test]
+    fn records_are_read_by_an_index_of_the_beginning_of_their_file() {
+        let lines = |line: &dyn Fn(u32) -> String| (0..20_000).map(line).collect::<String>();
+        for (name, file) in [
+            ("jsonl", lines(&|i| format!("{{\"v\": {i}}}\n"))),
+            ("csv", format!("v\n{}", lines(&|i| format!("\"{i}\n\"\n")))),
+        ] {
+            let source =
+                Parsed::of(&format!("{name}: x\nfeatures: {{ v: {{ dtype: i64 }} }}")).unwrap();
+            let format = &source.format;
+            let mut packed = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+            packed.extend(miniz_oxide::deflate::compress_to_vec(file.as_bytes(), 1));
+            packed.extend(crc32fast::hash(file.as_bytes()).to_le_bytes());
+            packed.extend((file.len() as u32).to_le_bytes());
+            for stored in [file.clone().into_bytes(), packed] {
+                let whole = index_of(format, &stored);
+                let half = &stored[..stored.len() / 2];
+                let mut builder = crate::IndexBuilder::new(format).unwrap();
+                builder.push(half).unwrap();
+                let found = builder.records();
+                assert!(found > 1_000 && found < whole.len(), "{found} of {}", whole.len());
+                let begun = builder.stop().unwrap();
+                let read = |index: &FileIndex| {
+                    let source = &source;
+                    let part = |range: &Range<u64>| {
+                        let range = range.start as usize..range.end as usize;
+                        Bytes::copy_from_slice(&stored[range])
+                    };
+                    let ranges = index.stored_ranges(0, found, source).unwrap();
+                    let parts: Vec<Bytes> = ranges.iter().map(part).collect();
+                    index.open(0, found, source, &parts).unwrap().data
+                };
+                assert!(
+                    begun.stored_ranges(0, found, &source).unwrap()[0].end <= half.len() as u64
+                );
+                assert_eq!(read(&begun), read(&whole));
+            }
+        }
+    }
+
+    fn index_of(format: &Format, file: &[u8]) -> FileIndex {
+        let mut builder = crate::IndexBuilder::new(format).unwrap();
+        builder.push(file).unwrap();
+        builder.finish().unwrap()
+    }
+}

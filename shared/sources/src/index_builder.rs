@@ -1,0 +1,224 @@
+//! Indexing a file: by pushing all of it in order, or by reading what the builder asks for.
+
+use crate::{FileIndex, Format, IndexKind, Limits, Scan, SourceError, encoding, gzip, parquet};
+use bytes::Bytes;
+use std::ops::Range;
+
+/// Bytes asked for at a time.
+const READ_BYTES: u64 = 16 << 20;
+/// Bytes that tell a compressed file from another.
+const HEAD_BYTES: usize = 12;
+/// Largest file with a footer that is pushed in order, and so kept in memory.
+const MAX_KEPT_BYTES: usize = 1 << 30;
+
+/// Builds the index of a file.
+///
+/// [`IndexBuilder::new`] and [`push`](Self::push) take a file in order, in pieces of any size;
+/// [`IndexBuilder::of_file`] and [`wants`](Self::wants) say which ranges to push, of Parquet often the
+/// footer alone. Compressed files are recognised by their first bytes.
+#[derive(Debug)]
+pub struct IndexBuilder {
+    format: Format,
+    limits: Limits,
+    /// Bytes of the file, if ranges of it are asked for, and how many have been pushed.
+    file_bytes: Option<u64>,
+    pushed: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first bytes, before it is known whether they are compressed.
+    Head(Vec<u8>, Builder),
+    Plain(Builder),
+    Gzip(Box<gzip::Unpacker>, Builder),
+    /// All bytes of a file with a footer that is pushed in order.
+    Kept(Vec<u8>, MakeIndexer),
+    Footer(Box<parquet::Indexer>),
+    Failed,
+}
+
+type MakeIndexer = fn(u64, Limits) -> parquet::Indexer;
+
+/// Finds records in the bytes of an unpacked file.
+#[derive(Debug)]
+struct Builder {
+    /// The first bytes of a text, until its encoding is known.
+    head: Option<Vec<u8>>,
+    scan: Box<dyn Scan>,
+}
+
+impl Builder {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        if let Some(head) = &mut self.head {
+            let room = encoding::HEAD_BYTES - head.len();
+            head.extend_from_slice(&bytes[..bytes.len().min(room)]);
+            encoding::check(head).map_err(SourceError)?;
+            if head.len() == encoding::HEAD_BYTES {
+                self.head = None;
+            }
+        }
+        self.scan.push(bytes)
+    }
+}
+
+fn failed() -> SourceError {
+    SourceError("indexing this file has failed before".into())
+}
+
+impl IndexBuilder {
+    /// A builder with default limits, for a file that is pushed in order.
+    ///
+    /// # Errors
+    /// [`SourceError`] for a format whose files are not indexed by reading them.
+    pub fn new(format: &Format) -> Result<Self, SourceError> {
+        Self::with_limits(format, Limits::default())
+    }
+
+    /// A builder that refuses larger records and files with more of them.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_limits(format: &Format, limits: Limits) -> Result<Self, SourceError> {
+        let scanned = |scan, is_text: bool| {
+            State::Head(Vec::new(), Builder { head: is_text.then(Vec::new), scan })
+        };
+        let state = match format.index_kind(limits) {
+            IndexKind::Scan(scan) => scanned(scan, false),
+            IndexKind::ScanText(scan) | IndexKind::ScanTable(_, scan) => scanned(scan, true),
+            IndexKind::Footer(indexer) => State::Kept(Vec::new(), indexer),
+            IndexKind::Packed => {
+                let noun = format.definition().files.noun;
+                return Err(SourceError(format!("a file of {noun} needs no index")));
+            }
+        };
+        Ok(Self { format: format.clone(), limits, file_bytes: None, pushed: 0, state })
+    }
+
+    /// A builder for a file of `file_bytes`, which asks for what it needs; see
+    /// [`wants`](Self::wants).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of_file(format: &Format, file_bytes: u64) -> Result<Self, SourceError> {
+        let mut builder = Self::new(format)?;
+        builder.file_bytes = Some(file_bytes);
+        if let State::Kept(_, indexer) = builder.state {
+            builder.state = State::Footer(Box::new(indexer(file_bytes, builder.limits)));
+        }
+        Ok(builder)
+    }
+
+    /// The part of the file to push next; none when all is known, or the file is pushed in order.
+    pub fn wants(&self) -> Option<Range<u64>> {
+        let file_bytes = self.file_bytes?;
+        match &self.state {
+            State::Footer(indexer) => indexer.wants(),
+            State::Failed => None,
+            _ if self.pushed >= file_bytes => None,
+            _ => Some(self.pushed..file_bytes.min(self.pushed + READ_BYTES)),
+        }
+    }
+
+    /// Takes the next bytes of the file, or those it [`wants`](Self::wants).
+    ///
+    /// # Errors
+    /// [`SourceError`] naming record and byte offset; the builder is of no use after that.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        self.pushed += bytes.len() as u64;
+        let pushed = self.take(bytes);
+        if pushed.is_err() {
+            self.state = State::Failed;
+        }
+        pushed
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        match &mut self.state {
+            State::Head(head, _) => {
+                head.extend_from_slice(bytes);
+                match head.len() < HEAD_BYTES {
+                    true => Ok(()),
+                    false => self.begin(),
+                }
+            }
+            State::Plain(builder) => builder.push(bytes),
+            State::Gzip(unpacker, builder) => {
+                unpacker.push(bytes, SourceError, |unpacked| builder.push(unpacked))
+            }
+            State::Kept(kept, _) if kept.len() + bytes.len() > MAX_KEPT_BYTES => Err(SourceError(
+                format!("it has more than {MAX_KEPT_BYTES} bytes, too many to be pushed in order"),
+            )),
+            State::Kept(kept, _) => {
+                kept.extend_from_slice(bytes);
+                Ok(())
+            }
+            State::Footer(indexer) => {
+                indexer.push(Bytes::copy_from_slice(bytes)).map_err(SourceError)
+            }
+            State::Failed => Err(failed()),
+        }
+    }
+
+    /// Decides by the first bytes whether the file is compressed, and takes them in.
+    fn begin(&mut self) -> Result<(), SourceError> {
+        let State::Head(head, builder) = std::mem::replace(&mut self.state, State::Failed) else {
+            return Err(failed());
+        };
+        self.state = match gzip::is_gzip(&head, &self.format) {
+            true => State::Gzip(Box::default(), builder),
+            false => State::Plain(builder),
+        };
+        self.take(&head)
+    }
+
+    /// Records found whole so far; none of a file with a footer before all are known.
+    pub fn records(&self) -> u32 {
+        match &self.state {
+            State::Plain(builder) | State::Gzip(_, builder) => builder.scan.records(),
+            State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => 0,
+        }
+    }
+
+    /// An index by which the [`records`](Self::records) found so far can be read, though the rest of the file
+    /// has not been pushed. That of a file of which everything has been is [`finish`](Self::finish)'s.
+    ///
+    /// # Errors
+    /// [`SourceError`] if none has been found.
+    pub fn stop(self) -> Result<FileIndex, SourceError> {
+        match self.state {
+            State::Plain(builder) => Ok(builder.scan.stop()),
+            State::Gzip(unpacker, builder) => Ok(builder.scan.stop().gzip(unpacker.stop())),
+            State::Head(..) | State::Kept(..) | State::Footer(_) | State::Failed => Err(failed()),
+        }
+    }
+
+    /// The index, now that all bytes have been pushed.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the file ends inside a record.
+    pub fn finish(mut self) -> Result<FileIndex, SourceError> {
+        if let State::Head(..) = self.state {
+            self.begin()?;
+        }
+        match self.state {
+            State::Plain(builder) => builder.scan.finish(),
+            State::Gzip(unpacker, builder) => {
+                let points = unpacker.finish().map_err(SourceError)?;
+                Ok(builder.scan.finish()?.gzip(points))
+            }
+            State::Kept(kept, indexer) => {
+                let kept = Bytes::from(kept);
+                let mut indexer = indexer(kept.len() as u64, self.limits);
+                // What is wanted lies in the file, of which this is all.
+                while let Some(range) = indexer.wants() {
+                    let part = kept.slice(range.start as usize..range.end as usize);
+                    indexer.push(part).map_err(SourceError)?;
+                }
+                indexer.finish().map(FileIndex::parquet).map_err(SourceError)
+            }
+            State::Footer(indexer) => indexer.finish().map(FileIndex::parquet).map_err(SourceError),
+            State::Head(..) | State::Failed => Err(failed()),
+        }
+    }
+}

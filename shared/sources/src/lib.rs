@@ -1,0 +1,55 @@
+//! Formats of files of records, one file or folder each.
+//!
+//! A format implements [`SourceFormat`]: its name and parameters in pipeline files, the keys that
+//! its features have, and the names of its files. With the feature `readers` it also implements
+//! [`Records`]: how its files are indexed, and how a record is read. The list at the end of this
+//! file names every format; nothing else in the project does.
+
+pub mod csv;
+#[cfg(feature = "readers")]
+mod encoding;
+mod feature;
+#[cfg(feature = "readers")]
+mod file_index;
+mod format;
+#[cfg(feature = "readers")]
+mod gzip;
+pub mod images;
+#[cfg(feature = "readers")]
+mod index_builder;
+pub mod jsonl;
+#[cfg(feature = "readers")]
+mod lengths;
+pub mod parquet;
+#[cfg(feature = "readers")]
+mod records;
+mod registry;
+#[cfg(all(feature = "readers", any(test, feature = "samples")))]
+pub mod samples;
+pub mod tfrecord;
+#[cfg(feature = "readers")]
+mod varint;
+pub mod webdataset;
+#[cfg(feature = "readers")]
+pub mod words;
+
+pub use feature::{
+    Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
+};
+#[cfg(feature = "readers")]
+pub use file_index::{FileIndex, OpenedRecords};
+pub use format::{Definition, Files, Reading, SourceFormat};
+#[cfg(feature = "readers")]
+pub use index_builder::IndexBuilder;
+#[cfg(feature = "readers")]
+pub use records::{IndexKind, Limits, ReadRecord, Records, Scan, SourceError};
+pub use registry::Parsed;
+
+registry::formats! {
+    tfrecord::TfRecord,
+    webdataset::WebDataset,
+    images::Images,
+    jsonl::Jsonl,
+    csv::Csv,
+    parquet::Parquet,
+}

@@ -1,0 +1,183 @@
+//! Which column of a file a feature is, and what its levels mean.
+//!
+//! A list `a` of a list-annotated column is stored as `a.list.element` or the like; features name it `a`.
+//! The stored path works as well.
+
+use super::gathered::MAX_LISTS;
+use crate::{Feature, FeatureDType};
+use ::parquet::{
+    basic::{ConvertedType, LogicalType, Repetition, Type as Physical},
+    schema::types::{ColumnDescPtr, SchemaDescriptor, Type},
+};
+
+/// Names that a message lists at most.
+const MAX_LISTED: usize = 8;
+
+/// Why a level of a column holds no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Absent {
+    /// A null, within so many lists.
+    Null { depth: usize },
+    /// A list without entries, within so many others.
+    Empty { depth: usize },
+}
+
+/// A column that is read into a feature.
+#[derive(Debug)]
+pub(super) struct Column<'a> {
+    pub(super) feature: &'a Feature,
+    pub(super) leaf: usize,
+    pub(super) descriptor: ColumnDescPtr,
+    /// By definition level below the highest: why there is no value.
+    pub(super) absent: Vec<Absent>,
+}
+
+impl<'a> Column<'a> {
+    /// The column that `feature` names.
+    ///
+    /// # Errors
+    /// If there is none, or it is not what the feature says.
+    pub(super) fn find(schema: &SchemaDescriptor, feature: &'a Feature) -> Result<Self, String> {
+        let named = |path: fn(&SchemaDescriptor, usize) -> String| {
+            (0..schema.num_columns()).find(|leaf| path(schema, *leaf) == feature.key)
+        };
+        let stored = |schema: &SchemaDescriptor, leaf: usize| schema.column(leaf).path().string();
+        let Some(leaf) = named(stored).or_else(|| named(name)) else {
+            return Err(missing(schema, feature));
+        };
+        let descriptor = schema.column(leaf);
+        let column = Column { feature, leaf, absent: absent(schema, leaf), descriptor };
+        column.check()?;
+        Ok(column)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let key = &self.feature.key;
+        let lists = usize::try_from(self.descriptor.max_rep_level()).unwrap_or(0);
+        let dims = self.feature.shape.len();
+        if lists > MAX_LISTS || (lists == 0) != (dims == 0) || (lists > 1 && lists != dims) {
+            return Err(match (lists, self.feature.dtype) {
+                (0, _) => format!("column `{key}` is one value a row: leave out `shape`"),
+                (_, FeatureDType::Bytes) => {
+                    format!("column `{key}` is a list, the pipeline reads bytes, which is one")
+                }
+                (_, _) => format!(
+                    "column `{key}` is a list, {lists} deep, the pipeline reads {dims} dimensions; \
+                     give it `shape: [-1]`, or its dimensions"
+                ),
+            });
+        }
+        let physical = self.descriptor.physical_type();
+        let fits = match self.feature.dtype {
+            FeatureDType::Bytes => {
+                matches!(physical, Physical::BYTE_ARRAY | Physical::FIXED_LEN_BYTE_ARRAY)
+            }
+            FeatureDType::I64 | FeatureDType::U64 => {
+                matches!(physical, Physical::BOOLEAN | Physical::INT32 | Physical::INT64)
+            }
+            FeatureDType::F32 | FeatureDType::F64 => {
+                self.is_half()
+                    || matches!(
+                        physical,
+                        Physical::INT32 | Physical::INT64 | Physical::FLOAT | Physical::DOUBLE
+                    )
+            }
+        };
+        let decimal = self.descriptor.converted_type() == ConvertedType::DECIMAL
+            || matches!(self.descriptor.logical_type_ref(), Some(LogicalType::Decimal { .. }));
+        if !fits || (decimal && self.feature.dtype != FeatureDType::Bytes) {
+            let (asked, decimal) =
+                (self.feature.dtype.dtype(), if decimal { " DECIMAL" } else { "" });
+            return Err(format!(
+                "column `{key}` is {physical}{decimal}, which cannot be read as {asked}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Whether its values are two bytes of a half-precision number.
+    pub(super) fn is_half(&self) -> bool {
+        matches!(self.descriptor.logical_type_ref(), Some(LogicalType::Float16))
+    }
+
+    /// Whether its integers are meant without a sign.
+    pub(super) fn is_unsigned(&self) -> bool {
+        use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
+        matches!(self.descriptor.converted_type(), UINT_8 | UINT_16 | UINT_32 | UINT_64)
+    }
+}
+
+fn missing(schema: &SchemaDescriptor, feature: &Feature) -> String {
+    let plain =
+        |name: String| -> String { name.chars().filter(|c| !c.is_control()).take(40).collect() };
+    let has: Vec<String> = (0..schema.num_columns())
+        .take(MAX_LISTED)
+        .map(|leaf| format!("`{}`", plain(name(schema, leaf))))
+        .collect();
+    let more = if schema.num_columns() > MAX_LISTED { " and more" } else { "" };
+    format!("there is no column `{}`; it has {}{more}", feature.key, has.join(", "))
+}
+
+/// The types that lead to a leaf, the outermost first.
+fn path(schema: &SchemaDescriptor, leaf: usize) -> Vec<&Type> {
+    let (column, mut at, mut types) = (schema.column(leaf), schema.root_schema(), Vec::new());
+    for part in column.path().parts() {
+        let next = at.is_group().then(|| at.get_fields().iter().find(|field| field.name() == part));
+        let Some(next) = next.flatten() else { break };
+        types.push(next.as_ref());
+        at = next;
+    }
+    types
+}
+
+/// The name of a leaf without the levels that only make lists.
+fn name(schema: &SchemaDescriptor, leaf: usize) -> String {
+    let types = path(schema, leaf);
+    let mut parts = Vec::new();
+    let mut rest = types.as_slice();
+    while let [at, below @ ..] = rest {
+        parts.push(at.name());
+        rest = below;
+        while let [list, within @ ..] = rest
+            && list.get_basic_info().has_repetition()
+            && list.get_basic_info().repetition() == Repetition::REPEATED
+        {
+            // The repeated group of one field is the list, and that field its entry.
+            let three = list.is_group() && list.get_fields().len() == 1 && is_list(at);
+            rest = match within {
+                [_, entry @ ..] if three => entry,
+                within if is_list(at) => within,
+                _ => break,
+            };
+            // The entry may be a list itself.
+            if !within.first().is_some_and(|entry| is_list(entry)) {
+                break;
+            }
+        }
+    }
+    parts.join(".")
+}
+
+fn is_list(group: &Type) -> bool {
+    let info = group.get_basic_info();
+    group.is_group()
+        && (info.converted_type() == ConvertedType::LIST
+            || matches!(info.logical_type_ref(), Some(LogicalType::List)))
+}
+
+/// Each optional or repeated type on the way is a definition level: what is missing if it is.
+fn absent(schema: &SchemaDescriptor, leaf: usize) -> Vec<Absent> {
+    let (mut depth, mut absent) = (0, Vec::new());
+    for at in path(schema, leaf) {
+        let info = at.get_basic_info();
+        match info.has_repetition().then(|| info.repetition()) {
+            Some(Repetition::OPTIONAL) => absent.push(Absent::Null { depth }),
+            Some(Repetition::REPEATED) => {
+                absent.push(Absent::Empty { depth });
+                depth += 1;
+            }
+            _ => {}
+        }
+    }
+    absent
+}

@@ -1,0 +1,194 @@
+//! The header of a page, as far as it says how large things are: what a decoder would make room for is
+//! known before it does. Source: `PageHeader` of `parquet.thrift`, in Thrift's compact protocol.
+
+use crate::varint;
+
+/// Structures in structures and lists: statistics of a column in a footer are eight deep.
+const MAX_DEPTH: u32 = 16;
+/// Largest page, compressed or not. Writers make pages of about 1 MiB; one value may be larger.
+const MAX_PAGE_BYTES: i64 = 512 << 20;
+/// Most values of a page.
+const MAX_PAGE_VALUES: i64 = 1 << 26;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Dictionary,
+    /// A page that does not say how many rows it has.
+    V1,
+    V2 {
+        rows: u64,
+    },
+    Other,
+}
+
+/// A page of a column chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PageHeader {
+    pub(super) kind: Kind,
+    /// Bytes of the header itself.
+    pub(super) header_bytes: usize,
+    /// Bytes behind the header.
+    pub(super) bytes: usize,
+    pub(super) unpacked_bytes: usize,
+    pub(super) values: u64,
+    /// Its values are numbers of entries of the dictionary page before it.
+    pub(super) by_dictionary: bool,
+}
+
+/// Encodings of values that number entries of a dictionary: PLAIN_DICTIONARY and RLE_DICTIONARY.
+const BY_DICTIONARY: [i64; 2] = [2, 8];
+
+/// Types of fields in the compact protocol.
+mod types {
+    pub(super) const STOP: u8 = 0;
+    pub(super) const TRUE: u8 = 1;
+    pub(super) const FALSE: u8 = 2;
+    pub(super) const BYTE: u8 = 3;
+    pub(super) const I16: u8 = 4;
+    pub(super) const I64: u8 = 6;
+    pub(super) const DOUBLE: u8 = 7;
+    pub(super) const BINARY: u8 = 8;
+    pub(super) const LIST: u8 = 9;
+    pub(super) const SET: u8 = 10;
+    pub(super) const MAP: u8 = 11;
+    pub(super) const STRUCT: u8 = 12;
+}
+
+impl PageHeader {
+    /// Reads the header at the start of `bytes`.
+    ///
+    /// # Errors
+    /// If there is none, or it says something that cannot be.
+    pub(super) fn parse(bytes: &[u8]) -> Result<PageHeader, String> {
+        let (mut kind, mut unpacked, mut packed) = (-1, -1, -1);
+        // By the field of the header that has them.
+        let (mut values, mut rows, mut encoding) = (-1, -1, -1);
+        let mut rest = bytes;
+        fields(&mut rest, |rest, id, kind_of| {
+            match (id, kind_of) {
+                (1, types::I16..=types::I64) => kind = zigzag(rest)?,
+                (2, types::I16..=types::I64) => unpacked = zigzag(rest)?,
+                (3, types::I16..=types::I64) => packed = zigzag(rest)?,
+                (5 | 7 | 8, types::STRUCT) => fields(rest, |rest, inner, kind_of| {
+                    match (inner, kind_of) {
+                        (1, types::I16..=types::I64) => values = zigzag(rest)?,
+                        (2, types::I16..=types::I64) if id == 5 => encoding = zigzag(rest)?,
+                        (3, types::I16..=types::I64) if id == 8 => rows = zigzag(rest)?,
+                        (4, types::I16..=types::I64) if id == 8 => encoding = zigzag(rest)?,
+                        _ => skip(rest, kind_of, 1)?,
+                    }
+                    Ok(())
+                })?,
+                _ => skip(rest, kind_of, 0)?,
+            }
+            Ok(())
+        })?;
+        let kind = match kind {
+            0 => Kind::V1,
+            2 => Kind::Dictionary,
+            3 if rows >= 0 => Kind::V2 { rows: rows as u64 },
+            _ => Kind::Other,
+        };
+        let size = |bytes: i64| match (0..=MAX_PAGE_BYTES).contains(&bytes) {
+            true => Ok(bytes as usize),
+            false => Err(format!("a page has {bytes} bytes; the limit is {MAX_PAGE_BYTES}")),
+        };
+        if kind != Kind::Other && !(0..=MAX_PAGE_VALUES).contains(&values) {
+            return Err(format!("a page has {values} values; the limit is {MAX_PAGE_VALUES}"));
+        }
+        Ok(PageHeader {
+            kind,
+            header_bytes: bytes.len() - rest.len(),
+            bytes: size(packed)?,
+            unpacked_bytes: size(unpacked)?,
+            values: values.max(0) as u64,
+            by_dictionary: BY_DICTIONARY.contains(&encoding),
+        })
+    }
+}
+
+/// Checks that a structure holds what its lists claim to: the decoder believes them, and would go over
+/// items that take no bytes for as long as it is told.
+pub(super) fn check_structure(mut bytes: &[u8]) -> Result<(), String> {
+    fields(&mut bytes, |rest, _, kind| skip(rest, kind, 0))
+}
+
+/// Goes over the fields of a structure.
+fn fields(
+    rest: &mut &[u8],
+    mut field: impl FnMut(&mut &[u8], i64, u8) -> Result<(), String>,
+) -> Result<(), String> {
+    let mut id = 0_i64;
+    loop {
+        let head = varint::byte(rest)?;
+        let (delta, kind) = (head >> 4, head & 15);
+        if kind == types::STOP {
+            return Ok(());
+        }
+        id = match delta {
+            0 => zigzag(rest)?,
+            delta => id.saturating_add(i64::from(delta)),
+        };
+        field(rest, id, kind)?;
+    }
+}
+
+fn zigzag(rest: &mut &[u8]) -> Result<i64, String> {
+    let number = varint::take(rest)?;
+    Ok((number >> 1) as i64 ^ -((number & 1) as i64))
+}
+
+/// Passes over a value.
+fn skip(rest: &mut &[u8], kind: u8, depth: u32) -> Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err("a page header is nested too deep".into());
+    }
+    match kind {
+        types::TRUE | types::FALSE => Ok(()),
+        types::BYTE => varint::byte(rest).map(|_| ()),
+        types::I16..=types::I64 => varint::take(rest).map(|_| ()),
+        types::DOUBLE => varint::bytes(rest, 8).map(|_| ()),
+        types::BINARY => {
+            let bytes = usize::try_from(varint::take(rest)?).unwrap_or(usize::MAX);
+            varint::bytes(rest, bytes).map(|_| ())
+        }
+        types::LIST | types::SET => {
+            let head = varint::byte(rest)?;
+            let count = match head >> 4 {
+                15 => varint::take(rest)?,
+                count => u64::from(count),
+            };
+            items(rest, count, |rest| item(rest, head & 15, depth + 1))
+        }
+        types::MAP => {
+            let count = varint::take(rest)?;
+            let kinds = if count == 0 { 0 } else { varint::byte(rest)? };
+            items(rest, count, |rest| {
+                item(rest, kinds >> 4, depth + 1)?;
+                item(rest, kinds & 15, depth + 1)
+            })
+        }
+        types::STRUCT => fields(rest, |rest, _, kind| skip(rest, kind, depth + 1)),
+        _ => Err("a page header is damaged".into()),
+    }
+}
+
+/// Passes over what a collection holds: there, truth is a byte.
+fn item(rest: &mut &[u8], kind: u8, depth: u32) -> Result<(), String> {
+    match kind {
+        types::TRUE | types::FALSE => varint::byte(rest).map(|_| ()),
+        _ => skip(rest, kind, depth),
+    }
+}
+
+fn items(
+    rest: &mut &[u8],
+    count: u64,
+    mut item: impl FnMut(&mut &[u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    // Each takes at least a byte.
+    if count > rest.len() as u64 {
+        return Err("a page header is damaged".into());
+    }
+    (0..count).try_for_each(|_| item(rest))
+}

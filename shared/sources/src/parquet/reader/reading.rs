@@ -1,0 +1,308 @@
+//! Reads rows of some columns and makes records of them.
+
+use super::{
+    Layout, chunk_range, columns::Column, gathered::Gathered, indexing::headers, one_line,
+    page_header::Kind, pieces::Pieces, record,
+};
+use crate::{FeatureDType, Limits, Reading, lengths::Lengths};
+use ::parquet::{
+    column::reader::{ColumnReader, ColumnReaderImpl, get_column_reader},
+    data_type::{ByteArray, DataType, FixedLenByteArray},
+    file::reader::SerializedPageReader,
+};
+use std::{ops::Range, sync::Arc};
+
+/// Parts of a file that are closer than this are read as one: a request takes as long.
+const GAP_BYTES: u64 = 512 << 10;
+/// Most bytes that a split reads, unpacked or not, and makes.
+const MAX_SPLIT_BYTES: u64 = 1 << 30;
+/// Most values in the pages that a split reads of one column.
+const MAX_SPLIT_VALUES: u64 = 1 << 27;
+
+/// One value of each row of a split.
+pub(super) enum Values {
+    /// What numbers take in `bytes`, or what is wrong with the row.
+    Numbers {
+        bytes: Vec<u8>,
+        rows: Vec<Result<Range<usize>, String>>,
+    },
+    Bytes(Vec<Result<ByteArray, String>>),
+}
+
+/// The wanted columns, in the order of the features.
+fn columns<'a>(layout: &Layout, source: Reading<'a>) -> Result<Vec<Column<'a>>, String> {
+    let schema = layout.metadata.file_metadata().schema_descr();
+    source.features.values().map(|feature| Column::find(schema, feature)).collect()
+}
+
+/// The parts of a column chunk that some rows of its group are in: its dictionary, its pages.
+fn chunk_parts(
+    layout: &Layout,
+    group: usize,
+    leaf: usize,
+    rows: &Range<usize>,
+) -> Result<Vec<Range<u64>>, String> {
+    let meta = layout.metadata.row_group(group).column(leaf);
+    let whole = chunk_range(meta, i64::MAX as u64).ok_or("a column lies outside of the file")?;
+    let pages = layout.pages(group, leaf);
+    let Some(first) = pages.first() else { return Ok(vec![whole]) };
+    let after = |row: usize| pages.partition_point(|page| page.first_row_index < row as i64);
+    let (from, to) = (after(rows.start + 1).saturating_sub(1), after(rows.end));
+    // Pages were checked: they lie in the chunk, in order.
+    let start = |at: usize| pages.get(at).map_or(whole.end, |page| page.offset as u64);
+    let end = to
+        .checked_sub(1)
+        .and_then(|last| pages.get(last))
+        .map_or(whole.end, |page| page.offset as u64 + page.compressed_page_size as u64);
+    Ok([whole.start..first.offset as u64, start(from)..end].to_vec())
+}
+
+/// What to read for some rows: in order, and neighbours together.
+pub(super) fn stored_ranges(
+    layout: &Layout,
+    rows: Range<u32>,
+    source: Reading<'_>,
+) -> Result<Vec<Range<u64>>, String> {
+    let columns = columns(layout, source)?;
+    let mut parts = Vec::new();
+    for (group, rows) in layout.groups(rows) {
+        for column in &columns {
+            parts.extend(chunk_parts(layout, group, column.leaf, &rows)?);
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts.sort_unstable_by_key(|part| (part.start, part.end));
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for part in parts {
+        match ranges.last_mut() {
+            Some(last) if part.start <= last.end.saturating_add(GAP_BYTES) => {
+                last.end = last.end.max(part.end);
+            }
+            _ => ranges.push(part),
+        }
+    }
+    let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+    match bytes <= MAX_SPLIT_BYTES {
+        true => Ok(ranges),
+        false => Err(format!(
+            "a split would read {bytes} bytes; the limit is {MAX_SPLIT_BYTES}: write the file with \
+             smaller row groups or a page index"
+        )),
+    }
+}
+
+/// Makes records of some rows.
+pub(super) fn open(
+    layout: &Layout,
+    rows: Range<u32>,
+    source: Reading<'_>,
+    pieces: Pieces,
+) -> Result<(Lengths, Vec<u8>), String> {
+    let columns = columns(layout, source)?;
+    let pieces = Arc::new(pieces);
+    let (mut lengths, mut data) = (Lengths::new(rows.start, 0), Vec::new());
+    for (group, rows) in layout.groups(rows) {
+        let mut values = Vec::with_capacity(columns.len());
+        for column in &columns {
+            let read = column.read(layout, group, &rows, &pieces);
+            values.push(read.map_err(|what| {
+                format!("column `{}` of row group {group}: {what}", column.feature.key)
+            })?);
+        }
+        for row in 0..rows.len() {
+            let start = data.len();
+            values.iter().for_each(|values| record::put(&mut data, values, row));
+            let (bytes, most) = (data.len() - start, Limits::default().record_bytes);
+            if bytes > most as usize || data.len() as u64 > MAX_SPLIT_BYTES {
+                return Err(format!(
+                    "row {row} of the split has {bytes} bytes; the limit is {most}, and \
+                     {MAX_SPLIT_BYTES} of a split: use smaller batches"
+                ));
+            }
+            lengths.push(bytes as u32);
+        }
+    }
+    Ok((lengths, data))
+}
+
+impl Column<'_> {
+    fn read(
+        &self,
+        layout: &Layout,
+        group: usize,
+        rows: &Range<usize>,
+        pieces: &Arc<Pieces>,
+    ) -> Result<Values, String> {
+        let (mut unpacked, mut values, mut dictionary) = (0_u64, 0_u64, false);
+        for part in chunk_parts(layout, group, self.leaf, rows)? {
+            for (_, page) in headers(pieces, part)? {
+                unpacked += page.unpacked_bytes as u64;
+                values += page.values;
+                dictionary |= page.kind == Kind::Dictionary;
+                // The decoder takes it for granted.
+                if page.by_dictionary && !dictionary {
+                    return Err("a page refers to a dictionary that is not before it".into());
+                }
+            }
+        }
+        if unpacked > MAX_SPLIT_BYTES || values > MAX_SPLIT_VALUES {
+            return Err(format!(
+                "a split would unpack {unpacked} bytes and {values} values; the limits are \
+                 {MAX_SPLIT_BYTES} and {MAX_SPLIT_VALUES}"
+            ));
+        }
+        let meta = layout.metadata.row_group(group);
+        let pages = Some(layout.pages(group, self.leaf).to_vec()).filter(|pages| !pages.is_empty());
+        let all_rows = usize::try_from(meta.num_rows()).unwrap_or(0);
+        let column = meta.column(self.leaf);
+        let pages = SerializedPageReader::new(Arc::clone(pieces), column, all_rows, pages);
+        let pages = pages.map_err(|error| one_line(&error))?;
+        let reader = get_column_reader(Arc::clone(&self.descriptor), Box::new(pages));
+        match reader {
+            ColumnReader::BoolColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put(i128::from(*value), out))
+            }
+            ColumnReader::Int32ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
+                let value = match self.is_unsigned() {
+                    true => i128::from(*value as u32),
+                    false => i128::from(*value),
+                };
+                self.put(value, out)
+            }),
+            ColumnReader::Int64ColumnReader(reader) => self.numbers(reader, rows, |value, out| {
+                let value = match self.is_unsigned() {
+                    true => i128::from(*value as u64),
+                    false => i128::from(*value),
+                };
+                self.put(value, out)
+            }),
+            ColumnReader::FloatColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put_real(f64::from(*value), out))
+            }
+            ColumnReader::DoubleColumnReader(reader) => {
+                self.numbers(reader, rows, |value, out| self.put_real(*value, out))
+            }
+            ColumnReader::ByteArrayColumnReader(reader) => self.bytes(reader, rows, |value| value),
+            ColumnReader::FixedLenByteArrayColumnReader(reader) => match self.feature.dtype {
+                FeatureDType::Bytes => self.bytes(reader, rows, ByteArray::from),
+                _ => self.numbers(reader, rows, |value, out| self.put_real(half(value)?, out)),
+            },
+            ColumnReader::Int96ColumnReader(_) => Err("96-bit times cannot be read".into()),
+        }
+    }
+
+    /// Appends a whole number of at most 64 bits as what the feature is.
+    fn put(&self, value: i128, out: &mut Vec<u8>) -> Result<(), String> {
+        let dtype = self.feature.dtype;
+        let beyond = |_| format!("holds {value}, which is no {}", dtype.dtype());
+        match dtype {
+            FeatureDType::F32 => out.extend_from_slice(&(value as f32).to_le_bytes()),
+            FeatureDType::F64 => out.extend_from_slice(&(value as f64).to_le_bytes()),
+            FeatureDType::U64 => {
+                out.extend_from_slice(&u64::try_from(value).map_err(beyond)?.to_le_bytes());
+            }
+            FeatureDType::I64 | FeatureDType::Bytes => {
+                out.extend_from_slice(&i64::try_from(value).map_err(beyond)?.to_le_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a number as what the feature is.
+    fn put_real(&self, value: f64, out: &mut Vec<u8>) -> Result<(), String> {
+        let narrow = value as f32;
+        match self.feature.dtype {
+            FeatureDType::F64 => out.extend_from_slice(&value.to_le_bytes()),
+            _ if narrow.is_infinite() && value.is_finite() => {
+                return Err(format!("holds {value}, which is no f32"));
+            }
+            _ => out.extend_from_slice(&narrow.to_le_bytes()),
+        }
+        Ok(())
+    }
+
+    fn bytes<T: DataType>(
+        &self,
+        reader: ColumnReaderImpl<T>,
+        rows: &Range<usize>,
+        bytes: impl Fn(T::T) -> ByteArray,
+    ) -> Result<Values, String> {
+        let Levels { definition, values, .. } = levels(reader, rows)?;
+        let mut values = values.into_iter().map(bytes);
+        let max = self.descriptor.max_def_level();
+        let whole = |row: usize| match definition.get(row) {
+            Some(level) if *level < max => Err(format!("column `{}` is null", self.feature.key)),
+            _ => Ok(()),
+        };
+        let mut value = |row| {
+            whole(row)?;
+            values.next().ok_or_else(|| format!("column `{}` has too few values", self.feature.key))
+        };
+        Ok(Values::Bytes((0..rows.len()).map(&mut value).collect()))
+    }
+
+    /// Reads numbers; `put` appends one as the feature stores it.
+    fn numbers<T: DataType>(
+        &self,
+        reader: ColumnReaderImpl<T>,
+        rows: &Range<usize>,
+        put: impl Fn(&T::T, &mut Vec<u8>) -> Result<(), String>,
+    ) -> Result<Values, String> {
+        let Levels { definition, repetition, values } = levels(reader, rows)?;
+        let max = self.descriptor.max_def_level();
+        let mut values = values.iter();
+        let mut gathered = Gathered::new(self, rows.len());
+        let levels =
+            definition.len().max(repetition.len()).max(if max == 0 { values.len() } else { 0 });
+        for i in 0..levels {
+            gathered.place(repetition.get(i).copied().unwrap_or(0));
+            let level = definition.get(i).copied().unwrap_or(max);
+            match usize::try_from(level).ok().and_then(|level| self.absent.get(level)) {
+                Some(absent) if level < max => gathered.absent(*absent),
+                _ => {
+                    let value = values.next().ok_or("there are too few values")?;
+                    gathered.value(|out| put(value, out));
+                }
+            }
+        }
+        let (bytes, found) = gathered.finish();
+        match found.len() == rows.len() {
+            true => Ok(Values::Numbers { bytes, rows: found }),
+            false => Err(format!("there are {} rows of {}", found.len(), rows.len())),
+        }
+    }
+}
+
+/// A half-precision number.
+fn half(value: &FixedLenByteArray) -> Result<f64, String> {
+    let bytes = value.data().first_chunk::<2>().ok_or("holds a half that has not two bytes")?;
+    Ok(half::f16::from_le_bytes(*bytes).to_f64())
+}
+
+/// What the decoder makes of rows.
+struct Levels<T> {
+    definition: Vec<i16>,
+    repetition: Vec<i16>,
+    values: Vec<T>,
+}
+
+fn levels<T: DataType>(
+    mut reader: ColumnReaderImpl<T>,
+    rows: &Range<usize>,
+) -> Result<Levels<T::T>, String> {
+    let mut levels = Levels { definition: Vec::new(), repetition: Vec::new(), values: Vec::new() };
+    let skipped = reader.skip_records(rows.start).map_err(|error| one_line(&error))?;
+    let mut left = rows.len();
+    while left > 0 && skipped == rows.start {
+        let Levels { definition, repetition, values } = &mut levels;
+        let read = reader.read_records(left, Some(definition), Some(repetition), values);
+        match read.map_err(|error| one_line(&error))? {
+            (0, ..) => break,
+            (rows, ..) => left = left.saturating_sub(rows),
+        }
+    }
+    match left {
+        0 => Ok(levels),
+        _ => Err(format!("it ends {left} rows too soon")),
+    }
+}

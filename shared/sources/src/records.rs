@@ -1,0 +1,125 @@
+//! What a format implements to be read: how records are found in a file, and features in a record.
+
+use crate::{Features, FileIndex, SourceFormat, csv::CsvLayout, parquet};
+use gristmill_kernel::Cell;
+use std::fmt::Debug;
+
+/// Caps that are checked before anything is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one record, without framing.
+    pub record_bytes: u32,
+    /// Records of one file.
+    pub records: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { record_bytes: 256 << 20, records: 1 << 26 }
+    }
+}
+
+/// A source file, its index, or the bytes read of it are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SourceError(pub String);
+
+/// A format whose files can be read.
+pub trait Records: SourceFormat {
+    type Reader: ReadRecord;
+
+    /// Bytes that every record has in its file beside those that its index counts.
+    const FRAMING_BYTES: u32 = 0;
+
+    /// The reader of records with these features.
+    fn reader(&self, features: &Features) -> Self::Reader;
+
+    /// How the records of a file are found.
+    fn index_kind(&self, limits: Limits) -> IndexKind;
+
+    /// Whether a file that begins with `head`, 12 bytes, is of this format for certain, although it
+    /// looks like one within gzip.
+    fn begins(_head: &[u8]) -> bool {
+        false
+    }
+
+    /// The names of columns, for files that do not name them.
+    fn columns(&self) -> &[String] {
+        &[]
+    }
+}
+
+/// Finds the features of a pipeline in records; feature i, by name, goes to cell i.
+pub trait ReadRecord: Debug + Send + Sync {
+    /// Checks a stored record and finds its features. Returns what cells refer to, and the bytes of
+    /// the features' values.
+    ///
+    /// # Errors
+    /// What is wrong with the record, in one line.
+    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String>;
+
+    /// The record as a person wants to see it, whatever it holds.
+    fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
+        stored
+    }
+}
+
+/// How the records of a file are found, and what its index holds beside their lengths.
+#[derive(Debug)]
+pub enum IndexKind {
+    /// By reading the file, unpacked, from its start.
+    Scan(Box<dyn Scan>),
+    /// The same, of a text, whose encoding is checked.
+    ScanText(Box<dyn Scan>),
+    /// The same, of a table of text; the index keeps its header.
+    ScanTable(CsvLayout, Box<dyn Scan>),
+    /// By the file's own footer.
+    Footer(fn(file_bytes: u64, limits: Limits) -> parquet::Indexer),
+    /// Each file is one record, whose pack is its index.
+    Packed,
+}
+
+/// Finds records in the bytes of an unpacked file, pushed in order in pieces of any size.
+pub trait Scan: Debug + Send {
+    /// Takes the next bytes of the file.
+    ///
+    /// # Errors
+    /// [`SourceError`] naming the record and its place; the scan is of no use after that.
+    fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError>;
+
+    /// Records found whole so far.
+    fn records(&self) -> u32;
+
+    /// An index by which those can be read.
+    fn stop(self: Box<Self>) -> FileIndex;
+
+    /// The index, now that all bytes have been pushed.
+    ///
+    /// # Errors
+    /// [`SourceError`] if the file ends inside a record.
+    fn finish(self: Box<Self>) -> Result<FileIndex, SourceError>;
+}
+
+/// Implements [`Scan`] by the type's own methods of the same names.
+macro_rules! impl_scan {
+    ($name:ident) => {
+        impl crate::Scan for $name {
+            fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+                $name::push(self, bytes)
+            }
+
+            fn records(&self) -> u32 {
+                $name::records(self)
+            }
+
+            fn stop(self: Box<Self>) -> FileIndex {
+                $name::stop(*self)
+            }
+
+            fn finish(self: Box<Self>) -> Result<FileIndex, SourceError> {
+                $name::finish(*self)
+            }
+        }
+    };
+}
+pub(crate) use impl_scan;

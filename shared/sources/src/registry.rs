@@ -1,0 +1,306 @@
+//! [`Format`]: any of the registered formats. This is the one place where code differs by format.
+
+use crate::{Definition, Features, feature};
+use gristmill_syntax::{
+    Node, PipelineError, Table,
+    node::Value,
+    table::{nearest, one_of},
+};
+use serde::ser::SerializeMap;
+
+/// Most paths of a source.
+const MAX_PATHS: usize = 1024;
+/// The key of the canonical form for a format's parameters.
+const PARAMETERS: &str = "table";
+
+/// Declares [`Format`] and, with the feature `readers`, its reader. Calls go straight to the
+/// format's own code: reading a record costs a branch, and no call through a pointer.
+macro_rules! formats {
+    ($($module:ident::$name:ident),+ $(,)?) => {
+        /// A registered format with its parameters.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Format {
+            $($name($module::$name)),+
+        }
+
+        /// Every format, in the order of the documentation.
+        pub const FORMATS: &[&Definition] =
+            &[$(&<$module::$name as SourceFormat>::DEFINITION),+];
+
+        $(impl From<$module::$name> for Format {
+            fn from(format: $module::$name) -> Self {
+                Format::$name(format)
+            }
+        })+
+
+        impl Format {
+            /// What is the same for all sources of this format.
+            pub fn definition(&self) -> &'static Definition {
+                match self {
+                    $(Format::$name(_) => &<$module::$name as SourceFormat>::DEFINITION),+
+                }
+            }
+
+            /// Names everything that decides where the records of a file are.
+            pub fn index_name(&self) -> String {
+                match self {
+                    $(Format::$name(format) => format.index_name()),+
+                }
+            }
+
+            pub(crate) fn write<M: serde::ser::SerializeMap>(
+                &self,
+                map: &mut M,
+            ) -> Result<(), M::Error> {
+                match self {
+                    $(Format::$name(format) => format.write(map)),+
+                }
+            }
+
+            /// The check of features, and the reader of parameters, of the format called `name`.
+            fn parsers(name: &str) -> Option<(registry::Check, registry::Parse)> {
+                $(if <$module::$name as SourceFormat>::DEFINITION.name == name {
+                    return Some((<$module::$name as SourceFormat>::check, |key, table, features| {
+                        <$module::$name as SourceFormat>::parse(key, table, features)
+                            .map(Format::$name)
+                    }));
+                })+
+                None
+            }
+        }
+
+        /// Finds the features of a pipeline in stored records; feature i goes to cell i.
+        #[cfg(feature = "readers")]
+        #[derive(Debug)]
+        pub enum Reader {
+            $($name(<$module::$name as Records>::Reader)),+
+        }
+
+        #[cfg(feature = "readers")]
+        impl Reader {
+            /// The reader of a source's records.
+            pub fn new<'a>(source: impl Into<Reading<'a>>) -> Self {
+                let source = source.into();
+                match source.format {
+                    $(Format::$name(format) => Reader::$name(format.reader(source.features))),+
+                }
+            }
+
+            /// Checks a stored record and finds its features. Returns what cells refer to, and the
+            /// bytes of the features' values.
+            ///
+            /// # Errors
+            /// What is wrong with the record, in one line.
+            #[inline]
+            pub fn read<'a>(
+                &self,
+                stored: &'a [u8],
+                cells: &mut [gristmill_kernel::Cell],
+            ) -> Result<(&'a [u8], usize), String> {
+                match self {
+                    $(Reader::$name(reader) => reader.read(stored, cells)),+
+                }
+            }
+
+            /// The record as a person wants to see it, whatever it holds.
+            pub fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
+                match self {
+                    $(Reader::$name(reader) => reader.raw(stored)),+
+                }
+            }
+        }
+
+        #[cfg(feature = "readers")]
+        impl Format {
+            /// How the records of a file are found.
+            pub(crate) fn index_kind(&self, limits: Limits) -> IndexKind {
+                match self {
+                    $(Format::$name(format) => format.index_kind(limits)),+
+                }
+            }
+
+            /// Bytes that a record has in its file beside those that its index counts.
+            pub(crate) fn framing_bytes(&self) -> u32 {
+                match self {
+                    $(Format::$name(_) => <$module::$name as Records>::FRAMING_BYTES),+
+                }
+            }
+
+            /// Whether a file that begins with `head`, 12 bytes, is of this format and not compressed.
+            pub(crate) fn begins(&self, head: &[u8]) -> bool {
+                match self {
+                    $(Format::$name(_) => <$module::$name as Records>::begins(head)),+
+                }
+            }
+
+            /// The names of columns that a source gives itself.
+            pub(crate) fn columns(&self) -> &[String] {
+                match self {
+                    $(Format::$name(format) => format.columns()),+
+                }
+            }
+        }
+    };
+}
+pub(crate) use formats;
+
+pub(crate) type Check = fn(&crate::Feature) -> Result<(), String>;
+pub(crate) type Parse = fn(&str, &mut Table<'_>, &Features) -> Result<crate::Format, PipelineError>;
+
+/// One dataset of a pipeline file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parsed {
+    /// As the author wrote them; empty in the canonical form.
+    pub paths: Vec<String>,
+    pub format: crate::Format,
+    pub features: Features,
+}
+
+impl Parsed {
+    /// The `source` in a YAML text.
+    ///
+    /// # Errors
+    /// What is wrong with it, with its line.
+    pub fn of(yaml: &str) -> Result<Self, PipelineError> {
+        let node = Node::parse(yaml)?;
+        let mut table = Table::new("`source`", &node)?;
+        let parsed = crate::Format::parse_source("`source`", &mut table)?;
+        table.finish()?;
+        Ok(parsed)
+    }
+}
+
+impl<'a> From<&'a Parsed> for crate::Reading<'a> {
+    fn from(Parsed { format, features, .. }: &'a Parsed) -> Self {
+        crate::Reading { format, features }
+    }
+}
+
+impl crate::Format {
+    /// The key of `source` that names its files.
+    pub fn name(&self) -> &'static str {
+        self.definition().name
+    }
+
+    /// The format called `name` with default parameters; none if there is no such format.
+    pub fn with_defaults(name: &str) -> Option<Self> {
+        let (_, parse) = Self::parsers(name)?;
+        parse(name, &mut Table::empty(name, None), &Features::new()).ok()
+    }
+
+    /// Reads one dataset, which messages call `what`, as authors write it.
+    ///
+    /// # Errors
+    /// What is wrong, with its line.
+    pub fn parse_source(what: &str, table: &mut Table<'_>) -> Result<Parsed, PipelineError> {
+        let (key, definition, path) = named(what, table, true)?;
+        let paths = match &path.value {
+            Value::Seq(paths) if (1..=MAX_PATHS).contains(&paths.len()) => {
+                paths.iter().map(|path| table.text(key, path)).collect::<Result<_, _>>()?
+            }
+            Value::Seq(_) => {
+                let wanted = format!("a path, or a list of 1 to {MAX_PATHS}");
+                return Err(table.wrong(key, path, &wanted));
+            }
+            _ => vec![table.text(key, path)?],
+        };
+        let (check, parse) = parsers(what, table, definition)?;
+        let features = match (table.get("features"), definition.default_features()) {
+            (Some(node), _) => feature::features(node, check)?,
+            (None, Some(features)) => features,
+            (None, None) => feature::features(table.require("features")?, check)?,
+        };
+        let format = parse(key, table, &features)?;
+        Ok(Parsed { paths, format, features })
+    }
+
+    /// Reads one dataset of the canonical form.
+    ///
+    /// # Errors
+    /// If [`write_source`](Self::write_source) has not written it.
+    pub fn parse_canonical(what: &str, table: &mut Table<'_>) -> Result<Parsed, PipelineError> {
+        let (key, definition, node) = named(what, table, false)?;
+        let (check, parse) = parsers(what, table, definition)?;
+        let features = feature::features(node, check)?;
+        let empty = Node { value: Value::Null, line: None, column: None };
+        let written = match definition.parameters {
+            [] => None,
+            _ => table.get(PARAMETERS),
+        };
+        let mut parameters = Table::new(format!("`{PARAMETERS}`"), written.unwrap_or(&empty))?;
+        let format = parse(key, &mut parameters, &features)?;
+        parameters.finish()?;
+        Ok(Parsed { paths: Vec::new(), format, features })
+    }
+
+    /// Writes one dataset of the canonical form, which has no paths.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn write_source<M: SerializeMap>(
+        &self,
+        features: &Features,
+        map: &mut M,
+    ) -> Result<(), M::Error> {
+        map.serialize_entry(self.name(), features)?;
+        match self.definition().parameters {
+            [] => Ok(()),
+            _ => map.serialize_entry(PARAMETERS, &Written(self)),
+        }
+    }
+}
+
+/// The parameters of a format.
+struct Written<'a>(&'a crate::Format);
+
+impl serde::Serialize for Written<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        self.0.write(&mut map)?;
+        map.end()
+    }
+}
+
+fn parsers(
+    what: &str,
+    table: &Table<'_>,
+    definition: &Definition,
+) -> Result<(Check, Parse), PipelineError> {
+    // Every definition is that of a registered format.
+    let unknown = || table.error(format!("{what} has an unknown format `{}`", definition.name));
+    crate::Format::parsers(definition.name).ok_or_else(unknown)
+}
+
+/// The one format that a dataset names: the key, the format, and the value of the key.
+fn named<'a>(
+    what: &str,
+    table: &mut Table<'a>,
+    with_aliases: bool,
+) -> Result<(&'static str, &'static Definition, &'a Node), PipelineError> {
+    let mut found = Vec::new();
+    for definition in crate::FORMATS {
+        let aliases = if with_aliases { definition.aliases } else { &[] };
+        for key in std::iter::once(&definition.name).chain(aliases) {
+            found.extend(table.get(key).map(|node| (*key, *definition, node)));
+        }
+    }
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => {
+            let names: Vec<&str> = crate::FORMATS.iter().map(|format| format.name).collect();
+            let paths: Vec<String> = names.iter().map(|name| format!("`{name}: PATH`")).collect();
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            let entries = table.entries()?;
+            let meant = entries.iter().find_map(|(name, ..)| Some((name, nearest(name, &names)?)));
+            let meant = meant.map_or(String::new(), |(name, meant)| {
+                format!("; it has `{name}`, did you mean `{meant}`?")
+            });
+            let paths = one_of(&paths);
+            Err(table.error(format!("{what} needs {paths}, the files to read{meant}")))
+        }
+        [(first, ..), (second, _, node), ..] => Err(node.error(format!(
+            "{what} names both `{first}` and `{second}`; a dataset has one format, and `zip` is for \
+             several datasets side by side"
+        ))),
+    }
+}

@@ -1,0 +1,92 @@
+//! Contents of files, for tests: records in every format that can hold them.
+
+use crate::tfrecord::reader::masked_crc32c;
+use bytes::Bytes;
+use prost::Message;
+use std::collections::BTreeMap;
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Example {
+    #[prost(message, optional, tag = "1")]
+    pub features: Option<Features>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Features {
+    #[prost(btree_map = "string, message", tag = "1")]
+    pub feature: BTreeMap<String, FeatureMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct FeatureMessage {
+    #[prost(oneof = "Kind", tags = "1, 2, 3")]
+    pub kind: Option<Kind>,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+pub enum Kind {
+    #[prost(message, tag = "1")]
+    Bytes(BytesList),
+    #[prost(message, tag = "2")]
+    Floats(FloatList),
+    #[prost(message, tag = "3")]
+    Ints(IntList),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct BytesList {
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub value: Vec<Bytes>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct FloatList {
+    #[prost(float, repeated, tag = "1")]
+    pub value: Vec<f32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct IntList {
+    #[prost(int64, repeated, tag = "1")]
+    pub value: Vec<i64>,
+}
+
+pub fn bytes(value: &[u8]) -> Kind {
+    Kind::Bytes(BytesList { value: vec![Bytes::copy_from_slice(value)] })
+}
+
+pub fn ints(value: &[i64]) -> Kind {
+    Kind::Ints(IntList { value: value.to_vec() })
+}
+
+pub fn floats(value: &[f32]) -> Kind {
+    Kind::Floats(FloatList { value: value.to_vec() })
+}
+
+/// The bytes of an example with these features.
+pub fn example(features: impl IntoIterator<Item = (&'static str, Kind)>) -> Vec<u8> {
+    let feature = features
+        .into_iter()
+        .map(|(key, kind)| (key.to_owned(), FeatureMessage { kind: Some(kind) }))
+        .collect();
+    Example { features: Some(Features { feature }) }.encode_to_vec()
+}
+
+/// A record of a TFRecord file.
+pub fn framed(payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u64).to_le_bytes();
+    let mut out = length.to_vec();
+    out.extend(masked_crc32c(&length).to_le_bytes());
+    out.extend(payload);
+    out.extend(masked_crc32c(payload).to_le_bytes());
+    out
+}
+
+/// A file within gzip.
+pub fn gzip(content: &[u8]) -> Vec<u8> {
+    let mut out = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+    out.extend(miniz_oxide::deflate::compress_to_vec(content, 3));
+    out.extend(crc32fast::hash(content).to_le_bytes());
+    out.extend((content.len() as u32).to_le_bytes());
+    out
+}

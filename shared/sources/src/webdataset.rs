@@ -1,0 +1,54 @@
+//! `webdataset`: tar files whose members make records.
+
+#[cfg(feature = "readers")]
+pub(crate) mod reader;
+#[cfg(feature = "readers")]
+mod tar;
+
+use crate::{Definition, Feature, Features, Files, SourceFormat};
+use gristmill_syntax::{PipelineError, Table, node::shown};
+
+/// Members of a tar file that share a name up to its first dot are one record, and the rest of the
+/// name, in lower case, is the key. `jpg;png` is whichever of them is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WebDataset;
+
+impl SourceFormat for WebDataset {
+    const DEFINITION: Definition = Definition {
+        record: "members of a tar file that share a name up to its first dot",
+        keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is there; \
+               numbers are text",
+        example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
+                  f: { key: txt;json, dtype: f32, shape: [3] } } }",
+        ..Definition::new("webdataset", Files::new("a tar file", &["tar", "tgz"]))
+    };
+
+    fn parse(_: &str, _: &mut Table<'_>, _: &Features) -> Result<Self, PipelineError> {
+        Ok(WebDataset)
+    }
+
+    fn check(feature: &Feature) -> Result<(), String> {
+        let name = |name: &str| !name.is_empty() && !name.contains(['/', '\\']);
+        match feature.key.split(';').all(|part| name(part) && part == part.to_lowercase()) {
+            true => Ok(()),
+            false => Err(format!(
+                "key {} names no member: give what follows the first dot of its name, in lower \
+                 case, such as `jpg` or `jpg;png`",
+                shown(&feature.key)
+            )),
+        }
+    }
+}
+
+#[cfg(feature = "readers")]
+impl crate::Records for WebDataset {
+    type Reader = reader::Extractor;
+
+    fn reader(&self, features: &Features) -> Self::Reader {
+        reader::Extractor::new(features)
+    }
+
+    fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
+        crate::IndexKind::Scan(Box::new(reader::Scanner::new(limits)))
+    }
+}

@@ -1,0 +1,210 @@
+//! WebDataset tar files: consecutive members that share a name up to its first dot are one record.
+//!
+//! Source: the WebDataset format ("The WebDataset Format", T. Breuel). Members without such a name,
+//! and all that are not regular files, are passed over, as its reader does. Where it takes keys as
+//! they are, these are compared without regard to ASCII case.
+
+use super::tar::{Member, Members};
+use crate::records::impl_scan;
+use crate::{Feature, FeatureDType, Features, FileIndex, Limits, ReadRecord, SourceError, words};
+use gristmill_kernel::{Cell, Place};
+use std::ops::Range;
+
+/// The name of a record and the key of one of its parts: before and after the first dot of the last
+/// component. None if either is empty.
+fn split_name(name: &[u8]) -> Option<(&[u8], &[u8])> {
+    let base = name.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let dot = base + name[base..].iter().position(|byte| *byte == b'.')?;
+    (dot > base && dot + 1 < name.len()).then(|| (&name[..dot], &name[dot + 1..]))
+}
+
+/// Builds the index of a file from its bytes, pushed in order in pieces of any size.
+///
+/// Records lie end to end: one begins with the first header of its first part and ends where the
+/// next begins, so that one ranged read has many of them whole.
+#[derive(Debug)]
+pub(crate) struct Scanner {
+    members: Members,
+    records: Records,
+}
+
+#[derive(Debug)]
+struct Records {
+    limits: Limits,
+    index: FileIndex,
+    /// Of the record in hand: its name and where its last part ends.
+    open: Option<(Vec<u8>, u64)>,
+    failed: bool,
+}
+
+impl Scanner {
+    pub(crate) fn new(limits: Limits) -> Self {
+        let index = FileIndex::new(0);
+        let records = Records { limits, index, open: None, failed: false };
+        Scanner { members: Members::default(), records }
+    }
+
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        let Scanner { members, records } = self;
+        if records.failed {
+            return Err(SourceError("indexing this file has failed before".into()));
+        }
+        let pushed = members.push(bytes, &mut |member| records.take(&member));
+        pushed.map_err(|what| {
+            records.failed = true;
+            records.error(&what)
+        })
+    }
+
+    /// Records found so far, but for the one at hand.
+    pub(crate) fn records(&self) -> u32 {
+        self.records.index.len()
+    }
+
+    /// The index of those.
+    pub(crate) fn stop(self) -> FileIndex {
+        self.records.index
+    }
+
+    pub(crate) fn finish(mut self) -> Result<FileIndex, SourceError> {
+        if self.records.failed {
+            return Err(SourceError("indexing this file has failed before".into()));
+        }
+        if !self.members.is_whole() {
+            let at = self.members.at();
+            let what = format!("the file ends at byte {at}, inside a member: it is cut short");
+            return Err(self.records.error(&what));
+        }
+        if let Some((_, end)) = self.records.open.take() {
+            let closed = self.records.close(end);
+            closed.map_err(|what| self.records.error(&what))?;
+        }
+        Ok(self.records.index)
+    }
+}
+
+impl Records {
+    fn take(&mut self, member: &Member<'_>) -> Result<(), String> {
+        let Some((name, _)) = split_name(member.name) else { return Ok(()) };
+        match &mut self.open {
+            Some((open, end)) if open == name => *end = member.end,
+            _ => {
+                // What lies between two records is read with the first of them.
+                if self.open.is_some() {
+                    self.close(member.start)?;
+                }
+                self.open = Some((name.to_vec(), member.end));
+            }
+        }
+        self.check(member.end).map(|_| ())
+    }
+
+    /// Ends the record in hand at `end`.
+    fn close(&mut self, end: u64) -> Result<(), String> {
+        let length = self.check(end)?;
+        self.index.push(length);
+        Ok(())
+    }
+
+    /// Length of the record in hand if it ended at `end`.
+    fn check(&self, end: u64) -> Result<u32, String> {
+        let Limits { record_bytes, records } = self.limits;
+        if self.index.len() >= records {
+            return Err(format!("the limit is {records} records a file; use more files"));
+        }
+        let bytes = end - self.index.file_bytes();
+        let length = u32::try_from(bytes).ok().filter(|length| *length <= record_bytes);
+        length.ok_or_else(|| format!("it has {bytes} bytes; the limit is {record_bytes}"))
+    }
+
+    fn error(&self, what: &str) -> SourceError {
+        let (record, offset) = (self.index.len(), self.index.file_bytes());
+        SourceError(format!("record {record} at byte {offset}: {what}"))
+    }
+}
+
+/// One feature a pipeline names.
+#[derive(Debug)]
+struct Wanted {
+    /// Keys in order of preference.
+    keys: Vec<String>,
+    feature: Feature,
+}
+
+/// Finds the features of a pipeline in records; feature i goes to cell i.
+#[derive(Debug)]
+pub struct Extractor {
+    /// In the order of the field names.
+    wanted: Vec<Wanted>,
+}
+
+impl Extractor {
+    pub(crate) fn new(features: &Features) -> Self {
+        let wanted = features.values().map(|feature| Wanted {
+            keys: feature.key.split(';').map(str::to_owned).collect(),
+            feature: feature.clone(),
+        });
+        Extractor { wanted: wanted.collect() }
+    }
+
+    /// Finds every wanted feature in the members of `record`; returns the bytes of their values.
+    pub(crate) fn extract(&self, record: &[u8], cells: &mut [Cell]) -> Result<usize, String> {
+        // Per feature: which of its keys was found, and where.
+        let mut found: Vec<Option<(usize, Range<usize>)>> = vec![None; self.wanted.len()];
+        let mut members = Members::default();
+        members.push(record, &mut |member| {
+            let Some((_, key)) = split_name(member.name) else { return Ok(()) };
+            let range = member.content.start as usize..member.content.end as usize;
+            for (wanted, found) in self.wanted.iter().zip(&mut found) {
+                let rank = wanted.keys.iter().position(|k| k.as_bytes().eq_ignore_ascii_case(key));
+                let Some(rank) = rank else { continue };
+                match found {
+                    Some((best, _)) if *best < rank => {}
+                    Some((best, _)) if *best == rank => {
+                        return Err(format!("it has two members `.{}`", wanted.keys[rank]));
+                    }
+                    _ => *found = Some((rank, range.clone())),
+                }
+            }
+            Ok(())
+        })?;
+        let mut bytes = 0;
+        for ((wanted, found), cell) in self.wanted.iter().zip(found).zip(cells) {
+            let missing = || format!("member `.{}` is missing", wanted.keys.join("` or `."));
+            let (rank, range) = found.ok_or_else(missing)?;
+            let cut = || "a member reaches beyond the record".to_owned();
+            let content = record.get(range.clone()).ok_or_else(cut)?;
+            bytes += wanted.read(rank, content, range, cell)?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl ReadRecord for Extractor {
+    fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String> {
+        Ok((stored, self.extract(stored, cells)?))
+    }
+}
+
+impl Wanted {
+    /// Puts the value into `cell`; returns its bytes.
+    fn read(
+        &self,
+        rank: usize,
+        content: &[u8],
+        range: Range<usize>,
+        cell: &mut Cell,
+    ) -> Result<usize, String> {
+        if self.feature.dtype == FeatureDType::Bytes {
+            cell.place = Place::Record(range);
+            return Ok(content.len());
+        }
+        words::numbers(&self.feature, content, cell)
+            .map_err(|what| format!("member `.{}` {what}", self.keys[rank]))
+    }
+}
+
+impl_scan!(Scanner);
+
+#[cfg(test)]
+mod tests;
