@@ -1,4 +1,4 @@
-//! What is wrong with a pipeline, and on which line.
+//! The error of a pipeline file, with its line.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ pub struct PipelineError {
     pub line: Option<u32>,
     /// Column in that line, from 1.
     pub column: Option<u32>,
-    /// What is wrong and what to do, without the line.
+    /// The problem and its remedy, without the line.
     pub message: String,
 }
 

@@ -42,7 +42,7 @@ pub enum Kind {
     Other(&'static str),
 }
 
-/// What stands in for a parameter that a file leaves out.
+/// The value of a parameter that a file leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DefaultValue {

@@ -1,4 +1,4 @@
-//! What one element looks like on an edge of the pipeline.
+//! The type of an element on an edge of the pipeline.
 
 use serde::Serialize;
 use std::{collections::BTreeMap, fmt};
@@ -77,7 +77,7 @@ pub struct ValueRange {
 }
 
 impl ValueRange {
-    /// What pixels of a decoded image hold.
+    /// The values of a decoded image's pixels.
     pub const PIXELS: ValueRange = ValueRange { min: 0.0, max: 255.0 };
 }
 

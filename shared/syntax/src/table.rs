@@ -53,7 +53,7 @@ impl<'a> Table<'a> {
         if let Some(node) = self.get(key) {
             return Ok(node);
         }
-        // What was meant to be it says more than that it is missing.
+        // A misspelt key explains more than a missing one.
         let misspelt = |(name, _): &&(Node, Node)| match &name.value {
             Value::Str(name) => nearest(name, &[key]).is_some(),
             _ => false,
