@@ -36,6 +36,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("raster", records::raster),
     ("csv", records::csv),
     ("jsonl", records::jsonl),
+    ("sources", records::sources),
     ("gzip", records::gzip),
     ("parquet", records::parquet),
     ("cache", cache::cache),

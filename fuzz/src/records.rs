@@ -5,7 +5,9 @@ use gristmill_chunk::{Chunk, Limits as ChunkLimits};
 use gristmill_executor::{Part, Program, SplitInput};
 use gristmill_model::{ErrorPolicy, RecordKey};
 use gristmill_pipeline::{Pipeline, Source};
-use gristmill_sources::{FileIndex, IndexBuilder, Limits, OpenedRecords, images};
+use gristmill_sources::{
+    Definition, FORMATS, FileIndex, IndexBuilder, Limits, OpenedRecords, images,
+};
 use libjpeg_turbo_rs::DecodeWarning;
 use std::sync::LazyLock;
 
@@ -80,6 +82,21 @@ static ROWS: LazyLock<Reading> = LazyLock::new(|| {
 /// TFRecord files.
 pub fn tfrecord(bytes: &[u8]) {
     file(&NUMBERS, bytes);
+}
+
+/// A reading of each registered format that has files to index, by its example.
+static EXAMPLES: LazyLock<Vec<Reading>> = LazyLock::new(|| {
+    let indexed = FORMATS.iter().filter(|format| !format.is_packed);
+    let reading = |format: &&Definition| {
+        let ops = "batch: { size: 2, ragged: true }";
+        program(&format!("source: {}\nops: [{ops}]", format.example))
+    };
+    indexed.map(reading).collect()
+});
+
+/// Files of any format.
+pub fn sources(bytes: &[u8]) {
+    EXAMPLES.iter().for_each(|reading| file(reading, bytes));
 }
 
 /// Files of lines, compressed or not.

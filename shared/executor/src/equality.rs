@@ -1,20 +1,14 @@
 //! The same elements in every format give the same values, and the same objects.
 
 use crate::{Part, Program, SplitInput, cell::Cell};
-use ::parquet::{
-    data_type::{ByteArray, ByteArrayType, FloatType, Int64Type},
-    file::writer::SerializedFileWriter,
-    schema::parser::parse_message_type,
-};
 use bytes::Bytes;
 use gristmill_model::RecordKey;
 use gristmill_pipeline::{Feature, FeatureDType, Pipeline};
 use gristmill_sources::{
-    FileIndex, Format, IndexBuilder, Parsed, Reader, Reading,
+    FORMATS, FileIndex, Format, IndexBuilder, Parsed, Reader, Reading,
     jsonl::Jsonl,
     parquet::Parquet,
-    samples::{bytes, example, floats, framed, gzip, ints},
-    tfrecord::TfRecord,
+    samples::{Row, Value, gzip},
 };
 use proptest::prelude::*;
 
@@ -34,69 +28,31 @@ fn elements() -> impl Strategy<Value = Vec<Element>> {
     prop::collection::vec(element, 1..40)
 }
 
-fn tfrecord(elements: &[Element]) -> Vec<u8> {
-    let record = |element: &Element| {
-        framed(&example([
-            ("tokens", ints(&element.tokens)),
-            ("weights", floats(&element.weights)),
-            ("text", bytes(element.text.as_bytes())),
-        ]))
-    };
-    elements.iter().flat_map(record).collect()
+impl Element {
+    fn row(&self) -> Row {
+        let Element { tokens, weights, text } = self.clone();
+        vec![
+            ("tokens", Value::Ints(tokens)),
+            ("weights", Value::Floats(weights.to_vec())),
+            ("text", Value::Text(text)),
+        ]
+    }
 }
 
-fn jsonl(elements: &[Element]) -> Vec<u8> {
-    let line = |Element { tokens, weights, text }: &Element| {
-        let text = serde_json::to_string(text).unwrap();
-        format!("{{\"tokens\":{tokens:?},\"more\":{{}},\"weights\":{weights:?},\"text\":{text}}}\n")
-    };
-    elements.iter().flat_map(|element| line(element).into_bytes()).collect()
-}
-
-fn parquet(elements: &[Element]) -> Vec<u8> {
-    let schema = "message m {
-        required group tokens (LIST) { repeated group list { required int64 element; } }
-        required group weights (LIST) { repeated group list { required float element; } }
-        required binary text (STRING);
-    }";
-    let schema = parse_message_type(schema).unwrap().into();
-    let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();
-    let mut group = writer.next_row_group().unwrap();
-    let levels = |lengths: Vec<usize>| {
-        let of = |n: usize| (0..n.max(1)).map(move |i| (i16::from(n > 0), i16::from(i > 0)));
-        lengths.into_iter().flat_map(of).unzip::<i16, i16, Vec<i16>, Vec<i16>>()
-    };
-    let mut column = group.next_column().unwrap().unwrap();
-    let (definition, repetition) = levels(elements.iter().map(|e| e.tokens.len()).collect());
-    let values: Vec<i64> = elements.iter().flat_map(|e| e.tokens.clone()).collect();
-    let typed = column.typed::<Int64Type>();
-    typed.write_batch(&values, Some(&definition), Some(&repetition)).unwrap();
-    column.close().unwrap();
-    let mut column = group.next_column().unwrap().unwrap();
-    let (definition, repetition) = levels(vec![2; elements.len()]);
-    let values: Vec<f32> = elements.iter().flat_map(|e| e.weights).collect();
-    let typed = column.typed::<FloatType>();
-    typed.write_batch(&values, Some(&definition), Some(&repetition)).unwrap();
-    column.close().unwrap();
-    let mut column = group.next_column().unwrap().unwrap();
-    let text = |e: &Element| ByteArray::from(e.text.clone().into_bytes());
-    let values: Vec<ByteArray> = elements.iter().map(text).collect();
-    column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
-    column.close().unwrap();
-    group.close().unwrap();
-    writer.into_inner().unwrap()
-}
-
-fn files(elements: &[Element]) -> [(Format, Bytes); 5] {
-    let (records, lines) = (tfrecord(elements), jsonl(elements));
-    [
-        (TfRecord.into(), records.clone()),
-        (TfRecord.into(), gzip(&records)),
-        (Jsonl.into(), lines.clone()),
-        (Jsonl.into(), gzip(&lines)),
-        (Parquet.into(), parquet(elements)),
-    ]
-    .map(|(format, file)| (format, Bytes::from(file)))
+/// Files of these elements in every format that can hold them, and within gzip if that may be.
+fn files(elements: &[Element]) -> Vec<(Format, Bytes)> {
+    let rows: Vec<Row> = elements.iter().map(Element::row).collect();
+    let mut files = Vec::new();
+    for definition in FORMATS {
+        let format = Format::with_defaults(definition.name).unwrap();
+        let Some(file) = format.sample(&rows) else { continue };
+        let file = Bytes::from(file);
+        if index(&format, &file).is_contiguous() {
+            files.push((format.clone(), gzip(&file).into()));
+        }
+        files.push((format, file));
+    }
+    files
 }
 
 fn index(format: &Format, file: &Bytes) -> FileIndex {
@@ -193,6 +149,7 @@ proptest! {
             })
             .collect();
         let files = files(&elements);
+        prop_assert!(files.len() > 8, "formats have no samples");
         let first = objects(&files[0].0, &files[0].1);
         for (format, file) in &files {
             prop_assert_eq!(&values(format, file, split), &expected);

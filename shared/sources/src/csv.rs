@@ -20,8 +20,8 @@ const PARAMETERS: &[Parameter] = &[
     Parameter::new(
         "delimiter",
         Kind::Other("one ASCII character"),
-        DefaultValue::Value("\",\"; a tab for `tsv`"),
-        "The character between values.",
+        DefaultValue::Value("\",\""),
+        "The character between values; a tab by default for `tsv`.",
     ),
     Parameter::new(
         "header",
@@ -81,7 +81,7 @@ pub struct Csv {
 impl SourceFormat for Csv {
     const DEFINITION: Definition = Definition {
         aliases: &[TSV],
-        record: "lines of values (RFC 4180), quoted ones over several lines too",
+        record: "lines of values (RFC 4180); quoted values may span lines",
         keys: "the names in the first line, or `columns`",
         parameters: PARAMETERS,
         example: "{ csv: x, header: false, columns: [i, f, text], defaults: { i: 0 }, \
@@ -146,6 +146,20 @@ impl crate::Records for Csv {
 
     fn columns(&self) -> &[String] {
         &self.columns
+    }
+
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        let keys: Vec<&str> = rows.first()?.iter().map(|(key, _)| *key).collect();
+        let mut lines = format!("{}\n", keys.join(","));
+        for row in rows {
+            let value = |(_, value): &(&str, crate::samples::Value)| {
+                format!("\"{}\"", value.text().replace('"', "\"\""))
+            };
+            lines += &row.iter().map(value).collect::<Vec<_>>().join(",");
+            lines.push('\n');
+        }
+        Some(lines.into_bytes())
     }
 }
 

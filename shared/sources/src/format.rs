@@ -2,7 +2,7 @@
 
 use crate::{Feature, FeatureDType, Features, Format};
 use gristmill_syntax::{Parameter, PipelineError, Table};
-use serde::ser::SerializeMap;
+use serde::{Serialize, ser::SerializeMap};
 
 /// A way to store records in files.
 ///
@@ -49,7 +49,7 @@ pub struct Reading<'a> {
 }
 
 /// A format as data.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Definition {
     /// The key of `source` that names the files.
     pub name: &'static str,
@@ -73,7 +73,7 @@ pub struct Definition {
 }
 
 /// What the names of files say.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Files {
     /// A file, in messages.
     pub noun: &'static str,

@@ -20,10 +20,10 @@ pub struct Images;
 
 impl SourceFormat for Images {
     const DEFINITION: Definition = Definition {
-        record: "one image a file (JPEG, PNG, WebP, BMP, TIFF, PGM, PPM), in a directory for each \
+        record: "one image per file (JPEG, PNG, WebP, BMP, TIFF, PGM, PPM), in one directory per \
                  class",
-        keys: "`image` and `label` (the place of its directory's name among all); `features` may \
-               be left out",
+        keys: "`image` and `label` (the position of its directory's name among all); `features` \
+               may be omitted",
         features: &[(IMAGE_KEY, FeatureDType::Bytes), (LABEL_KEY, FeatureDType::I64)],
         is_packed: true,
         zip_refusal: Some(

@@ -17,7 +17,7 @@ pub struct Jsonl;
 impl SourceFormat for Jsonl {
     const DEFINITION: Definition = Definition {
         record: "lines that are not blank, each a JSON object",
-        keys: "those of the object; `a.b` is `b` of the object under `a`",
+        keys: "keys of the object; `a.b` is `b` of the object under `a`",
         example: "{ jsonl: x, features: { i: { dtype: i64 }, \
                   f: { key: a.f, dtype: f32, shape: [2, 2] }, image: { dtype: bytes } } }",
         ..Definition::new(
@@ -41,5 +41,22 @@ impl crate::Records for Jsonl {
 
     fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
         crate::IndexKind::ScanText(Box::new(reader::Scanner::new(limits)))
+    }
+
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        use crate::samples::Value;
+        let json = |value: &Value| match value {
+            Value::Ints(values) => Some(format!("{values:?}")),
+            Value::Floats(values) => Some(format!("{values:?}")),
+            Value::Text(text) => serde_json::to_string(text).ok(),
+        };
+        let mut lines = String::new();
+        for row in rows {
+            let entry = |(key, value): &(&str, Value)| Some(format!("\"{key}\":{}", json(value)?));
+            let entries: Option<Vec<String>> = row.iter().map(entry).collect();
+            lines += &format!("{{{},\"unread\":{{}}}}\n", entries?.join(","));
+        }
+        Some(lines.into_bytes())
     }
 }

@@ -6,6 +6,7 @@
 //! file names every format; nothing else in the project does.
 
 pub mod csv;
+mod docs;
 #[cfg(feature = "readers")]
 mod encoding;
 mod feature;
@@ -33,6 +34,7 @@ pub mod webdataset;
 #[cfg(feature = "readers")]
 pub mod words;
 
+pub use docs::markdown;
 pub use feature::{
     Feature, FeatureDType, Features, MAX_FEATURES, MAX_VALUES, check_name, features,
 };

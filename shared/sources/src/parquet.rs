@@ -38,4 +38,9 @@ impl crate::Records for Parquet {
     fn index_kind(&self, _: crate::Limits) -> crate::IndexKind {
         crate::IndexKind::Footer(Indexer::new)
     }
+
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        reader::sample::file(rows)
+    }
 }

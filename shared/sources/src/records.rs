@@ -43,6 +43,13 @@ pub trait Records: SourceFormat {
         false
     }
 
+    /// A file of these records, which have the same keys; none if the format cannot hold them. For
+    /// tests.
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, _rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The names of columns, for files that do not name them.
     fn columns(&self) -> &[String] {
         &[]

@@ -133,6 +133,15 @@ macro_rules! formats {
                 }
             }
 
+            /// A file of these records, which have the same keys; none if the format cannot hold
+            /// them.
+            #[cfg(any(test, feature = "samples"))]
+            pub fn sample(&self, rows: &[samples::Row]) -> Option<Vec<u8>> {
+                match self {
+                    $(Format::$name(format) => format.sample(rows)),+
+                }
+            }
+
             /// The names of columns that a source gives itself.
             pub(crate) fn columns(&self) -> &[String] {
                 match self {
@@ -304,3 +313,6 @@ fn named<'a>(
         ))),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -90,3 +90,28 @@ pub fn gzip(content: &[u8]) -> Vec<u8> {
     out.extend((content.len() as u32).to_le_bytes());
     out
 }
+
+/// A value of a record.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Ints(Vec<i64>),
+    Floats(Vec<f32>),
+    Text(String),
+}
+
+/// The values of one record, by their keys.
+pub type Row = Vec<(&'static str, Value)>;
+
+impl Value {
+    /// The value as formats of text have it: numbers with spaces between them.
+    pub fn text(&self) -> String {
+        fn words<T: ToString>(values: &[T]) -> String {
+            values.iter().map(T::to_string).collect::<Vec<_>>().join(" ")
+        }
+        match self {
+            Value::Ints(values) => words(values),
+            Value::Floats(values) => words(values),
+            Value::Text(text) => text.clone(),
+        }
+    }
+}

@@ -15,7 +15,7 @@ pub struct TfRecord;
 impl SourceFormat for TfRecord {
     const DEFINITION: Definition = Definition {
         record: "`tf.Example` messages",
-        keys: "those of the example",
+        keys: "keys of the example",
         example: "{ tfrecord: x, features: { i: { dtype: i64 }, f: { dtype: f32, shape: [3] }, \
                   image: { dtype: bytes } } }",
         ..Definition::new("tfrecord", Files::new("TFRecord", &["tfrecord", "tfrecords", "tfrec"]))
@@ -53,5 +53,19 @@ impl crate::Records for TfRecord {
     /// The length of the first record may begin as a gzip file does; a checksum follows it.
     fn begins(head: &[u8]) -> bool {
         reader::begins(head)
+    }
+
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        use crate::samples::{Value, bytes, example, floats, framed, ints};
+        let kind = |value: &Value| match value {
+            Value::Ints(values) => ints(values),
+            Value::Floats(values) => floats(values),
+            Value::Text(text) => bytes(text.as_bytes()),
+        };
+        let record = |row: &crate::samples::Row| {
+            framed(&example(row.iter().map(|(key, value)| (*key, kind(value)))))
+        };
+        Some(rows.iter().flat_map(record).collect())
     }
 }

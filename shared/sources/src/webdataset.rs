@@ -16,7 +16,7 @@ pub struct WebDataset;
 impl SourceFormat for WebDataset {
     const DEFINITION: Definition = Definition {
         record: "members of a tar file that share a name up to its first dot",
-        keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is there; \
+        keys: "the rest of the name, in lower case: `jpg`, `cls`; `jpg;png` is whichever is present; \
                numbers are text",
         example: "{ webdataset: x, features: { i: { key: cls, dtype: i64 }, \
                   f: { key: txt;json, dtype: f32, shape: [3] } } }",
@@ -50,5 +50,22 @@ impl crate::Records for WebDataset {
 
     fn index_kind(&self, limits: crate::Limits) -> crate::IndexKind {
         crate::IndexKind::Scan(Box::new(reader::Scanner::new(limits)))
+    }
+
+    #[cfg(any(test, feature = "samples"))]
+    fn sample(&self, rows: &[crate::samples::Row]) -> Option<Vec<u8>> {
+        let mut archive = ::tar::Builder::new(Vec::new());
+        for (i, row) in rows.iter().enumerate() {
+            for (key, value) in row {
+                let content = value.text();
+                let mut header = ::tar::Header::new_gnu();
+                header.set_size(content.len() as u64);
+                header.set_mode(0o644);
+                archive
+                    .append_data(&mut header, format!("{i:06}.{key}"), content.as_bytes())
+                    .ok()?;
+            }
+        }
+        archive.into_inner().ok()
     }
 }

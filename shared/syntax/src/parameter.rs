@@ -2,6 +2,7 @@
 //! them; a test of each registry compares them with the keys that parsing asks for.
 
 use serde::Serialize;
+use std::fmt;
 
 /// A key of an operator or a source in a pipeline file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -61,5 +62,23 @@ impl Parameter {
         doc: &'static str,
     ) -> Self {
         Parameter { name, kind, default, doc }
+    }
+}
+
+impl fmt::Display for Kind {
+    /// As the documentation has it: "a whole number from 1 to 4".
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Bool => out.write_str("true or false"),
+            Kind::Whole { min, max } => write!(out, "a whole number from {min} to {max}"),
+            Kind::Number { min, max } => write!(out, "a number from {min} to {max}"),
+            Kind::Text => out.write_str("text"),
+            Kind::Field => out.write_str("the name of a field"),
+            Kind::Choice(choices) => write!(out, "`{}`", choices.join("`, `")),
+            Kind::List(kind) => write!(out, "a list, each {kind}"),
+            Kind::Map(kind) => write!(out, "a mapping from names, each to {kind}"),
+            Kind::Features => out.write_str("`NAME: { key, dtype, shape }`"),
+            Kind::Other(form) => out.write_str(form),
+        }
     }
 }

@@ -18,6 +18,8 @@ mod page_header;
 mod pieces;
 mod reading;
 mod record;
+#[cfg(any(test, feature = "samples"))]
+pub(crate) mod sample;
 
 pub use indexing::Indexer;
 pub use record::Extractor;

@@ -1,0 +1,83 @@
+//! What must hold of every registered format.
+
+use super::*;
+use crate::{FORMATS, Format};
+use gristmill_syntax::DefaultValue;
+use std::collections::BTreeSet;
+
+#[test]
+fn names_are_those_of_one_format() {
+    let names = FORMATS.iter().flat_map(|format| {
+        std::iter::once(&format.name).chain(format.aliases).copied().collect::<Vec<_>>()
+    });
+    let mut seen = BTreeSet::new();
+    for name in names {
+        assert!(seen.insert(name), "two formats are called {name}");
+    }
+}
+
+#[test]
+fn every_format_is_documented_and_its_example_is_a_source() {
+    for format in FORMATS {
+        assert!(!format.record.is_empty() && !format.keys.is_empty(), "{}", format.name);
+        let parsed = Parsed::of(format.example).unwrap();
+        assert_eq!(parsed.format.name(), format.name);
+        assert!(Format::with_defaults(format.name).is_some() || !format.parameters.is_empty());
+    }
+}
+
+/// A parameter that is read and not declared would be missing in the documentation and in other
+/// languages; one that is declared and not read would be refused.
+#[test]
+fn the_declared_parameters_are_those_that_parsing_reads() {
+    for format in FORMATS {
+        let node = Node::parse(format.example).unwrap();
+        let mut table = Table::new("`source`", &node).unwrap();
+        Format::parse_source("`source`", &mut table).unwrap();
+        let mut read: BTreeSet<&str> = table.asked().iter().copied().collect();
+        for other in FORMATS {
+            read.remove(other.name);
+            other.aliases.iter().for_each(|alias| assert!(read.remove(alias)));
+        }
+        read.remove("features");
+        let declared: BTreeSet<&str> = format.parameters.iter().map(|p| p.name).collect();
+        assert_eq!(read, declared, "{}", format.name);
+    }
+}
+
+#[test]
+fn declared_defaults_change_nothing() {
+    for format in FORMATS {
+        let Some(defaults) = Format::with_defaults(format.name) else { continue };
+        let said = format.parameters.iter().filter_map(|parameter| match parameter.default {
+            DefaultValue::Value(value) => Some(format!("{}: {value}", parameter.name)),
+            DefaultValue::Required | DefaultValue::Absent => None,
+        });
+        let said: Vec<String> = said.collect();
+        let node = Node::parse(&format!("{{ {} }}", said.join(", "))).unwrap();
+        let mut table = Table::new("`source`", &node).unwrap();
+        let (_, parse) = Format::parsers(format.name).unwrap();
+        assert_eq!(parse(format.name, &mut table, &Features::new()), Ok(defaults));
+        table.finish().unwrap();
+    }
+}
+
+#[test]
+fn the_canonical_form_is_read_back() {
+    struct Canonical<'a>(&'a Parsed);
+    impl serde::Serialize for Canonical<'_> {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            let mut map = serializer.serialize_map(None)?;
+            self.0.format.write_source(&self.0.features, &mut map)?;
+            map.end()
+        }
+    }
+    for format in FORMATS {
+        let parsed = Parsed { paths: Vec::new(), ..Parsed::of(format.example).unwrap() };
+        let json = serde_json::to_string(&Canonical(&parsed)).unwrap();
+        let node = Node::parse_json(&json).unwrap();
+        let mut table = Table::new("`source`", &node).unwrap();
+        assert_eq!(Format::parse_canonical("`source`", &mut table), Ok(parsed), "{json}");
+        table.finish().unwrap();
+    }
+}
