@@ -73,7 +73,7 @@ impl Feature {
     /// Checks how many values a record has.
     ///
     /// # Errors
-    /// What is wrong, to be put behind the feature's name: for example "has 3 values, the pipeline
+    /// The mismatch, to follow the feature's name: for example "has 3 values, the pipeline
     /// reads 4".
     pub fn check_values(&self, have: usize) -> Result<(), String> {
         let inner = self.inner_values();
@@ -97,7 +97,7 @@ fn serialize_shape<S: Serializer>(shape: &[Option<u32>], serializer: S) -> Resul
 /// judges each of them.
 ///
 /// # Errors
-/// What is wrong with one of them, with its line.
+/// The first feature that is wrong, with its line.
 pub fn features(
     node: &Node,
     check: impl Fn(&Feature) -> Result<(), String>,
@@ -194,7 +194,7 @@ fn shape(name: &str, dtype: FeatureDType, node: &Node) -> Result<Vec<Option<u32>
 /// Python attribute.
 ///
 /// # Errors
-/// What it should have been.
+/// The form of a name.
 pub fn check_name(name: &str) -> Result<(), String> {
     let letter = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
     let plain = name.bytes().all(letter) && !name.starts_with(|c: char| c.is_ascii_digit());

@@ -18,18 +18,18 @@ const VERSION: u32 = 2;
 /// compression.
 const HEAD_BYTES: usize = 28;
 
-/// Where the records of a file are. About four bytes per record in memory, one or two when stored;
+/// The places of a file's records. About four bytes per record in memory, one or two when stored;
 /// for Parquet about 24 per page.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileIndex {
     /// Records that lie end to end, once the file is unpacked; none of Parquet.
     lengths: Lengths,
     packing: Packing,
-    /// Of a table of text.
+    /// The header and line counts of a table of text.
     table: Option<Box<csv::Table>>,
 }
 
-/// What has to be done before records lie end to end.
+/// The step that makes records lie end to end.
 #[derive(Clone, Debug, PartialEq)]
 enum Packing {
     None,
@@ -40,9 +40,9 @@ enum Packing {
 /// The records of a split, end to end.
 #[derive(Clone, Debug)]
 pub struct OpenedRecords {
-    /// What a split runs over.
+    /// The bytes that a split runs over.
     pub data: Bytes,
-    /// Where in `data` they are, if the file's own index does not say it.
+    /// Their places in `data`, if the file's own index does not have them.
     pub index: Option<FileIndex>,
 }
 
@@ -94,17 +94,17 @@ impl FileIndex {
         self.len() == 0
     }
 
-    /// Where the last record ends, in bytes of the unpacked file; 0 of Parquet.
+    /// The end of the last record, in bytes of the unpacked file; 0 for Parquet.
     pub fn file_bytes(&self) -> u64 {
         self.start() + self.lengths.bytes()
     }
 
-    /// Where the first record begins.
+    /// The offset of the first record.
     fn start(&self) -> u64 {
         self.table.as_ref().map_or(0, |table| table.start())
     }
 
-    /// Where records `first .. first + n` lie in the unpacked file, framing included; none if they
+    /// The range of records `first .. first + n` in the unpacked file, framing included; none if they
     /// are not all there, or have no such place, as rows of Parquet.
     pub fn byte_range(&self, first: u32, n: u32) -> Option<Range<u64>> {
         let end = first.checked_add(n)?;

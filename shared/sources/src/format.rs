@@ -1,4 +1,4 @@
-//! What a format says of itself, without reading a file.
+//! The declaration of a format, without reading a file.
 
 use crate::{Feature, FeatureDType, Features, Format};
 use gristmill_syntax::{Parameter, PipelineError, Table};
@@ -15,7 +15,7 @@ pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync +
     /// the format's name or one of its [aliases](Definition::aliases).
     ///
     /// # Errors
-    /// What is wrong with a parameter, with its line.
+    /// The parameter that is wrong, with its line.
     fn parse(name: &str, table: &mut Table<'_>, features: &Features)
     -> Result<Self, PipelineError>;
 
@@ -41,7 +41,7 @@ pub trait SourceFormat: Clone + std::fmt::Debug + PartialEq + Eq + Send + Sync +
     }
 }
 
-/// What a source reads of its records.
+/// The format and the features that a source reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
     pub format: &'a Format,
@@ -72,7 +72,7 @@ pub struct Definition {
     pub example: &'static str,
 }
 
-/// What the names of files say.
+/// File names of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Files {
     /// A file, in messages.

@@ -38,11 +38,11 @@ struct Point {
     /// How many bits of the byte before belong to the next block, and which; none where a member
     /// starts.
     bits: Option<(u8, u8)>,
-    /// What the next blocks refer to.
+    /// The bytes that the next blocks refer to.
     window: Vec<u8>,
 }
 
-/// Where decompressing can begin in one file.
+/// The points of one file at which decompressing can begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Points {
     points: Vec<Point>,
@@ -135,7 +135,7 @@ impl Points {
     /// names.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The damage that was found.
     pub(crate) fn unpack(&self, mut stored: &[u8], range: Range<u64>) -> Result<Vec<u8>, String> {
         let mut out = Vec::new();
         let Some(point) = self.before(range.start) else { return Ok(out) };

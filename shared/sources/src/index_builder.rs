@@ -210,7 +210,7 @@ impl IndexBuilder {
             State::Kept(kept, indexer) => {
                 let kept = Bytes::from(kept);
                 let mut indexer = indexer(kept.len() as u64, self.limits);
-                // What is wanted lies in the file, of which this is all.
+                // The range lies in the file, and all of the file is kept.
                 while let Some(range) = indexer.wants() {
                     let part = kept.slice(range.start as usize..range.end as usize);
                     indexer.push(part).map_err(SourceError)?;

@@ -45,7 +45,7 @@ impl Lengths {
         self.first + self.lengths.len() as u32
     }
 
-    /// Where the last record ends.
+    /// The end of the last record.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -57,7 +57,7 @@ impl Lengths {
         lengths.map(|length| self.stored(*length))
     }
 
-    /// Where a record starts, or the last one ends.
+    /// The start of a record, or the end of the last one.
     pub(crate) fn start(&self, record: u32) -> Option<u64> {
         let at = record.checked_sub(self.first)?;
         if record >= self.end() {

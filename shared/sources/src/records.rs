@@ -1,4 +1,4 @@
-//! What a format implements to be read: how records are found in a file, and features in a record.
+//! The interface of a format that can be read: finding records in a file, and features in a record.
 
 use crate::{Features, FileIndex, SourceFormat, csv::CsvLayout, parquet};
 use gristmill_kernel::Cell;
@@ -62,10 +62,10 @@ pub trait ReadRecord: Debug + Send + Sync {
     /// the features' values.
     ///
     /// # Errors
-    /// What is wrong with the record, in one line.
+    /// The record's fault, in one line.
     fn read<'a>(&self, stored: &'a [u8], cells: &mut [Cell]) -> Result<(&'a [u8], usize), String>;
 
-    /// The record as a person wants to see it, whatever it holds.
+    /// The record as a person wants to see it; any bytes are accepted.
     fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
         stored
     }

@@ -34,7 +34,7 @@ macro_rules! formats {
         })+
 
         impl Format {
-            /// What is the same for all sources of this format.
+            /// The declaration, which all sources of this format share.
             pub fn definition(&self) -> &'static Definition {
                 match self {
                     $(Format::$name(_) => &<$module::$name as SourceFormat>::DEFINITION),+
@@ -90,7 +90,7 @@ macro_rules! formats {
             /// bytes of the features' values.
             ///
             /// # Errors
-            /// What is wrong with the record, in one line.
+            /// The record's fault, in one line.
             #[inline]
             pub fn read<'a>(
                 &self,
@@ -102,7 +102,7 @@ macro_rules! formats {
                 }
             }
 
-            /// The record as a person wants to see it, whatever it holds.
+            /// The record as a person wants to see it; any bytes are accepted.
             pub fn raw<'a>(&self, stored: &'a [u8]) -> &'a [u8] {
                 match self {
                     $(Reader::$name(reader) => reader.raw(stored)),+
@@ -169,7 +169,7 @@ impl Parsed {
     /// The `source` in a YAML text.
     ///
     /// # Errors
-    /// What is wrong with it, with its line.
+    /// The first mistake, with its line.
     pub fn of(yaml: &str) -> Result<Self, PipelineError> {
         let node = Node::parse(yaml)?;
         let mut table = Table::new("`source`", &node)?;
@@ -200,7 +200,7 @@ impl crate::Format {
     /// Reads one dataset, which messages call `what`, as authors write it.
     ///
     /// # Errors
-    /// What is wrong, with its line.
+    /// The first mistake, with its line.
     pub fn parse_source(what: &str, table: &mut Table<'_>) -> Result<Parsed, PipelineError> {
         let (key, definition, path) = named(what, table, true)?;
         let paths = match &path.value {

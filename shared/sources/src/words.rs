@@ -6,7 +6,7 @@ use gristmill_kernel::Cell;
 /// Reads the numbers of a feature into `cell`; returns their bytes.
 ///
 /// # Errors
-/// What is wrong, to be put behind the name of what holds them.
+/// The fault, to follow the name of the value.
 pub fn numbers(feature: &Feature, text: &[u8], cell: &mut Cell) -> Result<usize, String> {
     let text = str::from_utf8(text).map_err(|_| "is not text".to_owned())?;
     let separator = |c: char| c.is_whitespace() || c == ',';

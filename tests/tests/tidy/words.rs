@@ -44,7 +44,6 @@ const ALLOWED: &[(&str, usize)] = &[
     ("shared/operators", 200),
     ("shared/pipeline", 102),
     ("shared/runner", 40),
-    ("shared/sources", 100),
 ];
 
 /// This file lists the words; golden files hold what programs printed, as the page of commands does.

@@ -17,12 +17,12 @@ use crate::{
 };
 use bytes::Bytes;
 
-/// What some editors put before a text.
+/// The byte order mark that some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// Longest line of names.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// What the index of a table knows beside where its records are.
+/// The part of a table's index beside the places of its records.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Table {
     layout: CsvLayout,
@@ -33,7 +33,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Where the first record begins.
+    /// The offset of the first record.
     pub(crate) fn start(&self) -> u64 {
         self.header.len() as u64
     }

@@ -24,11 +24,11 @@ pub(super) struct Inflater {
     state: State,
     oxide: Box<DecompressorOxide>,
     ring: Box<[u8]>,
-    /// Where in the ring the next byte goes.
+    /// The place of the next byte in the ring.
     at: usize,
-    /// A deflate block has ended, which has not been told yet.
+    /// A deflate block has ended, and the caller does not know it yet.
     boundary: bool,
-    /// Of the member at hand, if it was read from its start.
+    /// The header of the current member, if it was read from its start.
     crc: Option<crc32fast::Hasher>,
     /// Bytes the member at hand has given.
     member_bytes: u64,
@@ -44,7 +44,7 @@ enum State {
     Padding,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// This part of the ring was written; see [`Inflater::made`].
@@ -114,12 +114,12 @@ impl Inflater {
         }
     }
 
-    /// What a step wrote.
+    /// The bytes that a step wrote.
     pub(super) fn made(&self, range: Range<usize>) -> &[u8] {
         &self.ring[range]
     }
 
-    /// Where it stands, to be taken up there later; only at a boundary.
+    /// The current point, for resuming there later; only at a boundary.
     pub(super) fn point(&self) -> Option<Point> {
         let (packed, unpacked) = (self.packed, self.unpacked);
         if let State::Header(header) = &self.state {
@@ -138,7 +138,7 @@ impl Inflater {
     /// Takes bytes off the start of `input` until there is something to tell.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The damage that was found.
     pub(super) fn step(&mut self, input: &mut &[u8]) -> Result<Step, String> {
         loop {
             if self.boundary {
@@ -188,7 +188,7 @@ impl Inflater {
     /// Takes a byte of a header, a trailer, or what is behind them.
     fn between(&mut self, byte: u8) -> Result<(), String> {
         match &mut self.state {
-            // What follows a member is another one, or nothing but zeros.
+            // Another member follows, or nothing but zeros.
             State::Header(header) if header.is_fresh() && byte == 0 && self.packed > 0 => {
                 self.state = State::Padding;
             }

@@ -129,7 +129,7 @@ fn files_that_are_not_whole_or_lie_are_refused() {
     assert!(more(b"rubbish").contains("does not start as one"));
     assert!(more(&[0, 0, 1]).contains("something behind its gzip members"));
     assert!(more(&file[..3]).contains("it is cut short"));
-    // What is within is checked as any file.
+    // The unpacked content is checked as any file.
     let bomb = member(&vec![b'x'; 3000]);
     let mut builder =
         IndexBuilder::with_limits(&Jsonl.into(), Limits { record_bytes: 1000, records: 9 })

@@ -8,7 +8,7 @@
 //! split of its row group: write such files again, or with small row groups.
 //!
 //! Rows become records of our own: each wanted value after its length, in the order of the features.
-//! What is wrong with one row is kept in its record, for the policy on bad records.
+//! The fault of a bad row is kept in its record, for the policy on bad records.
 
 mod columns;
 mod gathered;
@@ -49,14 +49,14 @@ const MAX_CHUNKS: usize = 1 << 20;
 pub(crate) const MAX_STORED_BYTES: usize =
     MAX_FOOTER_BYTES as usize + MAX_PAGES * 20 + MAX_CHUNKS * 5;
 
-/// Where the rows of a file are.
+/// The places of a file's rows.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     footer: Bytes,
     metadata: ParquetMetaData,
     /// First row of each row group, and their total.
     first_rows: Vec<u32>,
-    /// Of each column chunk, group by group: its data pages. None are known of a chunk that can only
+    /// The data pages of each column chunk, group by group. None are known of a chunk that can only
     /// be read whole.
     pages: Vec<Vec<PageLocation>>,
     n_pages: usize,
@@ -76,7 +76,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     outcome.unwrap_or_else(|_| Err("the Parquet file is damaged".into()))
 }
 
-/// What the decoder says, on one line.
+/// The decoder's message, on one line.
 fn one_line(error: &::parquet::errors::ParquetError) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
     error.to_string().chars().map(plain).take(200).collect()
@@ -265,7 +265,7 @@ impl Layout {
             end = offset.and_then(|offset| offset.checked_add(size)).ok_or_else(wrong)?;
             let first = if i == 0 { page.first_row_index == 0 } else { page.first_row_index > row };
             row = page.first_row_index;
-            // What precedes the first page is taken for its dictionary, the size of which is an i32.
+            // Bytes before the first page are taken for its dictionary, whose size is an i32.
             let dictionary = offset.map_or(0, |offset| offset - range.start);
             if end > range.end
                 || !first

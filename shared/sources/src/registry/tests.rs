@@ -1,4 +1,4 @@
-//! What must hold of every registered format.
+//! Rules for every registered format.
 
 use super::*;
 use crate::{FORMATS, Format};

@@ -45,7 +45,7 @@ pub(crate) fn payload(framed: &[u8]) -> Result<&[u8], String> {
     Ok(payload)
 }
 
-/// The payload of one framed record, whatever it holds.
+/// The payload of one framed record, unchecked.
 pub(crate) fn unchecked_payload(framed: &[u8]) -> &[u8] {
     let end = framed.len().saturating_sub(4);
     framed.get(HEADER_BYTES..end).unwrap_or_default()

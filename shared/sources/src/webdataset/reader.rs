@@ -32,7 +32,7 @@ pub(crate) struct Scanner {
 struct Records {
     limits: Limits,
     index: FileIndex,
-    /// Of the record in hand: its name and where its last part ends.
+    /// Name and end of the current record.
     open: Option<(Vec<u8>, u64)>,
     failed: bool,
 }
@@ -89,7 +89,7 @@ impl Records {
         match &mut self.open {
             Some((open, end)) if open == name => *end = member.end,
             _ => {
-                // What lies between two records is read with the first of them.
+                // Bytes between two records are read with the first of them.
                 if self.open.is_some() {
                     self.close(member.start)?;
                 }

@@ -1,8 +1,8 @@
 //! Members of a tar file, from its bytes in pieces of any size. Contents are passed over, and no
-//! member touches a file system: its name is text to compare, whatever it points to.
+//! member touches a file system: its name is only text to compare.
 //!
 //! Source: POSIX `pax`, "ustar interchange format" and "pax header block"; GNU tar's long names.
-//! Fields of headers are read by the `tar` crate. Its own reader pulls, and holds whatever size an
+//! Fields of headers are read by the `tar` crate. Its own reader pulls, and allocates the size that an
 //! extension header claims; this one is pushed, and holds at most [`MAX_EXTENSION_BYTES`].
 
 use std::{mem, ops::Range};
@@ -13,17 +13,17 @@ pub(crate) const BLOCK_BYTES: usize = 512;
 const MAX_EXTENSION_BYTES: u64 = 64 << 10;
 /// Most zeros after the end mark: writers pad to a block of a tape, not to a disk full.
 const MAX_PADDING_BYTES: u64 = 16 << 20;
-/// Where a header holds its checksum, which counts as spaces.
+/// The place of a header's checksum, which counts as spaces.
 const CHECKSUM: Range<usize> = 148..156;
 
 /// One member.
 #[derive(Debug)]
 pub(crate) struct Member<'a> {
     pub(crate) name: &'a [u8],
-    /// Where its first header starts, those that extend it included.
+    /// The start of its first header, those that extend it included.
     pub(crate) start: u64,
     pub(crate) content: Range<u64>,
-    /// Where the next member's headers start.
+    /// The start of the next member's headers.
     pub(crate) end: u64,
 }
 
@@ -49,7 +49,7 @@ enum Extension {
     LongName,
 }
 
-/// What extension headers say of the member to come.
+/// The extension headers of the next member.
 #[derive(Debug, Default)]
 struct Next {
     start: Option<u64>,
@@ -61,7 +61,7 @@ impl Members {
     /// Takes the next bytes; `found` gets each regular file among them once its headers are read.
     ///
     /// # Errors
-    /// What is wrong, and at which byte.
+    /// The fault, and its byte.
     pub(crate) fn push(
         &mut self,
         mut bytes: &[u8],
@@ -171,7 +171,7 @@ impl Members {
         // Both describe members to come, and neither what is wanted of them.
         let passing = kind.is_pax_global_extensions() || kind.is_gnu_longlink();
         let next = if passing { Next::default() } else { mem::take(&mut self.next) };
-        // Of links, directories and devices no content follows, whatever their size says.
+        // Links, directories and devices have no content, even if their size says otherwise.
         let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
         let bytes = if is_empty { 0 } else { next.bytes.unwrap_or(own_bytes) };
         let padded = bytes.checked_next_multiple_of(BLOCK_BYTES as u64);

@@ -138,7 +138,7 @@ fn quoted(inner: &[u8], delimiter: u8) -> Result<(Cow<'_, [u8]>, &[u8]), String>
             }
             _ => {
                 let after = &inner[quote + 1..];
-                // What stands behind the quotes belongs to the value.
+                // Text after the closing quote belongs to the value.
                 let end = memchr::memchr(delimiter, after).unwrap_or(after.len());
                 let value = match (out, end) {
                     (None, 0) => Cow::Borrowed(&inner[..quote]),

@@ -14,7 +14,7 @@ use std::fmt;
 
 /// Deepest key: beyond it dots are part of a name. Half of what the parser nests.
 const MAX_DEPTH: usize = 64;
-/// What some editors put before a text.
+/// The byte order mark that some editors write.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Finds the features of a pipeline in objects; feature i goes to cell i.
@@ -25,19 +25,19 @@ pub struct Extractor {
     root: Level,
 }
 
-/// What is wanted of an object.
+/// The entries to read of an object.
 #[derive(Debug, Default)]
 struct Level {
     entries: Vec<Entry>,
 }
 
-/// What is wanted of the value of one key.
+/// The features to read of one key's value.
 #[derive(Debug, Default)]
 struct Entry {
     key: String,
     /// Features that are this value.
     features: Vec<usize>,
-    /// What is wanted of it if it is an object.
+    /// The entries to read of it if it is an object.
     within: Level,
 }
 
@@ -112,7 +112,7 @@ impl ReadRecord for Extractor {
     }
 }
 
-/// What the parser says, with the place in its line.
+/// The parser's message, with the place in its line.
 fn not_json(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let what = text.rsplit_once(" at line ").map_or(text.as_str(), |(what, _)| what);
@@ -126,7 +126,7 @@ pub(super) struct State<'a> {
     pub(super) cells: &'a mut [Cell],
     /// A bit for each of the at most 256 features of a pipeline.
     seen: [u64; 4],
-    /// What is wrong with the record, other than that it is no JSON.
+    /// The fault of a record that is valid JSON.
     fault: String,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct Gathered<'c, 'a> {
     column: &'c Column<'a>,
     bytes: Vec<u8>,
     rows: Vec<Result<Range<usize>, String>>,
-    /// Of the row at hand: where it starts, how many values it has, how many entries each open list has.
+    /// State of the current row: its start, its values, and the entries of each open list.
     start: usize,
     count: usize,
     entries: [usize; MAX_LISTS + 1],

@@ -19,7 +19,7 @@ use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 /// Bytes at the end: the length of the footer and the magic.
 const TAIL_BYTES: u64 = 8;
-/// What is read first: most footers are smaller.
+/// Bytes read first: most footers are smaller.
 const FIRST_READ_BYTES: u64 = 64 << 10;
 /// Column chunks that lie together are read together up to this.
 const READ_BYTES: u64 = 32 << 20;
@@ -39,7 +39,7 @@ enum Stage {
     /// The end of the file, from which the footer may follow.
     Tail,
     Footer(Range<u64>),
-    /// Where the file itself says its pages are.
+    /// The places of pages by the file's own page index.
     PageIndex(Box<Layout>, Range<u64>),
     /// Column chunks still to look into: what to read, and which chunks that has.
     Chunks(Box<Layout>, VecDeque<(Range<u64>, Range<usize>)>),
@@ -51,7 +51,7 @@ impl Indexer {
         Indexer { file_bytes, limits, stage: Stage::Tail }
     }
 
-    /// What to push next; none when all is known.
+    /// The range to push next; none when all is known.
     pub(crate) fn wants(&self) -> Option<Range<u64>> {
         match &self.stage {
             Stage::Tail => Some(self.file_bytes.saturating_sub(FIRST_READ_BYTES)..self.file_bytes),
@@ -64,7 +64,7 @@ impl Indexer {
     /// Takes the bytes that were wanted.
     ///
     /// # Errors
-    /// What is wrong with the file; it is of no use after that.
+    /// The damage that was found; the indexer is of no use after that.
     pub(crate) fn push(&mut self, bytes: Bytes) -> Result<(), String> {
         let fits = |range: Range<u64>| range.end - range.start == bytes.len() as u64;
         if !self.wants().is_some_and(fits) {

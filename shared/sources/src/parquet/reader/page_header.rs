@@ -108,7 +108,7 @@ impl PageHeader {
 }
 
 /// Checks that a structure holds what its lists claim to: the decoder believes them, and would go over
-/// items that take no bytes for as long as it is told.
+/// items that take no bytes for as long as their count says.
 pub(super) fn check_structure(mut bytes: &[u8]) -> Result<(), String> {
     fields(&mut bytes, |rest, _, kind| skip(rest, kind, 0))
 }

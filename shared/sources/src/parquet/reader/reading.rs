@@ -21,7 +21,7 @@ const MAX_SPLIT_VALUES: u64 = 1 << 27;
 
 /// One value of each row of a split.
 pub(super) enum Values {
-    /// What numbers take in `bytes`, or what is wrong with the row.
+    /// The range of a row's numbers in `bytes`, or the row's fault.
     Numbers {
         bytes: Vec<u8>,
         rows: Vec<Result<Range<usize>, String>>,
@@ -57,7 +57,7 @@ fn chunk_parts(
     Ok([whole.start..first.offset as u64, start(from)..end].to_vec())
 }
 
-/// What to read for some rows: in order, and neighbours together.
+/// The ranges to read for some rows: in order, and neighbours together.
 pub(super) fn stored_ranges(
     layout: &Layout,
     rows: Range<u32>,
@@ -279,7 +279,7 @@ fn half(value: &FixedLenByteArray) -> Result<f64, String> {
     Ok(half::f16::from_le_bytes(*bytes).to_f64())
 }
 
-/// What the decoder makes of rows.
+/// The decoder's output for rows.
 struct Levels<T> {
     definition: Vec<i16>,
     repetition: Vec<i16>,

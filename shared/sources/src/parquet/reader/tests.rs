@@ -191,7 +191,7 @@ fn expected(row: usize) -> Result<Vec<Vec<u8>>, String> {
 }
 
 #[test]
-fn rows_are_read_whatever_wrote_them() {
+fn rows_of_every_writer_are_read() {
     let zstd = Compression::ZSTD(ZstdLevel::default());
     for (version, compression) in [
         (WriterVersion::PARQUET_1_0, Compression::UNCOMPRESSED),

@@ -21,7 +21,7 @@ features:
   real: { key: r, dtype: f32, shape: [2] }
 ";
 
-/// What cells 0..4 (data, many, one, real) hold after extraction.
+/// The values of cells 0..4 (data, many, one, real) after extraction.
 fn extract(record: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     let extractor = Extractor::new(&Parsed::of(YAML).unwrap().features);
     let mut cells: Vec<Cell> = (0..4).map(|_| Cell::default()).collect();
@@ -98,7 +98,7 @@ fn numbers_may_come_unpacked() {
     assert_eq!(values[3], [1.0_f32.to_le_bytes(), 2.0_f32.to_le_bytes()].concat());
 }
 
-/// What the full implementation says the walker should find.
+/// The values that a full implementation finds.
 fn expected(record: &[u8]) -> Option<Vec<Vec<u8>>> {
     let features = Example::decode(record).ok()?.features?.feature;
     let kind = |key: &str| features.get(key)?.kind.clone();

@@ -1,4 +1,4 @@
-//! What becomes of lines, good and bad.
+//! Good and bad lines.
 
 use super::*;
 use crate::{FeatureDType, MAX_VALUES};
@@ -45,7 +45,7 @@ fn numbers_are_read_as_the_pipeline_asks() {
     assert_eq!(ints(&ends, &[None]).unwrap(), [i64::MIN, i64::MAX]);
     assert_eq!(floats(r#"{"v": [1, 0.1, -2.5e3]}"#, &[None]).unwrap(), [1.0, 0.1, -2500.0]);
     assert_eq!(floats(r#"{"v": 18446744073709551615}"#, &[]).unwrap(), [u64::MAX as f32]);
-    // Of a key given twice the last counts, and other keys do not.
+    // The last of two equal keys counts; other keys do not.
     assert_eq!(ints(r#"{"v": [1], "w": [[{}]], "v": [2, 3]}"#, &[None]).unwrap(), [2, 3]);
 }
 
