@@ -1,7 +1,7 @@
 //! Endpoints and credentials of AWS or a local service, and one lazily built client per service.
 
 use crate::{
-    DynamoTable, Everywhere, HttpCoordinator, LambdaInvoker, LocalService, Probes, S3Objects,
+    DynamoTable, HttpCoordinator, LambdaInvoker, LocalService, Probes, RoutedObjects, S3Objects,
     SettingsError,
     connect::{CONNECT_TIMEOUT, HttpPool},
     counts::{CountRequests, Counts},
@@ -223,12 +223,12 @@ impl Aws {
 
     /// The objects of a local service whose bucket is `own`, of the folders that it serves at the endpoint `folders`,
     /// and of all other buckets.
-    pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> Everywhere {
+    pub fn objects_beside(&self, own: impl Into<String>, folders: &str) -> RoutedObjects {
         let folders = match &self.0.at.s3 {
             Some(s3) if s3 != folders => S3Objects::new(self.s3_at(Some(folders))),
             _ => self.objects(),
         };
-        Everywhere::new(self.objects(), own.into(), folders)
+        RoutedObjects::new(self.objects(), own.into(), folders)
     }
 
     /// Lambda's asynchronous invocation.

@@ -26,7 +26,7 @@ pub use aws::{Aws, Credentials, Endpoints};
 pub use coordinator::HttpCoordinator;
 pub use invoker::LambdaInvoker;
 pub use local_service::LocalService;
-pub use objects::{Everywhere, S3Objects};
+pub use objects::{RoutedObjects, S3Objects};
 pub use probes::{
     BucketRights, Caller, DeployedFunction, PROBE_DEADLINE, Probes, Quota, Responder, Trouble,
 };

@@ -1,9 +1,9 @@
 //! S3 as [`Objects`]: conditional single puts, and reads into one contiguous buffer.
 
-mod everywhere;
 mod read;
+mod routed;
 
-pub use everywhere::Everywhere;
+pub use routed::RoutedObjects;
 
 use crate::fault::Fault;
 use async_trait::async_trait;

@@ -1,7 +1,7 @@
 //! One connection of a trainer to a fetcher, written from the protocol's description.
 
 use crate::{
-    Process, World,
+    Process, Simulation,
     cloud::Cloud,
     serving::Host,
     trainer::{BatchSeen, Log, choose_checkpoint},
@@ -72,8 +72,8 @@ fn identity(hello: &Frame) -> Option<serde_json::Value> {
 }
 
 impl Client<'_> {
-    fn world(&self) -> &World {
-        &self.cloud.world
+    fn sim(&self) -> &Simulation {
+        &self.cloud.sim
     }
 
     /// Connects, and trains until something ends it.
@@ -88,14 +88,14 @@ impl Client<'_> {
             return Some(self.refused(&greeting, None));
         }
         let mut hello = identity(&greeting)?;
-        let resume = self.keeps.then(|| choose_checkpoint(self.world(), self.log));
+        let resume = self.keeps.then(|| choose_checkpoint(self.sim(), self.log));
         if let Some((epoch, g)) = resume {
             hello["epoch"] = epoch.into();
             hello["g"] = g.into();
         }
         self.process.point(20).await;
         send_hello(stream, &hello).await?;
-        let step_ms = 1 + self.world().below(60);
+        let step_ms = 1 + self.sim().below(60);
         let mut unsaved = None;
         loop {
             let frame = receive(stream).await?;
@@ -103,10 +103,10 @@ impl Client<'_> {
                 b"GMB1" => {
                     let (epoch, g) = frame.at;
                     let batch = BatchSeen { epoch, g, frame: &frame.payload };
-                    self.log.note(self.world(), register.spec.visitation, &batch);
+                    self.log.note(self.sim(), register.spec.visitation, &batch);
                     self.process.point(step_ms).await;
                     unsaved = Some(frame.at);
-                    if self.world().below(3) == 0 {
+                    if self.sim().below(3) == 0 {
                         self.save(stream, &mut unsaved).await?;
                     }
                 }
@@ -138,7 +138,7 @@ impl Client<'_> {
         let newest = resume.is_none_or(|resume| resume == self.log.latest());
         let gone = why.contains("collected") || why.contains("deleted");
         if newest && gone && !why.contains("is done") {
-            self.world().violated(format_args!("invariant 12: a trainer is refused: {why}"));
+            self.sim().violated(format_args!("invariant 12: a trainer is refused: {why}"));
         }
         Ending::Refused(why)
     }
@@ -146,21 +146,21 @@ impl Client<'_> {
     /// Connects and sends invalid messages.
     pub async fn disturb(&self, register: &Register) {
         let Some(mut stream) = self.host.connect().await else { return };
-        let world = self.world();
+        let sim = self.sim();
         tokio::select! {
             biased;
             _ = self.say_wrong(&mut stream, register) => {}
-            () = world.time.sleep(ROGUE_PATIENCE) => {}
+            () = sim.time.sleep(ROGUE_PATIENCE) => {}
         }
     }
 
     async fn say_wrong(&self, stream: &mut DuplexStream, register: &Register) -> Option<()> {
-        let world = self.world();
+        let sim = self.sim();
         let greeting = receive(stream).await?;
         let mut hello = identity(&greeting)?;
         let epochs = register.spec.epochs;
         let mut meant = false;
-        match world.below(7) {
+        match sim.below(7) {
             0 => stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.ok()?,
             1 => send_ack(stream, (7, 999)).await?,
             2 => {
@@ -187,7 +187,7 @@ impl Client<'_> {
         while let Some(frame) = receive(stream).await {
             if &frame.magic == b"GMB1" {
                 if !meant {
-                    world.violated("somebody who said nothing right was given a batch");
+                    sim.violated("somebody who said nothing right was given a batch");
                 }
                 // One message is enough.
                 return None;

@@ -3,7 +3,7 @@
 mod events;
 
 use crate::{
-    Fault, Kind, Mutant, Process, SimClock, World,
+    Fault, Kind, Mutant, Process, SimClock, Simulation,
     link::{Link, Platform},
     objects::{SimObjects, Store},
     scenario::Scenario,
@@ -46,7 +46,7 @@ type Answer = oneshot::Sender<Result<AnyReply, CallError>>;
 
 /// The deployed stack as one job uses it.
 pub struct Cloud {
-    pub world: Arc<World>,
+    pub sim: Arc<Simulation>,
     pub items: Arc<Items>,
     pub store: Arc<Store>,
     /// Whether jobs compete for the account's concurrency.
@@ -62,10 +62,10 @@ pub struct Cloud {
 }
 
 impl Cloud {
-    pub fn new(world: &Arc<World>, store: Store) -> Arc<Self> {
-        let (coordinators, others) = world.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
+    pub fn new(sim: &Arc<Simulation>, store: Store) -> Arc<Self> {
+        let (coordinators, others) = sim.plan.concurrency.unwrap_or((UNLIMITED, UNLIMITED));
         Arc::new(Self {
-            world: Arc::clone(world),
+            sim: Arc::clone(sim),
             items: Arc::default(),
             store: Arc::new(store),
             is_shared: false,
@@ -80,7 +80,7 @@ impl Cloud {
     /// The same stack as used by another job, concurrent or later.
     pub fn of(&self, job: JobName, scenario: Scenario, is_shared: bool) -> Arc<Self> {
         Arc::new(Self {
-            world: Arc::clone(&self.world),
+            sim: Arc::clone(&self.sim),
             items: Arc::clone(&self.items),
             store: Arc::new(self.store.of(job, scenario)),
             is_shared,
@@ -94,10 +94,10 @@ impl Cloud {
 
     /// Acquires concurrency for one function of this kind, until it is dropped.
     fn slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
-        let reserved = kind == Kind::Coordinator && self.world.mutant != Some(Mutant::NoHeadroom);
+        let reserved = kind == Kind::Coordinator && self.sim.mutant != Some(Mutant::NoHeadroom);
         let slot = Arc::clone(&self.slots[usize::from(!reserved)]).try_acquire_owned().ok();
         if slot.is_none() {
-            self.world.suffers(Fault::AccountFull);
+            self.sim.suffers(Fault::AccountFull);
         }
         slot
     }
@@ -139,7 +139,7 @@ impl Cloud {
 
     fn coordinator(self: &Arc<Self>, process: &Process) -> Function {
         let settings = Settings::new(self.store.ns.clone(), BUCKET.to_owned(), SCALER.to_owned());
-        let forever = self.world.mutant == Some(Mutant::SharedForGood);
+        let forever = self.sim.mutant == Some(Mutant::SharedForGood);
         // A second, as with thousands of workers.
         let shared_ms = if forever { u64::MAX } else { 1_000 };
         Function::new(
@@ -149,7 +149,7 @@ impl Cloud {
             Arc::new(SimClock(process.clone())),
             Settings { shared_reads: vec![(1, shared_ms)], ..settings },
         )
-        .sharing(&self.warm[self.world.below(self.warm.len() as u64) as usize])
+        .sharing(&self.warm[self.sim.below(self.warm.len() as u64) as usize])
     }
 
     /// Calls a coordinator that runs in `process` itself.
@@ -174,7 +174,7 @@ impl Cloud {
         tokio::select! {
             biased;
             outcome = process.run(work) => outcome,
-            () = self.world.time.sleep(timeout) => {
+            () = self.sim.time.sleep(timeout) => {
                 process.kill();
                 None
             }
@@ -190,7 +190,7 @@ impl Cloud {
                 // The caller may be gone.
                 return answer.map_or((), |answer| drop(answer.send(Err(full))));
             };
-            let process = Process::new(&cloud.world, Kind::Coordinator);
+            let process = Process::new(&cloud.sim, Kind::Coordinator);
             let call = cloud.mistaken(call).await;
             let request = Request { v: VERSION, ns: cloud.store.ns.clone(), call };
             let coordinator = cloud.coordinator(&process);
@@ -225,13 +225,13 @@ impl Cloud {
                 .is_some_and(|entry| (entry.attempt, entry.nonce) == (flush.attempt, flush.nonce))
         };
         if !flush.commits.is_empty() && flush.commits.iter().all(applied) {
-            self.world.violated(format_args!("invariant 13: applied, and refused: {refusal}"));
+            self.sim.violated(format_args!("invariant 13: applied, and refused: {refusal}"));
         }
     }
 
     /// The call as understood by a coordinator with this simulation's bug.
     async fn mistaken(&self, mut call: AnyCall) -> AnyCall {
-        match (self.world.mutant, &mut call) {
+        match (self.sim.mutant, &mut call) {
             (Some(Mutant::CommitsWithoutOwner), AnyCall::Flush(flush)) => {
                 let key = self.bundle_key(flush);
                 if let Some(item) = self.items.item(&key).await
@@ -262,8 +262,8 @@ impl Cloud {
     /// The schedule: upkeep every quarter of an hour, throughout the simulation.
     pub async fn upkeep(self: Arc<Self>) {
         loop {
-            self.world.time.sleep(Duration::from_secs(900)).await;
-            let process = Process::new(&self.world, Kind::Coordinator);
+            self.sim.time.sleep(Duration::from_secs(900)).await;
+            let process = Process::new(&self.sim, Kind::Coordinator);
             let coordinator = self.coordinator(&process);
             let _ = self.invocation(&process, COORDINATOR_TIMEOUT, coordinator.upkeep()).await;
         }
@@ -273,8 +273,8 @@ impl Cloud {
     pub async fn collect_early(self: Arc<Self>) {
         use gristmill_ports::Objects as _;
         loop {
-            self.world.time.sleep(Duration::from_secs(1)).await;
-            let process = Process::new(&self.world, Kind::Coordinator);
+            self.sim.time.sleep(Duration::from_secs(1)).await;
+            let process = Process::new(&self.sim, Kind::Coordinator);
             let objects = self.objects(&process);
             let prefix = gristmill_model::stored::keys::job_prefix(&self.store.ns, &self.store.job);
             let Ok(found) = objects.list(BUCKET, &prefix).await else { continue };

@@ -148,7 +148,7 @@ const USUAL: [(Fault, f64); 49] = [
 ];
 
 /// Longest duration of a lasting fault.
-pub const SPELL: Duration = Duration::from_secs(60);
+pub const LASTING_MAX: Duration = Duration::from_secs(60);
 
 /// Probabilities of all faults in one simulation, and their end.
 #[derive(Debug, Clone)]

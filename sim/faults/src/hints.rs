@@ -1,6 +1,6 @@
 //! Faults of hints: items that may be outdated, a mixture of two versions, or gone.
 
-use crate::{Fault, Mutant, World};
+use crate::{Fault, Mutant, Simulation};
 use bytes::Bytes;
 use gristmill_coordinator::inspect;
 use gristmill_model::{BundleIndex, Epoch};
@@ -22,7 +22,7 @@ pub struct Hints(Mutex<BTreeMap<String, Vec<Bytes>>>);
 
 impl Hints {
     /// Records a written hint. Returns whether to write it: one bug writes only the first.
-    pub fn note(&self, world: &World, key: &ItemKey, body: &Bytes) -> bool {
+    pub fn note(&self, sim: &Simulation, key: &ItemKey, body: &Bytes) -> bool {
         if key.sk != FRONTIER {
             return true;
         }
@@ -31,7 +31,7 @@ impl Hints {
         earlier.push(body.clone());
         let excess = earlier.len().saturating_sub(REMEMBERED);
         earlier.drain(..excess);
-        world.mutant != Some(Mutant::LooksOnce) || earlier.len() == 1
+        sim.mutant != Some(Mutant::LooksOnce) || earlier.len() == 1
     }
 
     /// Whether a hint names the bundle under `key` as released.
@@ -44,26 +44,26 @@ impl Hints {
     }
 
     /// The item as it arrives.
-    pub fn arrives(&self, world: &World, key: &ItemKey, item: Option<Item>) -> Option<Item> {
+    pub fn arrives(&self, sim: &Simulation, key: &ItemKey, item: Option<Item>) -> Option<Item> {
         let item = item?;
         if key.sk != FRONTIER {
             return Some(item);
         }
-        if world.happens(Fault::HintLost) {
+        if sim.happens(Fault::HintLost) {
             return None;
         }
-        let stale = world.happens(Fault::HintStale);
-        let torn = world.happens(Fault::HintTorn);
+        let stale = sim.happens(Fault::HintStale);
+        let torn = sim.happens(Fault::HintTorn);
         if !stale && !torn {
             return Some(item);
         }
         let hints = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let earlier = hints.get(&key.pk).cloned().unwrap_or_default();
         drop(hints);
-        let chosen = earlier.get(world.below(earlier.len() as u64) as usize);
+        let chosen = earlier.get(sim.below(earlier.len() as u64) as usize);
         let Some(earlier) = chosen else { return Some(item) };
         let body = match torn {
-            true => mixed(world, &item.body, earlier).unwrap_or_else(|| earlier.clone()),
+            true => mixed(sim, &item.body, earlier).unwrap_or_else(|| earlier.clone()),
             false => earlier.clone(),
         };
         Some(Item { body, ..item })
@@ -80,11 +80,11 @@ fn names(hint: &[u8]) -> Vec<(Epoch, BundleIndex)> {
 }
 
 /// A mixture: each field from one of the two.
-fn mixed(world: &World, one: &[u8], other: &[u8]) -> Option<Bytes> {
+fn mixed(sim: &Simulation, one: &[u8], other: &[u8]) -> Option<Bytes> {
     let other: Map<String, Value> = serde_json::from_slice(other).ok()?;
     let mut mixed: Map<String, Value> = serde_json::from_slice(one).ok()?;
     for (name, value) in other {
-        if world.below(2) == 0 {
+        if sim.below(2) == 0 {
             mixed.insert(name, value);
         }
     }

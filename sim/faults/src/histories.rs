@@ -5,7 +5,7 @@
 mod trainer;
 
 use crate::{
-    Fault, FaultPlan, Kind, Process, SimClock, VirtualTime, World,
+    Fault, FaultPlan, Kind, Process, SimClock, Simulation, VirtualTime,
     cloud::{BUCKET, Cloud},
     objects::Store,
     scenario::Scenario,
@@ -55,7 +55,7 @@ pub fn history(seed: u64) -> io::Result<History> {
     let mut random = fastrand::Rng::with_seed(seed);
     let scenario = loop {
         let drawn = Scenario::draw(&mut random);
-        let is_fit = drawn.visitation == Visitation::ExactlyOnce && !drawn.killer;
+        let is_fit = drawn.visitation == Visitation::ExactlyOnce && !drawn.poison;
         // Without a batch the job ends before its trainer has anything to keep.
         if is_fit && drawn.left_out() < drawn.visits().count() {
             break drawn;
@@ -72,12 +72,12 @@ pub fn history(seed: u64) -> io::Result<History> {
     };
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let world = World::new(Arc::clone(&time), random.u64(..), plan, None, false);
-    let trainer = runtime.block_on(run(&world, &scenario))?;
+    let sim = Simulation::new(Arc::clone(&time), random.u64(..), plan, None, false);
+    let trainer = runtime.block_on(run(&sim, &scenario))?;
     drop(runtime);
     let batches = trainer.kept().len();
     let mut history = trainer.history;
-    history.violations.extend(world.tally().violations);
+    history.violations.extend(sim.tally().violations);
     history.batches = batches;
     Ok(history)
 }
@@ -104,21 +104,21 @@ impl CursorStore for StateFile {
     }
 }
 
-async fn run(world: &Arc<World>, scenario: &Scenario) -> io::Result<Trainer> {
+async fn run(sim: &Arc<Simulation>, scenario: &Scenario) -> io::Result<Trainer> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(world, Store::new(name("sim")?, job, scenario.clone()));
+    let cloud = Cloud::new(sim, Store::new(name("sim")?, job, scenario.clone()));
     let register = scenario.prepare(&cloud).await.map_err(io::Error::other)?;
     tokio::spawn(Arc::clone(&cloud).upkeep());
     let (connections, done) = (Connections::default(), Arc::new(AtomicBool::new(false)));
     let serving = serve(Arc::clone(&cloud), register, Arc::clone(&connections), Arc::clone(&done));
-    let mut trainer = Trainer::new(world, connections);
+    let mut trainer = Trainer::new(sim, connections);
     tokio::select! {
         biased;
         (deaths, given_up) = async { tokio::join!(serving, trainer.train(&done)).0 } => {
             (trainer.history.deaths, trainer.history.given_up) = (deaths, given_up);
         }
-        () = world.time.sleep(LONGEST) => world.violated("the history does not end"),
+        () = sim.time.sleep(LONGEST) => sim.violated("the history does not end"),
     }
     trainer.check(scenario);
     Ok(trainer)
@@ -132,39 +132,39 @@ async fn serve(
     connections: Connections,
     done: Arc<AtomicBool>,
 ) -> (u32, Option<String>) {
-    let (world, kept, mut deaths) = (Arc::clone(&cloud.world), StateFile::default(), 0);
+    let (sim, kept, mut deaths) = (Arc::clone(&cloud.sim), StateFile::default(), 0);
     let mut given_up = None;
     while !done.load(Ordering::Relaxed) {
-        if world.below(4) == 0 {
+        if sim.below(4) == 0 {
             *kept.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        let process = Process::new(&world, Kind::Trainer);
+        let process = Process::new(&sim, Kind::Trainer);
         let serving =
             process.run(serve_once(&cloud, &process, &register, &connections, kept.clone()));
         // Later servers live longer, so that the history ends.
-        let span = world.between_ms(500, 30_000 * (1 + u64::from(deaths)));
+        let span = sim.between_ms(500, 30_000 * (1 + u64::from(deaths)));
         tokio::select! {
             biased;
             end = serving => match end {
                 Some(Ok(())) => done.store(true, Ordering::Relaxed),
                 Some(Err(error)) => {
-                    world.event(format_args!("a server ends: {error}"));
+                    sim.event(format_args!("a server ends: {error}"));
                     // No progress for longer than the service tolerates.
                     let words = ["workers die whatever they do", "given up after"];
-                    if world.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
+                    if sim.count(&HINDRANCES) > 0 && words.iter().any(|why| error.contains(why)) {
                         given_up = Some(error);
                         done.store(true, Ordering::Relaxed);
                     }
                 }
                 None => {}
             },
-            () = world.time.sleep(span) => {
+            () = sim.time.sleep(span) => {
                 process.kill();
                 deaths += 1;
             }
         }
         *connections.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        world.time.sleep(world.between_ms(100, 3_000)).await;
+        sim.time.sleep(sim.between_ms(100, 3_000)).await;
     }
     (deaths, given_up)
 }

@@ -9,10 +9,10 @@
 
 mod client;
 mod cloud;
-mod company;
 mod faults;
 mod hints;
 mod histories;
+mod jobs;
 mod link;
 mod mutant;
 mod objects;
@@ -22,16 +22,16 @@ mod remover;
 mod run;
 mod scenario;
 mod serving;
+mod simulation;
 mod table;
 mod time;
 mod trainer;
 mod verdict;
-mod world;
 
 pub use faults::{Fault, FaultPlan};
 pub use histories::{History, history};
 pub use mutant::Mutant;
 pub use process::{Kind, Process};
 pub use run::{Outcome, simulate, simulate_large, simulate_only};
+pub use simulation::{Simulation, Tally};
 pub use time::{SimClock, VirtualTime};
-pub use world::{Tally, World};

@@ -42,14 +42,14 @@ impl Link {
     /// Delivers `call`, and waits for the answer until the timeout.
     async fn deliver(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { cloud, .. } = self;
-        let world = &cloud.world;
+        let sim = &cloud.sim;
         let (sender, answer) = oneshot::channel();
         cloud.deliver(call.clone(), Some(sender));
         tokio::select! {
             biased;
             reply = answer => reply.map_err(|_| no_answer("the coordinator died"))?,
-            () = world.time.sleep(CALL_TIMEOUT) => {
-                Err(match world.mutant {
+            () = sim.time.sleep(CALL_TIMEOUT) => {
+                Err(match sim.mutant {
                     Some(Mutant::SlowIsRefused) => CallError::Refused(Refusal {
                         kind: RefusalKind::Invalid,
                         message: "timeout".to_owned(),
@@ -89,24 +89,24 @@ fn no_answer(why: &str) -> CallError {
 impl Coordinator for Link {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
         let Self { process, cloud, .. } = self;
-        let world = &cloud.world;
+        let sim = &cloud.sim;
         let mut call = measured_alike(call);
         if let AnyCall::Claim(claim) = &mut call
             && claim.resent
-            && world.happens(Fault::ResentLost)
+            && sim.happens(Fault::ResentLost)
         {
             claim.resent = false;
         }
         let call = &call;
-        world.count_call();
-        world.event(format_args!("call {}", call.name()));
+        sim.count_call();
+        sim.event(format_args!("call {}", call.name()));
         process.point(LATENCY_MS).await;
-        let leave_is_lost = || *self.leave_is_lost.get_or_init(|| world.happens(Fault::LeaveLost));
-        if world.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {
-            world.time.sleep(CALL_TIMEOUT).await;
+        let leave_is_lost = || *self.leave_is_lost.get_or_init(|| sim.happens(Fault::LeaveLost));
+        if sim.happens(Fault::CallLost) || matches!(call, AnyCall::Leave(_)) && leave_is_lost() {
+            sim.time.sleep(CALL_TIMEOUT).await;
             return Err(no_answer("the call was lost"));
         }
-        if world.happens(Fault::CallDenied) {
+        if sim.happens(Fault::CallDenied) {
             // As in the adapter.
             return Err(CallError::Denied(DENIED.to_owned()));
         }
@@ -116,20 +116,20 @@ impl Coordinator for Link {
         {
             return Err(CallError::Rejected("413: the request is too large".to_owned()));
         }
-        if world.happens(Fault::CallRepeated) {
-            for _ in 0..=world.below(4) {
+        if sim.happens(Fault::CallRepeated) {
+            for _ in 0..=sim.below(4) {
                 let (cloud, call) = (Arc::clone(cloud), call.clone());
-                let most = if world.below(2) == 0 { 5_000 } else { LATEST_MS };
-                let late = world.between_ms(0, most);
+                let most = if sim.below(2) == 0 { 5_000 } else { LATEST_MS };
+                let late = sim.between_ms(0, most);
                 tokio::spawn(async move {
-                    cloud.world.time.sleep(late).await;
+                    cloud.sim.time.sleep(late).await;
                     cloud.deliver(call, None);
                 });
             }
         }
         let reply = self.deliver(call).await?;
         process.point(LATENCY_MS).await;
-        if world.happens(Fault::AnswerLost) {
+        if sim.happens(Fault::AnswerLost) {
             return Err(no_answer("the answer was lost"));
         }
         match reply {
@@ -140,9 +140,9 @@ impl Coordinator for Link {
             }
             AnyReply::Poll(polled) => {
                 let (ready, claimable) = (polled.ready.len(), polled.claimable);
-                world.event(format_args!("{ready} ready, {claimable} claimable"));
+                sim.event(format_args!("{ready} ready, {claimable} claimable"));
                 if let AnyCall::Poll(Poll { ack: Some(ack), .. }) = call {
-                    process.let_in(ack.generation);
+                    process.accepted(ack.generation);
                 }
                 Ok(AnyReply::Poll(polled))
             }
@@ -163,7 +163,7 @@ impl Invoker for Platform {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
         let Self { process, cloud } = self;
         process.point(LATENCY_MS).await;
-        let world = &cloud.world;
+        let sim = &cloud.sim;
         let fails = |reason: &str, gone: bool| {
             let (function, reason) = (function.to_owned(), reason.to_owned());
             Err(InvokeError { function, reason, gone })
@@ -172,21 +172,21 @@ impl Invoker for Platform {
             return fails("RequestTooLargeException (simulated)", false);
         }
         if !cloud.is_deployed(function) {
-            world.event(format_args!("{function} is gone"));
+            sim.event(format_args!("{function} is gone"));
             // One that jobs are never moved from.
-            let gone = world.mutant != Some(Mutant::PinnedForGood);
+            let gone = sim.mutant != Some(Mutant::PinnedForGood);
             return fails("ResourceNotFoundException (simulated)", gone);
         }
-        if world.happens(Fault::CallDenied) {
+        if sim.happens(Fault::CallDenied) {
             return fails(DENIED, false);
         }
-        if world.happens(Fault::InvokeThrottled) {
+        if sim.happens(Fault::InvokeThrottled) {
             return Ok(Invoked::Throttled);
         }
-        world.event(format_args!("invoke {function}"));
+        sim.event(format_args!("invoke {function}"));
         cloud.accept(function, &payload);
         process.point(LATENCY_MS).await;
-        match world.happens(Fault::InvokeFails) {
+        match sim.happens(Fault::InvokeFails) {
             true => fails("simulated", false),
             false => Ok(Invoked::Accepted),
         }

@@ -81,8 +81,8 @@ impl Store {
     }
 
     /// Whether a split kills its workers.
-    pub fn has_killer(&self) -> bool {
-        self.scenario.killer
+    pub fn has_poison(&self) -> bool {
+        self.scenario.poison
     }
 
     /// Batch that kills its first trainer.

@@ -1,6 +1,6 @@
 //! Simulated processes: their clocks, delays, freezes and deaths.
 
-use crate::{Fault, SimClock, World};
+use crate::{Fault, SimClock, Simulation};
 use futures::FutureExt as _;
 use std::{
     panic::AssertUnwindSafe,
@@ -39,11 +39,11 @@ impl Kind {
 /// A simulated process. Everything it does to the outside passes [`Process::point`].
 #[derive(Clone)]
 pub struct Process {
-    world: Arc<World>,
+    sim: Arc<Simulation>,
     kind: Kind,
     skew_ms: i64,
     /// Generation of a trainer whose progress was accepted: it may continue from its position.
-    let_in: Arc<OnceLock<u64>>,
+    accepted: Arc<OnceLock<u64>>,
     /// Whether it is frozen.
     still: Arc<AtomicBool>,
     /// Chunks that it requested and that did not exist.
@@ -69,22 +69,22 @@ impl Drop for Still<'_> {
 
 impl Process {
     /// A process whose clock may be wrong.
-    pub fn new(world: &Arc<World>, kind: Kind) -> Self {
-        let most = world.plan.skew.as_millis() as i64;
-        let skew_ms = world.below((2 * most + 1) as u64) as i64 - most;
+    pub fn new(sim: &Arc<Simulation>, kind: Kind) -> Self {
+        let most = sim.plan.skew.as_millis() as i64;
+        let skew_ms = sim.below((2 * most + 1) as u64) as i64 - most;
         Self {
-            world: Arc::clone(world),
+            sim: Arc::clone(sim),
             kind,
             skew_ms,
-            let_in: Arc::default(),
+            accepted: Arc::default(),
             still: Arc::default(),
             missing: Arc::default(),
             dead: CancellationToken::new(),
         }
     }
 
-    pub fn world(&self) -> &Arc<World> {
-        &self.world
+    pub fn sim(&self) -> &Arc<Simulation> {
+        &self.sim
     }
 
     pub fn skew_ms(&self) -> i64 {
@@ -92,13 +92,13 @@ impl Process {
     }
 
     /// Records that this trainer's progress was accepted.
-    pub fn let_in(&self, generation: u64) {
-        self.let_in.get_or_init(|| generation);
+    pub fn accepted(&self, generation: u64) {
+        self.accepted.get_or_init(|| generation);
     }
 
     /// Generation of a trainer whose progress was accepted.
     pub fn generation(&self) -> Option<u64> {
-        self.let_in.get().copied()
+        self.accepted.get().copied()
     }
 
     /// Records that a chunk does not exist.
@@ -143,7 +143,7 @@ impl Process {
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-                self.world.violated(format_args!("a {:?} panicked: {text:?}", self.kind));
+                self.sim.violated(format_args!("a {:?} panicked: {text:?}", self.kind));
                 None
             }
         }
@@ -154,22 +154,22 @@ impl Process {
         if self.dead.is_cancelled() {
             return std::future::pending().await;
         }
-        if self.kind.death().is_some_and(|death| self.world.happens(death)) {
+        if self.kind.death().is_some_and(|death| self.sim.happens(death)) {
             self.kill();
             return std::future::pending().await;
         }
-        let world = &self.world;
-        if world.happens(Fault::Frozen) {
-            let standing = world.between_ms(0, 600_000);
+        let sim = &self.sim;
+        if sim.happens(Fault::Frozen) {
+            let standing = sim.between_ms(0, 600_000);
             // The system learns of these only when they resume: another may still renew their lease.
             if matches!(self.kind, Kind::Trainer | Kind::Fetcher | Kind::Worker) {
-                world.unsettled_for(standing);
+                sim.unsettled_for(standing);
             }
             let _still = Still::new(&self.still);
-            world.time.sleep(standing).await;
+            sim.time.sleep(standing).await;
         } else {
-            let slower = if world.lasts(Fault::Slow) { 40 } else { 1 };
-            world.time.sleep(world.between_ms(0, (latency_ms * slower).max(1))).await;
+            let slower = if sim.lasts(Fault::Slow) { 40 } else { 1 };
+            sim.time.sleep(sim.between_ms(0, (latency_ms * slower).max(1))).await;
         }
         if self.dead.is_cancelled() {
             std::future::pending::<()>().await;

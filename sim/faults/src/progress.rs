@@ -14,16 +14,16 @@ const LOOKS: Duration = Duration::from_secs(5);
 
 /// Observes the job, and returns when it makes no progress.
 pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
-    let world = &cloud.world;
+    let sim = &cloud.sim;
     // Lease times of a wrong clock are off by the difference of two clocks.
-    let bound = if cloud.store.has_killer() { FINDING_OUT } else { BOUND } + 2 * world.plan.skew;
+    let bound = if cloud.store.has_poison() { FINDING_OUT } else { BOUND } + 2 * sim.plan.skew;
     let bound = bound * if cloud.is_shared { SHARED } else { 1 };
     // A job may begin long after the faults have ended: another job had its name.
-    let began = world.time.now();
+    let began = sim.time.now();
     let mut short_since = None;
     loop {
-        world.time.sleep(LOOKS).await;
-        let (now, settled) = (world.time.now(), world.settled());
+        sim.time.sleep(LOOKS).await;
+        let (now, settled) = (sim.time.now(), sim.settled());
         if now < settled {
             continue;
         }
@@ -33,7 +33,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
         }
         let starved = now.saturating_sub(log.fed().max(settled).max(began));
         if starved > bound {
-            return world.violated(format_args!("no batch came for {} s", starved.as_secs()));
+            return sim.violated(format_args!("no batch came for {} s", starved.as_secs()));
         }
         let (wanted, workers) = (workers_wanted(cloud, &status), cloud.workers());
         if workers >= wanted {
@@ -43,7 +43,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
         let since = *short_since.get_or_insert(now);
         if now - since > bound {
             let (for_s, claimable) = ((now - since).as_secs(), status.claimable);
-            return world.violated(format_args!(
+            return sim.violated(format_args!(
                 "{workers} workers of {wanted} for {for_s} s, with {claimable} splits to claim"
             ));
         }
@@ -58,13 +58,13 @@ fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
         return 0;
     }
     let target = if spec.autoscale { status.scale.target } else { spec.workers };
-    let account = cloud.world.plan.concurrency.map_or(u32::MAX, |(_, others)| others - 1);
+    let account = cloud.sim.plan.concurrency.map_or(u32::MAX, |(_, others)| others - 1);
     target.min(account).min(status.claimable / bundle.max(1))
 }
 
 /// Status of the job, read by an observer.
 async fn status(cloud: &Arc<Cloud>) -> Option<JobStatus> {
-    let process = Process::new(&cloud.world, Kind::Observer);
+    let process = Process::new(&cloud.sim, Kind::Observer);
     cloud.ask(&process, Status { job: cloud.store.job.clone() }).await.ok()
 }
 

@@ -1,7 +1,7 @@
 //! Removes all cached data under faults, and checks that nothing is left.
 
 use crate::{
-    Kind, Process, World,
+    Kind, Process, Simulation,
     cloud::{BUCKET, Cloud},
 };
 use gristmill_model::Fingerprint;
@@ -11,29 +11,29 @@ use gristmill_ports::Objects as _;
 use std::{sync::Arc, time::Duration};
 
 /// Duration of renewed faults after the job is done.
-const UNDER_FIRE: Duration = Duration::from_secs(60);
+const RENEWED_FAULTS: Duration = Duration::from_secs(60);
 /// Tries without faults.
 const TRIES: u32 = 20;
 
 /// Removes everything cached: first under faults, so that coordinators die between any two steps, then without. Checks
 /// that nothing is left.
 pub async fn remove_all(cloud: &Arc<Cloud>) {
-    let world = &cloud.world;
-    world.fire_again(UNDER_FIRE);
-    let until = world.time.now() + UNDER_FIRE;
-    while world.time.now() < until {
-        world.time.sleep(world.between_ms(10, 5_000)).await;
-        let process = Process::new(world, Kind::Trainer);
+    let sim = &cloud.sim;
+    sim.resume_faults(RENEWED_FAULTS);
+    let until = sim.time.now() + RENEWED_FAULTS;
+    while sim.time.now() < until {
+        sim.time.sleep(sim.between_ms(10, 5_000)).await;
+        let process = Process::new(sim, Kind::Trainer);
         let _ = process.run(remove_some(cloud, &process)).await;
     }
-    let process = Process::new(world, Kind::Observer);
+    let process = Process::new(sim, Kind::Observer);
     for _ in 0..TRIES {
-        world.time.sleep(Duration::from_secs(5)).await;
+        sim.time.sleep(Duration::from_secs(5)).await;
         if remove_some(cloud, &process).await == Some(0) {
             break;
         }
     }
-    check_empty(world, cloud).await;
+    check_empty(sim, cloud).await;
 }
 
 /// Requests the removal of everything listed. Returns the number of entries, if known.
@@ -54,7 +54,7 @@ async fn remove_some(cloud: &Arc<Cloud>, process: &Process) -> Option<usize> {
 }
 
 /// Checks that published cache data is completely gone: entry, objects, and the mark of the removal.
-async fn check_empty(world: &World, cloud: &Cloud) {
+async fn check_empty(sim: &Simulation, cloud: &Cloud) {
     let ns = &cloud.store.ns;
     let listed = cloud.store.memory.list(BUCKET, &keys::cache_prefix(ns)).await.unwrap_or_default();
     let shelves = cloud.store.published();
@@ -63,6 +63,6 @@ async fn check_empty(world: &World, cloud: &Cloud) {
             || shelves.iter().any(|shelf| object.key.starts_with(shelf.as_str()))
     });
     if let Some(object) = left.into_iter().next() {
-        world.violated(format_args!("{} is left of what was removed from the cache", object.key));
+        sim.violated(format_args!("{} is left of what was removed from the cache", object.key));
     }
 }

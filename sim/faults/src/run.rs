@@ -1,9 +1,9 @@
 //! Runs one simulation from its seed to its end.
 
 use crate::{
-    Fault, FaultPlan, Mutant, Tally, VirtualTime, World,
+    Fault, FaultPlan, Mutant, Simulation, Tally, VirtualTime,
     cloud::Cloud,
-    company::{Company, take_name},
+    jobs::{Jobs, reuse_name},
     objects::Store,
     progress::{has_ended, watch},
     remover::remove_all,
@@ -46,7 +46,7 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         scenario.served |= mutant.is_of_serving() && scenario.may_be_served();
         plan = plan.with(mutant.needs());
     }
-    if scenario.killer {
+    if scenario.poison {
         // Other deaths could incriminate its split.
         plan = plan.without(&[Fault::WorkerDies, Fault::Frozen]);
     }
@@ -54,14 +54,14 @@ pub fn simulate(seed: u64, mutant: Option<Mutant>, verbose: bool) -> io::Result<
         // So that much work is left when the faults end.
         plan.until = plan.until.min(Duration::from_secs(20 + seed % 40));
     }
-    let company = Company::draw(&mut random, &scenario);
-    let expected = match company {
-        Company::Alone => vec![expectation(&scenario)?],
-        Company::Beside | Company::Again => {
+    let jobs = Jobs::draw(&mut random, &scenario);
+    let expected = match jobs {
+        Jobs::One => vec![expectation(&scenario)?],
+        Jobs::Concurrent | Jobs::SameName => {
             vec![expectation(&scenario)?, expectation(&scenario.other())?]
         }
     };
-    run(random.u64(..), (&scenario, company), plan, mutant, &expected, verbose)
+    run(random.u64(..), (&scenario, jobs), plan, mutant, &expected, verbose)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
@@ -70,7 +70,7 @@ fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
     if let Some(expected) = expected(scenario) {
         return Ok(expected);
     }
-    let alone = (scenario, Company::Alone);
+    let alone = (scenario, Jobs::One);
     let (outcome, delivered) = run(0, alone, FaultPlan::none(), None, &[], false)?;
     if !outcome.tally.violations.is_empty() {
         let what = outcome.tally.violations.join("; ");
@@ -86,7 +86,7 @@ fn expectation(scenario: &Scenario) -> io::Result<Arc<Expected>> {
 /// # Errors
 /// The runtime cannot be created.
 pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
-    run(0, (&Scenario::large(splits), Company::Alone), FaultPlan::none(), None, &[], false)
+    run(0, (&Scenario::large(splits), Jobs::One), FaultPlan::none(), None, &[], false)
         .map(|(outcome, _)| outcome)
 }
 
@@ -97,16 +97,16 @@ pub fn simulate_large(splits: u32) -> io::Result<Outcome> {
 pub fn simulate_only(seed: u64, faults: &[Fault]) -> io::Result<Outcome> {
     let mut random = fastrand::Rng::with_seed(seed);
     let drawn = Scenario::draw(&mut random);
-    let scenario = Scenario { killer: false, ..drawn };
+    let scenario = Scenario { poison: false, ..drawn };
     let plan = FaultPlan::only(faults, Duration::from_secs(600));
     let expected = [expectation(&scenario)?];
-    run(random.u64(..), (&scenario, Company::Alone), plan, None, &expected, false)
+    run(random.u64(..), (&scenario, Jobs::One), plan, None, &expected, false)
         .map(|(outcome, _)| Outcome { seed, ..outcome })
 }
 
 fn run(
     seed: u64,
-    (scenario, company): (&Scenario, Company),
+    (scenario, jobs): (&Scenario, Jobs),
     plan: FaultPlan,
     mutant: Option<Mutant>,
     expected: &[Arc<Expected>],
@@ -114,22 +114,22 @@ fn run(
 ) -> io::Result<(Outcome, Expected)> {
     let time = Arc::new(VirtualTime::default());
     let runtime = time.runtime()?;
-    let world = World::new(Arc::clone(&time), seed, plan, mutant, verbose);
+    let sim = Simulation::new(Arc::clone(&time), seed, plan, mutant, verbose);
     let logs = [Arc::new(Log::default()), Arc::new(Log::default())];
-    let took = runtime.block_on(live(&world, &logs, scenario, company))?;
+    let took = runtime.block_on(run_jobs(&sim, &logs, scenario, jobs))?;
     // Tasks that still wait end with the runtime.
     drop(runtime);
     for (log, expected) in logs.iter().zip(expected) {
-        let whole = log.is_done() && !world.is_violated();
+        let whole = log.is_done() && !sim.is_violated();
         if whole && !expected.allows(&log.delivered(), scenario.visitation) {
-            world.violated("invariant 8: the batches are not those of an undisturbed run");
+            sim.violated("invariant 8: the batches are not those of an undisturbed run");
         }
     }
     let (log, delivered) = (&logs[0], logs[0].delivered());
     let outcome = Outcome {
         seed,
         scenario: scenario.clone(),
-        tally: world.tally(),
+        tally: sim.tally(),
         took,
         batches: delivered.batches.len(),
         replays: log.replays(),
@@ -138,64 +138,66 @@ fn run(
     Ok((outcome, delivered))
 }
 
-async fn live(
-    world: &Arc<World>,
+async fn run_jobs(
+    sim: &Arc<Simulation>,
     logs: &[Arc<Log>; 2],
     scenario: &Scenario,
-    company: Company,
+    jobs: Jobs,
 ) -> io::Result<Duration> {
     let name = |text: &str| text.parse().map_err(|_| io::Error::other("a bad name"));
     let job: JobName = "job".parse().map_err(|_| io::Error::other("a bad name"))?;
     let beside: JobName = "other".parse().map_err(|_| io::Error::other("a bad name"))?;
-    let cloud = Cloud::new(world, Store::new(name("sim")?, job.clone(), scenario.clone()));
+    let cloud = Cloud::new(sim, Store::new(name("sim")?, job.clone(), scenario.clone()));
     tokio::spawn(Arc::clone(&cloud).upkeep());
-    if world.mutant == Some(Mutant::CollectsEarly) {
+    if sim.mutant == Some(Mutant::CollectsEarly) {
         tokio::spawn(Arc::clone(&cloud).collect_early());
     }
     let mut clouds = vec![Arc::clone(&cloud)];
-    match company {
-        Company::Alone => act(&cloud, &logs[0], scenario).await?,
-        Company::Beside => {
+    match jobs {
+        Jobs::One => run_job(&cloud, &logs[0], scenario).await?,
+        Jobs::Concurrent => {
             clouds[0] = cloud.of(job, scenario.clone(), true);
             let (other, shared) = (scenario.other(), Arc::clone(&clouds[0]));
             let second = cloud.of(beside, other.clone(), true);
             clouds.push(Arc::clone(&second));
-            let both =
-                tokio::join!(act(&shared, &logs[0], scenario), act(&second, &logs[1], &other));
+            let both = tokio::join!(
+                run_job(&shared, &logs[0], scenario),
+                run_job(&second, &logs[1], &other)
+            );
             both.0.and(both.1)?;
         }
-        Company::Again => {
-            act(&cloud, &logs[0], scenario).await?;
+        Jobs::SameName => {
+            run_job(&cloud, &logs[0], scenario).await?;
             let (log, other) = (&logs[0], scenario.other());
-            if !world.is_violated() && (log.is_done() || log.is_given_up()) {
+            if !sim.is_violated() && (log.is_done() || log.is_given_up()) {
                 let again = cloud.of(job, other.clone(), false);
                 let register = other.prepare(&again).await.map_err(io::Error::other)?;
-                if take_name(&again, register).await {
-                    act(&again, &logs[1], &other).await?;
+                if reuse_name(&again, register).await {
+                    run_job(&again, &logs[1], &other).await?;
                 }
                 clouds = vec![again];
             }
         }
     }
-    let took = world.time.now();
-    if world.is_violated() || logs.iter().any(|log| log.is_given_up()) {
+    let took = sim.time.now();
+    if sim.is_violated() || logs.iter().any(|log| log.is_given_up()) {
         return Ok(took);
     }
-    world.time.sleep(AFTERMATH).await;
+    sim.time.sleep(AFTERMATH).await;
     for cloud in &clouds {
         if !has_ended(cloud).await {
-            world.violated("invariant 16: all is delivered, and the job counts as living");
+            sim.violated("invariant 16: all is delivered, and the job counts as living");
         }
     }
-    if scenario.cached != Cached::Nowhere && !world.is_violated() {
+    if scenario.cached != Cached::Nowhere && !sim.is_violated() {
         remove_all(&clouds[0]).await;
     }
     Ok(took)
 }
 
 /// Runs one job from its registration to its end, and checks the result.
-async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
-    let world = &cloud.world;
+async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Result<()> {
+    let sim = &cloud.sim;
     let register = scenario.prepare(cloud).await.map_err(io::Error::other)?;
     let trained = async {
         match scenario.served {
@@ -210,27 +212,27 @@ async fn act(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io::Res
         biased;
         () = trained => {}
         () = watch(cloud, log) => {}
-        () = world.time.sleep(LONGEST) => world.violated("invariant 16: the job does not end"),
+        () = sim.time.sleep(LONGEST) => sim.violated("invariant 16: the job does not end"),
     }
-    if world.is_violated() || log.is_given_up() {
+    if sim.is_violated() || log.is_given_up() {
         return Ok(());
     }
     if !log.is_done() {
-        world.violated("invariant 16: no trainer is left and the job is not done");
+        sim.violated("invariant 16: no trainer is left and the job is not done");
     }
-    log.check_visits(world, scenario);
+    log.check_visits(sim, scenario);
     Ok(())
 }
 
 /// The same with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
-    let host = Host::new(&cloud.world);
+    let host = Host::new(&cloud.sim);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());
     let begin = |(cloud, host, log, register)| serving::train(cloud, host, log, register);
     let second = async {
-        let world = &cloud.world;
-        world.time.sleep(world.between_ms(100, 30_000)).await;
-        if world.happens(Fault::SecondClient) {
+        let sim = &cloud.sim;
+        sim.time.sleep(sim.between_ms(100, 30_000)).await;
+        if sim.happens(Fault::SecondClient) {
             begin(with()).await;
         }
     };

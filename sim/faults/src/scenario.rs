@@ -32,7 +32,7 @@ pub struct Scenario {
     pub in_order: bool,
     /// Whether the first record kills every worker that has computed its split, when it tries to store it. The job
     /// then skips the record.
-    pub killer: bool,
+    pub poison: bool,
     /// Position of `autocache` in the pipeline; caching is then always found worthwhile.
     pub cached: Cached,
     /// Time to make a split, in addition to the latency of every operation.
@@ -104,7 +104,7 @@ impl Scenario {
             local_workers: 0,
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
-            killer: false,
+            poison: false,
             in_order: false,
             cached: Cached::Nowhere,
             split_ms: random.u64(1_000..3_000),
@@ -127,7 +127,7 @@ impl Scenario {
             local_workers: 0,
             visitation: Visitation::ExactlyOnce,
             sharding: Sharding::Dynamic,
-            killer: false,
+            poison: false,
             in_order: false,
             cached: Cached::Nowhere,
             split_ms: 0,
@@ -166,7 +166,7 @@ impl Scenario {
             },
             sharding: if random.u8(0..8) == 0 { Sharding::Off } else { Sharding::Dynamic },
             // A local worker dies with its trainer, which does not incriminate the split.
-            killer: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
+            poison: random.u8(0..6) == 0 && local_workers == 0 && shape < 48,
             cached: match shape {
                 0..48 => Cached::Nowhere,
                 48..60 => Cached::Inner,
@@ -178,7 +178,7 @@ impl Scenario {
             seed: shape,
             in_order: false,
         };
-        Self { in_order: shape % 4 == 1 && !scenario.killer, ..scenario }
+        Self { in_order: shape % 4 == 1 && !scenario.poison, ..scenario }
     }
 
     fn pipeline(&self) -> String {
@@ -218,11 +218,11 @@ impl Scenario {
         let spec = JobSpec {
             seed: self.seed,
             epochs: self.epochs,
-            on_error: if self.killer { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
+            on_error: if self.poison { ErrorPolicy::Skip } else { ErrorPolicy::Fail },
             split_batches: Some(self.split_batches),
             workers: self.workers,
             local_workers: self.local_workers,
-            max_skipped: SkipLimit::Records(if self.killer { u64::MAX } else { 0 }),
+            max_skipped: SkipLimit::Records(if self.poison { u64::MAX } else { 0 }),
             visitation: self.visitation,
             sharding: self.sharding,
             ..JobSpec::new(pipeline.canonical_json())
@@ -241,7 +241,7 @@ impl Scenario {
 
     /// Whether computing the split at `position` kills the worker.
     pub fn kills(&self, epoch: Epoch, position: Position) -> bool {
-        if !self.killer {
+        if !self.poison {
             return false;
         }
         let splits = SplitPlan::new(&self.files, self.split_records());
@@ -258,7 +258,7 @@ impl Scenario {
     pub fn visits(&self) -> impl Iterator<Item = (u64, u32)> {
         let of =
             |(file, &records): (u64, &u32)| (0..u64::from(records)).map(move |r| file << 32 | r);
-        let killed = if self.killer { self.split_records() } else { 0 };
+        let killed = if self.poison { self.split_records() } else { 0 };
         // Keys of later files are larger than any of the first.
         let keys = (0..).zip(&self.files).flat_map(of).filter(move |&key| key >= u64::from(killed));
         keys.flat_map(|key| (0..self.copies()).map(move |copy| (key, copy)))

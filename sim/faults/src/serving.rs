@@ -2,7 +2,7 @@
 //! to it, and other clients.
 
 use crate::{
-    Fault, Kind, Mutant, Process, World,
+    Fault, Kind, Mutant, Process, Simulation,
     client::{Client, Ending},
     cloud::{BUCKET, Cloud},
     scenario::BatchName,
@@ -32,7 +32,7 @@ const SEAT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The trainer's machine.
 pub struct Host {
-    world: Arc<World>,
+    sim: Arc<Simulation>,
     /// The state file as found by a restart: unreadable, absent, or its content.
     file: Mutex<Result<Option<Saved>, String>>,
     /// The job's own file, while another one has replaced it.
@@ -47,9 +47,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Host {
-    pub fn new(world: &Arc<World>) -> Arc<Self> {
+    pub fn new(sim: &Arc<Simulation>) -> Arc<Self> {
         Arc::new(Self {
-            world: Arc::clone(world),
+            sim: Arc::clone(sim),
             file: Mutex::new(Ok(None)),
             mistaken: Mutex::default(),
             socket: Mutex::default(),
@@ -63,7 +63,7 @@ impl Host {
         let seat = tokio::select! {
             biased;
             seat = Arc::clone(&self.seat).acquire_owned() => seat.ok()?,
-            () = self.world.time.sleep(SEAT_PATIENCE) => return None,
+            () = self.sim.time.sleep(SEAT_PATIENCE) => return None,
         };
         let (mine, stream) = tokio::io::duplex(PIPE_BYTES);
         visitors.send(Visitor { stream, seat: Some(seat) }).await.ok()?;
@@ -89,8 +89,8 @@ impl Host {
             let identity = Identity { job, fingerprint, ..identity.clone() };
             Ok(Some(Saved { identity, cursor: Cursor { epoch, g } }))
         };
-        let ahead = g + 1 + self.world.below(3);
-        *file = match self.world.below(4) {
+        let ahead = g + 1 + self.sim.below(3);
+        *file = match self.sim.below(4) {
             0 => other("another", &identity.fingerprint, 60),
             1 => other("another", &identity.fingerprint, ahead),
             2 => other(&identity.job, "another", ahead),
@@ -118,7 +118,7 @@ struct StateFile {
 impl CursorStore for StateFile {
     fn load(&mut self) -> io::Result<Option<Saved>> {
         let saved = lock(&self.host.file).clone().map_err(io::Error::other)?;
-        Ok(match (self.host.world.mutant, &self.served) {
+        Ok(match (self.host.sim.mutant, &self.served) {
             (Some(Mutant::TakesAnyState), Some(served)) => {
                 saved.map(|saved| Saved { identity: served.clone(), ..saved })
             }
@@ -127,23 +127,23 @@ impl CursorStore for StateFile {
     }
 
     fn save(&mut self, saved: &Saved) -> io::Result<()> {
-        let world = &self.host.world;
-        if world.happens(Fault::DiskFull) {
+        let sim = &self.host.sim;
+        if sim.happens(Fault::DiskFull) {
             return Err(io::Error::new(io::ErrorKind::StorageFull, "simulated: no space"));
         }
         // The file is replaced atomically: a process that dies meanwhile leaves the old or the new one.
-        let dies = world.happens(Fault::DiesSaving);
+        let dies = sim.happens(Fault::DiesSaving);
         if dies {
             self.process.kill();
         }
-        if dies && world.below(2) == 0 {
+        if dies && sim.below(2) == 0 {
             return Ok(());
         }
-        let durable = match world.mutant {
+        let durable = match sim.mutant {
             Some(Mutant::SavesUnsynced) => self.unsynced.replace(saved.clone()),
             _ => Some(saved.clone()),
         };
-        world.event(format_args!("saved {}", saved.cursor));
+        sim.event(format_args!("saved {}", saved.cursor));
         if let Some(durable) = durable {
             *lock(&self.host.file) = Ok(Some(durable));
         }
@@ -157,23 +157,23 @@ impl CursorStore for StateFile {
 
 /// Serves the job until everything is delivered, restarting after every death.
 pub async fn serve(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
-    let world = Arc::clone(&cloud.world);
-    while !log.is_done() && !log.is_given_up() && !world.is_violated() {
-        let process = Process::new(&world, Kind::Fetcher);
-        world.event(format_args!("a fetcher starts"));
-        let mistakes = world.happens(Fault::WrongState);
-        let life = one_life(&cloud, &process, &host, &register, mistakes);
+    let sim = Arc::clone(&cloud.sim);
+    while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
+        let process = Process::new(&sim, Kind::Fetcher);
+        sim.event(format_args!("a fetcher starts"));
+        let mistakes = sim.happens(Fault::WrongState);
+        let life = run_once(&cloud, &process, &host, &register, mistakes);
         let lived = process.run(life).await;
         *lock(&host.socket) = None;
         match lived {
             Some(Ok(())) => log.finish(),
             Some(Err(error)) => {
-                world.event(format_args!("a fetcher ends: {error}"));
+                sim.event(format_args!("a fetcher ends: {error}"));
                 ended(&cloud, &process, &host, &log, &register, &error);
             }
             None => {}
         }
-        world.time.sleep(world.between_ms(100, 5_000)).await;
+        sim.time.sleep(sim.between_ms(100, 5_000)).await;
     }
 }
 
@@ -191,24 +191,24 @@ fn ended(
     register: &Register,
     error: &ServeError,
 ) {
-    let world = &cloud.world;
+    let sim = &cloud.sim;
     match error {
         ServeError::Io(error) if error.kind() == io::ErrorKind::StorageFull => {}
         // The user sees the error, and corrects the file.
         ServeError::State(_) | ServeError::Io(_) if host.correct() => {}
-        ServeError::State(why) => world.violated(format_args!("its own state file: {why}")),
-        ServeError::Io(error) => world.violated(format_args!("a fetcher ended: {error}")),
+        ServeError::State(why) => sim.violated(format_args!("its own state file: {why}")),
+        ServeError::Io(error) => sim.violated(format_args!("a fetcher ended: {error}")),
         ServeError::Fetch(FetchError::Fenced(why)) if process.generation().is_some() => {
-            world.violated(format_args!("the only fetcher was fenced: {why}"));
+            sim.violated(format_args!("the only fetcher was fenced: {why}"));
         }
         // The one before died between closing the job and its own end.
         ServeError::Over(why) if why.contains("is done: all its batches") => log.finish(),
         ServeError::Over(_) if host.correct() => {}
-        ServeError::Over(why) => world.violated(format_args!("its own state file: {why}")),
+        ServeError::Over(why) => sim.violated(format_args!("its own state file: {why}")),
         ServeError::Fetch(FetchError::Refused(why)) if is_done(why) => log.finish(),
         ServeError::Fetch(error) => {
-            let let_in = process.generation().is_some();
-            match judge(world, error, &register.spec, (let_in, false)) {
+            let accepted = process.generation().is_some();
+            match judge(sim, error, &register.spec, (accepted, false)) {
                 Fate::GivenUp => log.give_up(),
                 Fate::Broken | Fate::Superseded | Fate::Again => {}
             }
@@ -216,7 +216,7 @@ fn ended(
     }
 }
 
-async fn one_life(
+async fn run_once(
     cloud: &Arc<Cloud>,
     process: &Process,
     host: &Arc<Host>,
@@ -245,36 +245,36 @@ async fn one_life(
 
 /// Trains over the connection until the job is done, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
-    let world = Arc::clone(&cloud.world);
+    let sim = Arc::clone(&cloud.sim);
     // Whether it keeps checkpoints, or leaves that to the fetcher.
-    let keeps = world.below(3) > 0;
-    while !log.is_done() && !log.is_given_up() && !world.is_violated() {
-        let process = Process::new(&world, Kind::Trainer);
+    let keeps = sim.below(3) > 0;
+    while !log.is_done() && !log.is_given_up() && !sim.is_violated() {
+        let process = Process::new(&sim, Kind::Trainer);
         let client = Client { cloud: &cloud, host: &host, log: &log, keeps, process: &process };
         match process.run(client.train(&register)).await {
             // The job is finished unless its fetcher still waits for the last acknowledgement.
             Some(Ending::Ended(last)) if host.has_kept(last) => return,
             Some(Ending::Ended(_)) => {}
             Some(Ending::Refused(why)) if is_done(&why) => return log.finish(),
-            Some(Ending::Refused(why)) => world.event(format_args!("a trainer is refused: {why}")),
+            Some(Ending::Refused(why)) => sim.event(format_args!("a trainer is refused: {why}")),
             Some(Ending::Nothing) | None => {}
         }
-        world.time.sleep(world.between_ms(100, 5_000)).await;
+        sim.time.sleep(sim.between_ms(100, 5_000)).await;
     }
 }
 
 /// Clients that mean no good, or do not know how.
 pub async fn disturb(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
-    let world = Arc::clone(&cloud.world);
+    let sim = Arc::clone(&cloud.sim);
     while !log.is_done() && !log.is_given_up() {
-        world.time.sleep(world.between_ms(100, 20_000)).await;
-        if !world.happens(Fault::WrongClient) {
+        sim.time.sleep(sim.between_ms(100, 20_000)).await;
+        if !sim.happens(Fault::WrongClient) {
             continue;
         }
-        let process = Process::new(&world, Kind::Observer);
+        let process = Process::new(&sim, Kind::Observer);
         let client =
             Client { cloud: &cloud, host: &host, log: &log, keeps: false, process: &process };
-        for _ in 0..=world.below(8) {
+        for _ in 0..=sim.below(8) {
             client.disturb(&register).await;
         }
     }

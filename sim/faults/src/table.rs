@@ -1,7 +1,7 @@
 //! The table as seen by one process: slow, sometimes failing, never inconsistent. Every write is checked against the
 //! invariants of the split protocol.
 
-use crate::{Fault, Mutant, Process, World, hints::Hints, link::DENIED, objects::Store};
+use crate::{Fault, Mutant, Process, Simulation, hints::Hints, link::DENIED, objects::Store};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{Stored, decode};
@@ -31,15 +31,15 @@ pub struct Items {
 
 impl Items {
     /// Whether the partition's writes of this second are used up.
-    fn throttles(&self, world: &World, pk: &str) -> bool {
-        let second = world.time.now().as_secs();
+    fn throttles(&self, sim: &Simulation, pk: &str) -> bool {
+        let second = sim.time.now().as_secs();
         let mut writes = self.writes.lock().unwrap_or_else(PoisonError::into_inner);
         let (of, count) = writes.entry(pk.to_owned()).or_default();
         if *of != second {
             (*of, *count) = (second, 0);
         }
         *count += 1;
-        *count > world.plan.partition_writes
+        *count > sim.plan.partition_writes
     }
 
     /// The item under `key`.
@@ -58,16 +58,16 @@ pub struct SimTable {
 impl SimTable {
     async fn meet(&self) -> Result<(), TableError> {
         self.process.point(LATENCY_MS).await;
-        let world = self.process.world();
-        let throttled = world.lasts(Fault::TableThrottled);
-        if throttled && world.mutant == Some(Mutant::ThrottlingIsFinal) {
+        let sim = self.process.sim();
+        let throttled = sim.lasts(Fault::TableThrottled);
+        if throttled && sim.mutant == Some(Mutant::ThrottlingIsFinal) {
             return Err(TableError::Rejected("too much at a time".to_owned()));
         }
-        if throttled || world.happens(Fault::TableFails) {
+        if throttled || sim.happens(Fault::TableFails) {
             return Err(TableError::Unavailable("simulated".to_owned()));
         }
-        match world.happens(Fault::TableDenied) {
-            true if world.mutant == Some(Mutant::TableDenialIsFinal) => {
+        match sim.happens(Fault::TableDenied) {
+            true if sim.mutant == Some(Mutant::TableDenialIsFinal) => {
                 Err(TableError::Rejected(DENIED.to_owned()))
             }
             // As in the adapter.
@@ -78,18 +78,18 @@ impl SimTable {
 
     /// Checks one applied write.
     async fn check(&self, key: &ItemKey, before: Option<&Item>, after: &Bytes) {
-        let world = self.process.world();
+        let sim = self.process.sim();
         let before = before.map(|item| decode(key, &item.body));
         match (before, decode(key, after)) {
             (Some(Err(error)), _) | (_, Err(error)) => {
-                world.violated(format_args!("{key:?} cannot be read: {error}"));
+                sim.violated(format_args!("{key:?} cannot be read: {error}"));
             }
             (before, Ok(Stored::Bundle(bundle))) => {
                 let before = match before {
                     Some(Ok(Stored::Bundle(before))) => Some(before),
                     _ => None,
                 };
-                world.check(bundle_step(before.as_deref(), &bundle));
+                sim.check(bundle_step(before.as_deref(), &bundle));
                 self.check_commits(key, before.as_deref(), &bundle);
             }
             (before, Ok(Stored::Consumer(consumer))) => {
@@ -97,7 +97,7 @@ impl SimTable {
                     Some(Ok(Stored::Consumer(before))) => Some(before),
                     _ => None,
                 };
-                world.check(consumer_step(before.as_ref(), &consumer));
+                sim.check(consumer_step(before.as_ref(), &consumer));
             }
             (_, Ok(Stored::Job(_) | Stored::Other)) => {}
         }
@@ -116,7 +116,7 @@ impl SimTable {
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch, position: first + u32::from(i), attempt, nonce };
             if self.store.checksum(&name) != Some(entry.crc32c) {
-                self.process.world().violated(format_args!(
+                self.process.sim().violated(format_args!(
                     "invariant 5: {name:?} is committed, its object is not"
                 ));
             }
@@ -134,8 +134,8 @@ fn is_claimed(key: &ItemKey, body: &[u8]) -> bool {
 impl Table for SimTable {
     async fn read(&self, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, TableError> {
         self.meet().await?;
-        let world = self.process.world();
-        let arrives = |(key, item)| self.items.hints.arrives(world, key, item);
+        let sim = self.process.sim();
+        let arrives = |(key, item)| self.items.hints.arrives(sim, key, item);
         let items = self.items.memory.read(keys).await;
         let items = items.map(|items| keys.iter().zip(items).map(arrives).collect());
         // Results are outdated when they arrive.
@@ -151,16 +151,16 @@ impl Table for SimTable {
         expires_at_s: Option<u64>,
     ) -> Result<WriteOutcome, TableError> {
         self.meet().await?;
-        let world = self.process.world();
-        if self.items.throttles(world, &key.pk) && world.happens(Fault::WriteThrottled) {
+        let sim = self.process.sim();
+        if self.items.throttles(sim, &key.pk) && sim.happens(Fault::WriteThrottled) {
             return Err(TableError::Unavailable("simulated throttling".to_owned()));
         }
         if body.len() > MAX_ITEM_BYTES {
-            world.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
+            sim.violated(format_args!("{key:?} is of {} bytes, which no item is", body.len()));
             return Err(TableError::Rejected("the item is too large".to_owned()));
         }
         let before = self.items.item(key).await;
-        let expected = match world.mutant {
+        let expected = match sim.mutant {
             Some(Mutant::WritesUnconditionally) => before.as_ref().map_or(0, |item| item.version),
             Some(Mutant::ClaimsUnseen) if expected == 0 && key.sk.starts_with("B#") => {
                 before.as_ref().map_or(0, |item| item.version)
@@ -170,21 +170,21 @@ impl Table for SimTable {
             }
             _ => expected,
         };
-        if !self.items.hints.note(world, key, &body) {
+        if !self.items.hints.note(sim, key, &body) {
             return Ok(WriteOutcome::Written);
         }
         let outcome = self.items.memory.write(key, expected, body.clone(), expires_at_s).await?;
         let written = outcome == WriteOutcome::Written;
-        world.event(format_args!("write {}/{} at {expected}: {written}", key.pk, key.sk));
+        sim.event(format_args!("write {}/{} at {expected}: {written}", key.pk, key.sk));
         if written {
             self.check(key, before.as_ref(), &body).await;
         }
         self.process.point(LATENCY_MS).await;
-        if written && world.happens(Fault::WriteUnreported) {
+        if written && sim.happens(Fault::WriteUnreported) {
             return Err(TableError::Unavailable("simulated lost answer".to_owned()));
         }
-        if written && world.happens(Fault::WriteMeetsItself) {
-            if world.mutant == Some(Mutant::ConflictsAreFailures) {
+        if written && sim.happens(Fault::WriteMeetsItself) {
+            if sim.mutant == Some(Mutant::ConflictsAreFailures) {
                 return Err(TableError::Rejected("the conditional request failed".to_owned()));
             }
             return Ok(WriteOutcome::Conflict(self.items.item(key).await));

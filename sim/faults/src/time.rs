@@ -17,7 +17,7 @@ struct Timers {
     waiting: BTreeMap<(Duration, u64), Waker>,
 }
 
-/// The time of one simulated world.
+/// The time of one simulated sim.
 #[derive(Debug, Default)]
 pub struct VirtualTime(Mutex<Timers>);
 
@@ -26,7 +26,7 @@ impl VirtualTime {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time since the world began.
+    /// Time since the sim began.
     pub fn now(&self) -> Duration {
         self.lock().now
     }
@@ -106,20 +106,20 @@ const BEGINNING: Duration = Duration::from_secs(1_700_000_000);
 #[async_trait]
 impl gristmill_ports::Clock for SimClock {
     fn now_ms(&self) -> u64 {
-        let now = (BEGINNING + self.0.world().time.now()).as_millis() as i64;
+        let now = (BEGINNING + self.0.sim().time.now()).as_millis() as i64;
         now.saturating_add(self.0.skew_ms()).unsigned_abs()
     }
 
     fn monotonic(&self) -> Duration {
-        self.0.world().time.now()
+        self.0.sim().time.now()
     }
 
     async fn sleep(&self, duration: Duration) {
-        self.0.world().time.sleep(duration).await;
+        self.0.sim().time.sleep(duration).await;
     }
 
     fn nonce(&self) -> gristmill_model::Nonce {
-        gristmill_model::Nonce(self.0.world().below(u64::MAX).to_be_bytes())
+        gristmill_model::Nonce(self.0.sim().below(u64::MAX).to_be_bytes())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Trainers: they receive batches, write checkpoints, die, and resume from a checkpoint.
 
 use crate::{
-    Fault, Kind, Process, SimClock, World,
+    Fault, Kind, Process, SimClock, Simulation,
     cloud::{BUCKET, Cloud},
     scenario::{BatchName, Expected, Scenario},
     verdict::{Fate, judge},
@@ -111,23 +111,23 @@ impl Log {
     }
 
     /// Records a batch; a replayed one must be identical.
-    pub fn note(&self, world: &World, visitation: Visitation, batch: &BatchSeen<'_>) {
+    pub fn note(&self, sim: &Simulation, visitation: Visitation, batch: &BatchSeen<'_>) {
         let hash = blake3::hash(batch.frame);
         let name = (batch.epoch, batch.g);
-        world.event(format_args!("batch {name:?}"));
+        sim.event(format_args!("batch {name:?}"));
         let mut entries = self.entries();
-        entries.fed = world.time.now();
+        entries.fed = sim.time.now();
         if let Some(before) = entries.batches.insert(name, hash) {
             entries.replays += 1;
             if visitation == Visitation::AtMostOnce {
-                world.check(invariant_09_at_most_once([2]));
+                sim.check(invariant_09_at_most_once([2]));
             }
-            return world.check(invariant_07_replay_is_identical(&before, &hash));
+            return sim.check(invariant_07_replay_is_identical(&before, &hash));
         }
         let frame = Frame::parse(batch.frame.clone(), &Limits::default());
-        let Ok(frame) = frame else { return world.violated("a batch cannot be read") };
+        let Ok(frame) = frame else { return sim.violated("a batch cannot be read") };
         let (Some(keys), Some(copies)) = (frame.get(KEY_FIELD), frame.get(COPY_FIELD)) else {
-            return world.violated("a batch does not say where its rows come from");
+            return sim.violated("a batch does not say where its rows come from");
         };
         let (keys, _) = keys.values().as_chunks::<8>();
         let (copies, _) = copies.values().as_chunks::<4>();
@@ -140,29 +140,29 @@ impl Log {
 
     /// Invariant 8: every record of every epoch was delivered once, except those dropped for incomplete batches. Or
     /// invariant 9: at most once, if a trainer that died may have lost some.
-    pub fn check_visits(&self, world: &World, scenario: &Scenario) {
+    pub fn check_visits(&self, sim: &Simulation, scenario: &Scenario) {
         let entries = self.entries();
         for epoch in 0..scenario.epochs {
             if scenario.in_order {
                 let batches = entries.order.range((epoch, 0)..(epoch + 1, 0));
                 let places: Vec<_> = batches.flat_map(|(_, records)| records).copied().collect();
-                world.check(invariant_19_in_order(&places));
+                sim.check(invariant_19_in_order(&places));
             }
             let times =
                 |(key, copy)| entries.records.get(&(epoch, key, copy)).copied().unwrap_or(0);
             if scenario.visitation != Visitation::ExactlyOnce {
-                world.check(invariant_09_at_most_once(scenario.visits().map(times)));
+                sim.check(invariant_09_at_most_once(scenario.visits().map(times)));
                 continue;
             }
             let missing = scenario.visits().filter(|&visit| times(visit) == 0).count();
             if missing != scenario.left_out() {
-                world.violated(format_args!(
+                sim.violated(format_args!(
                     "invariant 8: epoch {epoch} lacks {missing} records, not {}",
                     scenario.left_out()
                 ));
             }
             let present = scenario.visits().map(times).filter(|&times| times > 0);
-            world.check(invariant_08_exactly_once(present));
+            sim.check(invariant_08_exactly_once(present));
         }
     }
 }
@@ -176,21 +176,21 @@ pub struct BatchSeen<'a> {
 
 /// Trains until the job is done or another trainer has taken it over, resuming after every death.
 pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
-    let world = Arc::clone(&cloud.world);
+    let sim = Arc::clone(&cloud.sim);
     while !log.is_done() && !log.is_given_up() {
         let exactly = register.spec.visitation == Visitation::ExactlyOnce;
         // Otherwise the trainer's position is not checkpointed.
-        let resume = if exactly { choose_checkpoint(&world, &log) } else { (0, 0) };
-        let process = Process::new(&world, Kind::Trainer);
-        world.event(format_args!("a trainer starts at {resume:?}"));
-        let lived = process.run(one_life(&cloud, &process, &log, &register, resume)).await;
+        let resume = if exactly { choose_checkpoint(&sim, &log) } else { (0, 0) };
+        let process = Process::new(&sim, Kind::Trainer);
+        sim.event(format_args!("a trainer starts at {resume:?}"));
+        let lived = process.run(run_once(&cloud, &process, &log, &register, resume)).await;
         match lived {
             Some(Ok(())) => log.finish(),
             Some(Err(error)) => {
-                world.event(format_args!("a trainer ends: {error}"));
-                let let_in = process.generation().is_some();
-                let entitled = exactly && (let_in || resume == log.latest());
-                match judge(&world, &error, &register.spec, (let_in, entitled)) {
+                sim.event(format_args!("a trainer ends: {error}"));
+                let accepted = process.generation().is_some();
+                let entitled = exactly && (accepted || resume == log.latest());
+                match judge(&sim, &error, &register.spec, (accepted, entitled)) {
                     Fate::GivenUp => log.give_up(),
                     Fate::Broken | Fate::Superseded => return,
                     Fate::Again => {}
@@ -198,7 +198,7 @@ pub async fn train(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
             }
             None => {}
         }
-        world.time.sleep(world.between_ms(100, 5_000)).await;
+        sim.time.sleep(sim.between_ms(100, 5_000)).await;
     }
 }
 
@@ -212,18 +212,18 @@ async fn check_loss(cloud: &Cloud, process: &Process, fetcher: &Fetcher) {
     if let Ok(Stored::Consumer(consumer)) = inspect::decode(&key, &item.body)
         && consumer.generation <= generation
     {
-        let world = &cloud.world;
-        world.violated(format_args!(
+        let sim = &cloud.sim;
+        sim.violated(format_args!(
             "invariant 12: a trainer that was let in lacks {lacking} objects"
         ));
     }
 }
 
 /// The last checkpoint, or occasionally an earlier one.
-pub fn choose_checkpoint(world: &World, log: &Log) -> BatchName {
+pub fn choose_checkpoint(sim: &Simulation, log: &Log) -> BatchName {
     let saved = log.entries().saved.clone();
-    if saved.len() > 1 && world.happens(Fault::OldCheckpoint) {
-        return saved[world.below(saved.len() as u64) as usize];
+    if saved.len() > 1 && sim.happens(Fault::OldCheckpoint) {
+        return saved[sim.below(saved.len() as u64) as usize];
     }
     log.latest()
 }
@@ -250,21 +250,21 @@ pub fn fetcher_of(
     (ports, config)
 }
 
-async fn one_life(
+async fn run_once(
     cloud: &Arc<Cloud>,
     process: &Process,
     log: &Arc<Log>,
     register: &Register,
     resume: BatchName,
 ) -> Result<(), FetchError> {
-    let world = &cloud.world;
+    let sim = &cloud.sim;
     let (ports, config) = fetcher_of(cloud, process, register);
     Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)
         .await?;
     let spec = &register.spec;
     let config = FetcherConfig { resume, ..config };
     let mut fetcher = Fetcher::start(ports, config).await?;
-    let step_ms = 1 + world.below(60);
+    let step_ms = 1 + sim.below(60);
     let (mut unsaved, mut batches) = (None, 0);
     loop {
         match fetcher.next().await? {
@@ -275,18 +275,18 @@ async fn one_life(
                 }
                 check_loss(cloud, process, &fetcher).await;
                 let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };
-                log.note(world, spec.visitation, &seen);
+                log.note(sim, spec.visitation, &seen);
                 if cloud.store.dies_at() == Some(batch.g) && !log.has_died() {
                     process.kill();
                 }
                 process.point(step_ms).await;
                 unsaved = Some((batch.epoch, batch.g));
-                if world.below(3) == 0 {
+                if sim.below(3) == 0 {
                     save(process, log, &fetcher, unsaved.take()).await;
                 }
             }
             Delivery::EpochEnd(totals) => {
-                world.event(format_args!("{totals:?}"));
+                sim.event(format_args!("{totals:?}"));
             }
             Delivery::End => break,
         }
@@ -297,7 +297,7 @@ async fn one_life(
     fetcher.checkpointed_epochs(spec.epochs);
     let counted = fetcher.finish().await?.metrics.batches;
     if counted != batches {
-        world.violated(format_args!("{batches} batches were counted as {counted}"));
+        sim.violated(format_args!("{batches} batches were counted as {counted}"));
     }
     Ok(())
 }
@@ -313,10 +313,10 @@ async fn save(process: &Process, log: &Log, fetcher: &Fetcher, last: Option<Batc
 
 /// A second trainer, some time after the first.
 pub async fn train_second(cloud: Arc<Cloud>, log: Arc<Log>, register: Register) {
-    let world = Arc::clone(&cloud.world);
-    let after: Duration = world.between_ms(100, 30_000);
-    world.time.sleep(after).await;
-    if world.happens(Fault::SecondTrainer) {
+    let sim = Arc::clone(&cloud.sim);
+    let after: Duration = sim.between_ms(100, 30_000);
+    sim.time.sleep(after).await;
+    if sim.happens(Fault::SecondTrainer) {
         train(cloud, log, register).await;
     }
 }

@@ -1,6 +1,6 @@
 //! Judges whether a trainer may have ended as it did.
 
-use crate::{Fault, World};
+use crate::{Fault, Simulation};
 use gristmill_client::FetchError;
 use gristmill_model::ErrorPolicy;
 use gristmill_model::wire::JobSpec;
@@ -63,10 +63,10 @@ pub enum Fate {
 
 /// Judges the end of a trainer. `entitled`: it resumed from the newest checkpoint, or was accepted with another.
 pub fn judge(
-    world: &World,
+    sim: &Simulation,
     error: &FetchError,
     spec: &JobSpec,
-    (let_in, entitled): (bool, bool),
+    (accepted, entitled): (bool, bool),
 ) -> Fate {
     // Joining a failed job is refused with the job's own error.
     let joined = match error {
@@ -81,38 +81,38 @@ pub fn judge(
         FetchError::JobFailed(why)
             if spec.on_error == ErrorPolicy::Skip
                 && why.contains("given up after")
-                && (world.count(&UNHEARD) > 0 || !world.plan.skew.is_zero()) =>
+                && (sim.count(&UNHEARD) > 0 || !sim.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }
         // The job it found at its start was gone when it reported: its supervisor restarts it.
-        FetchError::Fenced(_) if !let_in => Fate::Again,
+        FetchError::Fenced(_) if !accepted => Fate::Again,
         FetchError::Fenced(_) => Fate::Superseded,
         // No progress for longer than the service tolerates.
         FetchError::JobFailed(why)
             if (why.contains("workers die whatever they do") || why.contains("given up after"))
-                && (world.count(&HINDRANCES) >= GIVEN_UP_AFTER || !world.plan.skew.is_zero()) =>
+                && (sim.count(&HINDRANCES) >= GIVEN_UP_AFTER || !sim.plan.skew.is_zero()) =>
         {
             Fate::GivenUp
         }
         // Invariant 14: three deaths in a row on one split incriminate it, regardless of their cause.
         FetchError::JobFailed(why)
-            if why.contains("killed its worker") && world.count(&DEATHS) >= 3 =>
+            if why.contains("killed its worker") && sim.count(&DEATHS) >= 3 =>
         {
             Fate::GivenUp
         }
         FetchError::JobFailed(_) | FetchError::JobStopped => {
-            world.violated(format_args!("the job ended: {error}"));
+            sim.violated(format_args!("the job ended: {error}"));
             Fate::Broken
         }
         // Invariant 12: older positions may be refused, never silently skipped.
         FetchError::Misplaced(refusal) | FetchError::Collected(refusal) if entitled => {
-            world.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
+            sim.violated(format_args!("invariant 12: a trainer was refused: {refusal}"));
             Fate::Broken
         }
         // A trainer of a running job must not be refused.
-        FetchError::Refused(why) if let_in => {
-            world.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
+        FetchError::Refused(why) if accepted => {
+            sim.violated(format_args!("a trainer that was let in ended for a refusal: {why}"));
             Fate::Broken
         }
         FetchError::Misplaced(_)

@@ -54,7 +54,7 @@ fn no_seed_breaks_an_invariant() {
 }
 
 #[test]
-fn one_seed_is_one_world() {
+fn one_seed_is_one_run() {
     for seed in 0..20 {
         let run = || simulate(seed, None, false).unwrap();
         let (one, again) = (run(), run());
@@ -69,7 +69,7 @@ fn every_mistake_is_noticed() {
         let began = Instant::now();
         let noticed = search(SEEDS_PER_MUTANT, Some(mutant), is_broken);
         let Some(Outcome { seed, tally, .. }) = noticed else {
-            panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} worlds");
+            panic!("{mutant:?} is not noticed in {SEEDS_PER_MUTANT} simulations");
         };
         let seconds = began.elapsed().as_secs_f64();
         println!("{mutant:?}: seed {seed}, {seconds:.1} s: {}", tally.violations[0]);
@@ -99,17 +99,17 @@ fn a_trainer_comes_back_at_the_end_of_an_epoch_of_many_splits() {
 fn throttling_costs_time_and_little_else() {
     let expected = [(Fault::StoreThrottled, 20), (Fault::StoreFull, 5), (Fault::TableThrottled, 2)];
     for (fault, spells_per_split) in expected {
-        let (mut spells, mut again) = (0, 0);
+        let (mut lasting, mut again) = (0, 0);
         for seed in 0..60 {
             let Outcome { tally, .. } = simulate_only(seed, &[fault]).unwrap();
             assert_eq!(tally.violations, Vec::<String>::new(), "{fault:?}, seed {seed}");
-            spells += tally.faults.get(&fault).copied().unwrap_or_default();
+            lasting += tally.faults.get(&fault).copied().unwrap_or_default();
             again += tally.computed_again;
         }
-        println!("{fault:?}: {spells} spells, {again} splits computed again");
+        println!("{fault:?}: {lasting} lasting, {again} splits computed again");
         assert!(
-            again * spells_per_split < spells,
-            "{fault:?}: {again} splits again, {spells} spells"
+            again * spells_per_split < lasting,
+            "{fault:?}: {again} splits again, {lasting} lasting"
         );
     }
 }

@@ -1,6 +1,6 @@
 //! Histories of trainers and servers that fail: nothing is lost or repeated without an error.
 
-#![allow(clippy::unwrap_used, reason = "a world that cannot be made fails the test")]
+#![allow(clippy::unwrap_used, reason = "a simulation that cannot be created fails the test")]
 
 #[test]
 fn histories_of_a_trainer_and_its_server_come_to_every_batch_once() {

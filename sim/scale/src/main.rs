@@ -2,6 +2,7 @@
 //! in virtual time over a table that counts units and has a partition's limits. A seed determines a run.
 
 mod args;
+mod deployment;
 mod figures;
 mod modes;
 mod partition;
@@ -9,7 +10,6 @@ mod platform;
 mod report;
 mod table;
 mod training;
-mod world;
 
 use args::Args;
 use clap::Parser as _;

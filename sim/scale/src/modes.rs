@@ -2,10 +2,10 @@
 
 use crate::{
     args::Args,
+    deployment::{Deployment, Setting},
     figures::Figures,
     report::{self, Bar, Row},
     training::{self, Failure},
-    world::{Setting, World},
 };
 use bytes::Bytes;
 use gristmill_model::stored::keys;
@@ -87,114 +87,114 @@ fn rows_of(args: &Args, workers: u32) -> Result<Vec<Row>, Failure> {
 }
 
 /// Builds a simulation and runs `work` in it.
-fn in_world<T>(
+fn in_deployment<T>(
     setting: Setting,
-    work: impl AsyncFnOnce(&Arc<World>) -> Result<T, Failure>,
-) -> Result<(T, Figures, Arc<World>), Failure> {
-    let world = World::new(setting, "scale".parse()?, "job".parse()?);
-    let runtime = world.time.runtime()?;
+    work: impl AsyncFnOnce(&Arc<Deployment>) -> Result<T, Failure>,
+) -> Result<(T, Figures, Arc<Deployment>), Failure> {
+    let deployment = Deployment::new(setting, "scale".parse()?, "job".parse()?);
+    let runtime = deployment.time.runtime()?;
     let outcome = runtime.block_on(async {
-        training::register(&world).await?;
-        work(&world).await
+        training::register(&deployment).await?;
+        work(&deployment).await
     });
     let outcome = outcome?;
     // Tasks that still wait end with the runtime.
     drop(runtime);
-    let mut figures = world.meter.take();
-    figures.ended = figures.ended.or(Some(world.now()));
-    Ok((outcome, figures, world))
+    let mut figures = deployment.meter.take();
+    figures.ended = figures.ended.or(Some(deployment.now()));
+    Ok((outcome, figures, deployment))
 }
 
-async fn start_workers(world: &Arc<World>) -> Result<(), Failure> {
-    let context = JobContext::load(&training::runner(world), &world.job).await?;
-    let _ = world.context.set(context.clone());
-    if !world.setting.real {
-        for number in 0..world.setting.workers {
-            tokio::spawn(training::worker(Arc::clone(world), number, context.clone()));
+async fn start_workers(deployment: &Arc<Deployment>) -> Result<(), Failure> {
+    let context = JobContext::load(&training::runner(deployment), &deployment.job).await?;
+    let _ = deployment.context.set(context.clone());
+    if !deployment.setting.real {
+        for number in 0..deployment.setting.workers {
+            tokio::spawn(training::worker(Arc::clone(deployment), number, context.clone()));
         }
     }
     Ok(())
 }
 
 /// Completes when the measured part can no longer meet its bars, or the job does not end.
-async fn give_up(world: &World) {
-    let Setting { splits, workers, split, .. } = &world.setting;
+async fn give_up(deployment: &Deployment) {
+    let Setting { splits, workers, split, .. } = &deployment.setting;
     let ideal = split.mul_f64(f64::from(*splits) / f64::from(*workers));
     // A job that does not get going is measured where it is.
-    world.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
+    deployment.time.sleep(ideal.mul_f64(0.5) + GIVE_UP / 4).await;
     {
-        let mut figures = world.meter.figures();
+        let mut figures = deployment.meter.figures();
         if figures.began.is_none() {
-            training::begin(&mut figures, world);
+            training::begin(&mut figures, deployment);
         }
     }
-    world.time.sleep(ideal.mul_f64(GIVE_UP_FACTOR - 0.5) + GIVE_UP * 3 / 4).await;
-    if world.meter.figures().is_measuring() {
-        world.meter.figures().ended = Some(world.now());
+    deployment.time.sleep(ideal.mul_f64(GIVE_UP_FACTOR - 0.5) + GIVE_UP * 3 / 4).await;
+    if deployment.meter.figures().is_measuring() {
+        deployment.meter.figures().ended = Some(deployment.now());
         return;
     }
-    world.time.sleep(END).await;
+    deployment.time.sleep(END).await;
 }
 
 /// A whole job, at its workers' speed.
 fn trained(setting: Setting) -> Result<Row, Failure> {
-    let (delivered, figures, world) = in_world(setting, async |world| {
-        start_workers(world).await?;
-        let training = training::train(world, u64::MAX, true);
+    let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
+        start_workers(deployment).await?;
+        let training = training::train(deployment, u64::MAX, true);
         tokio::select! {
             biased;
             delivered = training => delivered.map(Some).or_else(|error| {
-                world.meter.trouble(&format!("trainer: {error}"));
+                deployment.meter.trouble(&format!("trainer: {error}"));
                 Ok(None)
             }),
-            () = give_up(world) => Ok(None),
+            () = give_up(deployment) => Ok(None),
         }
     })?;
-    Ok(report::training_row(&world, &figures, delivered))
+    Ok(report::training_row(&deployment, &figures, delivered))
 }
 
 /// Workers that leave almost simultaneously.
 fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Failure> {
     let setting = Setting { workers: outstanding, ..setting };
-    let (reported, figures, world) = in_world(setting, async |world| {
-        let key = scale_key(world);
+    let (reported, figures, deployment) = in_deployment(setting, async |deployment| {
+        let key = scale_key(deployment);
         let mut scale_state =
             ScaleState { target: outstanding, next_worker: outstanding, ..ScaleState::default() };
-        scale_state.outstanding.add(0..outstanding, world.clock().now_ms());
-        let table = crate::table::MeteredTable::new(world);
+        scale_state.outstanding.add(0..outstanding, deployment.clock().now_ms());
+        let table = crate::table::MeteredTable::new(deployment);
         let body = Bytes::from(serde_json::to_vec(&scale_state)?);
-        let version = world.store().version(&key);
+        let version = deployment.store().version(&key);
         table.write(&key, version, body, None).await?;
-        training::begin(&mut world.meter.figures(), world);
-        let runner = training::runner(world);
+        training::begin(&mut deployment.meter.figures(), deployment);
+        let runner = training::runner(deployment);
         let mut leaving = tokio::task::JoinSet::new();
         for worker in 0..outstanding {
-            let (world, runner) = (Arc::clone(world), runner.clone());
+            let (deployment, runner) = (Arc::clone(deployment), runner.clone());
             leaving.spawn(async move {
-                let ms = (within_ms as f64 * world.uniform()) as u64;
-                world.time.sleep(Duration::from_millis(ms)).await;
-                training::leave(&world, &runner, worker).await
+                let ms = (within_ms as f64 * deployment.uniform()) as u64;
+                deployment.time.sleep(Duration::from_millis(ms)).await;
+                training::leave(&deployment, &runner, worker).await
             });
         }
         let mut reported = 0;
         while let Some(left) = leaving.join_next().await {
             reported += u32::from(left?);
         }
-        world.meter.figures().ended = Some(world.now());
+        deployment.meter.figures().ended = Some(deployment.now());
         Ok(reported)
     })?;
-    let key = scale_key(&world);
-    let (body, most) = world.store().body(&key).unwrap_or_default();
+    let key = scale_key(&deployment);
+    let (body, most) = deployment.store().body(&key).unwrap_or_default();
     let mut scale_state = serde_json::from_slice::<ScaleState>(&body)?.outstanding;
     let shards = scale_state.shards(|_| true).into_iter().filter_map(|shard| {
-        let (pk, sk) = keys::left(&world.ns, &world.job, shard);
-        let (body, _) = world.store().body(&ItemKey { pk, sk })?;
+        let (pk, sk) = keys::left(&deployment.ns, &deployment.job, shard);
+        let (body, _) = deployment.store().body(&ItemKey { pk, sk })?;
         Some((shard, serde_json::from_slice(&body).ok()?))
     });
     let shards = shards.collect();
     scale_state.settle(&shards);
     let left = scale_state.len();
-    let mut row = report::plain_row(&world, &figures);
+    let mut row = report::plain_row(&deployment, &figures);
     row.facts.push(("leaves not reported", f64::from(outstanding - reported)));
     row.facts.push(("workers that stay outstanding", f64::from(left)));
     row.facts.push(("bytes of SCALE at most", most as f64));
@@ -204,37 +204,37 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     Ok(row)
 }
 
-fn scale_key(world: &World) -> ItemKey {
-    ItemKey { pk: keys::job_partition(&world.ns, &world.job), sk: keys::SCALE.into() }
+fn scale_key(deployment: &Deployment) -> ItemKey {
+    ItemKey { pk: keys::job_partition(&deployment.ns, &deployment.job), sk: keys::SCALE.into() }
 }
 
 /// Indexes a dataset until the job has a plan.
 fn index(setting: Setting) -> Result<Row, Failure> {
     let files = f64::from(setting.files);
-    let (indexed, figures, world) = in_world(setting, async |world| {
-        training::begin(&mut world.meter.figures(), world);
-        start_workers(world).await?;
+    let (indexed, figures, deployment) = in_deployment(setting, async |deployment| {
+        training::begin(&mut deployment.meter.figures(), deployment);
+        start_workers(deployment).await?;
         let planned = async {
             // The trainer's polls are part of the cost of indexing.
             let fetcher = gristmill_client::Fetcher::start(
-                training::ports(world),
-                training::fetcher_config(world),
+                training::ports(deployment),
+                training::fetcher_config(deployment),
             );
             let fetcher = fetcher.await?;
             while fetcher.view().is_none_or(|view| view.plan.is_none()) {
-                world.time.sleep(Duration::from_millis(50)).await;
+                deployment.time.sleep(Duration::from_millis(50)).await;
             }
             Ok::<_, Failure>(())
         };
         let indexed = tokio::select! {
             biased;
             planned = planned => planned.map(|()| true)?,
-            () = world.time.sleep(INDEX_PATIENCE) => false,
+            () = deployment.time.sleep(INDEX_PATIENCE) => false,
         };
-        world.meter.figures().ended = Some(world.now());
+        deployment.meter.figures().ended = Some(deployment.now());
         Ok(indexed)
     })?;
-    let mut row = report::plain_row(&world, &figures);
+    let mut row = report::plain_row(&deployment, &figures);
     let units = figures.used().read_units as f64 / files;
     row.facts.push(("read units a file", units));
     row.facts.push(("indexed", f64::from(u8::from(indexed))));
@@ -246,25 +246,25 @@ fn index(setting: Setting) -> Result<Row, Failure> {
 /// A trainer without checkpoints restarts after `after` batches.
 fn restart(setting: Setting, after: u32) -> Result<Row, Failure> {
     let splits = setting.splits;
-    let (delivered, figures, world) = in_world(setting, async |world| {
-        start_workers(world).await?;
-        let first = training::train(world, u64::from(after), false);
+    let (delivered, figures, deployment) = in_deployment(setting, async |deployment| {
+        start_workers(deployment).await?;
+        let first = training::train(deployment, u64::from(after), false);
         tokio::select! {
             biased;
             first = first => { first?; }
-            () = give_up(world) => return Ok(0),
+            () = give_up(deployment) => return Ok(0),
         }
-        let second = training::train(world, u64::MAX, true);
+        let second = training::train(deployment, u64::MAX, true);
         tokio::select! {
             biased;
             second = second => second.or_else(|error| {
-                world.meter.trouble(&format!("trainer: {error}"));
+                deployment.meter.trouble(&format!("trainer: {error}"));
                 Ok(0)
             }),
-            () = world.time.sleep(END) => Ok(0),
+            () = deployment.time.sleep(END) => Ok(0),
         }
     })?;
-    let mut row = report::plain_row(&world, &figures);
+    let mut row = report::plain_row(&deployment, &figures);
     let largest = figures.largest.values().copied().max().unwrap_or(0) as f64;
     row.facts.push(("bytes of the largest answer", largest));
     row.facts.push(("delivered after the restart", delivered as f64));

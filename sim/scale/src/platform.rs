@@ -1,10 +1,10 @@
 //! The deployed functions: the coordinator behind its URL, the scaler, and the workers that it invokes.
 
 use crate::{
+    deployment::{BUCKET, Deployment},
     figures::Figures,
     table::{MeteredTable, Used},
     training,
-    world::{BUCKET, World},
 };
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -44,21 +44,21 @@ pub struct Environment {
 }
 
 impl Environment {
-    fn new(world: &Arc<World>) -> Self {
-        let table = MeteredTable::new(world);
+    fn new(deployment: &Arc<Deployment>) -> Self {
+        let table = MeteredTable::new(deployment);
         let function = Function::new(
             Arc::clone(&table) as Arc<dyn Table>,
-            world.objects(GET, PUT),
-            Arc::new(Platform::new(world)),
-            world.clock(),
-            Settings::new(world.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
+            deployment.objects(GET, PUT),
+            Arc::new(Platform::new(deployment)),
+            deployment.clock(),
+            Settings::new(deployment.ns.clone(), BUCKET.to_owned(), SCALER.to_owned()),
         );
         Self { function, table }
     }
 }
 
 /// The coordinator's URL.
-pub struct Link(pub Arc<World>);
+pub struct Link(pub Arc<Deployment>);
 
 struct Answered {
     reply: AnyReply,
@@ -69,23 +69,23 @@ struct Answered {
 impl Link {
     /// Runs the call in an environment of its own until it ends or times out.
     fn deliver(&self, request: Request, answer: oneshot::Sender<Answered>) {
-        let world = Arc::clone(&self.0);
+        let deployment = Arc::clone(&self.0);
         tokio::spawn(async move {
-            let began = world.now();
+            let began = deployment.now();
             // The lock is not held while the call runs.
-            let idle = world.idle_environments().pop();
-            let environment = idle.unwrap_or_else(|| Environment::new(&world));
+            let idle = deployment.idle_environments().pop();
+            let environment = idle.unwrap_or_else(|| Environment::new(&deployment));
             let reply = tokio::select! {
                 biased;
                 reply = environment.function.answer(&request) => reply,
-                () = world.time.sleep(COORDINATOR_TIMEOUT) => {
+                () = deployment.time.sleep(COORDINATOR_TIMEOUT) => {
                     let name = request.call.name();
-                    world.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
+                    deployment.meter.trouble(&format!("{name}: the coordinator was ended after 30 s"));
                     return;
                 }
             };
-            let (used, busy) = (environment.table.take_used(), world.now() - began);
-            world.idle_environments().push(environment);
+            let (used, busy) = (environment.table.take_used(), deployment.now() - began);
+            deployment.idle_environments().push(environment);
             // The caller may have given up.
             let _ = answer.send(Answered { reply, used, busy });
         });
@@ -95,10 +95,10 @@ impl Link {
 #[async_trait]
 impl Coordinator for Link {
     async fn exchange(&self, call: &AnyCall) -> Result<AnyReply, CallError> {
-        let world = &self.0;
-        let began = world.now();
-        let request = Request { v: VERSION, ns: world.ns.clone(), call: call.clone() };
-        world.pause(CALL / 2).await;
+        let deployment = &self.0;
+        let began = deployment.now();
+        let request = Request { v: VERSION, ns: deployment.ns.clone(), call: call.clone() };
+        deployment.pause(CALL / 2).await;
         let (sender, answer) = oneshot::channel();
         self.deliver(request, sender);
         // An invocation that timed out never answers.
@@ -111,26 +111,33 @@ impl Coordinator for Link {
         let answered = tokio::select! {
             biased;
             answered = answer => answered,
-            () = world.time.sleep(CALL_TIMEOUT) => {
-                let mut figures = world.meter.figures();
+            () = deployment.time.sleep(CALL_TIMEOUT) => {
+                let mut figures = deployment.meter.figures();
                 if figures.is_measuring() {
                     figures.call(call.name()).unanswered += 1;
                 }
                 drop(figures);
-                world.meter.trouble(&format!("{}: no answer within 10 s", call.name()));
+                deployment.meter.trouble(&format!("{}: no answer within 10 s", call.name()));
                 return Err(CallError::Unavailable("no answer within 10 s".to_owned()));
             }
         };
-        world.pause(CALL / 2).await;
+        deployment.pause(CALL / 2).await;
         let bytes = serde_json::to_vec(&answered.reply).map_or(0, |json| json.len() as u64);
-        note(&mut world.meter.figures(), world, call, &answered, bytes, world.now() - began);
+        note(
+            &mut deployment.meter.figures(),
+            deployment,
+            call,
+            &answered,
+            bytes,
+            deployment.now() - began,
+        );
         match answered.reply {
             AnyReply::Refused(refusal) => {
-                world.meter.trouble(&format!("{}: {refusal}", call.name()));
+                deployment.meter.trouble(&format!("{}: {refusal}", call.name()));
                 Err(CallError::Refused(refusal))
             }
             _ if bytes > MAX_ANSWER_BYTES => {
-                world.meter.trouble(&format!("{}: an answer above 6 MiB", call.name()));
+                deployment.meter.trouble(&format!("{}: an answer above 6 MiB", call.name()));
                 Err(CallError::Unavailable(format!("an answer of {bytes} bytes")))
             }
             reply => Ok(reply),
@@ -141,7 +148,7 @@ impl Coordinator for Link {
 /// Adds one call to the figures.
 fn note(
     figures: &mut Figures,
-    world: &World,
+    deployment: &Deployment,
     call: &AnyCall,
     answered: &Answered,
     bytes: u64,
@@ -169,21 +176,21 @@ fn note(
     if let (AnyCall::Flush(flush), AnyReply::Flush(_)) = (call, &answered.reply)
         && flush.epoch != gristmill_model::Epoch::MAX
     {
-        training::committed(figures, world, flush.commits.len() as u64);
+        training::committed(figures, deployment, flush.commits.len() as u64);
     }
 }
 
 /// The platform's asynchronous invocations.
 pub struct Platform {
-    world: Arc<World>,
+    deployment: Arc<Deployment>,
     /// Workers invoked by this process, and its own termination.
     invoked: Mutex<u32>,
     killed: Option<tokio::sync::Notify>,
 }
 
 impl Platform {
-    fn new(world: &Arc<World>) -> Self {
-        Self { world: Arc::clone(world), invoked: Mutex::default(), killed: None }
+    fn new(deployment: &Arc<Deployment>) -> Self {
+        Self { deployment: Arc::clone(deployment), invoked: Mutex::default(), killed: None }
     }
 
     /// Whether the invoking scaler is killed instead.
@@ -191,11 +198,11 @@ impl Platform {
         let Some(killed) = &self.killed else { return false };
         let mut invoked = self.invoked.lock().unwrap_or_else(PoisonError::into_inner);
         *invoked += 1;
-        let mut figures = self.world.meter.figures();
+        let mut figures = self.deployment.meter.figures();
         let kill = figures.scaler_killed.is_none()
-            && self.world.setting.kill_scaler_at.is_some_and(|at| *invoked > at);
+            && self.deployment.setting.kill_scaler_at.is_some_and(|at| *invoked > at);
         if kill {
-            figures.scaler_killed = Some(self.world.now());
+            figures.scaler_killed = Some(self.deployment.now());
             killed.notify_one();
         }
         kill
@@ -205,21 +212,21 @@ impl Platform {
 #[async_trait]
 impl Invoker for Platform {
     async fn invoke(&self, function: &str, payload: Bytes) -> Result<Invoked, InvokeError> {
-        let world = Arc::clone(&self.world);
-        world.pause(INVOKE).await;
-        if !world.setting.real {
+        let deployment = Arc::clone(&self.deployment);
+        deployment.pause(INVOKE).await;
+        if !deployment.setting.real {
             return Ok(Invoked::Accepted);
         }
         if function == SCALER {
             if let Ok(event) = serde_json::from_slice::<ScalerEvent>(&payload) {
-                tokio::spawn(scale(world, event));
+                tokio::spawn(scale(deployment, event));
             }
         } else if self.is_killed() {
             std::future::pending::<()>().await;
         } else if let Ok(event) = serde_json::from_slice::<WorkerEvent>(&payload) {
             tokio::spawn(async move {
-                world.pause(COLD_START).await;
-                training::invoked_worker(world, event.worker).await;
+                deployment.pause(COLD_START).await;
+                training::invoked_worker(deployment, event.worker).await;
             });
         }
         Ok(Invoked::Accepted)
@@ -227,12 +234,12 @@ impl Invoker for Platform {
 }
 
 /// One event of the scaler function.
-async fn scale(world: Arc<World>, event: ScalerEvent) {
-    world.pause(CALL).await;
-    let began = world.now();
-    let table = MeteredTable::new(&world);
+async fn scale(deployment: Arc<Deployment>, event: ScalerEvent) {
+    deployment.pause(CALL).await;
+    let began = deployment.now();
+    let table = MeteredTable::new(&deployment);
     let killed = Some(tokio::sync::Notify::new());
-    let platform = Arc::new(Platform { killed, ..Platform::new(&world) });
+    let platform = Arc::new(Platform { killed, ..Platform::new(&deployment) });
     let scaler = Scaler {
         table: Arc::clone(&table) as Arc<dyn Table>,
         invoker: Arc::clone(&platform) as Arc<dyn Invoker>,
@@ -249,19 +256,19 @@ async fn scale(world: Arc<World>, event: ScalerEvent) {
     tokio::select! {
         biased;
         scaled = scaler.handle(&event) => if let Err(error) = scaled {
-            world.meter.trouble(&format!("scaler: {error}"));
+            deployment.meter.trouble(&format!("scaler: {error}"));
         },
         () = is_killed => {}
-        () = world.time.sleep(SCALER_TIMEOUT) => {
-            world.meter.trouble("scaler: ended after 60 s");
+        () = deployment.time.sleep(SCALER_TIMEOUT) => {
+            deployment.meter.trouble("scaler: ended after 60 s");
         }
     }
-    let mut figures = world.meter.figures();
+    let mut figures = deployment.meter.figures();
     if figures.is_measuring() {
         let kind = figures.call("scaler");
         kind.calls += 1;
         kind.used.add(&table.take_used());
         kind.latencies_us
-            .push(u32::try_from((world.now() - began).as_micros()).unwrap_or(u32::MAX));
+            .push(u32::try_from((deployment.now() - began).as_micros()).unwrap_or(u32::MAX));
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::{
     args::Args,
+    deployment::{Deployment, Setting},
     figures::Figures,
     partition,
-    world::{Setting, World},
 };
 use gristmill_policy::cost::Prices;
 use serde_json::{Value, json};
@@ -84,7 +84,7 @@ impl Row {
 }
 
 /// A row without additional facts.
-pub fn plain_row(world: &World, figures: &Figures) -> Row {
+pub fn plain_row(deployment: &Deployment, figures: &Figures) -> Row {
     let calls = figures.calls.iter().map(|(name, call)| CallRow {
         name,
         calls: call.calls,
@@ -97,7 +97,7 @@ pub fn plain_row(world: &World, figures: &Figures) -> Row {
         largest: figures.largest.get(name).copied().unwrap_or(0),
     });
     Row {
-        workers: world.setting.workers,
+        workers: deployment.setting.workers,
         facts: vec![("seconds measured", figures.seconds())],
         bars: Vec::new(),
         calls: calls.collect(),
@@ -120,9 +120,9 @@ fn dollars(figures: &Figures) -> f64 {
 }
 
 /// A training job: `delivered` batches of one split each, if it ended.
-pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) -> Row {
-    let setting = &world.setting;
-    let mut row = plain_row(world, figures);
+pub fn training_row(deployment: &Deployment, figures: &Figures, delivered: Option<u64>) -> Row {
+    let setting = &deployment.setting;
+    let mut row = plain_row(deployment, figures);
     let none = Default::default();
     let claims = figures.calls.get("claim").unwrap_or(&none);
     let of = |value: u64| match claims.calls {
@@ -134,7 +134,7 @@ pub fn training_row(world: &World, figures: &Figures, delivered: Option<u64>) ->
     let percent = 100.0 * figures.measured as f64 / seconds / ideal;
     let (reads, writes) = (of(claims.used.read_units), of(claims.used.write_units));
     let p99_ms = if claims.calls == 0 { f64::NAN } else { claims.latency_ms(0.99) };
-    let (most_reads, most_writes) = world.store().most_asked();
+    let (most_reads, most_writes) = deployment.store().most_asked();
     let usd = dollars(figures);
     let lost = delivered.map_or(f64::NAN, |delivered| f64::from(setting.splits) - delivered as f64);
     row.facts.extend([

@@ -1,6 +1,6 @@
 //! The table: units, latencies and rejections as in DynamoDB, requests and retries as in the adapter.
 
-use crate::{partition::Throughput, world::World};
+use crate::{deployment::Deployment, partition::Throughput};
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_ports::{Item, ItemKey, Table, TableError, WriteOutcome};
@@ -88,13 +88,13 @@ pub struct Used {
 
 /// The table as used by one process.
 pub struct MeteredTable {
-    world: Arc<World>,
+    deployment: Arc<Deployment>,
     used: Mutex<Used>,
 }
 
 impl MeteredTable {
-    pub fn new(world: &Arc<World>) -> Arc<Self> {
-        Arc::new(Self { world: Arc::clone(world), used: Mutex::default() })
+    pub fn new(deployment: &Arc<Deployment>) -> Arc<Self> {
+        Arc::new(Self { deployment: Arc::clone(deployment), used: Mutex::default() })
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -112,17 +112,19 @@ impl MeteredTable {
         taking: Duration,
         mut serve: impl FnMut(&mut Store, Duration) -> Option<(T, Duration)>,
     ) -> Result<T, TableError> {
-        let world = &self.world;
+        let deployment = &self.deployment;
         for attempt in 0..TRIES {
             if attempt > 0 {
-                world.pause(BACKOFF.mul_f64(world.uniform() * f64::from(1 << (attempt - 1)))).await;
+                deployment
+                    .pause(BACKOFF.mul_f64(deployment.uniform() * f64::from(1 << (attempt - 1))))
+                    .await;
             }
-            world.pause(taking / 2).await;
+            deployment.pause(taking / 2).await;
             // The lock is not held while waiting.
-            let served = serve(&mut world.store(), world.now());
+            let served = serve(&mut deployment.store(), deployment.now());
             self.used().round_trips += 1;
             let more = served.as_ref().map_or(Duration::ZERO, |(_, more)| *more);
-            world.pause(taking / 2 + more).await;
+            deployment.pause(taking / 2 + more).await;
             match served {
                 Some((answer, _)) => return Ok(answer),
                 None => self.used().rejected += 1,
@@ -132,7 +134,7 @@ impl MeteredTable {
     }
 
     async fn read_one(&self, key: &ItemKey) -> Result<Option<Item>, TableError> {
-        let limits = self.world.setting.limits;
+        let limits = self.deployment.setting.limits;
         let serve = |store: &mut Store, now| {
             let partition = store.partition(&key.pk);
             let stored = partition.items.get(&key.sk);
@@ -153,7 +155,7 @@ impl MeteredTable {
         keys: &[ItemKey],
         found: &mut Vec<Option<Item>>,
     ) -> Result<(), TableError> {
-        let (world, limits) = (&self.world, self.world.setting.limits);
+        let (deployment, limits) = (&self.deployment, self.deployment.setting.limits);
         let start = found.len();
         found.resize(start + keys.len(), None);
         let mut open: Vec<usize> = (0..keys.len()).collect();
@@ -180,7 +182,7 @@ impl MeteredTable {
                 return Ok(());
             }
             self.used().rejected += 1;
-            world.time.sleep(BATCH_BACKOFF * 2_u32.pow(round)).await;
+            deployment.time.sleep(BATCH_BACKOFF * 2_u32.pow(round)).await;
         }
         Err(TableError::Unavailable(format!("{} keys stay unprocessed", open.len())))
     }
@@ -192,7 +194,7 @@ impl MeteredTable {
         from: Bound<String>,
         walk: impl Fn(&str) -> bool,
     ) -> Result<Vec<(String, Item)>, TableError> {
-        let limits = self.world.setting.limits;
+        let limits = self.deployment.setting.limits;
         let mut found: Vec<(String, Item)> = Vec::new();
         let mut from = from;
         loop {
@@ -261,7 +263,7 @@ impl Table for MeteredTable {
         if body.len() > MAX_BODY_BYTES {
             return Err(TableError::Rejected(format!("the body has {} bytes", body.len())));
         }
-        let limits = self.world.setting.limits;
+        let limits = self.deployment.setting.limits;
         let size = size_of(key, &body, expires_at_s.is_some());
         let serve = |store: &mut Store, now| {
             let partition = store.partition(&key.pk);
@@ -304,7 +306,7 @@ impl Table for MeteredTable {
 
     /// One page only: callers ask for a few small items.
     async fn last(&self, pk: &str, limit: usize) -> Result<Vec<(String, Item)>, TableError> {
-        let limits = self.world.setting.limits;
+        let limits = self.deployment.setting.limits;
         let serve = |store: &mut Store, now| {
             let partition = store.partition(pk);
             let items = partition.items.iter().rev().take(limit);

@@ -1,10 +1,10 @@
 //! Units and retries of the metered table.
 
 use super::*;
-use crate::world::Setting;
+use crate::deployment::Setting;
 use gristmill_ports::conformance;
 
-fn world(limits: bool) -> Arc<World> {
+fn deployment(limits: bool) -> Arc<Deployment> {
     let setting = Setting {
         workers: 1,
         split: Duration::from_millis(300),
@@ -17,29 +17,29 @@ fn world(limits: bool) -> Arc<World> {
         kill_scaler_at: None,
         seed: 0,
     };
-    World::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())
+    Deployment::new(setting, "scale".parse().unwrap(), "job".parse().unwrap())
 }
 
 fn key(sk: &str) -> ItemKey {
     ItemKey { pk: "p".to_owned(), sk: sk.to_owned() }
 }
 
-fn run(world: &World, work: impl Future<Output = ()>) {
-    world.time.runtime().unwrap().block_on(work);
+fn run(deployment: &Deployment, work: impl Future<Output = ()>) {
+    deployment.time.runtime().unwrap().block_on(work);
 }
 
 #[test]
 fn conforms() {
-    let world = world(false);
-    let table = MeteredTable::new(&world);
-    run(&world, conformance::table(&*table, "t"));
+    let deployment = deployment(false);
+    let table = MeteredTable::new(&deployment);
+    run(&deployment, conformance::table(&*table, "t"));
 }
 
 #[test]
 fn units_are_those_of_dynamodb() {
-    let world = world(false);
-    let table = MeteredTable::new(&world);
-    run(&world, async {
+    let deployment = deployment(false);
+    let table = MeteredTable::new(&deployment);
+    run(&deployment, async {
         let used = || {
             let used = table.take_used();
             (used.read_units, used.write_units, used.round_trips)
@@ -68,9 +68,9 @@ fn units_are_those_of_dynamodb() {
 
 #[test]
 fn a_partition_at_its_limit_rejects_and_retries_get_through_or_fail() {
-    let world = world(true);
-    let table = MeteredTable::new(&world);
-    run(&world, async {
+    let deployment = deployment(true);
+    let table = MeteredTable::new(&deployment);
+    run(&deployment, async {
         let body = Bytes::from(vec![1; 380 << 10]);
         // A second's worth of writes and one more: the bucket is empty for longer than the SDK retries.
         for (i, sk) in ["a", "a", "b"].into_iter().enumerate() {
@@ -83,7 +83,7 @@ fn a_partition_at_its_limit_rejects_and_retries_get_through_or_fail() {
             matches!(&failed, Err(TableError::Unavailable(text)) if text.contains("Throughput"))
         );
         assert_eq!(table.take_used().rejected, 4);
-        world.time.sleep(Duration::from_secs(1)).await;
+        deployment.time.sleep(Duration::from_secs(1)).await;
         let written = table.write(&key("a"), 3, body, None).await;
         assert_eq!(written.unwrap(), WriteOutcome::Written, "what was rejected was not applied");
     });

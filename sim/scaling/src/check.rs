@@ -1,6 +1,6 @@
 //! Compares a policy with the swept optimum over many seeds, and with plain Cachew.
 
-use crate::{Run, Scenario, Sweep, World, run::FOLLOWED_REPORTS, simulate, sweeps};
+use crate::{Conditions, Run, Scenario, Sweep, run::FOLLOWED_REPORTS, simulate, sweeps};
 use gristmill_policy::scaling::{Cachew, Policy, Report, Settings, State};
 use serde::Serialize;
 
@@ -98,12 +98,13 @@ fn is_near_any(chosen: u32, (first, last): (u32, u32), share: f64) -> bool {
 
 /// Seconds after a change before it can be observed. A trainer's step shows at once; another cost of a split shows
 /// when a split begun after the change is done.
-fn unseen_s(before: &World, after: &World) -> f64 {
-    let same_workers = World { step_s: before.step_s, ..after.clone() } == *before;
+fn unseen_s(before: &Conditions, after: &Conditions) -> f64 {
+    let same_workers = Conditions { step_s: before.step_s, ..after.clone() } == *before;
     if same_workers {
         return 0.0;
     }
-    let split_s = |world: &World| world.worker_batch_s() * f64::from(world.split_batches);
+    let split_s =
+        |conditions: &Conditions| conditions.worker_batch_s() * f64::from(conditions.split_batches);
     split_s(before).max(split_s(after))
 }
 
@@ -114,7 +115,7 @@ fn judge(scenario: &Scenario, sweep: &Sweep, runs: &[Run]) -> PhaseVerdict {
     };
     let unseen_s = match phase {
         0 => 0.0,
-        _ => unseen_s(&scenario.phases[phase - 1].world, &scenario.phases[phase].world),
+        _ => unseen_s(&scenario.phases[phase - 1].conditions, &scenario.phases[phase].conditions),
     };
     let followed = |run: &Run| {
         let begun_s = run.phase(phase).next().map_or(0.0, |tick| tick.at_s);

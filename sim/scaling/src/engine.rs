@@ -7,7 +7,7 @@
 mod event;
 
 use crate::{
-    Run, Scenario, World, meter::Meter, noise::Noise, platform::Platform, run::Tick,
+    Conditions, Run, Scenario, meter::Meter, noise::Noise, platform::Platform, run::Tick,
     server::Server, splits::Splits, trainer::Trainer,
 };
 use event::{Event, What};
@@ -36,7 +36,7 @@ const LEASES_A_WORKER: u64 = 3;
 
 pub(crate) struct Engine<'s> {
     scenario: &'s Scenario,
-    world: World,
+    conditions: Conditions,
     phase: usize,
     settings: Settings,
     policy: Policy,
@@ -64,7 +64,7 @@ pub(crate) struct Engine<'s> {
 
 impl<'s> Engine<'s> {
     pub fn new(scenario: &'s Scenario, phase: usize, seed: u64, policy: Policy) -> Self {
-        let world = scenario.phases[phase].world.clone();
+        let conditions = scenario.phases[phase].conditions.clone();
         let target = policy.target(&scenario.settings);
         Self {
             target,
@@ -77,7 +77,7 @@ impl<'s> Engine<'s> {
             workers: Vec::new(),
             idle_slots: Vec::new(),
             platform: Platform::default(),
-            splits: Splits::new(scenario.batches, &world),
+            splits: Splits::new(scenario.batches, &conditions),
             trainer: Trainer::new(Noise::new(seed, 1)),
             source: Server::default(),
             gets: Server::default(),
@@ -91,15 +91,16 @@ impl<'s> Engine<'s> {
             wants_workers: true,
             run: Run::new(seed, target),
             scenario,
-            world,
+            conditions,
         }
     }
 
     /// Runs to the scenario's last batch, or until `stop` accepts a report.
     pub fn run(mut self, mut stop: impl FnMut(&Tick) -> bool) -> Run {
         // A remainder of the division by clients is never taken.
-        while self.splits.delivered() + u64::from(self.world.clients) <= self.splits.batches() {
-            let take_s = self.trainer.next_take_s(&self.world);
+        while self.splits.delivered() + u64::from(self.conditions.clients) <= self.splits.batches()
+        {
+            let take_s = self.trainer.next_take_s(&self.conditions);
             let event_s = self.events.peek().map_or(f64::INFINITY, |event| event.0.at_s);
             let at_s = take_s.min(event_s).min(self.next_poll_s);
             self.pass(at_s);
@@ -126,7 +127,7 @@ impl<'s> Engine<'s> {
 
     /// Advances time and accounts for it.
     fn pass(&mut self, to_s: f64) {
-        let full = self.splits.is_full(&self.world);
+        let full = self.splits.is_full(&self.conditions);
         self.meter.pass(to_s - self.now_s, self.platform.at_work, full);
         self.run.worker_s += (to_s - self.now_s) * f64::from(self.platform.outstanding);
         self.now_s = to_s;
@@ -140,23 +141,24 @@ impl<'s> Engine<'s> {
 
     /// As in the service, the window has room for three leases of each target worker, and one more.
     fn window(&self) -> u64 {
-        let lease = u64::from(self.world.split_batches) * u64::from(self.world.lease_splits);
-        let most = self.scenario.phases[0].world.window_batches;
+        let lease =
+            u64::from(self.conditions.split_batches) * u64::from(self.conditions.lease_splits);
+        let most = self.scenario.phases[0].conditions.window_batches;
         most.min(LEASES_A_WORKER * (u64::from(self.target) + 1) * lease)
     }
 
     /// A poll of the coordinator, which has the scaler top up workers.
     fn poll(&mut self) {
-        self.next_poll_s = self.now_s + self.world.poll_s;
-        self.world.window_batches = self.window();
+        self.next_poll_s = self.now_s + self.conditions.poll_s;
+        self.conditions.window_batches = self.window();
         let ready = self.splits.ready();
         // As in the service: stopped when the window is full, woken below half.
         self.wants_workers = match ready {
-            ready if ready >= self.world.window_batches => false,
-            ready if ready * 2 < self.world.window_batches => true,
+            ready if ready >= self.conditions.window_batches => false,
+            ready if ready * 2 < self.conditions.window_batches => true,
             _ => self.wants_workers,
         };
-        let claimable = self.splits.claimable(&self.world);
+        let claimable = self.splits.claimable(&self.conditions);
         if !self.wants_workers || claimable == 0 {
             return;
         }
@@ -165,7 +167,7 @@ impl<'s> Engine<'s> {
         if invoke == 0 {
             return;
         }
-        let granted = self.platform.grant(invoke, self.now_s, &self.world);
+        let granted = self.platform.grant(invoke, self.now_s, &self.conditions);
         self.meter.throttled += invoke - granted;
         self.run.invocations += u64::from(granted);
         for _ in 0..granted {
@@ -178,12 +180,12 @@ impl<'s> Engine<'s> {
         if slot as usize == self.workers.len() {
             self.workers.push(Worker::default());
         }
-        let (kind, is_cold) = self.platform.take_environment(&self.world);
-        let cold_s = if is_cold { self.world.cold_start_s } else { 0.0 };
+        let (kind, is_cold) = self.platform.take_environment(&self.conditions);
+        let cold_s = if is_cold { self.conditions.cold_start_s } else { 0.0 };
         let turn = self.workers[slot as usize].turn + 1;
         self.workers[slot as usize] =
             Worker { born_s: self.now_s, kind, turn, ..Worker::default() };
-        self.schedule(self.now_s + self.world.invoke_delay_s + cold_s, What::Ready, slot);
+        self.schedule(self.now_s + self.conditions.invoke_delay_s + cold_s, What::Ready, slot);
     }
 
     fn handle(&mut self, event: Event) {
@@ -194,14 +196,14 @@ impl<'s> Engine<'s> {
         match event.what {
             What::Ready => self.claim(event.worker),
             What::Computed => {
-                let bytes = self.world.batch_bytes * self.splits.split_batches();
-                let sent_s = bytes / self.world.network_per_s;
-                let admitted = self.puts.serve(self.now_s, 1.0, self.world.puts_per_s);
+                let bytes = self.conditions.batch_bytes * self.splits.split_batches();
+                let sent_s = bytes / self.conditions.network_per_s;
+                let admitted = self.puts.serve(self.now_s, 1.0, self.conditions.puts_per_s);
                 let put_s = admitted - self.now_s + sent_s;
                 worker.times.put_s = put_s;
                 // Requested now: a request in the future would delay earlier ones.
-                let flushed = self.table.serve(self.now_s, 1.0, self.world.table_per_s);
-                let flushed_s = flushed + put_s + self.world.call_s;
+                let flushed = self.table.serve(self.now_s, 1.0, self.conditions.table_per_s);
+                let flushed_s = flushed + put_s + self.conditions.call_s;
                 self.schedule(flushed_s, What::Committed, event.worker);
             }
             What::Committed => self.committed(event.worker),
@@ -211,7 +213,11 @@ impl<'s> Engine<'s> {
                 worker.holds_lease = false;
                 self.platform.at_work -= 1;
                 self.run.deaths += 1;
-                self.schedule(self.now_s + self.world.death_notice_s, What::Noticed, event.worker);
+                self.schedule(
+                    self.now_s + self.conditions.death_notice_s,
+                    What::Noticed,
+                    event.worker,
+                );
             }
             What::Noticed => {
                 let (first, left) = (worker.split, worker.lease_left);
@@ -224,13 +230,13 @@ impl<'s> Engine<'s> {
     fn committed(&mut self, slot: u32) {
         let worker = self.workers[slot as usize];
         // The times of splits made in another mode are not reported.
-        if worker.mode == self.world.mode {
+        if worker.mode == self.conditions.mode {
             self.meter.flushed(&worker.times, self.splits.split_batches());
         }
         self.run.splits += 1;
-        let (now_s, world) = (self.now_s, &self.world);
+        let (now_s, conditions) = (self.now_s, &self.conditions);
         let trainer = &mut self.trainer;
-        self.splits.commit(worker.split, |batches| trainer.arrived(batches, now_s, world));
+        self.splits.commit(worker.split, |batches| trainer.arrived(batches, now_s, conditions));
         if worker.lease_left > 0 {
             let worker = &mut self.workers[slot as usize];
             worker.lease_left -= 1;
@@ -246,13 +252,14 @@ impl<'s> Engine<'s> {
     /// A worker claims a lease; it leaves if there is none or the target is exceeded.
     fn claim(&mut self, slot: u32) {
         let age_s = self.now_s - self.workers[slot as usize].born_s;
-        let lease_s = f64::from(self.world.split_batches * self.world.lease_splits)
-            * self.world.worker_batch_s();
+        let lease_s = f64::from(self.conditions.split_batches * self.conditions.lease_splits)
+            * self.conditions.worker_batch_s();
         // It leaves before the platform ends it, except on its first lease.
-        let too_old = age_s > 0.0 && age_s + lease_s > self.world.lifetime_s && age_s > lease_s;
+        let too_old =
+            age_s > 0.0 && age_s + lease_s > self.conditions.lifetime_s && age_s > lease_s;
         let kind = self.workers[slot as usize].kind;
         let superfluous = self.platform.is_superfluous(kind, self.target);
-        let lease = if too_old || superfluous { None } else { self.splits.claim(&self.world) };
+        let lease = if too_old || superfluous { None } else { self.splits.claim(&self.conditions) };
         let Some((split, splits)) = lease else {
             self.end(slot, true);
             return;
@@ -267,31 +274,31 @@ impl<'s> Engine<'s> {
 
     /// Begins a split: claim or mark, read, compute.
     fn work(&mut self, slot: u32) {
-        let world = &self.world;
+        let conditions = &self.conditions;
         let batches = self.splits.split_batches();
-        let called_s =
-            self.table.serve(self.now_s, 1.0, world.table_per_s) - self.now_s + world.call_s;
-        let bytes = world.source_bytes * batches;
+        let called_s = self.table.serve(self.now_s, 1.0, conditions.table_per_s) - self.now_s
+            + conditions.call_s;
+        let bytes = conditions.source_bytes * batches;
         let mut read_s = 0.0;
         if bytes > 0.0 {
-            let admitted_s = self.gets.serve(self.now_s, 1.0, world.gets_per_s);
-            let sent_s = admitted_s + bytes / world.network_per_s;
-            let served_s = self.source.serve(self.now_s, bytes, world.source_per_s);
+            let admitted_s = self.gets.serve(self.now_s, 1.0, conditions.gets_per_s);
+            let sent_s = admitted_s + bytes / conditions.network_per_s;
+            let served_s = self.source.serve(self.now_s, bytes, conditions.source_per_s);
             read_s = served_s.max(sent_s) - self.now_s;
         }
         let others = f64::from(self.platform.at_work.saturating_sub(1));
         let worker = &mut self.workers[slot as usize];
-        let compute_s = world.compute_s * batches / world.vcpus
-            * world.speeds.get(worker.kind).copied().unwrap_or(1.0)
-            * self.work_noise.factor(world.worker_noise)
-            * (1.0 + world.interference * others);
+        let compute_s = conditions.compute_s * batches / conditions.vcpus
+            * conditions.speeds.get(worker.kind).copied().unwrap_or(1.0)
+            * self.work_noise.factor(conditions.worker_noise)
+            * (1.0 + conditions.interference * others);
         worker.turn += 1;
         worker.started_s = self.now_s;
-        worker.mode = world.mode;
+        worker.mode = conditions.mode;
         worker.times = WorkerTimes { source_s: read_s, compute_s, put_s: 0.0 };
         let done_s = self.now_s + called_s + read_s + compute_s;
-        if world.mean_life_s.is_finite() {
-            let dies_s = self.now_s + self.life_noise.exponential(world.mean_life_s);
+        if conditions.mean_life_s.is_finite() {
+            let dies_s = self.now_s + self.life_noise.exponential(conditions.mean_life_s);
             if dies_s < done_s {
                 self.schedule(dies_s, What::Died, slot);
                 return;
@@ -309,22 +316,22 @@ impl<'s> Engine<'s> {
 
     /// The trainer takes its next batches; true when a report is due.
     fn take(&mut self) -> bool {
-        let clients = self.world.clients;
-        let stall = self.trainer.take(self.now_s, &self.world);
+        let clients = self.conditions.clients;
+        let stall = self.trainer.take(self.now_s, &self.conditions);
         self.splits.deliver(u64::from(clients));
         self.meter.taken(&stall, self.trainer.step_s(), self.splits.ready());
         let next = self.scenario.phases.get(self.phase + 1);
         if let Some(next) = next.filter(|next| self.splits.delivered() >= next.from_batch) {
-            let window_batches = self.world.window_batches;
-            self.world = World { window_batches, ..next.world.clone() };
+            let window_batches = self.conditions.window_batches;
+            self.conditions = Conditions { window_batches, ..next.conditions.clone() };
             self.phase += 1;
         }
-        self.meter.rounds >= self.world.report_batches
+        self.meter.rounds >= self.conditions.report_batches
     }
 
     fn report(&mut self) -> Tick {
-        let (world, noise) = (&self.world, &mut self.report_noise);
-        let mut noisy = |value: f64| value * noise.factor(world.report_noise);
+        let (conditions, noise) = (&self.conditions, &mut self.report_noise);
+        let mut noisy = |value: f64| value * noise.factor(conditions.report_noise);
         let meter = std::mem::take(&mut self.meter);
         let rounds = f64::from(meter.rounds.max(1));
         let worker = meter.times().map(|times| WorkerTimes {
@@ -334,20 +341,20 @@ impl<'s> Engine<'s> {
         });
         let report = Report {
             batches: self.splits.delivered(),
-            clients: world.clients,
+            clients: conditions.clients,
             step_s: noisy(meter.step_s / rounds),
             stall_s: noisy(meter.stall_s / rounds),
             fetch_stall_s: noisy(meter.fetch_stall_s / rounds),
             queue_batches: noisy(meter.queue / rounds),
             ahead_batches: self.splits.ahead(),
-            lease_batches: world.split_batches * world.lease_splits,
-            claimable: self.splits.claimable(world),
+            lease_batches: conditions.split_batches * conditions.lease_splits,
+            claimable: self.splits.claimable(conditions),
             window_full: meter.share_full(),
             workers: meter.mean_workers(),
             outstanding: self.platform.outstanding,
             throttled: meter.throttled,
             worker,
-            mode: world.mode,
+            mode: conditions.mode,
             at_s: self.now_s,
         };
         let decision = self.policy.decide(&report, &self.settings);
@@ -356,7 +363,7 @@ impl<'s> Engine<'s> {
             at_s: self.now_s,
             batches: report.batches,
             phase: self.phase,
-            mode: world.mode,
+            mode: conditions.mode,
             batch_time_s: (meter.step_s + meter.stall_s) / rounds,
             stall_s: meter.stall_s / rounds,
             queue_batches: meter.queue / rounds,

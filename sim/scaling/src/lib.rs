@@ -6,6 +6,7 @@
 
 mod check;
 mod command;
+mod conditions;
 mod engine;
 mod error;
 mod meter;
@@ -25,21 +26,20 @@ mod table;
 mod trainer;
 mod unimodal;
 mod vary;
-mod world;
 
 pub use check::{PhaseVerdict, Verdict, check, compare, is_near};
 pub use command::{Args, Outcome, policy, run};
+pub use conditions::Conditions;
 pub use error::ScenarioError;
 pub use plots::plots;
 pub use random::random_scenario;
 pub use read::{Origin, Provenance};
 pub use run::{Cost, Run, Tick};
-pub use scenario::{Paper, PhaseWorld, Prices, Scenario};
+pub use scenario::{Paper, Phase, Prices, Scenario};
 pub use shipped::shipped;
 pub use sweep::{Measured, Sweep, measure, sweep, sweeps};
 pub use table::table;
 pub use vary::vary;
-pub use world::World;
 
 use gristmill_policy::scaling::Policy;
 

@@ -1,6 +1,6 @@
 //! The function platform: concurrency, start rate and warm environments.
 
-use crate::World;
+use crate::Conditions;
 
 /// Environments of one speed.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,14 +26,14 @@ pub(crate) struct Platform {
 
 impl Platform {
     /// Accepted invocations out of `wanted`.
-    pub fn grant(&mut self, wanted: u32, now_s: f64, world: &World) -> u32 {
-        let most = world.scale_up_per_10s;
+    pub fn grant(&mut self, wanted: u32, now_s: f64, conditions: &Conditions) -> u32 {
+        let most = conditions.scale_up_per_10s;
         self.tokens = match self.counted_s {
             None => most,
             Some(since_s) => (self.tokens + (now_s - since_s) * most / 10.0).min(most),
         };
         self.counted_s = Some(now_s);
-        let room = world.grantable().saturating_sub(self.outstanding);
+        let room = conditions.grantable().saturating_sub(self.outstanding);
         // Only cold starts need tokens.
         let warm = self.warm;
         let startable = warm.saturating_add(self.tokens as u32);
@@ -45,8 +45,8 @@ impl Platform {
 
     /// Takes an environment for one invocation: its speed class, and whether it starts cold. Classes are kept equally
     /// frequent, so that a count means the same mix however it was reached; otherwise no count would be optimal.
-    pub fn take_environment(&mut self, world: &World) -> (usize, bool) {
-        self.kinds.resize(world.speeds.len().max(1), Kind::default());
+    pub fn take_environment(&mut self, conditions: &Conditions) -> (usize, bool) {
+        self.kinds.resize(conditions.speeds.len().max(1), Kind::default());
         let fewest = |kind: &usize| self.kinds[*kind].running;
         let kind = (0..self.kinds.len()).min_by_key(fewest).unwrap_or(0);
         let taken = &mut self.kinds[kind];
@@ -87,10 +87,10 @@ mod tests {
     fn a_mix_of_machines_keeps_its_shares() {
         let text =
             "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\nslowness = [1.0, 2.0]\n";
-        let world = Scenario::parse(text, "w.toml").unwrap().phases[0].world.clone();
+        let conditions = Scenario::parse(text, "w.toml").unwrap().phases[0].conditions.clone();
         let mut platform = Platform::default();
-        assert_eq!(platform.grant(10, 0.0, &world), 10);
-        let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&world).0).collect();
+        assert_eq!(platform.grant(10, 0.0, &conditions), 10);
+        let kinds: Vec<usize> = (0..10).map(|_| platform.take_environment(&conditions).0).collect();
         assert_eq!(kinds.iter().sum::<usize>(), 5, "half of each");
         // Two of the four that are left are of each class, in any order.
         for kind in [0, 0, 0, 0, 0, 1, 1, 1, 1, 1] {
@@ -99,7 +99,7 @@ mod tests {
             }
         }
         assert_eq!(platform.kinds.iter().map(|kind| kind.running).collect::<Vec<_>>(), [2, 2]);
-        platform.grant(1, 1.0, &world);
-        assert!(!platform.take_environment(&world).1, "one that is up");
+        platform.grant(1, 1.0, &conditions);
+        assert!(!platform.take_environment(&conditions).1, "one that is up");
     }
 }

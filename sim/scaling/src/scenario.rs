@@ -1,7 +1,7 @@
 //! A scenario file: the modelled conditions, their changes, the policy's settings, and the checks.
 
 use crate::{
-    ScenarioError, World,
+    Conditions, ScenarioError,
     read::{Provenance, Section, Source},
 };
 use gristmill_policy::scaling::Settings;
@@ -13,7 +13,7 @@ pub struct Scenario {
     pub name: String,
     pub about: String,
     /// Conditions in sequence: the first from batch 0, each further one from its batch on.
-    pub phases: Vec<PhaseWorld>,
+    pub phases: Vec<Phase>,
     pub settings: Settings,
     /// Batches delivered in a run.
     pub batches: u64,
@@ -26,9 +26,9 @@ pub struct Scenario {
 
 /// Conditions from a batch on.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PhaseWorld {
+pub struct Phase {
     pub from_batch: u64,
-    pub world: World,
+    pub conditions: Conditions,
 }
 
 /// Dollars.
@@ -71,14 +71,14 @@ impl Scenario {
     }
 
     /// Conditions at `batch`.
-    pub fn world_at(&self, batch: u64) -> &World {
+    pub fn conditions_at(&self, batch: u64) -> &Conditions {
         let phase = self.phases.iter().rev().find(|phase| phase.from_batch <= batch);
-        &phase.unwrap_or(&self.phases[0]).world
+        &phase.unwrap_or(&self.phases[0]).conditions
     }
 
     /// Most workers under these conditions, by all limits.
-    pub fn most_workers(&self, world: &World) -> u32 {
-        self.settings.cap().0.min(world.grantable())
+    pub fn most_workers(&self, conditions: &Conditions) -> u32 {
+        self.settings.cap().0.min(conditions.grantable())
     }
 }
 
@@ -121,26 +121,26 @@ impl<'d> Document<'d> {
                 return Err(self.source.error(key.span().start, message));
             }
         }
-        let mut world = self.world()?;
-        let settings = self.settings(&world)?;
+        let mut conditions = self.conditions()?;
+        let settings = self.settings(&conditions)?;
         let prices = self.prices()?;
         let settings = Settings { usd_per_worker_hour: prices.usd_per_worker_hour, ..settings };
         let mut run = self.section("run")?;
         let batches = run.count("batches", 1_000..=BATCHES_MOST)?.unwrap_or(40_000);
         self.close(run)?;
-        if world.window_batches == 0 {
-            world.window_batches = default_window(&world, &settings);
+        if conditions.window_batches == 0 {
+            conditions.window_batches = default_window(&conditions, &settings);
         }
         // As in the service, whose window holds at least two leases.
-        let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
-        let window = (2 * lease).max(u64::from(world.clients) + lease);
-        if world.window_batches < window {
+        let lease = u64::from(conditions.split_batches) * u64::from(conditions.lease_splits);
+        let window = (2 * lease).max(u64::from(conditions.clients) + lease);
+        if conditions.window_batches < window {
             let message = format!(
                 "`data.window_batches` must hold two leases and a batch for each client: {window}"
             );
             return Err(self.source.error(0, message));
         }
-        let phases = self.changes(world, batches)?;
+        let phases = self.changes(conditions, batches)?;
         let mut check = self.section("check")?;
         let at_least = check.number("at_least", 0.0..=100.0)?.unwrap_or(95.0);
         self.close(check)?;
@@ -157,96 +157,99 @@ impl<'d> Document<'d> {
     }
 
     /// Conditions of the first phase.
-    fn world(&mut self) -> Result<World, ScenarioError> {
-        let mut world = World::default();
-        self.trainer(&mut world)?;
-        self.worker(&mut world)?;
-        self.data(&mut world)?;
-        self.limits(&mut world)?;
-        self.platform(&mut world)?;
-        self.report(&mut world)?;
-        Ok(world)
+    fn conditions(&mut self) -> Result<Conditions, ScenarioError> {
+        let mut conditions = Conditions::default();
+        self.trainer(&mut conditions)?;
+        self.worker(&mut conditions)?;
+        self.data(&mut conditions)?;
+        self.limits(&mut conditions)?;
+        self.platform(&mut conditions)?;
+        self.report(&mut conditions)?;
+        Ok(conditions)
     }
 
-    fn trainer(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn trainer(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut trainer = self.section("trainer")?;
-        world.step_s = trainer
+        conditions.step_s = trainer
             .positive_seconds("step")?
             .ok_or_else(|| trainer.missing("step", "the trainer's own time for a batch"))?;
-        world.clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
-        world.step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        world.ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
+        conditions.clients = trainer.count("clients", 1..=256)?.unwrap_or(1) as u32;
+        conditions.step_noise = trainer.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        conditions.ingest_per_s = trainer.rate("ingest")?.unwrap_or(f64::INFINITY);
         self.close(trainer)
     }
 
-    fn worker(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn worker(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut worker = self.section("worker")?;
-        world.compute_s = worker
+        conditions.compute_s = worker
             .positive_seconds("compute")?
             .ok_or_else(|| worker.missing("compute", "one vCPU's time for a batch"))?;
-        world.worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
-        world.vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
+        conditions.worker_noise = worker.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        conditions.vcpus = worker.number("vcpus", 0.1..=64.0)?.unwrap_or(1.0);
         // Sustained rate of a function in each direction, inferred from others' measurements.
-        world.network_per_s = worker.rate("network")?.unwrap_or(71e6);
-        world.cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
-        world.speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
-        world.mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
-        world.death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
-        world.interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
-        world.call_s = worker.seconds("call")?.unwrap_or(0.01);
-        world.lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
+        conditions.network_per_s = worker.rate("network")?.unwrap_or(71e6);
+        conditions.cold_start_s = worker.seconds("cold_start")?.unwrap_or(0.2);
+        conditions.speeds = worker.numbers("slowness", 0.1..=10.0)?.unwrap_or_else(|| vec![1.0]);
+        conditions.mean_life_s = worker.positive_seconds("mean_life")?.unwrap_or(f64::INFINITY);
+        conditions.death_notice_s = worker.seconds("death_notice")?.unwrap_or(2.0);
+        conditions.interference = worker.number("interference", 0.0..=1.0)?.unwrap_or(0.0);
+        conditions.call_s = worker.seconds("call")?.unwrap_or(0.01);
+        conditions.lifetime_s = worker.positive_seconds("lifetime")?.unwrap_or(900.0);
         self.close(worker)
     }
 
-    fn data(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn data(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut data = self.section("data")?;
-        world.source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
-        world.batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
-        world.split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
-        world.lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
-        world.epoch_splits = data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
-        world.epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
-        world.window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
+        conditions.source_bytes = data.bytes("source_batch")?.unwrap_or(0.0);
+        conditions.batch_bytes = data.bytes("batch")?.unwrap_or(0.0);
+        conditions.split_batches = data.count("split_batches", 1..=10_000)?.unwrap_or(8) as u32;
+        conditions.lease_splits = data.count("lease_splits", 1..=8)?.unwrap_or(1) as u32;
+        conditions.epoch_splits =
+            data.count("epoch_splits", 1..=1_000_000_000)?.unwrap_or(u64::MAX);
+        conditions.epoch_barrier = data.flag("epoch_barrier")?.unwrap_or(false);
+        conditions.window_batches = data.count("window_batches", 1..=100_000_000)?.unwrap_or(0);
         self.close(data)
     }
 
-    fn limits(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn limits(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut limits = self.section("limits")?;
-        world.source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
+        conditions.source_per_s = limits.rate("source")?.unwrap_or(f64::INFINITY);
         // S3 and DynamoDB: requests per second of one prefix, writes of eight partitions.
-        world.gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
-        world.puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
-        world.table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
+        conditions.gets_per_s = limits.number("gets_per_s", 0.1..=1e9)?.unwrap_or(5_500.0);
+        conditions.puts_per_s = limits.number("puts_per_s", 0.1..=1e9)?.unwrap_or(3_500.0);
+        conditions.table_per_s = limits.number("table_writes_per_s", 0.1..=1e9)?.unwrap_or(4_000.0);
         self.close(limits)
     }
 
-    fn platform(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn platform(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut platform = self.section("platform")?;
-        world.invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
-        world.concurrency =
+        conditions.invoke_delay_s = platform.seconds("invoke_delay")?.unwrap_or(0.05);
+        conditions.concurrency =
             platform.count("concurrency", 1..=WORKERS_MOST)?.unwrap_or(WORKERS_MOST) as u32;
-        world.others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
-        world.scale_up_per_10s = platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
+        conditions.others = platform.count("others", 0..=WORKERS_MOST)?.unwrap_or(0) as u32;
+        conditions.scale_up_per_10s =
+            platform.number("scale_up_per_10s", 1.0..=1e6)?.unwrap_or(1_000.0);
         // A fetcher polls between every 50 ms and every 2 s, or once a batch.
-        world.poll_s = platform.positive_seconds("poll")?.unwrap_or(world.step_s.clamp(0.05, 2.0));
+        conditions.poll_s =
+            platform.positive_seconds("poll")?.unwrap_or(conditions.step_s.clamp(0.05, 2.0));
         self.close(platform)
     }
 
-    fn report(&mut self, world: &mut World) -> Result<(), ScenarioError> {
+    fn report(&mut self, conditions: &mut Conditions) -> Result<(), ScenarioError> {
         let mut report = self.section("report")?;
-        world.report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
-        world.report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
+        conditions.report_batches = report.count("batches", 10..=100_000)?.unwrap_or(100) as u32;
+        conditions.report_noise = report.number("noise", 0.0..=1.0)?.unwrap_or(0.1);
         self.close(report)
     }
 
-    fn settings(&mut self, world: &World) -> Result<Settings, ScenarioError> {
+    fn settings(&mut self, conditions: &Conditions) -> Result<Settings, ScenarioError> {
         let mut policy = self.section("policy")?;
         let defaults = Settings::default();
         let settings = Settings {
             fixed: None,
             start: policy.count("start", 1..=WORKERS_MOST)?.map_or(defaults.start, |n| n as u32),
             max_workers: policy.count("max_workers", 1..=WORKERS_MOST)?.unwrap_or(5_000) as u32,
-            concurrency: world.concurrency,
+            concurrency: conditions.concurrency,
             budget_usd_per_hour: policy.number("budget_usd_per_hour", 1e-6..=1e9)?,
             usd_per_worker_hour: 0.0,
             tolerance: policy.number("tolerance", 0.005..=0.5)?.unwrap_or(defaults.tolerance),
@@ -275,8 +278,8 @@ impl<'d> Document<'d> {
         Ok(read)
     }
 
-    fn changes(&mut self, first: World, batches: u64) -> Result<Vec<PhaseWorld>, ScenarioError> {
-        let mut phases = vec![PhaseWorld { from_batch: 0, world: first }];
+    fn changes(&mut self, first: Conditions, batches: u64) -> Result<Vec<Phase>, ScenarioError> {
+        let mut phases = vec![Phase { from_batch: 0, conditions: first }];
         let found = self.root.iter().find(|(key, _)| *key.get_ref() == "change");
         let Some((key, value)) = found else { return Ok(phases) };
         let list = value.get_ref().as_array().filter(|list| list.len() <= 16);
@@ -298,8 +301,8 @@ impl<'d> Document<'d> {
                 );
                 return Err(change.error(message));
             }
-            let world = changed(&mut change, &before.world)?;
-            phases.push(PhaseWorld { from_batch, world });
+            let conditions = changed(&mut change, &before.conditions)?;
+            phases.push(Phase { from_batch, conditions });
             self.close(change)?;
         }
         Ok(phases)
@@ -330,8 +333,8 @@ impl<'d> Document<'d> {
 }
 
 /// The conditions after a change.
-fn changed(change: &mut Section<'_>, before: &World) -> Result<World, ScenarioError> {
-    Ok(World {
+fn changed(change: &mut Section<'_>, before: &Conditions) -> Result<Conditions, ScenarioError> {
+    Ok(Conditions {
         step_s: change.positive_seconds("step")?.unwrap_or(before.step_s),
         compute_s: change.positive_seconds("compute")?.unwrap_or(before.compute_s),
         source_bytes: change.bytes("source_batch")?.unwrap_or(before.source_bytes),
@@ -352,8 +355,8 @@ fn is_input(key: &str) -> bool {
 }
 
 /// Room for four leases of each of twice the workers suggested by the times.
-fn default_window(world: &World, settings: &Settings) -> u64 {
-    let most = f64::from(settings.cap().0.min(world.grantable()));
-    let workers = (2.0 * world.need()).ceil().clamp(8.0, most.max(8.0)) as u64;
-    4 * workers * u64::from(world.split_batches) * u64::from(world.lease_splits)
+fn default_window(conditions: &Conditions, settings: &Settings) -> u64 {
+    let most = f64::from(settings.cap().0.min(conditions.grantable()));
+    let workers = (2.0 * conditions.need()).ceil().clamp(8.0, most.max(8.0)) as u64;
+    4 * workers * u64::from(conditions.split_batches) * u64::from(conditions.lease_splits)
 }

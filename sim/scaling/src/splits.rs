@@ -1,6 +1,6 @@
 //! A minimal split table: claimable, committed and delivered splits, in order.
 
-use crate::World;
+use crate::Conditions;
 use std::collections::{BTreeSet, VecDeque};
 
 /// Positions, counted through all epochs.
@@ -22,13 +22,13 @@ pub(crate) struct Splits {
 }
 
 impl Splits {
-    pub fn new(batches: u64, world: &World) -> Self {
-        let split_batches = u64::from(world.split_batches);
+    pub fn new(batches: u64, conditions: &Conditions) -> Self {
+        let split_batches = u64::from(conditions.split_batches);
         // The last split may extend beyond the run.
         let total = batches.div_ceil(split_batches);
         Self {
             split_batches,
-            epoch_splits: world.epoch_splits,
+            epoch_splits: conditions.epoch_splits,
             total,
             batches,
             unclaimed: 0,
@@ -63,33 +63,33 @@ impl Splits {
     }
 
     /// The first position that must not be claimed yet.
-    fn end(&self, world: &World) -> u64 {
+    fn end(&self, conditions: &Conditions) -> u64 {
         let delivered = self.delivered / self.split_batches;
-        let window = (delivered + world.window_batches / self.split_batches).min(self.total);
-        if !world.epoch_barrier {
+        let window = (delivered + conditions.window_batches / self.split_batches).min(self.total);
+        if !conditions.epoch_barrier {
             return window;
         }
         let epoch_end = (delivered / self.epoch_splits + 1).saturating_mul(self.epoch_splits);
         window.min(epoch_end)
     }
 
-    pub fn claimable(&self, world: &World) -> u32 {
-        let fresh = self.end(world).saturating_sub(self.unclaimed) as usize;
+    pub fn claimable(&self, conditions: &Conditions) -> u32 {
+        let fresh = self.end(conditions).saturating_sub(self.unclaimed) as usize;
         (fresh + self.returned.len()).min(u32::MAX as usize) as u32
     }
 
     /// Whether the full window allows no claim.
-    pub fn is_full(&self, world: &World) -> bool {
-        self.unclaimed < self.total && self.claimable(world) == 0
+    pub fn is_full(&self, conditions: &Conditions) -> bool {
+        self.unclaimed < self.total && self.claimable(conditions) == 0
     }
 
     /// Claims a lease: its first split and number of splits.
-    pub fn claim(&mut self, world: &World) -> Option<(u64, u32)> {
+    pub fn claim(&mut self, conditions: &Conditions) -> Option<(u64, u32)> {
         if let Some(split) = self.returned.pop_first() {
             return Some((split, 1));
         }
-        let splits = self.end(world).saturating_sub(self.unclaimed);
-        let splits = splits.min(u64::from(world.lease_splits)) as u32;
+        let splits = self.end(conditions).saturating_sub(self.unclaimed);
+        let splits = splits.min(u64::from(conditions.lease_splits)) as u32;
         let first = self.unclaimed;
         self.unclaimed += u64::from(splits);
         (splits > 0).then_some((first, splits))
@@ -130,19 +130,19 @@ mod tests {
         let text = "name = 'w'\n[trainer]\nstep = '1s'\n[worker]\ncompute = '1s'\n\
                     [data]\nsplit_batches = 2\nwindow_batches = 6\n[run]\nbatches = 1000";
         let scenario = Scenario::parse(text, "w.toml").unwrap();
-        let world = &scenario.phases[0].world;
-        let mut splits = Splits::new(1_000, world);
-        let claimed: Vec<_> = (0..4).map(|_| splits.claim(world)).collect();
+        let conditions = &scenario.phases[0].conditions;
+        let mut splits = Splits::new(1_000, conditions);
+        let claimed: Vec<_> = (0..4).map(|_| splits.claim(conditions)).collect();
         assert_eq!(claimed, [Some((0, 1)), Some((1, 1)), Some((2, 1)), None], "the window is full");
         let mut arrived = 0;
         splits.commit(1, |batches| arrived += batches);
         assert_eq!((arrived, splits.ready()), (0, 2), "0 comes first");
         splits.commit(0, |batches| arrived += batches);
         assert_eq!(arrived, 4);
-        assert!(splits.is_full(world));
+        assert!(splits.is_full(conditions));
         splits.deliver(2);
-        assert_eq!(splits.claim(world), Some((3, 1)));
+        assert_eq!(splits.claim(conditions), Some((3, 1)));
         splits.give_back(2, 0);
-        assert_eq!(splits.claim(world), Some((2, 1)), "what a dead worker had comes first");
+        assert_eq!(splits.claim(conditions), Some((2, 1)), "what a dead worker had comes first");
     }
 }

@@ -4,7 +4,7 @@
 //! not matter. Every count is tried with one seed, those near the optimum with several; remaining noise is removed by
 //! the known shape of the curve: it falls, and then may rise.
 
-use crate::{Scenario, World, engine::Engine, scenario::PhaseWorld, unimodal::unimodal};
+use crate::{Conditions, Scenario, engine::Engine, scenario::Phase, unimodal::unimodal};
 use gristmill_policy::scaling::{Policy, Settings};
 use serde::Serialize;
 
@@ -96,13 +96,13 @@ pub fn sweeps(scenario: &Scenario) -> Vec<Sweep> {
 
 /// Tries the counts of a phase.
 pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
-    let world = &scenario.phases[phase].world;
+    let conditions = &scenario.phases[phase].conditions;
     let try_count = |tried: &mut Tried, waves: u64| {
         let seed = SEED + tried.seeds as u64;
         let hold = Hold { workers: tried.workers, seed, waves };
-        tried.add(hold.batch_time_s(scenario, world));
+        tried.add(hold.batch_time_s(scenario, conditions));
     };
-    let useful = useful(scenario, world);
+    let useful = useful(scenario, conditions);
     let mut tried: Vec<Tried> = grid(useful).into_iter().map(Tried::new).collect();
     tried.iter_mut().for_each(|tried| try_count(tried, WAVES));
     let tolerance = scenario.settings.tolerance.ln_1p();
@@ -134,8 +134,8 @@ pub fn sweep(scenario: &Scenario, phase: usize) -> Sweep {
             // Short measurements are replaced by long ones.
             *tried = Tried::new(tried.workers);
             is_done = false;
-            let waves =
-                (DECIDING_BATCHES / wave(world, tried.workers)).clamp(WAVES_LONG, WAVES_DECIDING);
+            let waves = (DECIDING_BATCHES / wave(conditions, tried.workers))
+                .clamp(WAVES_LONG, WAVES_DECIDING);
             let seeds = if waves == WAVES_LONG { SEEDS / 2 } else { SEEDS };
             (0..seeds).for_each(|_| try_count(tried, waves));
         }
@@ -198,13 +198,14 @@ fn grid(most: u32) -> Vec<u32> {
 }
 
 /// The count beyond which nothing improves: twice the need by times, unless workers slow each other.
-fn useful(scenario: &Scenario, world: &World) -> u32 {
-    let most = scenario.most_workers(world);
-    let mut useful = ((2.0 * world.need()) as u32 + 32).min(most);
-    if world.interference == 0.0 {
+fn useful(scenario: &Scenario, conditions: &Conditions) -> u32 {
+    let most = scenario.most_workers(conditions);
+    let mut useful = ((2.0 * conditions.need()) as u32 + 32).min(most);
+    if conditions.interference == 0.0 {
         return useful;
     }
-    let time_s = |workers| Hold { workers, seed: SEED, waves: WAVES }.batch_time_s(scenario, world);
+    let time_s =
+        |workers| Hold { workers, seed: SEED, waves: WAVES }.batch_time_s(scenario, conditions);
     let mut here_s = time_s(useful);
     while useful < most {
         let more = (useful + useful / 2).min(most);
@@ -220,14 +221,14 @@ fn useful(scenario: &Scenario, world: &World) -> u32 {
 /// Mean batch time of a fixed count, measured after all earlier batches are past.
 pub fn measure(scenario: &Scenario, phase: usize, workers: u32) -> Measured {
     let hold = Hold { workers, seed: SEED, waves: WAVES };
-    let batch_time_s = hold.batch_time_s(scenario, &scenario.phases[phase].world);
+    let batch_time_s = hold.batch_time_s(scenario, &scenario.phases[phase].conditions);
     Measured { workers, batch_time_s }
 }
 
 /// Batches worked on at a time. Counts beyond those that the window keeps busy are measured alike.
-fn wave(world: &World, workers: u32) -> u64 {
-    let lease = u64::from(world.split_batches) * u64::from(world.lease_splits);
-    (lease * u64::from(workers)).min(world.window_batches)
+fn wave(conditions: &Conditions, workers: u32) -> u64 {
+    let lease = u64::from(conditions.split_batches) * u64::from(conditions.lease_splits);
+    (lease * u64::from(workers)).min(conditions.window_batches)
 }
 
 /// A fixed count and its measurement.
@@ -239,16 +240,16 @@ struct Hold {
 }
 
 impl Hold {
-    fn batch_time_s(&self, scenario: &Scenario, world: &World) -> f64 {
-        let world = World { report_noise: 0.0, ..world.clone() };
-        let clients = f64::from(world.clients);
-        let wave = wave(&world, self.workers);
-        let warm_up = (2 * wave + 200).max(world.window_batches.min(10 * wave));
+    fn batch_time_s(&self, scenario: &Scenario, conditions: &Conditions) -> f64 {
+        let conditions = Conditions { report_noise: 0.0, ..conditions.clone() };
+        let clients = f64::from(conditions.clients);
+        let wave = wave(&conditions, self.workers);
+        let warm_up = (2 * wave + 200).max(conditions.window_batches.min(10 * wave));
         let measured =
-            MEASURED_BATCHES.max(self.waves * wave).max(world.window_batches.min(20_000));
-        let batches = warm_up + measured + wave + world.window_batches.min(4 * wave);
+            MEASURED_BATCHES.max(self.waves * wave).max(conditions.window_batches.min(20_000));
+        let batches = warm_up + measured + wave + conditions.window_batches.min(4 * wave);
         let still = Scenario {
-            phases: vec![PhaseWorld { from_batch: 0, world }],
+            phases: vec![Phase { from_batch: 0, conditions }],
             settings: Settings {
                 max_workers: u32::MAX,
                 concurrency: u32::MAX,

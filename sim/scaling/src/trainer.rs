@@ -1,6 +1,6 @@
 //! The trainer: clients in lockstep take the next batches in order once they are on their host, and step.
 
-use crate::{World, noise::Noise, server::Server};
+use crate::{Conditions, noise::Noise, server::Server};
 use std::collections::VecDeque;
 
 #[derive(Debug, Clone)]
@@ -33,26 +33,26 @@ impl Trainer {
     }
 
     /// Adds `batches` batches in order; the fetcher receives them in sequence.
-    pub fn arrived(&mut self, batches: u64, now_s: f64, world: &World) {
+    pub fn arrived(&mut self, batches: u64, now_s: f64, conditions: &Conditions) {
         for _ in 0..batches {
-            let at_s = self.ingest.serve(now_s, world.batch_bytes, world.ingest_per_s);
+            let at_s = self.ingest.serve(now_s, conditions.batch_bytes, conditions.ingest_per_s);
             self.arrivals.push_back(Arrival { made_s: now_s, at_s });
         }
     }
 
     /// Time at which it takes its next batches; infinite until they are committed.
-    pub fn next_take_s(&self, world: &World) -> f64 {
-        let last = self.arrivals.get(world.clients as usize - 1);
+    pub fn next_take_s(&self, conditions: &Conditions) -> f64 {
+        let last = self.arrivals.get(conditions.clients as usize - 1);
         last.map_or(f64::INFINITY, |last| last.at_s.max(self.free_s))
     }
 
     /// Takes an available batch for each client.
-    pub fn take(&mut self, now_s: f64, world: &World) -> Stall {
-        let last = self.arrivals.drain(..world.clients as usize).next_back();
+    pub fn take(&mut self, now_s: f64, conditions: &Conditions) -> Stall {
+        let last = self.arrivals.drain(..conditions.clients as usize).next_back();
         let made_s = last.map_or(now_s, |last| last.made_s);
         let all_s = (now_s - self.free_s).max(0.0);
         let fetch_s = (now_s - made_s.max(self.free_s)).max(0.0);
-        self.step_s = world.step_s * self.noise.factor(world.step_noise);
+        self.step_s = conditions.step_s * self.noise.factor(conditions.step_noise);
         self.free_s = now_s + self.step_s;
         Stall { all_s, fetch_s }
     }

@@ -109,9 +109,9 @@ mod tests {
         let text = "name = 'w'\n[trainer]\nstep = '100ms'\n[worker]\ncompute = '1s'\n\
                     [[change]]\nat_batch = 20000\nstep = '200ms'\n";
         let of = |number| Scenario::parse(&vary("w", text, number).unwrap(), "w").unwrap();
-        let [before, after] = [0, 1].map(|phase| of(3).phases[phase].world.step_s);
+        let [before, after] = [0, 1].map(|phase| of(3).phases[phase].conditions.step_s);
         assert!((after / before - 2.0).abs() < 1e-3, "{before} {after}");
         assert!((0.0625..=0.16).contains(&before) && before != 0.1, "{before}");
-        assert_ne!(before, of(4).phases[0].world.step_s);
+        assert_ne!(before, of(4).phases[0].conditions.step_s);
     }
 }

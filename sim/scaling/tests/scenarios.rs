@@ -60,7 +60,7 @@ fn a_seed_decides_a_run() {
 /// Batch time of a fixed count without noise, in seconds.
 fn batch_time_s(more: &str, workers: u32) -> f64 {
     let mut quiet = scenario(more);
-    quiet.phases[0].world = quiet.phases[0].world.quiet();
+    quiet.phases[0].conditions = quiet.phases[0].conditions.quiet();
     measure(&quiet, 0, workers).batch_time_s
 }
 
@@ -85,7 +85,7 @@ fn batch_time_is_what_arithmetic_says() {
     }
     let ingest = PLAIN.replace("step = \"100ms\"", "step = \"100ms\"\ningest = \"4MB/s\"");
     let mut slow = Scenario::parse(&format!("{ingest}[data]\nbatch = \"1MB\"\n"), "t").unwrap();
-    slow.phases[0].world = slow.phases[0].world.quiet();
+    slow.phases[0].conditions = slow.phases[0].conditions.quiet();
     assert!((measure(&slow, 0, 12).batch_time_s - 0.25).abs() < 0.01);
 }
 

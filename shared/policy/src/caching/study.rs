@@ -138,7 +138,7 @@ struct Op {
 }
 
 /// A synthetic pipeline with its true costs.
-struct World {
+struct SyntheticPipeline {
     ops: Vec<Op>,
     /// Operators after which there is an `autocache`; distinct, ascending.
     points: Vec<usize>,
@@ -159,8 +159,8 @@ fn noisy(rng: &mut Rng, noise: f64) -> f64 {
     (1.0 + noise * normal).max(0.05)
 }
 
-impl World {
-    fn draw(rng: &mut Rng) -> World {
+impl SyntheticPipeline {
+    fn draw(rng: &mut Rng) -> SyntheticPipeline {
         let source_bytes = between(rng, 1e3, 1e6);
         let source = Op { active_s: between(rng, 2e-6, 2e-4), elements: 1.0, bytes: source_bytes };
         let mut ops = vec![source];
@@ -188,7 +188,7 @@ impl World {
             lake.bytes_per_s /= between(rng, 1.0, 6.0);
         }
         let reads = if rng.bool() { Reads::Ahead } else { Reads::InTurn };
-        World { ops, points, records_per_split, lake, store, reads }
+        SyntheticPipeline { ops, points, records_per_split, lake, store, reads }
     }
 
     fn split_bytes(&self, op: usize) -> f64 {
@@ -290,26 +290,26 @@ impl World {
 
 fn case(seed: u64, noise: f64) -> Case {
     let mut rng = Rng::with_seed(seed);
-    let world = World::draw(&mut rng);
+    let pipeline = SyntheticPipeline::draw(&mut rng);
     let epochs = rng.u32(3..40);
-    let (profile, read_time) = world.measure(&mut rng, noise);
+    let (profile, read_time) = pipeline.measure(&mut rng, noise);
     let chosen = decide(&profile, &read_time, &Settings::default()).mode;
-    let points = (0..).zip(&world.points).map(|(point, _)| Mode::Put { point });
+    let points = (0..).zip(&pipeline.points).map(|(point, _)| Mode::Put { point });
     let modes: Vec<Mode> = [Mode::Compute].into_iter().chain(points).collect();
     let least = |measure: &dyn Fn(Mode) -> f64| {
         modes.iter().copied().min_by(|a, b| measure(*a).total_cmp(&measure(*b))).unwrap_or_default()
     };
-    let best = least(&|mode| world.split_s(mode));
-    let job_s = |mode| world.job_s(mode, epochs);
-    let thousand = 1e3 / world.records_per_split;
+    let best = least(&|mode| pipeline.split_s(mode));
+    let job_s = |mode| pipeline.job_s(mode, epochs);
+    let thousand = 1e3 / pipeline.records_per_split;
     Case {
         seed,
-        reads: world.reads,
+        reads: pipeline.reads,
         epochs,
         chosen,
         best,
-        chosen_s: world.split_s(chosen) * thousand,
-        best_s: world.split_s(best) * thousand,
+        chosen_s: pipeline.split_s(chosen) * thousand,
+        best_s: pipeline.split_s(best) * thousand,
         job_regret: job_s(chosen) / job_s(least(&job_s)) - 1.0,
     }
 }

@@ -14,11 +14,11 @@ use std::{
     time::Instant,
 };
 
-/// Run the production coordinator, workers, scaler and fetcher in simulated worlds full of faults.
+/// Run the production coordinator, workers, scaler and fetcher in simulations full of faults.
 ///
-/// Each seed decides one world: its job, what goes wrong and when. Every write and deletion is
+/// Each seed determines one simulation: its job, what goes wrong and when. Every write and deletion is
 /// checked against the invariants of the split protocol, and the end against exactly-once. A seed
-/// gives the same world every time. Exit code: 0 no violation, 1 violations, 2 bad usage.
+/// gives the same run every time. Exit code: 0 no violation, 1 violations, 2 bad usage.
 #[derive(Debug, Parser)]
 #[command(name = "simulate-faults", max_term_width = 100)]
 struct Args {
@@ -28,10 +28,10 @@ struct Args {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Run this seed only and print all that happens in it
+    /// Run this seed only and print every event
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Make a deliberate mistake of this name in every world, to see how it is noticed
+    /// Make a deliberate mistake of this name in every sim, to see how it is noticed
     #[arg(long, value_parser = mutant)]
     mutant: Option<Mutant>,
     /// Print one JSON object as the last line of standard output
@@ -47,7 +47,7 @@ fn mutant(name: &str) -> Result<Mutant, String> {
 
 #[derive(Default)]
 struct Sum {
-    worlds: u64,
+    simulations: u64,
     calls: u64,
     batches: u64,
     replays: u64,
@@ -61,7 +61,7 @@ struct Sum {
 
 impl Sum {
     fn add(&mut self, seed: u64, outcome: io::Result<Outcome>) {
-        self.worlds += 1;
+        self.simulations += 1;
         let outcome = match outcome {
             Ok(outcome) => outcome,
             Err(error) => return self.errors.push(format!("seed {seed}: {error}")),
@@ -126,9 +126,9 @@ fn run_all(args: &Args) -> Sum {
 
 /// One line that is written over, for people only.
 fn progress(sum: &Sum, seeds: u64) {
-    if sum.worlds.is_multiple_of(100) && io::stderr().is_terminal() {
+    if sum.simulations.is_multiple_of(100) && io::stderr().is_terminal() {
         let broken = sum.broken.len() + sum.errors.len();
-        eprint!("\r{} of {seeds} worlds, {broken} broken ", sum.worlds);
+        eprint!("\r{} of {seeds} simulations, {broken} broken ", sum.simulations);
         let _ = io::stderr().flush();
     }
 }
@@ -138,8 +138,8 @@ fn print(sum: &Sum, seconds: f64) {
         eprintln!();
     }
     println!(
-        "{} worlds in {seconds:.0} s: {} calls, {} batches, {} of them replayed, {} h of virtual time",
-        sum.worlds,
+        "{} simulations in {seconds:.0} s: {} calls, {} batches, {} of them replayed, {} h of virtual time",
+        sum.simulations,
         sum.calls,
         sum.batches,
         sum.replays,
@@ -150,7 +150,7 @@ fn print(sum: &Sum, seconds: f64) {
     }
     println!("{:>12}  faults", sum.faults.values().sum::<u64>());
     println!("{:>12}  jobs that failed as their policy says", sum.given_up);
-    println!("{:>12}  worlds with violations", sum.broken.len() + sum.errors.len());
+    println!("{:>12}  simulations with violations", sum.broken.len() + sum.errors.len());
     for outcome in sum.broken.iter().take(20) {
         println!("seed {}: {}", outcome.seed, outcome.tally.violations.join("; "));
     }
@@ -163,7 +163,7 @@ fn as_json(sum: &Sum) -> serde_json::Value {
     let faults = sum.faults.iter().map(|(fault, count)| (format!("{fault:?}"), *count));
     let broken: Vec<u64> = sum.broken.iter().map(|outcome| outcome.seed).collect();
     serde_json::json!({
-        "seeds": sum.worlds,
+        "seeds": sum.simulations,
         "calls": sum.calls,
         "batches": sum.batches,
         "replays": sum.replays,

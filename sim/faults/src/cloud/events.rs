@@ -21,11 +21,11 @@ const EVENT_AGE_MS: u64 = 60_000;
 impl Cloud {
     /// Waits for concurrency for an event's function; `None` if the event expires first.
     async fn wait_for_slot(&self, kind: Kind) -> Option<OwnedSemaphorePermit> {
-        let give_up = self.world.time.now() + Duration::from_millis(EVENT_AGE_MS);
+        let give_up = self.sim.time.now() + Duration::from_millis(EVENT_AGE_MS);
         loop {
             match self.slot(kind) {
-                None if self.world.time.now() < give_up => {
-                    self.world.time.sleep(self.world.between_ms(1_000, 5_000)).await;
+                None if self.sim.time.now() < give_up => {
+                    self.sim.time.sleep(self.sim.between_ms(1_000, 5_000)).await;
                 }
                 slot => return slot,
             }
@@ -36,8 +36,8 @@ impl Cloud {
         let cloud = Arc::clone(self);
         tokio::spawn(async move {
             let Some(_slot) = cloud.wait_for_slot(Kind::Scaler).await else { return };
-            let process = Process::new(&cloud.world, Kind::Scaler);
-            if cloud.world.happens(Fault::VersionDeleted) {
+            let process = Process::new(&cloud.sim, Kind::Scaler);
+            if cloud.sim.happens(Fault::VersionDeleted) {
                 cloud.version.fetch_add(1, Ordering::Relaxed);
             }
             let scaler = Scaler {
@@ -57,9 +57,9 @@ impl Cloud {
             let Some(slot) = cloud.wait_for_slot(Kind::Worker).await else {
                 return cloud.report(&event, request_id, true).await;
             };
-            let process = Process::new(&cloud.world, Kind::Worker);
+            let process = Process::new(&cloud.sim, Kind::Worker);
             cloud.workers.lock().unwrap_or_else(PoisonError::into_inner).push(process.clone());
-            let lifetime = cloud.world.between_ms(20_000, 900_000);
+            let lifetime = cloud.sim.between_ms(20_000, 900_000);
             let deadline_ms = SimClock(process.clone()).now_ms() + lifetime.as_millis() as u64;
             let function = WorkerFunction::new(cloud.runner(&process, false), Metrics::default());
             let work = function.handle(&event, request_id.clone(), deadline_ms);
@@ -68,15 +68,15 @@ impl Cloud {
             if let Some(Ok(_)) = ended {
                 return;
             }
-            cloud.world.event(format_args!("worker {} of {request_id} died", event.worker));
+            cloud.sim.event(format_args!("worker {} of {request_id} died", event.worker));
             cloud.report(&event, request_id, false).await;
         });
     }
 
     /// Reports a failed invocation to the coordinator, as the platform does.
     async fn report(self: &Arc<Self>, event: &WorkerEvent, request_id: String, blameless: bool) {
-        let world = &self.world;
-        world.time.sleep(world.between_ms(10, 2_000)).await;
+        let sim = &self.sim;
+        sim.time.sleep(sim.between_ms(10, 2_000)).await;
         let release = Release {
             job: event.job.clone(),
             invocation: InvocationId::of(event.worker, &request_id),
@@ -84,11 +84,11 @@ impl Cloud {
             blameless,
             error: String::new(),
         };
-        if !world.happens(Fault::ReportLost) {
+        if !sim.happens(Fault::ReportLost) {
             self.deliver(release.clone().into(), None);
         }
-        if world.happens(Fault::ReportRepeated) {
-            world.time.sleep(world.between_ms(1, LATEST_MS)).await;
+        if sim.happens(Fault::ReportRepeated) {
+            sim.time.sleep(sim.between_ms(1, LATEST_MS)).await;
             self.deliver(release.into(), None);
         }
     }
@@ -96,41 +96,41 @@ impl Cloud {
     /// Processes an accepted event.
     pub fn accept(self: &Arc<Self>, function: &str, payload: &Bytes) {
         let cloud = Arc::clone(self);
-        let world = &self.world;
+        let sim = &self.sim;
         if function == SCALER {
             let Ok(mut event) = serde_json::from_slice::<ScalerEvent>(payload) else { return };
-            if world.mutant == Some(Mutant::NobodyIsSilent) {
+            if sim.mutant == Some(Mutant::NobodyIsSilent) {
                 event.silent.clear();
             }
             let late = self.delay();
             tokio::spawn(async move {
-                cloud.world.time.sleep(late).await;
+                cloud.sim.time.sleep(late).await;
                 cloud.run_scaler(event);
             });
             return;
         }
         let Ok(event) = serde_json::from_slice::<WorkerEvent>(payload) else { return };
         let request_id = format!("request-{}", self.events.fetch_add(1, Ordering::Relaxed));
-        if world.happens(Fault::EventDropped) {
+        if sim.happens(Fault::EventDropped) {
             tokio::spawn(async move {
-                cloud.world.time.sleep(Duration::from_millis(EVENT_AGE_MS)).await;
+                cloud.sim.time.sleep(Duration::from_millis(EVENT_AGE_MS)).await;
                 cloud.report(&event, request_id, true).await;
             });
             return;
         }
-        let copies = if world.happens(Fault::EventRepeated) { 2 + world.below(2) } else { 1 };
+        let copies = if sim.happens(Fault::EventRepeated) { 2 + sim.below(2) } else { 1 };
         for _ in 0..copies {
             let (cloud, event, request_id) = (Arc::clone(self), event.clone(), request_id.clone());
             let late = self.delay();
             tokio::spawn(async move {
-                cloud.world.time.sleep(late).await;
+                cloud.sim.time.sleep(late).await;
                 cloud.run_worker(event, request_id);
             });
         }
     }
 
     fn delay(&self) -> Duration {
-        let most = if self.world.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
-        self.world.between_ms(1, most)
+        let most = if self.sim.happens(Fault::EventLate) { EVENT_AGE_MS } else { 400 };
+        self.sim.between_ms(1, most)
     }
 }

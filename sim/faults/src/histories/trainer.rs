@@ -2,7 +2,7 @@
 
 use super::{Connections, History};
 use crate::{
-    World,
+    Simulation,
     scenario::{BatchName, Scenario},
 };
 use std::{
@@ -20,7 +20,7 @@ const SILENCE: Duration = Duration::from_secs(900);
 
 /// A trainer with its memory and its checkpoints.
 pub(super) struct Trainer {
-    world: Arc<World>,
+    sim: Arc<Simulation>,
     connections: Connections,
     /// Checkpoints that it may resume from, oldest first, each with the next batch; it is at the last one.
     checkpoints: Vec<(BatchName, BTreeMap<BatchName, blake3::Hash>)>,
@@ -36,9 +36,9 @@ enum VisitEnd {
 }
 
 impl Trainer {
-    pub(super) fn new(world: &Arc<World>, connections: Connections) -> Self {
+    pub(super) fn new(sim: &Arc<Simulation>, connections: Connections) -> Self {
         Self {
-            world: Arc::clone(world),
+            sim: Arc::clone(sim),
             connections,
             checkpoints: vec![((0, 0), BTreeMap::new())],
             history: History::default(),
@@ -47,7 +47,7 @@ impl Trainer {
 
     pub(super) async fn train(&mut self, done: &AtomicBool) {
         while !done.load(Ordering::Relaxed) {
-            self.world.time.sleep(self.world.between_ms(1, 1_000)).await;
+            self.sim.time.sleep(self.sim.between_ms(1, 1_000)).await;
             let sender = self.connections.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let Some(sender) = sender else { continue };
             let (mine, theirs) = duplex(1 << 12);
@@ -62,15 +62,15 @@ impl Trainer {
     async fn visit(&mut self, mut stream: DuplexStream) {
         let Some((b"GMBH", _, hello)) = self.frame(&mut stream).await else { return };
         let Ok(names) = serde_json::from_slice::<serde_json::Value>(&hello) else {
-            return self.world.violated("a hello cannot be read");
+            return self.sim.violated("a hello cannot be read");
         };
         let last = self.checkpoints.len() - 1;
-        let behind = match self.world.below(10) {
-            0 => self.world.below(last as u64 + 1) as usize,
+        let behind = match self.sim.below(10) {
+            0 => self.sim.below(last as u64 + 1) as usize,
             _ => last,
         };
         let at = self.checkpoints[behind].0;
-        let wrong = match self.world.below(12) {
+        let wrong = match self.sim.below(12) {
             0 => return,
             1 => Some(bytes_of_hello(&names, "another", at)),
             2 => Some(bytes_of_hello(&names, "job", (at.0 + 50, 0))),
@@ -82,7 +82,7 @@ impl Trainer {
             let _ = stream.write_all(&wrong).await;
             match self.frame(&mut stream).await {
                 Some((b"GMBX", ..)) => self.history.refusals += 1,
-                Some(_) => self.world.violated("a wrong hello was answered with batches"),
+                Some(_) => self.sim.violated("a wrong hello was answered with batches"),
                 None => {}
             }
             return;
@@ -96,7 +96,7 @@ impl Trainer {
                 self.history.refusals += 1;
                 // An older checkpoint may have expired; the last one never has.
                 if behind == last && why.contains("collected") {
-                    self.world.violated(format_args!("a trainer at its last checkpoint: {why}"));
+                    self.sim.violated(format_args!("a trainer at its last checkpoint: {why}"));
                 }
             }
         }
@@ -105,15 +105,15 @@ impl Trainer {
     /// Trains on the batches after checkpoint `from`, the one it loaded.
     async fn take(&mut self, stream: &mut DuplexStream, from: usize) -> VisitEnd {
         let (mut next, mut memory) = self.checkpoints[from].clone();
-        let mut let_in = false;
-        for _ in 0..=self.world.below(40) {
+        let mut accepted = false;
+        for _ in 0..=self.sim.below(40) {
             let (magic, name, payload) = match self.frame(stream).await {
                 None => return VisitEnd::Gone,
                 Some((magic, name, payload)) => (magic, name, payload),
             };
-            if magic != b"GMBX" && !let_in {
+            if magic != b"GMBX" && !accepted {
                 // The trainer has gone back: later batches are trained on again.
-                let_in = true;
+                accepted = true;
                 self.checkpoints.truncate(from + 1);
             }
             match magic {
@@ -132,13 +132,13 @@ impl Trainer {
                 _ => {}
             }
             if name != next && name != (next.0 + 1, 0) {
-                self.world.violated(format_args!("batch {name:?} came where {next:?} was due"));
+                self.sim.violated(format_args!("batch {name:?} came where {next:?} was due"));
             }
             if memory.insert(name, blake3::hash(&payload)).is_some() {
-                self.world.violated(format_args!("batch {name:?} came twice"));
+                self.sim.violated(format_args!("batch {name:?} came twice"));
             }
             next = (name.0, name.1 + 1);
-            let said = match self.world.below(20) {
+            let said = match self.sim.below(20) {
                 0 => return VisitEnd::Gone,
                 1 => bytes_of_ack((7, 999)),
                 2 => bytes_of_ack((u32::MAX, u64::MAX)),
@@ -189,7 +189,7 @@ impl Trainer {
         tokio::select! {
             biased;
             frame = reading => frame,
-            () = self.world.time.sleep(SILENCE) => None,
+            () = self.sim.time.sleep(SILENCE) => None,
         }
     }
 
@@ -198,7 +198,7 @@ impl Trainer {
         let mut next = (0, 0);
         for &name in self.kept().keys() {
             if name != next && name != (next.0 + 1, 0) {
-                self.world.violated(format_args!("of what is kept, {next:?} is missing"));
+                self.sim.violated(format_args!("of what is kept, {next:?} is missing"));
             }
             next = (name.0, name.1 + 1);
         }
@@ -208,7 +208,7 @@ impl Trainer {
         let all = batches as usize * scenario.epochs as usize;
         let had = self.kept().len();
         if had != all && self.history.given_up.is_none() {
-            self.world.violated(format_args!("{had} batches are kept and not {all}"));
+            self.sim.violated(format_args!("{had} batches are kept and not {all}"));
         }
     }
 }

@@ -34,26 +34,26 @@ impl SimObjects {
         get: impl Future<Output = Result<Bytes, ObjectError>>,
     ) -> Result<Bytes, ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let world = self.process.world();
-        if world.happens(Fault::GetFails) || world.lasts(Fault::StoreThrottled) {
+        let sim = self.process.sim();
+        if sim.happens(Fault::GetFails) || sim.lasts(Fault::StoreThrottled) {
             return Err(unavailable(path));
         }
-        if world.happens(Fault::ObjectDenied) {
+        if sim.happens(Fault::ObjectDenied) {
             return Err(self.denied(path));
         }
-        if keys::is_chunk(&path.key) && world.happens(Fault::ObjectVanishes) {
-            world.event(format_args!("{path} vanishes"));
+        if keys::is_chunk(&path.key) && sim.happens(Fault::ObjectVanishes) {
+            sim.event(format_args!("{path} vanishes"));
             self.store.vanished().insert(path.key.clone());
             self.store.memory.delete(&path.bucket, std::slice::from_ref(&path.key)).await?;
         }
         let got = get.await;
-        world.event(format_args!("get {path}: {}", got.is_ok()));
+        sim.event(format_args!("get {path}: {}", got.is_ok()));
         self.process.point(LATENCY_MS).await;
         // Only chunks: everything else is small, and protected by the transport.
         if !keys::is_chunk(&path.key) {
             return got;
         }
-        if world.happens(Fault::GetMissing) {
+        if sim.happens(Fault::GetMissing) {
             return Err(ObjectError::NotFound(path.clone()));
         }
         if matches!(got, Err(ObjectError::NotFound(_)))
@@ -62,17 +62,17 @@ impl SimObjects {
             self.process.misses();
         }
         let got = got?;
-        if !got.is_empty() && world.happens(Fault::GetCorrupt) {
+        if !got.is_empty() && sim.happens(Fault::GetCorrupt) {
             let mut bytes = got.to_vec();
-            let at = world.below(bytes.len() as u64) as usize;
-            bytes[at] ^= 1 << world.below(8);
+            let at = sim.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << sim.below(8);
             return Ok(bytes.into());
         }
         Ok(got)
     }
 
     fn denied(&self, path: &ObjectPath) -> ObjectError {
-        match self.process.world().mutant {
+        match self.process.sim().mutant {
             Some(Mutant::DenialIsFinal) => ObjectError::Rejected(format!("{path}: {DENIED}")),
             _ => ObjectError::Denied(format!("{path}: {DENIED}")),
         }
@@ -109,7 +109,7 @@ impl SimObjects {
             }
         }
         let verdict = Verdict::DeletePassed;
-        self.process.world().check(invariant_06_only_useless_objects_go(
+        self.process.sim().check(invariant_06_only_useless_objects_go(
             name,
             verdict,
             bundle.as_deref(),
@@ -134,7 +134,7 @@ impl SimObjects {
     fn place(&self, path: &ObjectPath) -> ObjectPath {
         let stem = || path.key.rsplit_once('/').map_or("", |(stem, _)| stem);
         let chunk = self.store.chunk_name(&path.key);
-        let key = match (self.process.world().mutant, chunk) {
+        let key = match (self.process.sim().mutant, chunk) {
             (Some(Mutant::KeysWithoutAttempt), Some(name)) => {
                 let nonce = gristmill_model::Nonce([0; 8]);
                 keys::chunk(&format!("{}/", stem()), name.position, 0, nonce)
@@ -166,27 +166,27 @@ impl Objects for SimObjects {
                 self.process.kill();
             }
             let split = (chunk.epoch, chunk.position);
-            self.process.world().count_offered(split, chunk.attempt);
+            self.process.sim().count_offered(split, chunk.attempt);
         }
         self.process.point(LATENCY_MS).await;
-        let world = self.process.world();
+        let sim = self.process.sim();
         if keys::is_chunk(&path.key) {
-            world.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
+            sim.time.sleep(Duration::from_millis(self.store.scenario.split_ms)).await;
         }
-        let throttled = world.lasts(Fault::StoreThrottled) || world.lasts(Fault::StoreFull);
-        if throttled && world.mutant == Some(Mutant::FullIsFinal) {
+        let throttled = sim.lasts(Fault::StoreThrottled) || sim.lasts(Fault::StoreFull);
+        if throttled && sim.mutant == Some(Mutant::FullIsFinal) {
             return Err(ObjectError::Rejected(format!("{path}: no room")));
         }
-        if throttled || world.happens(Fault::PutFails) {
+        if throttled || sim.happens(Fault::PutFails) {
             return Err(unavailable(path));
         }
-        if world.happens(Fault::ObjectDenied) {
+        if sim.happens(Fault::ObjectDenied) {
             return Err(self.denied(path));
         }
-        if world.happens(Fault::PutLate) {
-            let (store, time) = (Arc::clone(&self.store), Arc::clone(&world.time));
+        if sim.happens(Fault::PutLate) {
+            let (store, time) = (Arc::clone(&self.store), Arc::clone(&sim.time));
             let (path, put_id, late) =
-                (path.clone(), put_id.to_owned(), world.between_ms(1, 3_600_000));
+                (path.clone(), put_id.to_owned(), sim.between_ms(1, 3_600_000));
             let failed = unavailable(&path);
             tokio::spawn(async move {
                 time.sleep(late).await;
@@ -195,9 +195,9 @@ impl Objects for SimObjects {
             return Err(failed);
         }
         let outcome = self.store.apply_put(path, body, put_id).await;
-        world.event(format_args!("put {path}: {outcome:?}"));
+        sim.event(format_args!("put {path}: {outcome:?}"));
         self.process.point(LATENCY_MS).await;
-        match world.happens(Fault::PutUnreported) {
+        match sim.happens(Fault::PutUnreported) {
             true => Err(unavailable(path)),
             false => outcome,
         }
@@ -220,11 +220,11 @@ impl Objects for SimObjects {
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let world = self.process.world();
-        if world.happens(Fault::GetFails) || world.lasts(Fault::StoreThrottled) {
+        let sim = self.process.sim();
+        if sim.happens(Fault::GetFails) || sim.lasts(Fault::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, prefix)));
         }
-        if world.happens(Fault::ObjectDenied) {
+        if sim.happens(Fault::ObjectDenied) {
             return Err(self.denied(&ObjectPath::new(bucket, prefix)));
         }
         let found = self.store.memory.list(bucket, prefix).await;
@@ -234,17 +234,17 @@ impl Objects for SimObjects {
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         self.process.point(LATENCY_MS).await;
-        let world = self.process.world();
-        if world.lasts(Fault::StoreThrottled) {
+        let sim = self.process.sim();
+        if sim.lasts(Fault::StoreThrottled) {
             return Err(unavailable(&ObjectPath::new(bucket, "throttled")));
         }
-        if world.mutant == Some(Mutant::EntryGoesFirst) {
+        if sim.mutant == Some(Mutant::EntryGoesFirst) {
             self.delete_entry_of(bucket, keys).await?;
         }
-        let half = world.happens(Fault::DeleteHalf);
+        let half = sim.happens(Fault::DeleteHalf);
         let deleted = if half { &keys[..keys.len() / 2] } else { keys };
         for key in deleted {
-            world.event(format_args!("delete {key}"));
+            sim.event(format_args!("delete {key}"));
             let Some(name) = self.store.chunk_name(key) else { continue };
             // A deleted object may be deleted again by a process that listed it before.
             if self.store.checksum(&name).is_some() {

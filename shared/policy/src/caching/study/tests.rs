@@ -23,16 +23,19 @@ fn the_same_seeds_give_the_same_study() {
 #[test]
 fn the_bar_can_be_missed() {
     // Always computing, or always caching at the end, misses it by far.
-    let always = |mode: fn(&World) -> Mode| {
-        (0..200).map(|seed| World::draw(&mut Rng::with_seed(seed))).fold(0.0f64, |worst, world| {
-            let best = (0..world.points.len() as u32).map(|point| Mode::Put { point });
-            let best = best.map(|mode| world.split_s(mode)).fold(f64::MAX, f64::min);
-            let best = best.min(world.split_s(Mode::Compute));
-            worst.max(world.split_s(mode(&world)) / best - 1.0)
-        })
+    let always = |mode: fn(&SyntheticPipeline) -> Mode| {
+        (0..200).map(|seed| SyntheticPipeline::draw(&mut Rng::with_seed(seed))).fold(
+            0.0f64,
+            |worst, pipeline| {
+                let best = (0..pipeline.points.len() as u32).map(|point| Mode::Put { point });
+                let best = best.map(|mode| pipeline.split_s(mode)).fold(f64::MAX, f64::min);
+                let best = best.min(pipeline.split_s(Mode::Compute));
+                worst.max(pipeline.split_s(mode(&pipeline)) / best - 1.0)
+            },
+        )
     };
     assert!(always(|_| Mode::Compute) > 1.0);
-    assert!(always(|world| Mode::Put { point: world.points.len() as u32 - 1 }) > 1.0);
+    assert!(always(|pipeline| Mode::Put { point: pipeline.points.len() as u32 - 1 }) > 1.0);
 }
 
 #[test]

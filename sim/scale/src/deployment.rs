@@ -41,7 +41,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-pub struct World {
+pub struct Deployment {
     pub time: Arc<VirtualTime>,
     pub setting: Setting,
     pub ns: Namespace,
@@ -60,7 +60,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl World {
+impl Deployment {
     pub fn new(setting: Setting, ns: Namespace, job: JobName) -> Arc<Self> {
         Arc::new(Self {
             time: Arc::default(),
@@ -100,19 +100,19 @@ impl World {
     }
 
     pub fn clock(self: &Arc<Self>) -> Arc<dyn Clock> {
-        Arc::new(WorldClock(Arc::clone(self)))
+        Arc::new(DeploymentClock(Arc::clone(self)))
     }
 
     /// The object store with latency `get` for gets and `put` for puts.
     pub fn objects(self: &Arc<Self>, get: Duration, put: Duration) -> Arc<dyn Objects> {
-        Arc::new(WorldObjects { world: Arc::clone(self), get, put })
+        Arc::new(DelayedObjects { deployment: Arc::clone(self), get, put })
     }
 }
 
-struct WorldClock(Arc<World>);
+struct DeploymentClock(Arc<Deployment>);
 
 #[async_trait]
-impl Clock for WorldClock {
+impl Clock for DeploymentClock {
     fn now_ms(&self) -> u64 {
         (BEGINNING + self.0.now()).as_millis() as u64
     }
@@ -130,29 +130,29 @@ impl Clock for WorldClock {
     }
 }
 
-struct WorldObjects {
-    world: Arc<World>,
+struct DelayedObjects {
+    deployment: Arc<Deployment>,
     get: Duration,
     put: Duration,
 }
 
 #[async_trait]
-impl Objects for WorldObjects {
+impl Objects for DelayedObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,
         body: Bytes,
         put_id: &str,
     ) -> Result<PutOutcome, ObjectError> {
-        self.world.pause(self.put).await;
+        self.deployment.pause(self.put).await;
         // Copied, as if the store were remote: the worker's buffer is many times larger.
         let body = Bytes::copy_from_slice(&body);
-        self.world.objects.put_if_absent(path, body, put_id).await
+        self.deployment.objects.put_if_absent(path, body, put_id).await
     }
 
     async fn get(&self, path: &ObjectPath) -> Result<Bytes, ObjectError> {
-        self.world.pause(self.get).await;
-        self.world.objects.get(path).await
+        self.deployment.pause(self.get).await;
+        self.deployment.objects.get(path).await
     }
 
     async fn get_range(
@@ -161,19 +161,19 @@ impl Objects for WorldObjects {
         range: Range<u64>,
         etag: Option<&str>,
     ) -> Result<Bytes, ObjectError> {
-        self.world.pause(self.get).await;
-        self.world.objects.get_range(path, range, etag).await
+        self.deployment.pause(self.get).await;
+        self.deployment.objects.get_range(path, range, etag).await
     }
 
     async fn list(&self, bucket: &str, prefix: &str) -> Result<Vec<ObjectInfo>, ObjectError> {
-        self.world.pause(self.get).await;
-        self.world.objects.list(bucket, prefix).await
+        self.deployment.pause(self.get).await;
+        self.deployment.objects.list(bucket, prefix).await
     }
 
     async fn delete(&self, bucket: &str, keys: &[String]) -> Result<(), ObjectError> {
         for batch in keys.chunks(1_000) {
-            self.world.pause(DELETE).await;
-            self.world.objects.delete(bucket, batch).await?;
+            self.deployment.pause(DELETE).await;
+            self.deployment.objects.delete(bucket, batch).await?;
         }
         Ok(())
     }

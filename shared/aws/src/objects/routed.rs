@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 
 /// Objects of a local service and of all other buckets.
 #[derive(Debug)]
-pub struct Everywhere {
+pub struct RoutedObjects {
     own: S3Objects,
     own_bucket: String,
     folders: S3Objects,
@@ -22,7 +22,7 @@ pub struct Everywhere {
     elsewhere: OnceCell<S3Objects>,
 }
 
-impl Everywhere {
+impl RoutedObjects {
     pub(crate) fn new(own: S3Objects, own_bucket: String, folders: S3Objects) -> Self {
         Self { own, own_bucket, folders, elsewhere: OnceCell::new() }
     }
@@ -39,7 +39,7 @@ impl Everywhere {
 }
 
 #[async_trait]
-impl Objects for Everywhere {
+impl Objects for RoutedObjects {
     async fn put_if_absent(
         &self,
         path: &ObjectPath,

@@ -1,6 +1,6 @@
 //! State common to one simulation: time, randomness, faults so far, and its processes.
 
-use crate::{Fault, FaultPlan, Mutant, VirtualTime, faults::SPELL};
+use crate::{Fault, FaultPlan, Mutant, VirtualTime, faults::LASTING_MAX};
 use gristmill_model::splits::invariants::Check;
 use gristmill_model::{Attempt, Epoch, Position};
 use std::{
@@ -21,7 +21,7 @@ struct State {
     offered: BTreeMap<(Epoch, Position), Attempt>,
     computed_again: u64,
     /// Ongoing faults and their ends.
-    spells: BTreeMap<Fault, Duration>,
+    lasting: BTreeMap<Fault, Duration>,
     /// End of the faults.
     until: Duration,
     /// End of the faults' consequences: progress is required afterwards.
@@ -31,7 +31,7 @@ struct State {
 }
 
 /// State shared by all parts of one simulation.
-pub struct World {
+pub struct Simulation {
     pub time: Arc<VirtualTime>,
     pub plan: FaultPlan,
     /// The deliberate bug of this simulation, if any.
@@ -54,7 +54,7 @@ pub struct Tally {
     pub trace: blake3::Hash,
 }
 
-impl World {
+impl Simulation {
     pub fn new(
         time: Arc<VirtualTime>,
         seed: u64,
@@ -68,7 +68,7 @@ impl World {
             calls: 0,
             offered: BTreeMap::new(),
             computed_again: 0,
-            spells: BTreeMap::new(),
+            lasting: BTreeMap::new(),
             until: plan.until,
             settled: plan.until,
             violations: Vec::new(),
@@ -109,16 +109,16 @@ impl World {
             return false;
         }
         let now = self.time.now();
-        let end = self.state().spells.get(&fault).copied().unwrap_or_default();
+        let end = self.state().lasting.get(&fault).copied().unwrap_or_default();
         if now < end {
             return true;
         }
         let begins = self.happens(fault);
         if begins {
-            let end = now + self.between_ms(1_000, SPELL.as_millis() as u64);
+            let end = now + self.between_ms(1_000, LASTING_MAX.as_millis() as u64);
             let mut state = self.state();
             let end = end.min(state.until);
-            state.spells.insert(fault, end);
+            state.lasting.insert(fault, end);
         }
         begins
     }
@@ -130,7 +130,7 @@ impl World {
     }
 
     /// Enables faults again for `duration`.
-    pub fn fire_again(&self, duration: Duration) {
+    pub fn resume_faults(&self, duration: Duration) {
         let until = self.time.now() + duration;
         let mut state = self.state();
         state.until = until;
