@@ -56,9 +56,9 @@ impl LocalError {
         let reason = if says(&["(os error 28)", "disk is full"]) {
             "the disk is full: free some space"
         } else if says(&["(os error 13)", "(os error 1)", "(os error 30)"]) {
-            "you may not use it: choose another directory, or change its permissions"
+            "permission denied: choose another directory, or change its permissions"
         } else if says(&["(os error 17)", "(os error 20)"]) {
-            "it is no directory: choose another"
+            "not a directory: choose another"
         } else {
             &reason
         };

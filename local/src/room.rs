@@ -103,7 +103,7 @@ impl Room {
     pub(crate) fn trouble(&self) -> Option<String> {
         let full = lock(&self.state).full?;
         Some(format!(
-            "the disk under {} is full ({} bytes free): free some, the job goes on by itself",
+            "the disk under {} is full ({} bytes free): free some space, then jobs continue",
             self.dir.display(),
             full.free_now
         ))

@@ -1,4 +1,4 @@
-"""The processes below one, and the CPU that they used, as Linux tells it."""
+"""Descendants of a process, and their CPU time, from /proc."""
 
 import os
 import pathlib

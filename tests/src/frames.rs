@@ -17,7 +17,7 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
-/// The batches in what `gristmill-fetcher --socket -` wrote, by epoch and place.
+/// Batches in the output of `gristmill-fetcher --socket -`, by epoch and batch index.
 pub fn read_frames(mut bytes: &[u8]) -> Result<BTreeMap<(u32, u64), Vec<u8>>> {
     let mut batches = BTreeMap::new();
     while let Some((head, behind)) = bytes.split_first_chunk::<24>() {
@@ -48,14 +48,14 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Connects, waiting until the socket is there, and goes on after what was acknowledged last.
+    /// Connects, waiting for the socket, and resumes after the last acknowledgement.
     pub fn connect(path: &Path, patience: Duration) -> Result<Self> {
         let mut reader = Self::open(path, patience)?;
         reader.say_hello(&reader.hello.clone(), None)?;
         Ok(reader)
     }
 
-    /// Connects, and hears the fetcher's hello.
+    /// Connects, and receives the fetcher's hello.
     pub fn open(path: &Path, patience: Duration) -> Result<Self> {
         let give_up = Instant::now() + patience;
         loop {
@@ -93,7 +93,7 @@ impl FrameReader {
         Ok(self.stream.write_all(&bytes)?)
     }
 
-    /// Answers with the names of a checkpoint and its position, the first batch that is not in it.
+    /// Answers with a checkpoint's identity and position: the first batch that is not in it.
     pub fn say_hello(&mut self, names: &serde_json::Value, at: Option<(u32, u64)>) -> Result<()> {
         let mut said = serde_json::json!({
             "job": names["job"], "dataset": names["dataset"], "fingerprint": names["fingerprint"],

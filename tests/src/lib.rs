@@ -1,4 +1,4 @@
-//! Driving the whole system from outside: programs as a user starts them, deliveries recounted from
+//! Drives the whole system from outside: starts programs as a user does, and recounts deliveries from
 //! their bytes.
 
 mod commands;

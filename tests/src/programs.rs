@@ -1,4 +1,4 @@
-//! Starting our programs.
+//! Starts our programs.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
@@ -8,7 +8,7 @@ use std::{
     process::{Child, ChildStdout, Command, Stdio},
 };
 
-/// A directory of its own for one test, with a home in it: tests share no cache.
+/// A directory for one test, including a home: tests share no cache.
 pub struct TestDir {
     dir: tempfile::TempDir,
     gristmill: PathBuf,
@@ -56,7 +56,7 @@ pub fn run_json(command: &mut Command) -> Result<Value> {
     serde_json::from_str(line).with_context(|| format!("not JSON: {line}"))
 }
 
-/// A program that runs beside the test and is killed with it.
+/// A program that is killed at the end of the test.
 pub struct Background {
     child: Child,
     stdout: BufReader<ChildStdout>,
@@ -96,7 +96,7 @@ impl Background {
         Ok(self.child.wait()?.code())
     }
 
-    /// Waits for its end.
+    /// Waits until it has ended.
     pub fn wait(&mut self) -> Result<Option<i32>> {
         Ok(self.child.wait()?.code())
     }

@@ -1,5 +1,5 @@
-//! The suites of `scripts/test-peers` against peers in containers, started here. Needs Docker, and the
-//! feature `docker`.
+//! The suites of `scripts/test-peers` against peers in containers. Requires Docker and the feature
+//! `docker`.
 
 use anyhow::{Context, Result, ensure};
 use std::{path::Path, process::Command};
@@ -9,9 +9,9 @@ use testcontainers::{
     runners::SyncRunner,
 };
 
-/// A peer in a container, which ends with it.
+/// A peer in a container, which stops when dropped.
 struct Peer {
-    /// As the script calls it.
+    /// Name in the script.
     name: &'static str,
     container: Container<GenericImage>,
     port: ContainerPort,
@@ -25,14 +25,14 @@ impl Peer {
         configured: impl FnOnce(GenericImage) -> ContainerRequest<GenericImage>,
     ) -> Result<Self> {
         let port = port.tcp();
-        // The script waits until it answers.
+        // The script waits until it responds.
         let image = GenericImage::new(image, tag).with_exposed_port(port);
         let container =
             configured(image).start().with_context(|| format!("{name}: no container"))?;
         Ok(Self { name, container, port })
     }
 
-    /// `NAME=ADDRESS`, as the script's option has it.
+    /// `NAME=ADDRESS`, for the script's option.
     fn place(&self) -> Result<String> {
         let (host, port) =
             (self.container.get_host()?, self.container.get_host_port_ipv4(self.port)?);
@@ -40,7 +40,7 @@ impl Peer {
     }
 }
 
-/// The versions that the script installs where there is no Docker.
+/// Versions that the script installs without Docker.
 fn peers() -> Result<[Peer; 3]> {
     let in_memory = ["-jar", "DynamoDBLocal.jar", "-inMemory", "-disableTelemetry"];
     Ok([

@@ -33,9 +33,9 @@ pub(super) struct BufferPool {
 }
 
 impl BufferPool {
-    fn take(self: &Arc<Self>, wanted: u64) -> Piece {
-        if wanted <= SMALL_BYTES {
-            let buffer = vec![0; wanted as usize].into_boxed_slice();
+    fn take(self: &Arc<Self>, requested: u64) -> Piece {
+        if requested <= SMALL_BYTES {
+            let buffer = vec![0; requested as usize].into_boxed_slice();
             return Piece { buffer, filled: 0, pool: None };
         }
         let kept = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -52,8 +52,8 @@ struct Piece {
 }
 
 impl Piece {
-    fn space(&mut self, wanted: u64) -> &mut [u8] {
-        let length = usize::try_from(wanted).unwrap_or(usize::MAX).min(self.buffer.len());
+    fn space(&mut self, requested: u64) -> &mut [u8] {
+        let length = usize::try_from(requested).unwrap_or(usize::MAX).min(self.buffer.len());
         &mut self.buffer[..length]
     }
 
@@ -101,14 +101,14 @@ impl Download {
         pool: Arc<BufferPool>,
         counters: Arc<Counters>,
     ) -> io::Result<Self> {
-        let wanted = range.end - range.start;
-        if wanted > PIECE_BYTES as u64 {
+        let requested = range.end - range.start;
+        if requested > PIECE_BYTES as u64 {
             read_ahead(&file);
         }
         let first = if range.is_empty() {
             None
         } else {
-            Some(read_blocking(&file, pool.take(wanted), range.clone())?)
+            Some(read_blocking(&file, pool.take(requested), range.clone())?)
         };
         let file = Arc::new(file);
         Ok(Self { file, range, stamp, first, reading: None, pool, counters })

@@ -15,20 +15,21 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Binds the ports of `wanted`; for 0 that of `before`, or any free one.
-    pub(super) fn bind(wanted: Ports, before: Option<Ports>) -> Result<Self, LocalError> {
+    /// Binds the ports of `requested`; for 0 that of `before`, or any free one.
+    pub(super) fn bind(requested: Ports, before: Option<Ports>) -> Result<Self, LocalError> {
         let before = before.unwrap_or_default();
-        let bind = |what, wanted: u16, before: u16| {
-            let listener = http_server::bind(what, if wanted == 0 { before } else { wanted })?;
+        let bind = |what, requested: u16, before: u16| {
+            let listener =
+                http_server::bind(what, if requested == 0 { before } else { requested })?;
             let system = |source| LocalError::System { what, source };
             let port = listener.local_addr().map_err(system)?.port();
             Ok::<_, LocalError>((listener, port))
         };
-        let (lambda, lambda_port) = bind("function API", wanted.lambda, before.lambda)?;
-        let (s3, s3_port) = bind("object store", wanted.s3, before.s3)?;
-        let (dynamodb, dynamodb_port) = bind("table", wanted.dynamodb, before.dynamodb)?;
+        let (lambda, lambda_port) = bind("function API", requested.lambda, before.lambda)?;
+        let (s3, s3_port) = bind("object store", requested.s3, before.s3)?;
+        let (dynamodb, dynamodb_port) = bind("table", requested.dynamodb, before.dynamodb)?;
         let (coordinator, coordinator_port) =
-            bind("coordinator's URL", wanted.coordinator, before.coordinator)?;
+            bind("coordinator's URL", requested.coordinator, before.coordinator)?;
         let ports = Ports {
             lambda: lambda_port,
             s3: s3_port,

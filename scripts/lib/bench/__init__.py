@@ -1,1 +1,1 @@
-"""Peers on the same work: see scripts/bench-peers."""
+"""Benchmarks against peers: see scripts/bench-peers."""

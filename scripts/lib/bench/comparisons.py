@@ -1,4 +1,4 @@
-"""Who is held against whom, like with like, and the bars."""
+"""The comparisons of like with like, and their bars."""
 
 import os
 import statistics
@@ -14,7 +14,7 @@ INGEST_MB_MIN = 1500
 
 
 class Run(typing.NamedTuple):
-    """A program of a peer, on a work."""
+    """A peer's program for one kind of work."""
 
     work: str
     environment: str
@@ -48,7 +48,7 @@ RUNS = (
 class Comparison(typing.NamedTuple):
     what: str
     values: list
-    """One a round."""
+    """Ratios, one per round."""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -58,7 +58,7 @@ class Comparison(typing.NamedTuple):
 
     @property
     def holds(self):
-        """None where there is no bar; a bar that was not measured does not hold."""
+        """Whether the bar holds; None without a bar. A bar that was not measured does not hold."""
         if self.at_least is None and self.at_most is None:
             return None
         if self.value is None:
@@ -84,7 +84,7 @@ def with_itself(figures):
             yield Comparison("ingest: MB a CPU second of the fetcher", values, at_least=INGEST_MB_MIN)
         one = who._replace(cores=1)
         if who.cores > 1 and (values := figures.ratios(who, one, "samples_per_s")):
-            # Half of what is lost with two cores is lost with each.
+            # Half of the loss with two cores is lost with each.
             bar = TWO_CORES_MIN / 2 * who.cores
             yield Comparison(f"{label(who)}: samples/s of {who.cores} cores / one", values, at_least=bar)
         floors = [figure.cpu_ms / figure.floor_cpu_ms for figure in figures.of(who) if figure.floor_cpu_ms]

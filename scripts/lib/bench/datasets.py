@@ -1,4 +1,4 @@
-"""The data that gristmill made, written again as peers read it: the same images and sequences, in the same order."""
+"""Converts gristmill's data to the peers' formats: the same images and sequences, in the same order."""
 
 import io
 import json
@@ -29,7 +29,7 @@ def converted(sources, target, convert, say):
 
 
 def tar_of_images(source, target, place, _):
-    """Pairs of NAME.jpg and NAME.cls, as WebDataset has them."""
+    """Pairs of NAME.jpg and NAME.cls, as in WebDataset."""
     with tarfile.open(target / f"train-{place:05}.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
         for number, record in enumerate(tfrecord.records(source)):
             features = tfrecord.features(record)

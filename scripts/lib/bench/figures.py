@@ -1,4 +1,4 @@
-"""What was measured, of whom, in which round."""
+"""Measurements by program and round."""
 
 import statistics
 import typing
@@ -17,9 +17,9 @@ class Who(typing.NamedTuple):
 class Figure(typing.NamedTuple):
     samples_per_s: float | None
     cpu_ms: float
-    """CPU of all processes, user and system, for a sample."""
+    """User and system CPU time of all processes per sample."""
     floor_cpu_ms: float | None = None
-    """The same of the kernels alone, in a bare loop."""
+    """The same for the kernels alone, in a bare loop."""
     peak_rss_mb: float | None = None
 
 
@@ -34,7 +34,7 @@ class Figures:
         self.rounds[-1].update(found)
 
     def everyone(self):
-        """In the order in which they were measured first."""
+        """Programs in the order of their first measurement."""
         return list(dict.fromkeys(who for found in self.rounds for who in found))
 
     def of(self, who):
@@ -45,6 +45,6 @@ class Figures:
         return statistics.median(values) if values else None
 
     def ratios(self, over, under, field):
-        """One a round: what one has of a field, over what the other has."""
+        """Ratios of one field of two programs, one per round."""
         pairs = ((found.get(over), found.get(under)) for found in self.rounds)
         return [getattr(one, field) / getattr(other, field) for one, other in pairs if one and other]

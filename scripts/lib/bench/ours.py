@@ -1,11 +1,11 @@
-"""What gristmill says of itself, through its own commands."""
+"""Measurements of gristmill by its own commands."""
 
 import os
 
 from bench import programs
 from bench.figures import Figure, Who
 
-# As the peer resizes, and normalised f32 at the trainer.
+# Resizes like the peer; normalised f32 at the trainer.
 SERVICE_PIPELINE = """name: bench-service
 source:
   tfrecord: .
@@ -20,7 +20,7 @@ ops:
 deliver:
   normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] }
 """
-# About what two cores do, so that a run takes about as long as asked.
+# Approximate rate of two cores, so that a run takes about the requested time.
 SERVICE_IMAGES_PER_SECOND = 1000
 IMAGES = 2000
 # The first run writes the data; a run measures several variants.
@@ -39,7 +39,7 @@ class Gristmill:
         self.pipelines(name, seconds=0.1)
 
     def pipelines(self, name, seconds=None):
-        """Figures of a pipeline, by who: a variant, on so many cores."""
+        """Figures of a pipeline, by variant and number of cores."""
         found = self.answer(
             "bench", "pipelines", "--only", name, "--data", str(self.data), "--seconds", str(seconds or self.seconds))
         entries = [entry for entry in found["pipelines"] if entry["name"] == name]
@@ -52,7 +52,7 @@ class Gristmill:
         }
 
     def service(self):
-        """All processes of a job, those that stand in for AWS too."""
+        """All processes of a job, including the stand-ins for AWS."""
         pipeline = self.work / "service.yaml"
         pipeline.write_text(SERVICE_PIPELINE)
         cores = len(os.sched_getaffinity(0))
@@ -65,7 +65,7 @@ class Gristmill:
         return {Who("service", "gristmill", "", cores): Figure(found["elements_delivered"] / seconds, cpu_ms)}
 
     def ingest(self):
-        """Of the fetcher alone; a sample is a megabyte."""
+        """The fetcher alone; a sample is a megabyte."""
         found = self.answer("bench", "ingest")
         return {Who("ingest", "gristmill", "", 1): Figure(None, 1e9 / found["bytes_per_cpu_second"])}
 

@@ -1,4 +1,4 @@
-"""Runs programs that print what they found as a JSON object in their last line, one at a time; leaves none behind."""
+"""Runs programs that print their results as a JSON object in the last line, one at a time; leaves none running."""
 
 import ctypes
 import json
@@ -14,11 +14,11 @@ SECONDS_TO_END = 5
 
 
 class Failed(Exception):
-    """A program did not do what it was to do; why, in one line."""
+    """A program failed; the reason in one line."""
 
 
 def adopt():
-    """What outlives the program that started it becomes a child of this process, and is found by `end_all`."""
+    """Makes orphans of programs children of this process, so that `end_all` finds them."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -28,7 +28,7 @@ def answer(command, log, seconds, cores=None, env=None):
     allowed = mine[-cores:] if cores else mine
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as errors:
-        # In a session of its own: a terminal interrupts this process, which ends what it started.
+        # Its own session: Ctrl-C interrupts only this process, which then ends its programs.
         child = subprocess.Popen(
             list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
             env={**os.environ, **(env or {})}, start_new_session=True,
@@ -65,7 +65,7 @@ def signal_all(number):
 
 
 def end_all():
-    """Ends all that was started, politely at first."""
+    """Ends all started programs: SIGTERM, then SIGKILL."""
     signal_all(signal.SIGTERM)
     deadline = time.monotonic() + SECONDS_TO_END
     while below():

@@ -1,4 +1,4 @@
-"""What the rounds came to, for people and for machines."""
+"""Results of the rounds, as text and as JSON."""
 
 import json
 import os
@@ -13,7 +13,7 @@ def number(value, digits):
 
 
 def significant(value):
-    """Three digits and more: a token takes a hundredth of what an image takes."""
+    """At least three digits: a token takes a hundredth of an image's time."""
     return number(value, 2 if value is None or value >= 0.5 else 4)
 
 

@@ -1,4 +1,4 @@
-"""Rounds in which gristmill and its peers take turns at each work."""
+"""Rounds in which gristmill and its peers alternate on each kind of work."""
 
 import pathlib
 import time
@@ -11,10 +11,10 @@ LIBRARY = pathlib.Path(__file__).resolve().parent.parent
 ENVIRONMENT = {
     "PYTHONPATH": str(LIBRARY), "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1", "TF_CPP_MIN_LOG_LEVEL": "2",
 }
-# Libraries start threads, compile and tune themselves before they come to the point.
+# Libraries start threads, compile and tune themselves first.
 WARM_SECONDS = 4
 START_SECONDS_MAX = 120
-# A machine that is used by others too may take so many times as long.
+# A machine used by other programs may take this many times as long.
 SLOW = 20
 
 
@@ -34,7 +34,7 @@ def cpu_ticks():
 
 
 def others_busy():
-    """Share of this machine's CPU that is used now, when nothing of ours runs."""
+    """Share of this machine's CPU used by other programs."""
     before = cpu_ticks()
     time.sleep(0.5)
     ticks, idle = (now - then for now, then in zip(cpu_ticks(), before))

@@ -1,4 +1,4 @@
-"""What the jobs read: integers written here, images made by `gristmill demo`, a pipeline for each."""
+"""Datasets and pipelines of the jobs: integers, and images made by `gristmill demo`."""
 
 import dataclasses
 import pathlib
@@ -32,7 +32,7 @@ ops:
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
-    """Files of records, and how a job goes through them."""
+    """Files of records, and the parameters of a job over them."""
 
     name: str
     directory: pathlib.Path
@@ -61,7 +61,7 @@ def made(name, directory, pipeline, batch, epochs):
 
 
 def integers(root, records=1990, shards=5, sleep_ms=4, batch=8, epochs=3):
-    """Small splits that take time and nothing else."""
+    """Small splits that only take time."""
     directory = root / "integers"
     directory.mkdir(parents=True)
     for shard in range(shards):

@@ -1,4 +1,4 @@
-"""A small disk under the state directory, to be filled and freed.
+"""A small disk under the state directory, filled and freed on request.
 
 A mount namespace of this process's own holds it: nobody else sees the mount, and it goes with the last
 process of the run, independently of this one.
@@ -30,7 +30,7 @@ def private_mounts():
 
 
 class Disk:
-    """A tmpfs if mounts can be had, otherwise a limit on the size of files of the process that writes."""
+    """A tmpfs if mounts are possible, otherwise a limit on the file size of the writing process."""
 
     def __init__(self, path, mounts):
         self.path = path
@@ -49,7 +49,7 @@ class Disk:
         return "a tmpfs filled" if self.mounted else "RLIMIT_FSIZE of the service"
 
     def fill(self, pid):
-        """No room from now on."""
+        """Fills the disk."""
         if not self.mounted:
             self.limited = pid
             return self.limit(pid, 0)

@@ -1,4 +1,4 @@
-"""What is done to the processes, and when: one seed decides kinds, times and lengths."""
+"""Faults and their schedule: a seed determines kinds, times and durations."""
 
 import collections
 import datetime
@@ -57,7 +57,7 @@ LONE_SECONDS = 3.0
 
 
 class Injector:
-    """Disturbs one run; `tick` is called often and does what is due."""
+    """Injects faults into one run; `tick` is called often and does what is due."""
 
     def __init__(self, seed, setup, totals, stalls):
         self.random = random.Random(seed)
@@ -74,11 +74,11 @@ class Injector:
         self.plan(time.monotonic())
 
     def plan(self, now):
-        """Draws the next time of each kind."""
+        """Draws the next time of each kind of fault."""
         self.due = {kind: now + self.random.expovariate(1 / mean) for kind, mean in EVERY.items()}
 
     def tick(self, now):
-        """Ends what is over; begins what is due while a job runs."""
+        """Ends expired faults; begins those due while a job runs."""
         while self.undo and self.undo[0][0] <= now:
             heapq.heappop(self.undo)[2]()
         while self.sprung:
@@ -123,7 +123,7 @@ class Injector:
             log.write(f"{moment} {self.job.name if self.job else '-'} {text}\n")
 
     def heal(self):
-        """Ends everything that is still in force."""
+        """Ends all active faults."""
         self.note("nothing any more")
         while self.undo:
             heapq.heappop(self.undo)[2]()
@@ -133,12 +133,12 @@ class Injector:
         heapq.heappush(self.undo, (time.monotonic() + seconds, next(self.order), action))
 
     def length(self, bounds):
-        """Short ones are many, long ones are few."""
+        """A duration; short ones are frequent, long ones rare."""
         low, high = bounds
         return math.exp(self.random.uniform(math.log(low), math.log(high)))
 
     def signal(self, what, number):
-        """Signals one process; (pid, how to signal it again) or nothing."""
+        """Signals one process; returns (pid, function to signal it again), or None."""
         if what in processes.FUNCTIONS:
             found = self.service.functions(what)
             if not found:
@@ -171,7 +171,7 @@ class Injector:
         def kill(port):
             alone = not self.undo
             if what == "coordinator":
-                # The request is on its way to one of them; a moment later it is at work.
+                # The request is in transit to one of them, which will be busy shortly after.
                 time.sleep(seconds)
                 killed = self.signal(what, signal.SIGKILL) is not None
             elif what == "fetcher":
@@ -230,7 +230,7 @@ class Injector:
         return True
 
     def two_trainers(self, _):
-        """A second fetcher with a copy of the cursor, and a second trainer behind it, for a while."""
+        """Runs a second fetcher with a copy of the cursor, and a second trainer, for a while."""
         job = self.job
         if job.intruder is not None:
             return False
@@ -239,7 +239,7 @@ class Injector:
         return True
 
     def old_checkpoint(self, _):
-        """Fetcher and trainer come back from a checkpoint before the last."""
+        """Restarts fetcher and trainer from a checkpoint before the last."""
         return self.job.go_back(self.random)
 
 

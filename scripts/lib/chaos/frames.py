@@ -1,4 +1,4 @@
-"""Reading what a fetcher serves, with the standard library alone."""
+"""Reads a fetcher's frames with the standard library."""
 
 import array
 import json
@@ -12,7 +12,7 @@ PAYLOAD_BYTES_MAX = 1 << 30
 
 
 class Closed(Exception):
-    """The other end is gone, or says why it goes."""
+    """The connection ended, possibly with a reason."""
 
 
 def receive(sock, length):
@@ -39,7 +39,7 @@ def ack(epoch, g):
 
 
 def read_hello(sock):
-    """The names of the job's batches, as a checkpoint keeps them, from the server's hello."""
+    """The identity of the job's batches, from the server's hello, for a checkpoint."""
     magic, _, _, payload = read_frame(sock)
     if magic == b"GMBX":
         raise Closed(payload.decode(errors="replace"))

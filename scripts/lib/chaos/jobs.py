@@ -2,12 +2,12 @@
 
 from chaos import ledger, faults, processes, trainer
 
-# How a fetcher says that what it needs has been deleted.
+# Error of a fetcher whose objects have been deleted.
 GONE = ("collected", "does not exist")
 
 
 class Job:
-    """Runs until everything is delivered and the fetcher says so."""
+    """Runs until everything is delivered and the fetcher has exited."""
 
     def __init__(self, name, dataset, seed, workers, setup, expected, stalls):
         self.name, self.dataset, self.seed, self.workers = name, dataset, seed, workers
@@ -29,7 +29,7 @@ class Job:
         return processes.Fetcher(program, service, log, self.setup.env, self, directory)
 
     def supervise(self, now):
-        """Starts what died; whether the job is done."""
+        """Restarts dead processes; returns whether the job is done."""
         if self.went_back and self.trainer.checkpoints[-1] >= self.went_back:
             self.went_back = None
         for why in self.trainer.take_refusals():

@@ -1,4 +1,4 @@
-"""The processes of the product: started, found, signalled, and started again as a supervisor would."""
+"""Processes of gristmill: starts, finds, signals and restarts them, as a supervisor would."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import urllib.parse
 FUNCTIONS = ("worker", "coordinator", "scaler")
 LINKS = ("fetcher objects", "fetcher coordinator", "worker objects", "worker coordinator")
 LAUNCHER = """#!/bin/sh
-# Stands where the service looks for its own program: workers go through the proxies.
+# Takes the place of the service's own program: starts workers behind the proxies.
 if [ "$2" = worker ]; then
     export AWS_ENDPOINT_URL_S3='{objects}' GRISTMILL_COORDINATOR_URL='{coordinator}'
 fi
@@ -20,7 +20,7 @@ exec '{program}' "$@"
 
 
 def send(pid, number, is_it=lambda: True):
-    """Signals a process that is still the one meant; whether it was."""
+    """Signals a process if its pid was not reused; returns whether it did."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -63,7 +63,7 @@ def children(parent):
 
 
 def owner(port, pids):
-    """Which of these processes has a connection from that local port."""
+    """The process with a connection from that local port."""
     inode = None
     for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
@@ -94,7 +94,7 @@ def rerouted(url, port):
 
 
 class Program:
-    """A program that is started again whenever it has ended."""
+    """A program that is restarted whenever it ends."""
 
     def __init__(self, log, env):
         self.log, self.env, self.child = log, env, None
@@ -122,7 +122,7 @@ class Program:
         return pid is not None and send(pid, number, lambda: self.pid == pid)
 
     def tail(self, lines=8):
-        """What the living one, or the last, said at its end."""
+        """Last output of the current or the last process."""
         try:
             with open(self.log, "rb") as log:
                 log.seek(self.said_before)
@@ -154,7 +154,7 @@ class Service(Program):
         return [self.program, "up", "--json", "--state-dir", self.state]
 
     def supervise(self, now):
-        """Starts it if it is not there; its exit code when it has ended."""
+        """Starts it if it is not running; returns the exit code of the last process."""
         if self.child is None:
             self.start()
         elif (code := self.child.poll()) is None:
@@ -192,7 +192,7 @@ class Service(Program):
         self.ready = True
 
     def route(self, file):
-        """Leads the proxies to the service, and fetcher and workers to the proxies."""
+        """Connects the proxies to the service, and fetcher and workers to the proxies."""
         ports = {}
         for link in LINKS:
             url = file["s3"] if link.endswith("objects") else file["coordinator_url"]
@@ -217,7 +217,7 @@ class Service(Program):
         os.replace(draft, self.via / "endpoint.json")
 
     def functions(self, name):
-        """Processes of a function, by what they were started as."""
+        """Processes of a function, by their command."""
         pid = self.pid
         mine = children(pid) if pid is not None else []
         return [child for child in mine if self.is_function(child, name)]
@@ -231,7 +231,7 @@ class Service(Program):
 
 
 class Fetcher(Program):
-    """`gristmill-fetcher` of one job, by way of the proxies."""
+    """`gristmill-fetcher` of one job, behind the proxies."""
 
     def __init__(self, program, service, log, env, job, directory):
         super().__init__(log, env)
@@ -249,7 +249,7 @@ class Fetcher(Program):
         ]
 
     def supervise(self, now):
-        """Starts it unless it has done its work; its exit code when it had ended."""
+        """Starts it unless it has finished; returns the exit code of the last process."""
         if self.done or not self.service.via.joinpath("endpoint.json").exists():
             return None
         if self.child is None or self.child.poll() is not None:
@@ -267,7 +267,7 @@ class Fetcher(Program):
 
 
 def living(parents):
-    """What lives of the product, for a report."""
+    """Live processes of gristmill, for a report."""
     lines = []
     for parent in parents:
         if parent is not None:

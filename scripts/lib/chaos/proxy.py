@@ -14,7 +14,7 @@ SENT, ANSWERED = "sent", "answered"
 
 
 class Trap:
-    """Springs at one moment of one request that holds `words`; `spring` gets the client's port."""
+    """Calls `spring` with the client's port at one moment of a request that contains `words`."""
 
     def __init__(self, words, moment, spring):
         self.words, self.moment, self.spring = words, moment, spring
@@ -22,7 +22,7 @@ class Trap:
 
 
 class Link:
-    """One listening port and where it leads."""
+    """One listening port and its target."""
 
     def __init__(self, name):
         self.name, self.port, self.target = name, None, None
@@ -68,7 +68,7 @@ class Link:
                 end.transport.abort()
 
     def meets(self, piece, way, port):
-        """Whether this piece springs the trap."""
+        """Whether this piece triggers the trap."""
         trap = self.trap
         if trap is None:
             return False
@@ -99,7 +99,7 @@ class Link:
 
 
 class Proxy:
-    """All links, in a thread of their own."""
+    """All links, in a separate thread."""
 
     def __init__(self, names):
         self.loop = asyncio.new_event_loop()
@@ -111,7 +111,7 @@ class Proxy:
 
     def serve(self, names, ready):
         asyncio.set_event_loop(self.loop)
-        self.loop.set_exception_handler(lambda loop, context: None)  # resets are its trade
+        self.loop.set_exception_handler(lambda loop, context: None)  # resets are intended
 
         async def start():
             for name in names:
@@ -131,7 +131,7 @@ class Proxy:
         self.loop.call_soon_threadsafe(self.links[name].become, mode, delay)
 
     def trap(self, name, trap):
-        """Sets a trap, or takes it away."""
+        """Sets or removes a trap."""
         self.loop.call_soon_threadsafe(setattr, self.links[name], "trap", trap)
 
     def close(self):

@@ -1,4 +1,4 @@
-"""What a run came to, for people and for machines."""
+"""Results of a run, as text and as JSON."""
 
 import collections
 import json

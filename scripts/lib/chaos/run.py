@@ -1,4 +1,4 @@
-"""The run: undisturbed jobs for comparison, then job after job under fire until the time is over."""
+"""The run: jobs without faults for comparison, then jobs with faults until the time is over."""
 
 import os
 import pathlib
@@ -10,9 +10,9 @@ import time
 from chaos import ledger, datasets, disk, faults, jobs, processes, proxy
 
 TICK_SECONDS = 0.01
-# Nothing new for so long: fire is held until something comes.
+# Seconds without a new batch after which faults pause.
 HOLD_SECONDS = 40.0
-# Nothing new for so long without a fault: it hangs.
+# Further seconds without a new batch and without faults after which the run has hung.
 HANG_SECONDS = 120.0
 START_SECONDS = 30.0
 CALM_WORKERS, WORKERS = 6, 3
@@ -20,11 +20,11 @@ SEEDS = 2
 
 
 class Hung(Exception):
-    """A job that does not go on though nothing disturbs it."""
+    """A job makes no progress although there are no faults."""
 
 
 class Setup:
-    """Where everything of a run lies, and what runs all the time."""
+    """Directories and permanent processes of a run."""
 
     def __init__(self, bin_dir, mounts):
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="gristmill-chaos-"))
@@ -54,7 +54,7 @@ class Setup:
         if self.disk is not None:
             self.disk.free()
             if keep and self.disk.mounted:
-                # The mount is nobody else's: what it holds is copied out.
+                # The mount is private: its content is copied out.
                 shutil.copytree(self.root / "disk", self.root / "kept", symlinks=True)
             self.disk.close()
         if not keep:
@@ -72,7 +72,7 @@ class Run:
         self.injector, self.job = None, None
 
     def prepare(self):
-        """Datasets, the service, and an undisturbed run of each job there will be."""
+        """Makes datasets, starts the service, and runs each job once without faults."""
         root, setup = self.setup.root / "data", self.setup
         self.datasets = [datasets.integers(root), datasets.images(root, setup.gristmill, setup.env)]
         self.start_service()
@@ -99,7 +99,7 @@ class Run:
         return jobs.Job(name, dataset, seed, workers, self.setup, expected, self.stalls)
 
     def fire(self, minutes):
-        """Job after job; the last one is finished in peace."""
+        """Runs jobs with faults; the last one finishes without."""
         self.injector = faults.Injector(self.seed, self.setup, self.totals, self.stalls)
         end = time.monotonic() + minutes * 60
         number = 0
@@ -123,7 +123,7 @@ class Run:
             number += 1
 
     def drive(self, job, end):
-        """Runs a job, under fire until `end`."""
+        """Runs a job, with faults until `end`."""
         self.job = job
         self.stalls.begin()
         job.start()
@@ -153,7 +153,7 @@ class Run:
             job.end()
 
     def aim(self, job, now, end, quiet, held):
-        """Lets the injector fire, unless the job has stood still for long or the time is over."""
+        """Injects faults, unless the job has made no progress for long or the time is over."""
         over = end is not None and now >= end
         hold = quiet > HOLD_SECONDS or over
         if hold and not held:
@@ -166,7 +166,7 @@ class Run:
         return hold
 
     def witness(self):
-        """Which processes live and what they said last, for a run that hangs."""
+        """Live processes and their last output, for a run that hung."""
         service = self.setup.service
         parents = [service.pid]
         lines = []

@@ -1,4 +1,4 @@
-"""A trainer: takes batches, checkpoints now and then, dies and comes back from a checkpoint."""
+"""A trainer: receives batches, checkpoints occasionally, dies and resumes from a checkpoint."""
 
 import random
 import socket
@@ -23,9 +23,9 @@ class Trainer(threading.Thread):
         self.lock = threading.Lock()
         self.sock, self.stopping, self.ended = None, False, False
         self.next = (0, 0)
-        # Which batches the positions count, and what the fetcher said when it turned this trainer away.
+        # Identity of the batches that positions count, and the fetcher's reason for a refusal.
         self.names, self.refusals = None, []
-        # Positions that are safe, oldest first; a checkpoint is acknowledged once it is written.
+        # Checkpoints, oldest first; each is acknowledged once it is written.
         self.checkpoints = [(0, 0)]
         self.due = 1
 
@@ -38,12 +38,12 @@ class Trainer(threading.Thread):
         return (epoch, g - 1) if g > 0 else (epoch - 1, self.ledger.dataset.batches - 1)
 
     def crash(self):
-        """Dies, and comes back from its last checkpoint."""
+        """Dies, and resumes from its last checkpoint."""
         with self.lock:
             self.come_back()
 
     def roll_back(self, rng):
-        """Dies, and comes back from a checkpoint before its last; both, or nothing if there is none."""
+        """Dies, and resumes from a checkpoint before its last; returns both, or None if there is none."""
         with self.lock:
             if len(self.checkpoints) < 2:
                 return None
@@ -163,7 +163,7 @@ class Trainer(threading.Thread):
 
 
 class Intruder(Trainer):
-    """A second trainer of the same job: it takes, and acknowledges nothing."""
+    """A second trainer of the same job: receives batches and acknowledges none."""
 
     def begins(self):
         return None  # wherever its fetcher's cursor is

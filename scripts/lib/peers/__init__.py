@@ -1,1 +1,1 @@
-"""One program a peer. Each runs in the peer's own environment, as `python -m peers.NAME`."""
+"""One program per peer. Each runs in the peer's own environment, as `python -m peers.NAME`."""

@@ -1,4 +1,4 @@
-"""What the programs of all peers share: their arguments, and the loop that measures them."""
+"""Arguments and the measuring loop common to all peers."""
 
 import argparse
 import json
@@ -23,7 +23,7 @@ def arguments(works):
 
 
 def run(args, batches, size_of):
-    """Draws batches for a while, then measures while it draws more, prints what it found, and ends."""
+    """Draws batches to warm up, measures while drawing more, prints the results, and ends."""
     batches, me = iter(batches), os.getpid()
     begin = time.perf_counter()
     while time.perf_counter() - begin < args.warm:
@@ -37,7 +37,7 @@ def run(args, batches, size_of):
 
 
 def end(me):
-    """At once: some libraries take long to close, or hang."""
+    """Ends at once: some libraries take long to close, or hang."""
     for pid in tree(me):
         if pid != me:
             os.kill(pid, signal.SIGKILL)

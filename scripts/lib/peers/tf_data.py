@@ -1,4 +1,4 @@
-"""tf.data: the works as its own documentation and models write them."""
+"""tf.data: the work as in its own documentation and models."""
 
 import tensorflow as tf
 
@@ -82,7 +82,7 @@ def tokens(record):
 
 
 def dataset(work, data):
-    """Batches without end, up to what makes them arrive ahead."""
+    """Endless batches, before prefetching."""
     folder = "tokens-tfrecord" if work == "p4" else "images"
     files = tf.data.Dataset.from_tensor_slices(sorted(map(str, (data / folder).glob("*-of-*"))))
     records = files.shuffle(1000).repeat().interleave(

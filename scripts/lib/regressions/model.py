@@ -67,7 +67,7 @@ WRITERS = {
 }
 
 
-# -- what operators do ------------------------------------------------------------------------------------------
+# -- operators ------------------------------------------------------------------------------------------
 
 def interleaved(files, cycle_length=16, block_length=1):
     """As tf.data: `cycle_length` files are open, each gives a block in its turn."""
@@ -162,7 +162,7 @@ BATCHES = ("batch", "padded_batch", "bucket_by_sequence_length")
 
 
 class Expected:
-    """What each epoch delivers: rows in dataset order, and how they may be batched."""
+    """Expected delivery of an epoch: rows in dataset order, and their possible batching."""
 
     def __init__(self, files, ops):
         self.in_order = any(name == "in_order" for name, _ in ops)
@@ -213,7 +213,7 @@ def first_difference(got, wanted):
     return f"row {at} is {got[at:at + 1]}, not {wanted[at:at + 1]}"
 
 
-# -- what was delivered -----------------------------------------------------------------------------------------
+# -- deliveries -----------------------------------------------------------------------------------------
 
 class Batch:
     """One batch of a sink: its rows, with sequences as long as their elements' `n_FIELD` say."""

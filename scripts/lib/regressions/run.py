@@ -1,4 +1,4 @@
-"""Finds the cases, runs them one after the other, and says what each came to."""
+"""Finds the cases, runs them in sequence, and reports their results."""
 
 import dataclasses
 import importlib
@@ -19,7 +19,7 @@ from regressions.world import Failed, World
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A defect that was found once: `name` begins with the group it belongs to, such as A1."""
+    """A case for a fixed defect: `name` begins with its group, such as A1."""
 
     name: str
     says: str
@@ -28,7 +28,7 @@ class Case:
 
 REGISTERED: list[Case] = []
 
-# Known defects that are not mended: no case shows that they are gone.
+# Known open defects, without a case.
 OPEN: dict[str, str] = {}
 
 
@@ -62,7 +62,7 @@ def select(found, only):
 
 
 def still_open(only):
-    """The items of `OPEN` that `only` names; all if it is empty."""
+    """The items of `OPEN` named by `only`; all if it is empty."""
     groups = {name.split(".")[0] for name in only.split(",") if name}
     return {item: says for item, says in OPEN.items() if not groups or item in groups}
 
@@ -75,7 +75,7 @@ def attempt(one, folder, programs, root):
         return world.left_behind()
     except Failed as failed:
         return str(failed)
-    except Exception:  # A case that breaks has shown nothing.
+    except Exception:  # A case that raises any other error has shown nothing.
         (folder / "traceback").write_text(traceback.format_exc())
         return f"the case itself broke: {traceback.format_exc().splitlines()[-1]}"
     finally:

@@ -1,4 +1,4 @@
-"""Where a case runs: a folder, an environment, and programs whose words and silences are kept."""
+"""The surroundings of a case: a folder, an environment, and programs with recorded output."""
 
 import json
 import os
@@ -13,12 +13,12 @@ import time
 from chaos import frames
 from tfrecord import framed, int_example
 
-# A program that has nothing to show for this long must say what it waits for.
+# A program without output for this long must report what it waits for.
 SILENCE_SECONDS = 5.0
 
 
 class Failed(Exception):
-    """What a case found wrong, in one line."""
+    """A failure of a case, in one line."""
 
 
 def expect(holds, says):
@@ -28,7 +28,7 @@ def expect(holds, says):
 
 
 class Program:
-    """A running program; every line is kept with the moment it came."""
+    """A running program; every line is recorded with its time."""
 
     def __init__(self, command, env, cwd, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL):
         self.command, self.began = [str(part) for part in command], time.monotonic()
@@ -219,7 +219,7 @@ class World:
             f"ops:\n{ops}  - batch: {{ size: {batch} }}\n"
         ))
 
-    # -- what was delivered -----------------------------------------------------------------------------------
+    # -- deliveries -----------------------------------------------------------------------------------
 
     def sunk(self, folder, field="value"):
         """The i64 values of `field` in each batch that `--sink FOLDER` wrote, by (epoch, g)."""
@@ -232,7 +232,7 @@ class World:
     # -- the end ----------------------------------------------------------------------------------------------
 
     def left_behind(self):
-        """What programs that ended left in the temporary folder, or None."""
+        """Files that ended programs left in the temporary folder, or None."""
         if any(program.code is None for program in self.programs):
             return None
         left = sorted(path.name for path in self.tmp.iterdir())

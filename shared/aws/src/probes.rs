@@ -274,9 +274,8 @@ impl Probes {
         let found = found
             .map_err(|error| self.trouble("lambda", "GetAccountSettings", "the account", &error))?;
         let of = &found["AccountLimit"];
-        let limit = count(&of["ConcurrentExecutions"]).ok_or_else(|| {
-            Trouble::Other("GetAccountSettings says nothing of limits".to_owned())
-        })?;
+        let limit = count(&of["ConcurrentExecutions"])
+            .ok_or_else(|| Trouble::Other("GetAccountSettings reports no limits".to_owned()))?;
         let unreserved = count(&of["UnreservedConcurrentExecutions"]).unwrap_or(limit);
         Ok(Quota { limit, unreserved })
     }

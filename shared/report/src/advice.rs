@@ -29,10 +29,10 @@ pub enum Advice {
     TooShort { epoch_s: f64 },
     /// The wait was for the first batch; it occurs once, with any number of workers.
     FirstBatch { first_batch_s: f64, total_s: f64 },
-    /// More workers would help. `wanted`: about how many.
-    MoreWorkers { percent: f64, workers: Option<f64>, wanted: Option<u32> },
+    /// More workers would help. `desired`: about how many.
+    MoreWorkers { percent: f64, workers: Option<f64>, desired: Option<u32> },
     /// They would, but the maximum is reached.
-    AtMaximum { percent: f64, max_workers: u32, wanted: Option<u32> },
+    AtMaximum { percent: f64, max_workers: u32, desired: Option<u32> },
     /// They would not: the shared source is exhausted.
     Source { percent: f64, growth: SourceGrowth },
     /// They would not: batches wait for the trainer's network.
@@ -79,16 +79,20 @@ fn about_workers(wait_s: f64, shares: &WorkerShares, epoch_s: f64) -> Advice {
     // Work that takes the whole epoch now must fit into the epoch without the wait.
     let factor = epoch_s / (epoch_s - wait_s);
     let factor = Some(factor).filter(|factor| (1.0..=WORKERS_FACTOR_MAX).contains(factor));
-    let wanted = workers.zip(factor).map(|(workers, factor)| (workers * factor).ceil() as u32);
+    let desired = workers.zip(factor).map(|(workers, factor)| (workers * factor).ceil() as u32);
     match shares.max_workers {
         // The mean is slightly below the count that was held.
         Some(max_workers) if workers.is_some_and(|at| at > f64::from(max_workers) - 0.5) => {
-            let wanted = wanted.filter(|wanted| *wanted > max_workers);
-            Advice::AtMaximum { percent, max_workers, wanted }
+            let desired = desired.filter(|desired| *desired > max_workers);
+            Advice::AtMaximum { percent, max_workers, desired }
         }
         max_workers => {
             let most = max_workers.unwrap_or(u32::MAX);
-            Advice::MoreWorkers { percent, workers, wanted: wanted.map(|wanted| wanted.min(most)) }
+            Advice::MoreWorkers {
+                percent,
+                workers,
+                desired: desired.map(|desired| desired.min(most)),
+            }
         }
     }
 }
@@ -118,17 +122,17 @@ impl fmt::Display for Advice {
                 Seconds(first_batch_s),
                 Seconds(total_s)
             ),
-            Advice::MoreWorkers { percent, workers, wanted } => {
-                fmt_more_workers(f, percent, workers, wanted)
+            Advice::MoreWorkers { percent, workers, desired } => {
+                fmt_more_workers(f, percent, workers, desired)
             }
-            Advice::AtMaximum { percent, max_workers, wanted } => {
+            Advice::AtMaximum { percent, max_workers, desired } => {
                 write!(
                     f,
                     "more workers would help, and there may be no more: the trainer waited for \
                      them {} of the epoch; raise --max-workers from {max_workers}",
                     Percent(percent)
                 )?;
-                wanted.map_or(Ok(()), |wanted| write!(f, " to about {wanted}"))
+                desired.map_or(Ok(()), |desired| write!(f, " to about {desired}"))
             }
             Advice::Source { growth, .. } => write!(
                 f,
@@ -170,16 +174,16 @@ fn fmt_more_workers(
     f: &mut fmt::Formatter<'_>,
     percent: f64,
     workers: Option<f64>,
-    wanted: Option<u32>,
+    desired: Option<u32>,
 ) -> fmt::Result {
     write!(
         f,
         "more workers would help: the trainer waited for them {} of the epoch",
         Percent(percent)
     )?;
-    match (workers, wanted) {
-        (Some(workers), Some(wanted)) => {
-            write!(f, "; about {wanted} instead of {} should do", (workers * 10.0).round() / 10.0)
+    match (workers, desired) {
+        (Some(workers), Some(desired)) => {
+            write!(f, "; about {desired} instead of {} should do", (workers * 10.0).round() / 10.0)
         }
         _ => Ok(()),
     }

@@ -132,7 +132,7 @@ fn tiles(scene: &Scene<'_>) -> Markup {
                 @if let Some(peak) = peak {
                     (tile("most workers at work", format!("{}", (peak * 10.0).round() / 10.0),
                         target.map_or(String::new(), |target| {
-                            format!("at most {} wanted", Workers(target.into()))
+                            format!("target at most {}", Workers(target.into()))
                         })))
                 }
                 @if let Some(cost) = &scene.timeline.cost {

@@ -26,7 +26,7 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
         Err("leave user and password out of the address, which is kept with the job: set GRISTMILL_WEB_AUTHORIZATION"
             .to_owned())
     } else if let Err(why) = Url::parse(&text[..start + end]) {
-        Err(format!("{} is no address: {why}", &text[..start + end]))
+        Err(format!("{} is not a valid address: {why}", &text[..start + end]))
     } else if key.split('?').next().unwrap_or_default().contains('*') {
         Err(format!(
             "{text} has a wildcard, and listings of web servers are not read: name its files by braces, such as \
@@ -49,7 +49,7 @@ pub fn origin_and_key(text: &str) -> Option<Result<(String, String), String>> {
 /// The address of an object.
 pub(crate) fn url(path: &ObjectPath) -> Result<Url, String> {
     let text = format!("{}/{}", path.bucket, path.key);
-    Url::parse(&text).map_err(|error| format!("{path} is no address: {error}"))
+    Url::parse(&text).map_err(|error| format!("{path} is not a valid address: {error}"))
 }
 
 #[cfg(test)]

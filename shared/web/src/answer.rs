@@ -47,7 +47,7 @@ impl Answer {
         match status {
             StatusCode::PARTIAL_CONTENT => {
                 if let Some(encoding) = header(response, CONTENT_ENCODING) {
-                    return rejected(format!("the server sends it as {encoding}, of which no range can be read"));
+                    return rejected(format!("the server sends it as {encoding}, which does not allow range reads"));
                 }
                 match header(response, CONTENT_RANGE).and_then(parse_content_range) {
                     Some((Some(range), total)) => Ok(Self::Part { range, total, tag: tagged(total)? }),

@@ -74,7 +74,7 @@ impl WebObjects {
         let Some(bytes) = bytes.and_then(|bytes| usize::try_from(bytes).ok()) else {
             let Range { start, end } = range;
             let why =
-                format!("{path}: {start}..{end} is no range of at most {MAX_GET_BYTES} bytes");
+                format!("{path}: {start}..{end} is not a range of at most {MAX_GET_BYTES} bytes");
             return Err(ObjectError::Rejected(why));
         };
         if bytes == 0 {
@@ -112,9 +112,9 @@ impl WebObjects {
     /// Continues a read. `None` if it is complete.
     async fn read_some(&self, reading: &mut Reading<'_>) -> Result<Option<Broken>, ObjectError> {
         let Reading { path, range, tag, buffer } = reading;
-        let wanted = range.start + buffer.len() as u64..range.end;
+        let requested = range.start + buffer.len() as u64..range.end;
         let broken = |why: String| Ok(Some(Broken { why, rest: None }));
-        let mut response = match self.ask(path, &wanted).await {
+        let mut response = match self.ask(path, &requested).await {
             Ok(response) => response,
             Err(ObjectError::Unavailable(why)) => return broken(why),
             Err(error) => return Err(error),
@@ -127,13 +127,13 @@ impl WebObjects {
                 return Err(ObjectError::Changed(path.clone()));
             }
             Answer::Behind { total, .. } => {
-                let why = format!("{path}: bytes {wanted:?} of a file of {total} bytes");
+                let why = format!("{path}: bytes {requested:?} of a file of {total} bytes");
                 return Err(ObjectError::Rejected(why));
             }
             Answer::Part { range: sent, .. }
-                if sent.start != wanted.start || sent.end > wanted.end =>
+                if sent.start != requested.start || sent.end > requested.end =>
             {
-                let why = format!("{path}: the server sends bytes {sent:?} for {wanted:?}");
+                let why = format!("{path}: the server sends bytes {sent:?} for {requested:?}");
                 return Err(ObjectError::Rejected(why));
             }
             Answer::Part { .. } => {}

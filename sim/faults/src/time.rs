@@ -17,7 +17,7 @@ struct Timers {
     waiting: BTreeMap<(Duration, u64), Waker>,
 }
 
-/// The time of one simulated sim.
+/// Virtual time of one simulation.
 #[derive(Debug, Default)]
 pub struct VirtualTime(Mutex<Timers>);
 
@@ -26,7 +26,7 @@ impl VirtualTime {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Time since the sim began.
+    /// Time since the simulation began.
     pub fn now(&self) -> Duration {
         self.lock().now
     }

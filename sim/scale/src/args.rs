@@ -3,20 +3,20 @@
 use clap::{ArgGroup, Parser};
 use std::time::Duration;
 
-/// Measure what coordination costs with a number of workers, and check it against bars.
+/// Measure the cost of coordination by number of workers, and check it against bars.
 ///
 /// The production coordinator, worker loop, scaler and fetcher run in virtual time over a metered table.
 /// A split takes --split-s, a call of the coordinator's URL 30 ms, a call of the table 5 ms, a batch read
-/// 8 ms, each 20 % more or less. Reads are strongly consistent and counted as DynamoDB does: a read unit
-/// for 4 KB of an item, or of all items of a query; a write unit for each KB, also where the condition
-/// fails. With --limits a partition rejects what goes beyond 3,000 read or 1,000 write units a second (one
-/// idle second is saved up), and the SDK's retries follow.
+/// 8 ms, each plus or minus 20 %. Reads are strongly consistent and counted as by DynamoDB: a read unit
+/// for 4 KB of an item, or of all items of a query; a write unit for each KB, also if the condition
+/// fails. With --limits a partition rejects requests beyond 3,000 read or 1,000 write units a second (one
+/// idle second is saved), and the SDK's retries follow.
 ///
-/// Each row is one count of workers: read units, round trips and write units of a claim that got a bundle,
-/// its latency, splits a second as a share of workers / --split-s, coordinators busy at a time, requests
-/// that a partition rejected, the most units a partition was asked for in a second, and dollars of control
-/// (table, coordinator and its requests) for a million records, 512 a split. Measured between 30 % and
-/// 90 % of the job; a job that stands still is given up.
+/// Each row is one number of workers: read units, round trips and write units of a successful claim, its
+/// latency, throughput as a share of workers / --split-s, concurrent coordinators, rejected requests, peak
+/// demand of a partition in units per second, and dollars of control (table, coordinator and its requests)
+/// per million records, 512 per split. Measured between 30 % and 90 % of the job; a job without progress
+/// is given up.
 ///
 /// Same arguments and seed, same output. Exit code: 0 all bars hold, 1 one is missed, 2 bad usage.
 ///
@@ -29,16 +29,16 @@ use std::time::Duration;
 #[command(name = "simulate-scale", max_term_width = 100, verbatim_doc_comment)]
 #[command(group = ArgGroup::new("mode").args(["outstanding", "real", "index", "restart"]))]
 pub struct Args {
-    /// Workers; a row for each [default: 10,100,1000,5000; 100 with --index and --restart]
+    /// Numbers of workers, a row each [default: 10,100,1000,5000; 100 with --index and --restart]
     #[arg(long, value_delimiter = ',', value_name = "N,..", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     workers: Vec<u32>,
     /// Enforce a partition's limits
     #[arg(long)]
     pub limits: bool,
-    /// Seconds that a split takes a worker
+    /// Seconds per split of a worker
     #[arg(long, value_name = "S", default_value = "0.3", value_parser = seconds)]
     pub split_s: Duration,
-    /// Splits of the job [default: 64 a worker, at least 8,192]
+    /// Splits of the job [default: 64 per worker, at least 8,192]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=5_000_000))]
     pub splits: Option<u32>,
     /// Workers are killed after this many seconds on average; the platform reports it half a second later
@@ -47,7 +47,7 @@ pub struct Args {
     /// The platform reports no death
     #[arg(long, requires = "die_s")]
     pub unreported: bool,
-    /// So many workers are outstanding, and all leave within --leaves-ms
+    /// Number of outstanding workers, all of which leave within --leaves-ms
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
     pub outstanding: Option<u32>,
     /// See --outstanding
@@ -65,10 +65,10 @@ pub struct Args {
     /// The trainer restarts from the beginning after --splits splits (50,000 by default)
     #[arg(long)]
     pub restart: bool,
-    /// Print what each kind of call cost
+    /// Print the cost of each kind of call
     #[arg(long)]
     pub calls: bool,
-    /// Decides latencies and deaths
+    /// Seed of latencies and deaths
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
     /// Print one JSON object and no table

@@ -25,8 +25,8 @@ pub(crate) struct Platform {
 }
 
 impl Platform {
-    /// Accepted invocations out of `wanted`.
-    pub fn grant(&mut self, wanted: u32, now_s: f64, conditions: &Conditions) -> u32 {
+    /// Accepted invocations out of `desired`.
+    pub fn grant(&mut self, desired: u32, now_s: f64, conditions: &Conditions) -> u32 {
         let most = conditions.scale_up_per_10s;
         self.tokens = match self.counted_s {
             None => most,
@@ -37,7 +37,7 @@ impl Platform {
         // Only cold starts need tokens.
         let warm = self.warm;
         let startable = warm.saturating_add(self.tokens as u32);
-        let granted = wanted.min(room).min(startable);
+        let granted = desired.min(room).min(startable);
         self.tokens -= f64::from(granted.saturating_sub(warm));
         self.outstanding += granted;
         granted

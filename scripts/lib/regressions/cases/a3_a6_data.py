@@ -1,4 +1,4 @@
-"""A3, A5, A6 and C: what the data means. Order, comparisons, new fields, large records."""
+"""A3, A5, A6 and C: meaning of the data. Order, comparisons, new fields, large records."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""A4: every file of a dataset is read, or named with the reason why not."""
+"""A4: every file of a dataset is read, or named with the reason for skipping it."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A7: what may be skipped has a cap, and a run without a batch says why."""
+"""A7: skipping has a limit, and a run without a batch reports the reason."""
 
 from regressions.run import case
 from regressions.world import expect

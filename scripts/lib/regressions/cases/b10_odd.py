@@ -1,4 +1,4 @@
-"""B10: odd inputs that were not met before. Names that are no text, data that operators leave nothing of."""
+"""B10: unusual inputs. Names that are not UTF-8, and pipelines that drop all data."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""B10: situations. Places that cannot be used, homes that are not there, interruptions, and jobs that are taken."""
+"""B10: situations. Unusable directories, missing homes, interruptions, and job names in use."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""B3: coordinator and scaler find room in an account that workers could fill."""
+"""B3: coordinator and scaler have concurrency in an account that workers could exhaust."""
 
 import json
 

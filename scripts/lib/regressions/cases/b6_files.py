@@ -1,4 +1,4 @@
-"""B6: many files cost what one does, so many times."""
+"""B6: the cost grows linearly with the number of files."""
 
 import time
 

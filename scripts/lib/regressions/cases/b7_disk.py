@@ -1,4 +1,4 @@
-"""B7: a full disk is named at once, and work goes on when there is room."""
+"""B7: a full disk is reported at once, and work continues when there is space."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""C: what users met of sources."""
+"""C: problems with sources that users encountered."""
 
 import gzip
 import csv as tables

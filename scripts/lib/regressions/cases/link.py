@@ -1,4 +1,4 @@
-"""A1, A2, B4, B5, B7: what lies between a job and its trainer, and how it is waited for."""
+"""A1, A2, B4, B5, B7: the connection between a job and its trainer, and waiting for it."""
 
 import contextlib
 import http.client

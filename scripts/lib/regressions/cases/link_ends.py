@@ -1,4 +1,4 @@
-"""A1, A2, B4, B7: how a job ends for its trainer, and what becomes of one that comes back late."""
+"""A1, A2, B4, B7: the end of a job for its trainer, and trainers that return late."""
 
 import json
 import os

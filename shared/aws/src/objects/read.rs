@@ -60,7 +60,7 @@ impl S3Objects {
         let Some(bytes) = bytes else {
             let Range { start, end } = range;
             return Err(ObjectError::Rejected(format!(
-                "GetObject on {path}: {start}..{end} is no range of at most {MAX_GET_BYTES} bytes"
+                "GetObject on {path}: {start}..{end} is not a range of at most {MAX_GET_BYTES} bytes"
             )));
         };
         if bytes == 0 {

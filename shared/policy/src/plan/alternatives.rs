@@ -114,8 +114,8 @@ fn reading(measured: &Measured, job: &Job, limits: &Limits, point: CachePoint) -
         return work.estimate(0, seconds, bound, &trainer, cost);
     }
     let work = job.epoch_after(measured, point.after_op);
-    let wanted = work.workers_needed(&job.shape, &trainer, u32::MAX);
-    let (workers, _) = limits.apply(wanted, &job.shape, &job.prices);
+    let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
+    let (workers, _) = limits.apply(desired, &job.shape, &job.prices);
     work.on_functions(workers, &job.shape, &trainer, &job.prices)
 }
 
@@ -156,7 +156,7 @@ fn cached(
     };
     let of_all = functions.cost + storage + read.cost * (epochs - 1.0);
     let refused = if point.after_op >= measured.ops.len() {
-        Some("there is no such operator".to_owned())
+        Some("no such operator".to_owned())
     } else if point.random && !point.reuse_random {
         Some("random: `reuse_random: true` allows it".to_owned())
     } else {

@@ -157,11 +157,11 @@ impl Limits {
     /// The allowed number of workers, at least one, and the limit that reduced it.
     pub(super) fn apply(
         &self,
-        wanted: u32,
+        desired: u32,
         shape: &FunctionShape,
         prices: &Prices,
     ) -> (u32, Option<String>) {
-        let (mut workers, mut limit) = (wanted.max(1), None);
+        let (mut workers, mut limit) = (desired.max(1), None);
         let most = self.max_workers.max(1);
         if workers > most {
             workers = most;

@@ -74,8 +74,8 @@ pub struct Plan {
 pub fn plan(measured: &Measured, job: &Job, limits: &Limits) -> Plan {
     let work = job.epoch_work(measured);
     let trainer = job.trainer();
-    let wanted = work.workers_needed(&job.shape, &trainer, u32::MAX);
-    let (workers, limited_by) = limits.apply(wanted, &job.shape, &job.prices);
+    let desired = work.workers_needed(&job.shape, &trainer, u32::MAX);
+    let (workers, limited_by) = limits.apply(desired, &job.shape, &job.prices);
     let functions = work.on_functions(workers, &job.shape, &trainer, &job.prices);
     let alternatives = alternatives::all(measured, job, limits, &work, &functions);
     let cheapest = least(&alternatives, |alternative| alternative.cost.total().0);

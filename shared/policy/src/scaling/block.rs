@@ -46,7 +46,7 @@ pub(super) struct Block {
     workers: f64,
     full: f64,
     /// Batches that the trainer would have taken without waiting; and, over these, all that were handed out.
-    wanted: f64,
+    desired: f64,
     made: Line,
     work_s: f64,
     shared_s: f64,
@@ -162,9 +162,9 @@ impl Block {
             self.to_batch = from_batch;
         }
         let taken = report.batches.saturating_sub(self.to_batch) as f64;
-        self.wanted += taken * (1.0 + report.stall_s / step_s.max(1e-9));
+        self.desired += taken * (1.0 + report.stall_s / step_s.max(1e-9));
         let delivered = report.batches.saturating_sub(self.from_batch);
-        self.made.add(self.wanted, delivered as f64 + report.ahead_batches as f64);
+        self.made.add(self.desired, delivered as f64 + report.ahead_batches as f64);
         self.reports += 1;
         self.to_batch = report.batches;
         self.step_s += report.step_s;

@@ -249,9 +249,9 @@ pub(super) fn search(
         state.plateau = Some(Point { covered: low.covered.max(here.covered), ..here });
         state.high = Some(low);
         state.low = None;
-        let wanted = whole(low.workers);
-        let reason = Reason::Contention { from: workers, workers: wanted };
-        return move_refined(state, report, settings, wanted, reason);
+        let desired = whole(low.workers);
+        let reason = Reason::Contention { from: workers, workers: desired };
+        return move_refined(state, report, settings, desired, reason);
     }
     let slot = if is_good { &mut state.high } else { &mut state.low };
     *slot = Some(here);
@@ -264,16 +264,16 @@ pub(super) fn search(
     if let Some(low) = state.low.filter(|low| !is_good && no_plateau(low)) {
         state.forget_search();
         state.learn(&low);
-        let wanted = whole(low.ray(settings.goal()).min(high.workers * STEP_CONTENDED));
-        let reason = Reason::Stalled { covered: low.covered, from: workers, workers: wanted };
-        return move_refined(state, report, settings, wanted, reason);
+        let desired = whole(low.ray(settings.goal()).min(high.workers * STEP_CONTENDED));
+        let reason = Reason::Stalled { covered: low.covered, from: workers, workers: desired };
+        return move_refined(state, report, settings, desired, reason);
     }
-    let wanted = next_count(state, report, settings, capacity, &high);
-    if wanted == workers && is_good {
+    let desired = next_count(state, report, settings, capacity, &high);
+    if desired == workers && is_good {
         return converge(state, capacity);
     }
-    let reason = Reason::Contention { from: workers, workers: wanted };
-    move_refined(state, report, settings, wanted, reason)
+    let reason = Reason::Contention { from: workers, workers: desired };
+    move_refined(state, report, settings, desired, reason)
 }
 
 /// Whether more workers should have covered more, and certainly do not.
@@ -299,11 +299,11 @@ fn next_count(
         return most;
     }
     // A knee is where the ray says; if capacity bends slowly, it is nearer the chord.
-    let wanted = match state.tries {
+    let desired = match state.tries {
         0..=2 => low.ray(goal),
         _ => (low.ray(goal) + low.chord(high, goal)) / 2.0,
     };
-    whole(wanted.max(low.workers + 1.0)).min(most)
+    whole(desired.max(low.workers + 1.0)).min(most)
 }
 
 /// If the window is the limit: 0 if all of fewer workers would be at work, 1 if they would be idle as much as here.
@@ -330,10 +330,10 @@ pub(super) fn below(
 ) -> u32 {
     let count = f64::from(state.target);
     if let Some(at_work) = state.at_work {
-        let wanted = state.crowded(at_work.ray(plateau_goal(state, settings)), at_work.workers);
+        let desired = state.crowded(at_work.ray(plateau_goal(state, settings)), at_work.workers);
         let here = Point { workers: count, covered: capacity.workers.clamp(1.0, count) };
         let share = idle_share(state, report, &here, &at_work);
-        return whole(wanted + share * (here.ray(wanted) - wanted));
+        return whole(desired + share * (here.ray(desired) - desired));
     }
     let waits = waiting(state);
     let knee = if lacks_work(capacity, count) {

@@ -46,7 +46,7 @@ pub enum Reason {
     /// The account may allow more again.
     Retry { workers: u32 },
     /// More workers would help but are not allowed.
-    Limited { limit: Limit, wanted: u32, workers: u32 },
+    Limited { limit: Limit, desired: u32, workers: u32 },
     /// The count is good; it is checked again later.
     Converged { covered: f64, workers: u32 },
     /// Workers of this target are not all at work yet, or their batches have not arrived.
@@ -116,8 +116,8 @@ impl fmt::Display for Reason {
             Self::Retry { workers } => {
                 write!(f, "retry: the account may grant {} now", Workers(workers))
             }
-            Self::Limited { limit, wanted, workers } => {
-                write!(f, "limit: {} would be needed, {limit} allows {workers}", Workers(wanted))
+            Self::Limited { limit, desired, workers } => {
+                write!(f, "limit: {} would be needed, {limit} allows {workers}", Workers(desired))
             }
             Self::Converged { covered, workers } => write!(
                 f,
@@ -151,7 +151,7 @@ impl Reason {
                 write!(f, "hold: {}, no batch since the report before", Workers(workers))
             }
             Self::Implausible { workers } => {
-                write!(f, "hold: {}, the report's numbers cannot be true", Workers(workers))
+                write!(f, "hold: {}, the report's numbers are impossible", Workers(workers))
             }
             _ => Ok(()),
         }

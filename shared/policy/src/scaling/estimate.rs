@@ -107,15 +107,15 @@ fn knee(state: &mut State, report: &Report, settings: &Settings) -> Option<Reaso
     let workers = state.target;
     let is_known =
         state.following.is_any() && state.plateau.is_none() && state.knee.samples >= KNEE_FEWEST;
-    let wanted = whole(state.knee.mean);
-    if !is_known || wanted >= workers {
+    let desired = whole(state.knee.mean);
+    if !is_known || desired >= workers {
         return None;
     }
     let covered = (state.knee.mean / state.need).min(1.0);
     let here = Point { workers: f64::from(workers), covered };
     state.begin_search(here, here);
-    let reason = Reason::Contention { from: workers, workers: wanted };
-    Some(move_to(state, report, settings, wanted, reason))
+    let reason = Reason::Contention { from: workers, workers: desired };
+    Some(move_to(state, report, settings, desired, reason))
 }
 
 /// A single worker's seconds per batch by the rate of arrivals; `None` if the window was full.
@@ -177,18 +177,18 @@ pub(super) fn starting(
     }
     state.estimated = Some(0);
     state.phase = Phase::Scaling;
-    let wanted = match piles_up(report) {
+    let desired = match piles_up(report) {
         true => workers,
         false => estimated(state, report, settings),
     };
     // With few workers, one more or less matters: worth two more reports.
-    if wanted > 1 && wanted <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
+    if desired > 1 && desired <= FEW && !is_fresh && state.step.samples < FEW_REPORTS {
         state.phase = Phase::Starting;
         state.estimated = None;
         return Reason::Settling { workers };
     }
-    let reason = Reason::Estimate { worker_batch_s, step_s: state.step.mean, workers: wanted };
-    move_to(state, report, settings, wanted, reason)
+    let reason = Reason::Estimate { worker_batch_s, step_s: state.step.mean, workers: desired };
+    move_to(state, report, settings, desired, reason)
 }
 
 /// Updates an estimate whose coverage has not been measured yet, from the times averaged meanwhile.
@@ -223,9 +223,9 @@ pub(super) fn renew(
         return Some(reason);
     }
     let count = estimated_workers(state, report, settings);
-    let wanted = whole(count);
+    let desired = whole(count);
     let target = f64::from(state.target);
-    if !state.following.is_any() && wanted > state.target && meet(state, report) {
+    if !state.following.is_any() && desired > state.target && meet(state, report) {
         // A shared resource is the limit: it can be measured at this count as well as at a higher one.
         return None;
     }
@@ -233,15 +233,15 @@ pub(super) fn renew(
         // A count is rounded up, by a half on average.
         true => ((count - (target - 0.5)).abs(), 0.0),
         // With few workers, coverage decides about one more or less.
-        false => (f64::from(wanted.abs_diff(state.target)), 3.0),
+        false => (f64::from(desired.abs_diff(state.target)), 3.0),
     };
-    if wanted == state.target || difference < fewest || difference < least * target {
+    if desired == state.target || difference < fewest || difference < least * target {
         return None;
     }
     let step_s = state.step.mean;
     let worker_batch_s = state.need * step_s / f64::from(report.clients.max(1));
-    let reason = Reason::Estimate { worker_batch_s, step_s, workers: wanted };
-    Some(move_to(state, report, settings, wanted, reason))
+    let reason = Reason::Estimate { worker_batch_s, step_s, workers: desired };
+    Some(move_to(state, report, settings, desired, reason))
 }
 
 /// Least relative difference for an update after a change of load.

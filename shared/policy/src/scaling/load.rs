@@ -64,7 +64,7 @@ pub(super) fn load_changed(
     state.block = Block::default();
     state.throttle = Default::default();
     state.of_load = None;
-    let wanted = wanted(state, report, settings);
+    let desired = desired(state, report, settings);
     if state.plateau.is_none() || step_before.is_some() {
         state.estimated = Some(0);
         state.fresh.restart();
@@ -76,7 +76,7 @@ pub(super) fn load_changed(
             }
         };
     }
-    Some(move_to(state, report, settings, wanted, reason))
+    Some(move_to(state, report, settings, desired, reason))
 }
 
 /// Difference of two durations, in logarithm.
@@ -136,7 +136,7 @@ pub(super) fn rescale(state: &mut State, ratio: f64) {
 }
 
 /// The count that the search has arrived at.
-fn wanted(state: &State, report: &Report, settings: &Settings) -> u32 {
+fn desired(state: &State, report: &Report, settings: &Settings) -> u32 {
     match (state.plateau, state.high) {
         (Some(_), Some(high)) => whole(high.workers),
         _ => estimated(state, report, settings),

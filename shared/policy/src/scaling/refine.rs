@@ -121,18 +121,18 @@ pub(super) fn judge(
         return too_few(state, report, settings, &here, capacity);
     }
     if workers > whole(at_worst.ray(1.0)) && capacity.covered > 1.0 {
-        let wanted = state.crowded(here.ray(settings.goal()), count);
-        let wanted = whole(wanted.max(state.above_low(here.ray(1.0), settings))).min(workers);
-        if wanted == workers {
+        let desired = state.crowded(here.ray(settings.goal()), count);
+        let desired = whole(desired.max(state.above_low(here.ray(1.0), settings))).min(workers);
+        if desired == workers {
             return converge(state, capacity);
         }
         state.learn(&here);
-        let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: wanted };
-        return move_refined(state, report, settings, wanted, reason);
+        let reason = Reason::Surplus { covered: capacity.covered, from: workers, workers: desired };
+        return move_refined(state, report, settings, desired, reason);
     }
     if state.has_converged {
-        let wanted = whole(state.crowded(here.ray(settings.goal()), count));
-        let off = f64::from(wanted.abs_diff(workers)) / count;
+        let desired = whole(state.crowded(here.ray(settings.goal()), count));
+        let off = f64::from(desired.abs_diff(workers)) / count;
         if count < 50.0 || off < CORRECTION || off < doubt {
             return converge(state, capacity);
         }
@@ -140,19 +140,19 @@ pub(super) fn judge(
             state,
             report,
             settings,
-            wanted,
-            correction(capacity, workers, wanted),
+            desired,
+            correction(capacity, workers, desired),
         );
     }
     let is_known = capacity.error <= DOUBT.max(DOUBT_WORKERS / count);
     if !(is_known && reports >= REPORTS_GOOD || reports >= REPORTS_POLISH) {
         return Reason::Measuring { reports, workers };
     }
-    let wanted = whole(state.crowded(here.ray(settings.goal()), count));
-    let off = f64::from(wanted.abs_diff(workers)) / count;
+    let desired = whole(state.crowded(here.ray(settings.goal()), count));
+    let off = f64::from(desired.abs_diff(workers)) / count;
     let looks_right =
         workers >= fewest && workers <= whole(here.ray(1.0)) && (off < POLISH || count < 30.0);
-    if wanted > workers && !looks_right && waiting(state) > WAITING {
+    if desired > workers && !looks_right && waiting(state) > WAITING {
         return too_few(state, report, settings, &here, capacity);
     }
     let settled = converge(state, capacity);
@@ -160,10 +160,10 @@ pub(super) fn judge(
         return settled;
     }
     // The last correction: too small to be certain while more reports were to come.
-    if wanted > workers {
+    if desired > workers {
         state.low = Some(here);
     }
-    move_to(state, report, settings, wanted, correction(capacity, workers, wanted))
+    move_to(state, report, settings, desired, correction(capacity, workers, desired))
 }
 
 /// The reason for a small correction.
@@ -223,14 +223,14 @@ fn too_few(
     if waits || (state.low.is_some() && gain < GAIN_NONE) {
         let high = if waits { *here } else { before };
         state.begin_search(Point { covered: high.covered.max(here.covered), ..*here }, high);
-        let wanted = below(state, report, settings, capacity).min(whole(high.workers));
-        let reason = Reason::Contention { from: workers, workers: wanted };
-        return move_refined(state, report, settings, wanted, reason);
+        let desired = below(state, report, settings, capacity).min(whole(high.workers));
+        let reason = Reason::Contention { from: workers, workers: desired };
+        return move_refined(state, report, settings, desired, reason);
     }
     if at_limit {
         return stay_limited(state, report, settings, here);
     }
-    let wanted = if gain < GAIN_FULL {
+    let desired = if gain < GAIN_FULL {
         let curve = before.hyperbola(here, goal).unwrap_or(f64::INFINITY);
         curve.min(here.workers * STEP_CONTENDED).max(here.workers + 1.0)
     } else {
@@ -239,20 +239,20 @@ fn too_few(
     };
     state.low = Some(*here);
     let window_most = state.window_most(report).max(here.workers + 1.0);
-    let wanted = whole(wanted.min(window_most));
-    let reason = Reason::Stalled { covered: here.covered, from: workers, workers: wanted };
-    move_refined(state, report, settings, wanted, reason)
+    let desired = whole(desired.min(window_most));
+    let reason = Reason::Stalled { covered: here.covered, from: workers, workers: desired };
+    move_refined(state, report, settings, desired, reason)
 }
 
 /// More workers would help but are not allowed: holds as many as are worth it under the limit.
 fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &Point) -> Reason {
     let (reports, workers) = (state.block.reports, state.target);
     let ((most, limit), enough) = (settings.cap(), settings.enough());
-    let wanted = whole(here.ray(settings.goal()));
+    let desired = whole(here.ray(settings.goal()));
     state.learn(here);
     // A converged count is not moved by the small difference between the two.
     if workers > enough && !state.has_converged {
-        let reason = Reason::Limited { limit, wanted, workers: enough };
+        let reason = Reason::Limited { limit, desired, workers: enough };
         return move_to(state, report, settings, enough, reason);
     }
     state.phase = Phase::Converged;
@@ -262,7 +262,7 @@ fn stay_limited(state: &mut State, report: &Report, settings: &Settings, here: &
     }
     match state.throttle.granted {
         Some(granted) if granted < most => Reason::Throttled { granted },
-        _ => Reason::Limited { limit, wanted, workers },
+        _ => Reason::Limited { limit, desired, workers },
     }
 }
 

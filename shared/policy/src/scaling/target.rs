@@ -13,10 +13,10 @@ pub(super) fn move_refined(
     state: &mut State,
     report: &Report,
     settings: &Settings,
-    wanted: u32,
+    desired: u32,
     reason: Reason,
 ) -> Reason {
-    let direction = (i64::from(wanted) - i64::from(state.target)).signum() as i8;
+    let direction = (i64::from(desired) - i64::from(state.target)).signum() as i8;
     let covered = match reason {
         Reason::Stalled { covered, .. } | Reason::Surplus { covered, .. } => covered,
         _ => 1.0,
@@ -40,7 +40,7 @@ pub(super) fn move_refined(
     if !state.has_converged {
         state.phase = Phase::Scaling;
     }
-    move_to(state, report, settings, wanted, reason)
+    move_to(state, report, settings, desired, reason)
 }
 
 /// Sets the target within the limits, and restarts the measurement if it changed.
@@ -48,7 +48,7 @@ pub(super) fn move_to(
     state: &mut State,
     report: &Report,
     settings: &Settings,
-    wanted: u32,
+    desired: u32,
     reason: Reason,
 ) -> Reason {
     let (most, limit) = settings.cap();
@@ -56,9 +56,9 @@ pub(super) fn move_to(
     let enough = settings.enough();
     // Far above the limit, the fewest equivalent to the most allowed are enough; a target in between stays.
     let allowed = match state.target {
-        _ if wanted <= most => wanted,
+        _ if desired <= most => desired,
         at if (enough..=most).contains(&at) => at,
-        _ if f64::from(wanted) > FAR * f64::from(most) => enough,
+        _ if f64::from(desired) > FAR * f64::from(most) => enough,
         _ => most,
     };
     let target = allowed.clamp(1, granted.max(1));
@@ -76,8 +76,8 @@ pub(super) fn move_to(
     }
     match reason {
         Reason::Throttled { .. } => reason,
-        _ if wanted > target && granted < most => Reason::Throttled { granted },
-        _ if wanted > target => Reason::Limited { limit, wanted, workers: target },
+        _ if desired > target && granted < most => Reason::Throttled { granted },
+        _ if desired > target => Reason::Limited { limit, desired, workers: target },
         Reason::StepChanged { before_s, after_s, .. } => {
             Reason::StepChanged { before_s, after_s, workers: target }
         }
@@ -121,11 +121,11 @@ mod tests {
     fn of_what_is_allowed_as_many_as_are_enough() {
         let settings = Settings { max_workers: 200, ..Settings::default() };
         assert_eq!(settings.enough(), 195);
-        let limited = |from: u32, wanted: u32| {
+        let limited = |from: u32, desired: u32| {
             let mut state = State { target: from, ..State::default() };
-            let reason = Reason::Retry { workers: wanted };
-            let reason = move_to(&mut state, &Report::default(), &settings, wanted, reason);
-            assert!(matches!(reason, Reason::Limited { .. }) == (wanted > 200), "{reason}");
+            let reason = Reason::Retry { workers: desired };
+            let reason = move_to(&mut state, &Report::default(), &settings, desired, reason);
+            assert!(matches!(reason, Reason::Limited { .. }) == (desired > 200), "{reason}");
             state.target
         };
         assert_eq!(limited(10, 190), 190);

@@ -33,7 +33,7 @@ fn work_is_shared_out_as_workers_spent_their_time() {
     let parts: Vec<(String, f64)> =
         stalls.parts.iter().map(|part| (part.cause.to_string(), part.seconds)).collect();
     // 20 s of work, distributed as 40, 120, 10 and 30 of 200.
-    let wanted = [
+    let expected = [
         ("op decode", 12.0),
         ("queue", 4.0),
         ("source read", 4.0),
@@ -43,7 +43,7 @@ fn work_is_shared_out_as_workers_spent_their_time() {
         ("op flip", 1.0),
         ("decode", 1.0),
     ];
-    assert_eq!(parts, wanted.map(|(cause, seconds)| (cause.to_owned(), seconds)));
+    assert_eq!(parts, expected.map(|(cause, seconds)| (cause.to_owned(), seconds)));
     assert_eq!((stalls.total_s, stalls.percent), (30.0, 30.0));
     assert_eq!(stalls.parts[0].percent, 12.0);
     assert!(
@@ -107,8 +107,8 @@ fn advice_names_what_would_help() {
              between polls, or with the trainer's host busy",
         ),
     ];
-    for (waits, shares, wanted) in table {
-        assert_eq!(says(&waits, shares, 100.0), wanted);
+    for (waits, shares, expected) in table {
+        assert_eq!(says(&waits, shares, 100.0), expected);
     }
     assert_eq!(
         says(&waits([0.5, 0.5, 0.0, 0.0]), &held, 1.9),

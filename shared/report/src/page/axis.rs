@@ -70,9 +70,9 @@ pub(super) fn time(end_s: f64, intervals: usize) -> Axis {
         s if s < 259_200.0 => ("h", 3_600.0, &HOURS),
         _ => ("days", 86_400.0, &[]),
     };
-    let wanted = end_s / unit_s / intervals as f64;
-    let usual = steps.iter().copied().find(|step| *step >= wanted);
-    let step = usual.unwrap_or_else(|| round_step(wanted));
+    let least = end_s / unit_s / intervals as f64;
+    let usual = steps.iter().copied().find(|step| *step >= least);
+    let step = usual.unwrap_or_else(|| round_step(least));
     let count = (end_s / unit_s / step + 1e-9).floor() as usize;
     let tick = |index: usize| (index as f64 * step * unit_s, label(index as f64 * step, step));
     let mut ticks: Vec<(f64, String)> = (0..=count).map(tick).collect();
@@ -133,9 +133,13 @@ mod tests {
             (Quantity::Count("batches"), 35_000.0, "0 10,000 20,000 30,000 40,000", "batches"),
             (Quantity::Percent, f64::NAN, "0.0 0.5 1.0", "%"),
         ];
-        for (quantity, most, wanted, unit) in table {
+        for (quantity, most, expected, unit) in table {
             let axis = values(quantity, most, 4);
-            assert_eq!((labels(&axis).as_str(), axis.unit), (wanted, unit), "{quantity:?} {most}");
+            assert_eq!(
+                (labels(&axis).as_str(), axis.unit),
+                (expected, unit),
+                "{quantity:?} {most}"
+            );
         }
         let times = [
             (12.0, "0 2 4 6 8 10 12 s", "s"),
@@ -143,9 +147,9 @@ mod tests {
             (40_000.0, "0 2 4 6 8 10 h", "h"),
             (864_000.0, "0 2 4 6 8 10 days", "days"),
         ];
-        for (end_s, wanted, unit) in times {
+        for (end_s, expected, unit) in times {
             let axis = time(end_s, 6);
-            assert_eq!((labels(&axis).as_str(), axis.unit), (wanted, unit), "{end_s}");
+            assert_eq!((labels(&axis).as_str(), axis.unit), (expected, unit), "{end_s}");
         }
     }
 

@@ -16,13 +16,14 @@ use std::{
 
 /// Run the production coordinator, workers, scaler and fetcher in simulations full of faults.
 ///
-/// Each seed determines one simulation: its job, what goes wrong and when. Every write and deletion is
-/// checked against the invariants of the split protocol, and the end against exactly-once. A seed
-/// gives the same run every time. Exit code: 0 no violation, 1 violations, 2 bad usage.
+/// Each seed determines one simulation: its job, its faults and their times. Every write and deletion is
+/// checked against the invariants of the split protocol, and the deliveries against exactly-once. A seed
+/// gives the same run every time: `--seed S` prints every event of a failing one, with VIOLATION at the
+/// first broken invariant. Exit code: 0 no violation, 1 violations, 2 bad usage.
 #[derive(Debug, Parser)]
 #[command(name = "simulate-faults", max_term_width = 100)]
 struct Args {
-    /// Worlds to run
+    /// Simulations to run
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first seed
@@ -31,7 +32,7 @@ struct Args {
     /// Run this seed only and print every event
     #[arg(long, conflicts_with_all = ["seeds", "first"])]
     seed: Option<u64>,
-    /// Make a deliberate mistake of this name in every sim, to see how it is noticed
+    /// Put this deliberate bug into every simulation, to see how it is detected
     #[arg(long, value_parser = mutant)]
     mutant: Option<Mutant>,
     /// Print one JSON object as the last line of standard output
@@ -55,7 +56,7 @@ struct Sum {
     virtual_seconds: u64,
     faults: BTreeMap<Fault, u64>,
     broken: Vec<Outcome>,
-    /// Worlds that could not be run at all.
+    /// Simulations that could not be run.
     errors: Vec<String>,
 }
 

@@ -33,18 +33,18 @@ impl Hpa {
         };
         let at_work = (report.workers / f64::from(self.target)).clamp(0.0, 1.0);
         let ratio = at_work * times.compute_s / times.total_s() / UTILISATION;
-        let wanted = if (ratio - 1.0).abs() <= TOLERANCE {
+        let desired = if (ratio - 1.0).abs() <= TOLERANCE {
             self.target
         } else {
             (f64::from(self.target) * ratio).ceil().max(1.0) as u32
         };
-        self.recommended.push(wanted);
+        self.recommended.push(desired);
         let excess = self.recommended.len().saturating_sub(STABILISATION_REPORTS);
         self.recommended.drain(..excess);
-        let highest = self.recommended.iter().copied().max().unwrap_or(wanted);
+        let highest = self.recommended.iter().copied().max().unwrap_or(desired);
         // Scales up at once, at most twofold; down only if no recent report recommended more.
-        let target = if wanted > self.target {
-            wanted.min(self.target.saturating_mul(2).max(4))
+        let target = if desired > self.target {
+            desired.min(self.target.saturating_mul(2).max(4))
         } else {
             highest.min(self.target)
         };

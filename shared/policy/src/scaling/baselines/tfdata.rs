@@ -39,11 +39,11 @@ impl TfData {
 
 /// Workers for the given consumption rates and worker throughputs (batches/s each).
 pub fn estimate_workers(consumption: &[f64], throughput: &[f64]) -> u32 {
-    let wanted: f64 = without_outliers(consumption).iter().sum();
+    let desired: f64 = without_outliers(consumption).iter().sum();
     let workers = without_outliers(throughput);
     let mean = workers.iter().sum::<f64>() / workers.len().max(1) as f64;
     // The cast saturates; without a known throughput the result is 1.
-    (wanted / mean).ceil().max(1.0) as u32
+    (desired / mean).ceil().max(1.0) as u32
 }
 
 fn without_outliers(rates: &[f64]) -> Vec<f64> {
