@@ -6,6 +6,7 @@ use crate::{
     output::{say, say_all},
 };
 use gristmill_client::{Failure, Folders, report::SkippedRecords};
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{EpochMode, JobState, JobStatus, Status};
 use serde_json::json;
 
@@ -80,8 +81,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
         "error": error,
         "epochs": job.spec.epochs,
         "splits_per_epoch": job.plan.map(|plan| plan.n_splits),
-        "delivered": { "epoch": delivered.0, "position": delivered.1 },
-        "durable": { "epoch": durable.0, "g": durable.1 },
+        "delivered": { "epoch": delivered.epoch, "position": delivered.position },
+        "durable": { "epoch": durable.epoch, "g": durable.batch_index },
         "heartbeat_ms": status.heartbeat_ms,
         "splits_ready": status.ready,
         "splits_claimable": status.claimable,
@@ -95,8 +96,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
 }
 
 /// How far a restart need not go back; `durable` is the next batch it needs, epochs counted from 0.
-fn safe(durable: (u32, u64), epochs: u32) -> String {
-    match durable {
+fn safe(durable: Cursor, epochs: u32) -> String {
+    match (durable.epoch, durable.batch_index) {
         (0, 0) => "no batch is acknowledged yet".to_owned(),
         (epoch, _) if epoch >= epochs => "every batch is acknowledged".to_owned(),
         (epoch, 0) => format!("every batch of epoch {epoch} is acknowledged"),
@@ -111,9 +112,9 @@ fn as_text(status: &JobStatus, now_ms: u64) -> String {
         Some(plan) => {
             text += &format!(
                 "progress  epoch {} of {}, split {} of {}; {}\n",
-                (delivered.0 + 1).min(job.spec.epochs),
+                (delivered.epoch + 1).min(job.spec.epochs),
                 job.spec.epochs,
-                if delivered.0 < job.spec.epochs { delivered.1 } else { plan.n_splits },
+                if delivered.epoch < job.spec.epochs { delivered.position } else { plan.n_splits },
                 plan.n_splits,
                 safe(*durable, job.spec.epochs),
             );

@@ -7,7 +7,7 @@ use crate::{
 };
 use futures::future::try_join_all;
 use gristmill_model::splits::{
-    Bundle, EntryKind, Place, TRIAL_ATTEMPTS,
+    Bundle, Place, SplitKind, TRIAL_ATTEMPTS,
     course::{Course, Leg},
     order::Ramp,
 };
@@ -33,7 +33,7 @@ pub(crate) struct ScannedBundle {
 }
 
 impl ScannedBundle {
-    /// One that nobody has claimed.
+    /// An unclaimed bundle.
     /// `base` is the epoch's first position, counted through all epochs.
     pub fn unseen(ramp: &Ramp, (epoch, base): (Epoch, u64), index: BundleIndex) -> Self {
         let positions = ramp.positions(index);
@@ -41,7 +41,7 @@ impl ScannedBundle {
         Self { epoch, index, positions, linear, version: 0, item: None }
     }
 
-    /// Those of a course, in its order.
+    /// The bundles of a course, in its order.
     pub fn all_unseen(course: &Course) -> Vec<Self> {
         let of = |leg: &Leg| {
             let epoch = (leg.epoch, leg.base);
@@ -76,15 +76,15 @@ impl ScannedBundle {
             return false;
         };
         // A split of which that is known has an entry.
-        bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.at).is_none())
+        bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.split_index).is_none())
     }
 
     /// Its committed split of the most rows, if it has one.
     pub fn longest_committed(&self) -> Option<(u32, Place)> {
         let entries = self.positions.clone().zip(&self.item.as_ref()?.entries);
         let committed = entries.filter_map(|(position, entry)| {
-            let entry = entry.filter(|entry| entry.kind != EntryKind::Poison)?;
-            Some((entry.rows, Place { epoch: self.epoch, position }))
+            let entry = entry.filter(|entry| entry.outcome.kind != SplitKind::Poison)?;
+            Some((entry.outcome.rows, Place { epoch: self.epoch, position }))
         });
         committed.max_by_key(|(rows, _)| *rows)
     }
@@ -92,7 +92,7 @@ impl ScannedBundle {
     /// Whether workers died of a split of it that is not committed.
     pub fn has_suspect(&self) -> bool {
         let open = |bundle: &Bundle| {
-            let at = bundle.suspect.map(|suspect| suspect.at).or(bundle.cur);
+            let at = bundle.suspect.map(|suspect| suspect.split_index).or(bundle.current_split);
             at.is_some_and(|at| bundle.entry(at).is_none())
         };
         self.item.as_ref().is_some_and(open)

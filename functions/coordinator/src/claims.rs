@@ -1,27 +1,26 @@
-//! Claims: a bundle that came back, or the next one behind a partition's end.
+//! Claims: which bundle to lease, one that came back or the next one of a partition.
 
+mod leasing;
+
+use self::leasing::leased;
 use crate::{
     Coordinator, Handle,
     bundles::ScannedBundle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition, parse_bundle_sk},
     scan::Reach,
-    snapshot::{FEW_ACTIVE, Snapshot},
-    store::{Versioned, busy, invalid},
+    snapshot::{FEW_ACTIVE, JobSnapshot},
+    store::{Unchanged, busy, invalid},
 };
 use futures::future::try_join_all;
 use gristmill_model::splits::{
-    self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term,
     course::{BundleAt, Course, FEWEST_PARTITIONS},
     job::JobEvent,
     search::{End, Scope, Search, Step},
     window::Ahead,
 };
-use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Lease, Refusal, Work};
+use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Refusal};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
-/// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
-/// takes is how long a new worker takes to begin.
-const PROFILED: BundleAt = (0, 1);
 /// A claim tries one of the first so many bundles that came back.
 const FIRST_RETURNED: usize = 4;
 /// The latest bundles of a partition, which one read unit holds: an earlier sending of the claim may have
@@ -31,14 +30,14 @@ const LATEST: usize = 4;
 /// One claim as it is being answered.
 struct Claiming<'a> {
     claim: &'a Claim,
-    snapshot: &'a Snapshot,
+    snapshot: &'a JobSnapshot,
     reach: Reach,
     ahead: Ahead,
     now_ms: u64,
 }
 
 impl<'a> Claiming<'a> {
-    fn new(claim: &'a Claim, snapshot: &'a Snapshot, now_ms: u64) -> Self {
+    fn new(claim: &'a Claim, snapshot: &'a JobSnapshot, now_ms: u64) -> Self {
         let seen = snapshot.frontier.item.as_ref();
         let (window, ready_bytes) = seen.map_or((0, 0), |seen| (seen.window, seen.ready_bytes));
         let reach = Reach::of(&snapshot.item, &snapshot.consumer, window);
@@ -74,10 +73,11 @@ impl Handle<Claim> for Coordinator {
             return Ok(idle(IdleReason::JobEnded));
         }
         if item.plan.is_some() && item.spec.numerics != claim.numerics {
-            match self.settle_numerics(claim, item).await? {
+            match self.settle_numerics(claim, item).await {
                 Ok(settled) => snapshot.item = settled,
-                Err(error) if claim.local => return Err(invalid(error)),
-                Err(error) => {
+                Err(Unchanged::Fault(fault)) => return Err(fault),
+                Err(Unchanged::Declined(error)) if claim.local => return Err(invalid(error)),
+                Err(Unchanged::Declined(error)) => {
                     self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
                     return Ok(idle(IdleReason::JobEnded));
                 }
@@ -131,7 +131,7 @@ impl Coordinator {
         &self,
         claiming: &Claiming<'_>,
     ) -> Result<Option<ClaimReply>, Refusal> {
-        let Claiming { claim, snapshot: Snapshot { item, consumer, .. }, .. } = claiming;
+        let Claiming { claim, snapshot: JobSnapshot { item, consumer, .. }, .. } = claiming;
         let scan = self.scan(&claim.job, item, consumer, consumer.delivered).await?;
         let bundle = scan.owned_by(claim.nonce);
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
@@ -149,7 +149,7 @@ impl Coordinator {
         if bundles.is_empty() {
             return Ok(None);
         }
-        let Claiming { claim, snapshot: Snapshot { item, consumer, .. }, now_ms, .. } = claiming;
+        let Claiming { claim, snapshot: JobSnapshot { item, consumer, .. }, now_ms, .. } = claiming;
         self.read_by_key(&claim.job, item, &mut bundles).await?;
         for bundle in bundles.into_iter().filter(|bundle| bundle.is_claimable(*now_ms)) {
             let control = match bundle.has_suspect() {
@@ -189,7 +189,7 @@ impl Coordinator {
         course: &Course,
         search: &mut Search<'_>,
     ) -> Result<Option<ClaimReply>, Refusal> {
-        let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
         loop {
             match search.step() {
                 Step::Look(ends) => {
@@ -269,111 +269,11 @@ impl Coordinator {
         }
         Ok(latest)
     }
-
-    /// Claims a bundle; none if somebody else has it.
-    async fn take(
-        &self,
-        claiming: &Claiming<'_>,
-        candidate: &ScannedBundle,
-        control: Option<Place>,
-    ) -> Result<Option<ClaimReply>, Refusal> {
-        let Claiming { claim, snapshot: Snapshot { item, .. }, .. } = claiming;
-        let Some(after) = self.claim_one(claiming, candidate, control).await? else {
-            return Ok(None);
-        };
-        match after.state {
-            BundleState::Leased if after.owner == claim.nonce => {
-                Ok(Some(leased(item, candidate, &after)))
-            }
-            BundleState::Dead => {
-                let error = after.error.unwrap_or_default();
-                self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
-                Ok(Some(idle(IdleReason::JobEnded)))
-            }
-            // Another worker was faster.
-            _ => Ok(None),
-        }
-    }
-
-    async fn claim_one(
-        &self,
-        claiming: &Claiming<'_>,
-        candidate: &ScannedBundle,
-        control: Option<Place>,
-    ) -> Result<Option<Bundle>, Refusal> {
-        let Claiming { claim, snapshot: Snapshot { item, .. }, now_ms, .. } = claiming;
-        let home = item.home(candidate.index);
-        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
-        let records = records_of(item, candidate);
-        let limits = self.settings.limits_of(item.spec.on_error);
-        let is_new = candidate.version == 0;
-        let mut death = None;
-        // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
-        for _ in 0..3 {
-            let decide = |before: Option<&Bundle>| {
-                // One that came back may need a control: whoever looks for those takes it.
-                if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
-                    return Err(SplitRefusal::Leased { until_ms: other.until_ms });
-                }
-                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
-                let command = splits::Claim {
-                    nonce: claim.nonce,
-                    invocation: &claim.invocation,
-                    term: Term {
-                        now_ms: *now_ms,
-                        remaining_ms: claim.remaining_ms,
-                        predicted_ms: claim.split_ms.saturating_mul(open),
-                    },
-                    first: candidate.positions.start,
-                    records: &records,
-                    death,
-                    control,
-                };
-                splits::claim(before, &command, &limits)
-            };
-            match self.store.update_versioned(&name, candidate.versioned(), decide).await? {
-                Ok((after, version)) => {
-                    if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
-                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
-                        let item = Some(after.clone());
-                        self.memory.keep_lease(at, Versioned { version, item });
-                    }
-                    return Ok(Some(after));
-                }
-                Err(SplitRefusal::DeathUnrecorded { attempt, at }) => {
-                    let (epoch, bundle) = (candidate.epoch, candidate.index);
-                    let record = DeathRecord { epoch, bundle, attempt };
-                    death = Some(self.record_death(&claim.job, record, at.is_some()).await?);
-                }
-                Err(SplitRefusal::Dead { error }) => {
-                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
-                    return Ok(None);
-                }
-                Err(SplitRefusal::Invalid { what }) => return Err(invalid(what)),
-                Err(_) => return Ok(None),
-            }
-        }
-        Ok(None)
-    }
-
-    async fn record_death(
-        &self,
-        job: &JobName,
-        record: DeathRecord,
-        is_marked: bool,
-    ) -> Result<Death, Refusal> {
-        tracing::info!(%job, ?record, is_marked, "a worker died");
-        let decide = |before: Option<&DeathLog>| {
-            Ok::<_, Refusal>(DeathLog::record(before, record, is_marked))
-        };
-        let log = self.store.update(&ItemName::Deaths(job), decide).await??;
-        Ok(log.death(record, is_marked))
-    }
 }
 
 /// Bundles that are said to have come back, as far as they are the job's and lie where work may be done, in order.
 fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
-    let Snapshot { item, frontier, .. } = claiming.snapshot;
+    let JobSnapshot { item, frontier, .. } = claiming.snapshot;
     let ramp = item.ramp();
     let named = frontier.item.iter().flat_map(|seen| &seen.returned);
     let of_job = |(epoch, index): &&BundleAt| {
@@ -394,31 +294,4 @@ fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
 
 fn idle(reason: IdleReason) -> ClaimReply {
     ClaimReply::Idle(Idle { reason })
-}
-
-fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimReply {
-    let first = candidate.positions.start;
-    let planned = item.plan.is_some();
-    let caching = item.caching.as_ref().filter(|_| planned);
-    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
-    // A few splits of every job are measured, so that it can be told what its workers' time goes into.
-    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
-    ClaimReply::Leased(Lease {
-        home: item.home(candidate.index),
-        control: bundle.control.map(|place| (place.epoch, place.position)),
-        epoch: candidate.epoch,
-        bundle: candidate.index,
-        attempt: bundle.attempt,
-        work: if planned { Work::Splits } else { Work::Index },
-        first,
-        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
-        cache,
-    })
-}
-
-/// Source records of each position: what a poisoned split counts as skipped. The last split of a
-/// file may hold fewer, which only the worker that reads it knows.
-fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
-    let records = item.plan.map_or(0, |plan| plan.split_records);
-    candidate.positions.clone().map(|_| records).collect()
 }

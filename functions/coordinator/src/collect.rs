@@ -6,14 +6,13 @@ use crate::{
     Coordinator,
     bundles::ScannedBundle,
     caching::Passed,
-    coordinator::refuse,
     items::{ItemName, JobItem, Swept},
     jobs::object_fault,
-    store::Versioned,
+    store::{Unchanged, Versioned},
 };
 use gristmill_model::JobName;
 use gristmill_model::splits::{
-    self, Consumer, EntryKind, Outcome, Place,
+    self, Consumer, Outcome, Place, SplitKind,
     collect::{ChunkName, Verdict, verdict},
     course::Course,
     job::JobState,
@@ -51,9 +50,9 @@ impl Coordinator {
 
     /// Moves the horizon up to what is durable: no trainer begins before it.
     pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<Consumer, Refusal> {
-        let decide = |before: Option<&Consumer>| splits::collected(before);
-        let consumer = self.store.update(&ItemName::Consumer(job), decide).await?;
-        consumer.map_err(|refusal| refuse(&refusal))
+        let decide =
+            |before: Option<&Consumer>| splits::collected(before).map_err(Unchanged::Declined);
+        Ok(self.store.update(&ItemName::Consumer(job), decide).await?)
     }
 
     /// Deletes the objects of splits before `horizon` that are not deleted yet, some at a time: the next
@@ -93,7 +92,7 @@ impl Coordinator {
                 _ => Outcome::Write(Swept { place }),
             })
         };
-        self.store.update_from(&ItemName::Swept(job), read, decide).await??;
+        self.store.update_from(&ItemName::Swept(job), read, decide).await?;
         Ok(())
     }
 
@@ -111,7 +110,7 @@ impl Coordinator {
         let prefix = shelf.map_or(own, |shelf| keys::shelf_bundle(shelf, bundle.index));
         let mut doomed = Vec::new();
         for (position, entry) in bundle.positions.clone().zip(&item.entries) {
-            let Some(entry) = entry.filter(|entry| entry.kind == EntryKind::Object) else {
+            let Some(entry) = entry.filter(|entry| entry.outcome.kind == SplitKind::Object) else {
                 continue;
             };
             let (attempt, nonce) = (entry.attempt, entry.nonce);

@@ -122,7 +122,7 @@ impl Coordinator {
                 Err(refusal) => Err(invalid(refusal.to_string())),
             }
         };
-        let item = self.store.update(&ItemName::Job(job), decide).await??;
+        let item = self.store.update(&ItemName::Job(job), decide).await?;
         Ok(item.view(job))
     }
 }
@@ -158,7 +158,7 @@ pub(crate) fn no_job(job: &JobName) -> Refusal {
     Refusal { kind: RefusalKind::NotFound, message }
 }
 
-/// What a caller is told when the split table says no.
+/// The refusal of a call, from that of the split table.
 pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
     let kind = match refusal {
         SplitRefusal::Lost

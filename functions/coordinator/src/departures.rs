@@ -1,36 +1,36 @@
-//! Workers that end: what they held is free, and the scaler's books and the next look know of it.
+//! Workers that end: what they held is free, and the scaler's state and the next look show it.
 
 use crate::{
     Coordinator, Handle,
-    items::{ItemName, JobItem},
+    items::{ItemName, JobItem, ScaleState},
     scan::Scan,
-    snapshot::Snapshot,
-    store::decode,
+    snapshot::JobSnapshot,
+    store::{Unchanged, accepted, decode},
 };
 use gristmill_model::splits::{
     self, Bundle, BundleState, Outcome, course::BundleAt, frontier::Frontier,
 };
-use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release, ScaleState};
+use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
-/// Dead invocations the books remember: more than may have a claim on its way at one time.
+/// Dead invocations that the scaler's state keeps: more than may have a claim on its way at one time.
 const MAX_DEAD: usize = 8;
 
 /// Bundles that were freed.
 #[derive(Debug, Default)]
 struct Freed {
     owners: Vec<InvocationId>,
-    /// Those that may be claimed at once: a bundle on trial waits for the next look, which lets one of them
+    /// Bundles that may be claimed at once. A bundle on trial waits for the next look, which lets one of them
     /// be tried at a time.
     bundles: Vec<BundleAt>,
 }
 
 impl Handle<Release> for Coordinator {
-    /// Frees what a dead invocation held, and strikes its worker off the scaler's books.
+    /// Frees what a dead invocation held, and removes its worker from the scaler's state.
     async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
-        let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
+        let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
         let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
         let dead = std::slice::from_ref(invocation);
         let freed = self.release_held((job, &item), &scan, dead, *blameless).await?;
@@ -41,14 +41,14 @@ impl Handle<Release> for Coordinator {
         tracing::info!(%job, invocation = %invocation.0, leases = freed, "a dead worker was reported");
         if let Some(worker) = worker {
             let ended = (!blameless).then_some((scan.progress(&item), error.as_str()));
-            self.strike_off(job, *worker, Some(invocation), ended).await?;
+            self.remove_worker(job, *worker, Some(invocation), ended).await?;
         }
         Ok(Applied {})
     }
 }
 
 impl Handle<Leave> for Coordinator {
-    /// Takes a worker that leaves off the books.
+    /// Removes a worker that leaves.
     async fn handle(&self, leave: &Leave) -> Result<Applied, Refusal> {
         let Leave { job, worker, error } = leave;
         let Some(error) = error else {
@@ -56,7 +56,7 @@ impl Handle<Leave> for Coordinator {
             return Ok(Applied {});
         };
         let progress = self.snapshot(job).await?.hints().progress;
-        self.strike_off(job, *worker, None, Some((progress, error))).await?;
+        self.remove_worker(job, *worker, None, Some((progress, error))).await?;
         Ok(Applied {})
     }
 }
@@ -77,9 +77,12 @@ impl Coordinator {
             let (invocation, attempt) = (&lease.invocation, Some(lease.attempt));
             let command = splits::Release { invocation, attempt, blameless };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
-            let decide = |before: Option<&Bundle>| splits::release(before, &command);
+            let decide = |before: Option<&Bundle>| {
+                splits::release(before, &command).map_err(Unchanged::Declined)
+            };
             // A refusal says that the bundle has moved on: nothing is left to free.
-            if self.store.update_from(&name, bundle.versioned(), decide).await?.is_ok() {
+            let released = self.store.update_from(&name, bundle.versioned(), decide).await;
+            if accepted(released)?.is_some() {
                 freed.owners.push(invocation.clone());
                 if !bundle.is_on_trial() {
                     freed.bundles.push((bundle.epoch, bundle.index));
@@ -102,11 +105,11 @@ impl Coordinator {
         if released.is_empty() {
             return Ok(false);
         }
-        self.update_books(job, |books| books.dead.retain(|dead| !released.contains(dead))).await?;
+        self.update_scale(job, |scale| scale.dead.retain(|dead| !released.contains(dead))).await?;
         Ok(true)
     }
 
-    /// Notes that a worker has left, beside the books: thousands may leave in one second.
+    /// Notes that a worker has left, beside the scaler's state: thousands may leave in one second.
     async fn note_left(&self, job: &JobName, worker: u32) -> Result<(), Refusal> {
         let decide = |before: Option<&Left>| {
             let before = before.copied().unwrap_or_default();
@@ -116,39 +119,39 @@ impl Coordinator {
                 false => Outcome::Write(after),
             })
         };
-        self.store.update(&ItemName::Left(job, worker / LEFT_SHARD), decide).await??;
+        self.store.update(&ItemName::Left(job, worker / LEFT_SHARD), decide).await?;
         Ok(())
     }
 
-    /// The books, without those that have left since they were written. Whoever holds a lease in `scan` has not.
+    /// The scaler's state without workers that have left since it was written. A worker with a lease in `scan` has not.
     pub(crate) async fn settled(
         &self,
         job: &JobName,
-        mut books: ScaleState,
+        mut scale: ScaleState,
         scan: &Scan,
     ) -> Result<ScaleState, Refusal> {
         let at_work = scan.workers_at_work(self.clock.now_ms());
-        let shards = books.outstanding.shards(|number| !at_work.contains(&number));
+        let shards = scale.outstanding.shards(|number| !at_work.contains(&number));
         let names: Vec<_> = shards.iter().map(|shard| ItemName::Left(job, *shard)).collect();
         let items = self.store.read_raw(&names).await?;
         let mut left = BTreeMap::new();
         for ((shard, name), item) in shards.into_iter().zip(&names).zip(items) {
             left.extend(decode::<Left>(name, item.as_ref())?.item.map(|bits| (shard, bits)));
         }
-        books.outstanding.settle(&left);
-        Ok(books)
+        scale.outstanding.settle(&left);
+        Ok(scale)
     }
 
     /// Names what was freed to whoever claims next, and has the next poll look again.
     async fn note_freed(&self, job: &JobName, bundles: &[BundleAt]) -> Result<(), Refusal> {
         let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
-        self.store.update(&ItemName::Frontier(job), decide).await??;
+        self.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())
     }
 
-    /// Removes a worker that ended from the scaler's books; one that died stays known for a while. `ended`
+    /// Removes a worker that ended from the scaler's state; one that died stays known for a while. `ended`
     /// is what had been committed by then, and the error it ended for.
-    async fn strike_off(
+    async fn remove_worker(
         &self,
         job: &JobName,
         worker: u32,
@@ -156,37 +159,37 @@ impl Coordinator {
         ended: Option<(u64, &str)>,
     ) -> Result<(), Refusal> {
         let now_ms = self.clock.now_ms();
-        self.update_books(job, |books| {
-            let known = dead.is_none_or(|dead| !books.dead.contains(dead));
+        self.update_scale(job, |scale| {
+            let known = dead.is_none_or(|dead| !scale.dead.contains(dead));
             if let Some((progress, error)) = ended.filter(|_| known) {
-                books.barren.note(1, progress, now_ms, error);
+                scale.barren.note(1, progress, now_ms, error);
             }
-            books.outstanding.retain(|number, _| number != worker);
-            if let Some(dead) = dead.filter(|dead| !books.dead.contains(dead)) {
-                books.dead.push(dead.clone());
-                let excess = books.dead.len().saturating_sub(MAX_DEAD);
-                books.dead.drain(..excess);
+            scale.outstanding.retain(|number, _| number != worker);
+            if let Some(dead) = dead.filter(|dead| !scale.dead.contains(dead)) {
+                scale.dead.push(dead.clone());
+                let excess = scale.dead.len().saturating_sub(MAX_DEAD);
+                scale.dead.drain(..excess);
             }
         })
         .await
     }
 
-    /// Changes the scaler's books; nothing is written if they stay the same.
-    async fn update_books(
+    /// Changes the scaler's state; nothing is written if it stays the same.
+    async fn update_scale(
         &self,
         job: &JobName,
         change: impl Fn(&mut ScaleState),
     ) -> Result<(), Refusal> {
         let decide = |before: Option<&ScaleState>| {
-            let books = before.cloned().unwrap_or_default();
-            let mut after = books.clone();
+            let scale = before.cloned().unwrap_or_default();
+            let mut after = scale.clone();
             change(&mut after);
-            Ok::<_, Refusal>(match after == books {
+            Ok::<_, Refusal>(match after == scale {
                 true => Outcome::AlreadyApplied(after),
                 false => Outcome::Write(after),
             })
         };
-        self.store.update(&ItemName::Scale(job), decide).await??;
+        self.store.update(&ItemName::Scale(job), decide).await?;
         Ok(())
     }
 }

@@ -3,9 +3,9 @@
 
 use crate::{
     Coordinator,
-    coordinator::{no_job, refuse},
+    coordinator::no_job,
     items::{ItemName, JobItem},
-    store::invalid,
+    store::{Unchanged, invalid},
 };
 use gristmill_model::splits::{
     Bundle, Consumer, Outcome, Refusal as SplitRefusal,
@@ -25,15 +25,15 @@ impl Coordinator {
         consumer: &Consumer,
     ) -> Result<JobItem, Refusal> {
         while item.closed < consumer.durable.epoch.min(item.spec.epochs) {
-            match self.close_epoch(job, &item, consumer).await? {
+            match self.close_epoch(job, &item, consumer).await {
                 Ok(()) => {}
-                Err(refusal @ SplitRefusal::TooManySkipped { .. }) => {
+                Err(Unchanged::Declined(refusal @ SplitRefusal::TooManySkipped { .. })) => {
                     let error =
                         format!("{refusal}; `gristmill status {job} --skipped` says which and why");
                     self.end_job(job, &JobEvent::Failed { error }).await?;
                     return self.job(job).await;
                 }
-                Err(refusal) => return Err(refuse(&refusal)),
+                Err(unchanged) => return Err(unchanged.into()),
             }
             item = self.advance(job, item.closed).await?;
         }
@@ -45,8 +45,8 @@ impl Coordinator {
         job: &JobName,
         item: &JobItem,
         consumer: &Consumer,
-    ) -> Result<Result<(), SplitRefusal>, Refusal> {
-        let Some(plan) = item.plan else { return Err(invalid("the job has no plan")) };
+    ) -> Result<(), Unchanged<SplitRefusal>> {
+        let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
         // There are no bundles of one that is delivered from the cache.
@@ -62,29 +62,25 @@ impl Coordinator {
         };
         let open = |before: Option<&EpochItem>| match before {
             Some(before) => Ok(Outcome::AlreadyApplied(*before)),
-            None => epoch::open(None, item.spec.seed),
+            None => epoch::open(None, item.spec.seed).map_err(Unchanged::Declined),
         };
-        let steps = self.store.update(&name, open).await?;
-        let steps = match steps {
-            Ok(_) => {
-                let seal = |before: Option<&EpochItem>| match cached {
-                    None => epoch::seal(before, &seal),
-                    Some(cached) => {
-                        epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
-                    }
-                };
-                self.store.update(&name, seal).await?
-            }
-            refused => refused,
+        let seal = |before: Option<&EpochItem>| {
+            let sealed = match cached {
+                None => epoch::seal(before, &seal),
+                Some(cached) => {
+                    epoch::seal_cached(before, cached.totals.unwrap_or_default(), &seal)
+                }
+            };
+            sealed.map_err(Unchanged::Declined)
         };
         let durable = [consumer.durable];
-        let steps = match steps {
-            Ok(_) => {
-                self.store.update(&name, |before| epoch::close(before, number, &durable)).await?
-            }
-            refused => refused,
+        let close = |before: Option<&EpochItem>| {
+            epoch::close(before, number, &durable).map_err(Unchanged::Declined)
         };
-        Ok(steps.map(|_| ()))
+        self.store.update(&name, open).await?;
+        self.store.update(&name, seal).await?;
+        self.store.update(&name, close).await?;
+        Ok(())
     }
 
     /// Notes that `closed` is closed; after the last epoch the job is done.
@@ -100,6 +96,6 @@ impl Coordinator {
             }
             Ok(Outcome::Write(after))
         };
-        self.store.update(&ItemName::Job(job), decide).await?
+        self.store.update(&ItemName::Job(job), decide).await
     }
 }

@@ -4,7 +4,7 @@ use crate::{
     Coordinator, Handle,
     items::{INDEX_EPOCH, ItemName, JobItem, bundle_partition},
     jobs::object_fault,
-    snapshot::Snapshot,
+    snapshot::JobSnapshot,
     store::invalid,
 };
 use futures::future::try_join_all;
@@ -22,7 +22,7 @@ impl Handle<Forget> for Coordinator {
     /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
     /// that a call that dies between is repeated.
     async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
-        let Snapshot { item, consumer, .. } = self.snapshot(job).await?;
+        let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
             return Err(invalid(format!(
                 "job {job} is running: stop it first (`gristmill stop {job}`), or wait for its end"
@@ -30,7 +30,7 @@ impl Handle<Forget> for Coordinator {
         }
         let objects = self.forget_objects(job, &item).await?;
         let mut items = 0;
-        // What was handed out lies in the epochs up to the trainer's, and the one its window reaches.
+        // Bundles exist for the epochs up to the trainer's, and for the one that its window reaches.
         let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;

@@ -56,7 +56,7 @@ fn parse(body: &[u8]) -> Result<Request, Refusal> {
         .map_err(|error| invalid(format!("the call cannot be read: {error}")))
 }
 
-/// What the platform sends.
+/// Events of the platform.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PlatformEvent {

@@ -18,7 +18,7 @@ pub enum Stored {
     Other,
 }
 
-/// What is stored under `key`.
+/// The item stored under `key`.
 ///
 /// # Errors
 /// One line if the body is not what its key promises.
@@ -45,7 +45,7 @@ pub fn bundle_key(
     ItemName::Bundle(job, home, epoch, bundle).key(ns)
 }
 
-/// Where a job, as it is stored, keeps a bundle.
+/// The home of a bundle, by the stored job.
 pub fn home(job: &[u8], bundle: BundleIndex) -> Option<Home> {
     JobItem::decode(job).ok().map(|job| job.home(bundle))
 }

@@ -14,6 +14,9 @@ use gristmill_ports::ItemKey;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
+/// The `SCALE` item.
+pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy::scaling::State>;
+
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
 
@@ -28,7 +31,7 @@ pub(crate) enum ItemName<'a> {
     /// The job's entry in the list of all jobs.
     Listed(&'a JobName),
     Job(&'a JobName),
-    /// The scaler's books.
+    /// The scaler's state.
     Scale(&'a JobName),
     /// The findings of the last look at the job's window.
     Frontier(&'a JobName),
@@ -41,11 +44,11 @@ pub(crate) enum ItemName<'a> {
     Deaths(&'a JobName),
     /// Records skipped of the splits that the trainer has passed.
     Skips(&'a JobName),
-    /// What was measured of its operators.
+    /// Measurements of its operators.
     Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
     Bundle(&'a JobName, Home, Epoch, BundleIndex),
-    /// Who reads what is cached.
+    /// The readers of cache entries.
     CacheUse(Fingerprint),
     /// The numerics class of this namespace's workers, as last seen.
     Numerics,
@@ -139,7 +142,7 @@ pub(crate) struct JobItem {
     pub plan: Option<Plan>,
     /// Epochs before this one are closed.
     pub closed: Epoch,
-    /// Of a pipeline with `autocache` points.
+    /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<Caching>,
 }
@@ -157,12 +160,12 @@ impl JobItem {
         !self.spec.numerics.is_empty() && unsettled.is_none_or(|first| epoch < first)
     }
 
-    /// Where a bundle is kept.
+    /// The home of a bundle.
     pub fn home(&self, bundle: BundleIndex) -> Home {
         self.homes(bundle % self.partitions())
     }
 
-    /// Where the bundles of one partition are kept.
+    /// The home of the bundles of one partition.
     pub fn homes(&self, partition: u32) -> Home {
         Home { registered_ms: self.registered_ms, partition }
     }
@@ -170,7 +173,7 @@ impl JobItem {
     /// How positions are bundled: splits of an epoch, or files to index.
     pub fn ramp(&self) -> Ramp {
         match self.plan {
-            Some(plan) => Ramp::new(plan.n_splits, plan.r),
+            Some(plan) => Ramp::new(plan.n_splits, plan.max_bundle_splits),
             None => Ramp::new(self.n_files, self.index_r()),
         }
     }
@@ -233,7 +236,7 @@ pub(crate) struct Swept {
     pub place: Place,
 }
 
-/// What the splits before a place skipped, of the epoch that the place is in. Each split is counted once,
+/// Records skipped by the splits before a place, within its epoch. Each split is counted once,
 /// in order, before the bundles that say so may be passed by.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Skips {

@@ -3,7 +3,7 @@
 use crate::{
     Coordinator, Handle,
     caching::Wanted,
-    items::{ItemName, JobItem, Listed},
+    items::{ItemName, JobItem, Listed, ScaleState},
     kicks::Seen,
     plans::planned_state,
     scan::Scan,
@@ -12,9 +12,7 @@ use crate::{
 use bytes::Bytes;
 use gristmill_model::splits::{Outcome, job::JobState};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register, ScaleState,
-};
+use gristmill_model::wire::{Dataset, JobSpec, JobView, Manifest, ManifestFile, Refusal, Register};
 use gristmill_model::{Fingerprint, JobName, Sharding};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
@@ -75,13 +73,13 @@ impl Handle<Register> for Coordinator {
             Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
             None => Ok(Outcome::Write(fresh.clone())),
         };
-        let item = self.store.update_from(&name, read, decide).await??;
+        let item = self.store.update_from(&name, read, decide).await?;
         let reply = join(&item, register)?;
         let caching = item.caching.as_ref();
-        // Of what is cached whole there is nothing to work on.
+        // An epoch that is cached whole needs no work.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
             let seen = Seen { claimable: n_files, ..Seen::default() };
-            self.kick(job, &item, (&ScaleState::default(), seen), None).await;
+            self.kick(job, &item, &ScaleState::default(), seen).await;
         }
         Ok(reply)
     }
@@ -105,10 +103,10 @@ impl Coordinator {
         let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
         let decide = |before: Option<&Listed>| match before {
             Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
-            // Of an earlier job of this name, long gone.
+            // A leftover of an earlier job of this name.
             _ => Ok(Outcome::Write(fresh)),
         };
-        self.store.update(&ItemName::Listed(job), decide).await?.map(|_| ())
+        self.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
     }
 
     /// When every file is indexed: writes the manifest and starts the job.
@@ -125,7 +123,7 @@ impl Coordinator {
             .map_err(|error| invalid(format!("{path} is not a listing: {error}")))?;
         let bundles = scan.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let entries = bundles.flat_map(|item| item.entries.iter().flatten());
-        let records: Vec<u32> = entries.map(|entry| entry.rows).collect();
+        let records: Vec<u32> = entries.map(|entry| entry.outcome.rows).collect();
         if records.len() != listing.files.len() {
             return Err(busy("the index is not complete yet"));
         }
@@ -144,7 +142,7 @@ impl Coordinator {
             Some(before) => Ok(Outcome::AlreadyApplied(before.clone())),
             None => Err(crate::coordinator::no_job(job)),
         };
-        self.store.update(&ItemName::Job(job), decide).await?
+        self.store.update(&ItemName::Job(job), decide).await
     }
 
     /// The manifest of a dataset version, if it has been indexed before.
@@ -193,7 +191,7 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 /// Joins the job as stored, unless it would deliver something else.
 fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
     let Register { job, spec, nonce, .. } = register;
-    // One that fails at once, such as over no records, is told its error as every job is.
+    // A job that fails at once, such as one without records, answers its error like any other.
     if nonce.is_some() && *nonce == item.registered_by {
         return Ok(item.view(job));
     }

@@ -1,8 +1,14 @@
-//! Kicks of the scaler: work waits that those on the books cannot be expected to take.
+//! Kicks of the scaler: work waits that the outstanding workers cannot be expected to take.
 
-use crate::{Coordinator, items::JobItem, plans::window_of, scan::Scan, trouble};
+use crate::{
+    Coordinator,
+    items::{JobItem, ScaleState},
+    plans::window_of,
+    scan::Scan,
+    trouble,
+};
 use bytes::Bytes;
-use gristmill_model::wire::{ScaleState, ScalerEvent, TrainingReport, VERSION};
+use gristmill_model::wire::{Poll, ScalerEvent, TrainingReport, VERSION};
 use gristmill_model::{Epoch, JobName};
 use std::{
     collections::BTreeMap,
@@ -58,12 +64,12 @@ impl Kicks {
 /// lost, or the word that it left. Above a cold start; one too many leaves as surplus.
 const SILENT_MS: u64 = 20_000;
 
-/// The event that tells the scaler of a job.
+/// The facts of a job that a kick sends to the scaler.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
     /// Positions that may be claimed.
     pub claimable: u32,
-    /// Workers on the books that nothing has been heard of.
+    /// Outstanding workers that are silent.
     pub silent: Vec<u32>,
     /// Batches delivered so far.
     pub batches: u64,
@@ -71,9 +77,11 @@ pub(crate) struct Seen {
     pub epoch: Epoch,
     /// Splits committed so far.
     pub progress: u64,
+    /// The trainer's report, where the policy is to decide by it.
+    pub report: Option<TrainingReport>,
 }
 
-/// Workers on the books that nothing has been heard of for too long.
+/// Outstanding workers that have been silent for too long.
 pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
     let heard = scan.workers_heard(now_ms);
     let silent = |&(worker, sent_ms): &(u32, u64)| {
@@ -83,7 +91,7 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Ve
 }
 
 /// How many workers a job is to have while there is work.
-pub(crate) fn wanted(item: &JobItem, scale: &ScaleState) -> u32 {
+pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     match item.spec.autoscale {
         false => item.spec.workers,
         // Before anything is decided the scaler knows how many to begin with.
@@ -95,11 +103,11 @@ pub(crate) fn wanted(item: &JobItem, scale: &ScaleState) -> u32 {
 /// Positions that the workers that a job is to have now may run ahead of its trainer.
 pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
-    let workers = wanted(item, scale).saturating_add(item.spec.local_workers);
-    window_of(workers, plan.r).min(plan.window_splits)
+    let workers = target(item, scale).saturating_add(item.spec.local_workers);
+    window_of(workers, plan.max_bundle_splits).min(plan.window_splits)
 }
 
-/// Whether work waits that those on the books cannot be expected to take.
+/// Whether work waits that the outstanding workers cannot be expected to take.
 fn needs_workers(
     item: &JobItem,
     scale: &ScaleState,
@@ -112,38 +120,62 @@ fn needs_workers(
     }
     let living = scale.outstanding.len().saturating_sub(silent.len() as u32);
     scan.claimable(now_ms) > 0
-        && living < wanted(item, scale)
-        && (scan.head_waits(now_ms) || scan.wants_workers(living > 0))
+        && living < target(item, scale)
+        && (scan.is_head_of_line_blocked(now_ms) || scan.wants_workers(living > 0))
+}
+
+/// The kick of a job that lacks workers; none if it has enough.
+pub(crate) fn lacks_workers(
+    item: &JobItem,
+    scale: &ScaleState,
+    scan: &Scan,
+    (batches, epoch): (u64, Epoch),
+    now_ms: u64,
+) -> Option<Seen> {
+    let silent = silent_workers(scale, scan, now_ms);
+    if item.state.is_ended() || !needs_workers(item, scale, scan, &silent, now_ms) {
+        return None;
+    }
+    let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
+    Some(Seen { claimable, silent, batches, epoch, progress, report: None })
+}
+
+/// The kick that a poll calls for: the trainer's report where the policy may decide, else a lack of workers.
+pub(crate) fn kick_due(
+    poll: &Poll,
+    item: &JobItem,
+    scale: &ScaleState,
+    scan: &Scan,
+    epoch: Epoch,
+    now_ms: u64,
+) -> Option<Seen> {
+    let progress = scan.progress(item);
+    let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
+    let decides = item.spec.autoscale
+        && !held
+        && !item.state.is_ended()
+        && !trouble::resting(&scale.barren, progress, now_ms);
+    let Some(report) = poll.report.filter(|_| decides) else {
+        return lacks_workers(item, scale, scan, (poll.metrics.batches, epoch), now_ms);
+    };
+    let claimable = scan.claimable(now_ms);
+    let silent = match claimable {
+        0 => Vec::new(),
+        _ => silent_workers(scale, scan, now_ms),
+    };
+    let batches = report.batches;
+    Some(Seen { claimable, silent, batches, epoch, progress, report: Some(report) })
 }
 
 impl Coordinator {
-    /// Asks the scaler to look at a job that lacks workers. Says why it cannot.
-    pub(crate) async fn kick_if_needed(
-        &self,
-        job: &JobName,
-        item: &JobItem,
-        scale: &ScaleState,
-        scan: &Scan,
-        (batches, epoch): (u64, Epoch),
-    ) -> Option<String> {
-        let now_ms = self.clock.now_ms();
-        let silent = silent_workers(scale, scan, now_ms);
-        if item.state.is_ended() || !needs_workers(item, scale, scan, &silent, now_ms) {
-            return None;
-        }
-        let (claimable, progress) = (scan.claimable(now_ms), scan.progress(item));
-        let seen = Seen { claimable, silent, batches, epoch, progress };
-        self.kick(job, item, (scale, seen), None).await
-    }
-
     /// Asks the scaler to look at a job whose item of the scaler is `scale`. Best effort: the next report asks
     /// again. Says why it cannot.
     pub(crate) async fn kick(
         &self,
         job: &JobName,
         item: &JobItem,
-        (scale, seen): (&ScaleState, Seen),
-        report: Option<TrainingReport>,
+        scale: &ScaleState,
+        seen: Seen,
     ) -> Option<String> {
         if item.spec.workers == 0 || item.state.is_ended() {
             return None;
@@ -161,7 +193,7 @@ impl Coordinator {
             wanted: item.spec.workers,
             autoscale: item.spec.autoscale,
             budget_workers: item.spec.budget_workers,
-            report,
+            report: seen.report,
             mode: item.caching.as_ref().map_or(0, |caching| caching.mode_number(seen.epoch)),
             batches: seen.batches,
             progress: seen.progress,

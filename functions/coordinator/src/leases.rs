@@ -1,8 +1,12 @@
 //! Leases: marked, flushed, given back. Each is one transition of one bundle.
 
-use crate::{Coordinator, Handle, coordinator::refuse, items::ItemName, store::Versioned};
+use crate::{
+    Coordinator, Handle,
+    items::ItemName,
+    store::{Unchanged, Versioned},
+};
 use gristmill_model::splits::{
-    self, Bundle, BundleState, Metrics, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
+    self, Bundle, BundleState, Outcome, Refusal as SplitRefusal, Term, job::JobEvent,
     retry_delay_ms,
 };
 use gristmill_model::wire::{Applied, Fail, Flush, Home, Mark, Refusal};
@@ -11,7 +15,11 @@ use gristmill_model::{BundleIndex, Epoch, JobName};
 impl Handle<Mark> for Coordinator {
     /// Notes which split is about to be started.
     async fn handle(&self, mark: &Mark) -> Result<Applied, Refusal> {
-        let command = splits::Mark { attempt: mark.attempt, nonce: mark.nonce, cur: mark.index };
+        let command = splits::Mark {
+            attempt: mark.attempt,
+            nonce: mark.nonce,
+            split_index: mark.split_index,
+        };
         self.transition(&mark.job, (mark.home, mark.epoch, mark.bundle), |before| {
             splits::mark(before, &command)
         })
@@ -22,17 +30,6 @@ impl Handle<Mark> for Coordinator {
 impl Handle<Flush> for Coordinator {
     /// Commits splits and renews the lease.
     async fn handle(&self, flush: &Flush) -> Result<Applied, Refusal> {
-        let commit = |commit: &gristmill_model::wire::Commit| splits::Commit {
-            at: commit.index,
-            local: commit.local,
-            bytes: commit.object_bytes,
-            crc32c: commit.crc32c,
-            rows: commit.rows,
-            batches: commit.batches,
-            remainder: commit.remainder_rows,
-            skipped: commit.skipped,
-        };
-        let commits: Vec<_> = flush.commits.iter().map(commit).collect();
         let now_ms = self.clock.now_ms();
         let decide = |before: Option<&Bundle>| {
             let open = before.map_or(0, |bundle| bundle.todo().len()) as u64;
@@ -40,14 +37,10 @@ impl Handle<Flush> for Coordinator {
             let command = splits::Flush {
                 attempt: flush.attempt,
                 nonce: flush.nonce,
-                commits: &commits,
+                commits: &flush.commits,
                 next: flush.next,
                 term: Term { now_ms, remaining_ms: flush.remaining_ms, predicted_ms },
-                spent: Metrics {
-                    source_ms: flush.cost.source_ms,
-                    compute_ms: flush.cost.compute_ms,
-                    put_ms: flush.cost.put_ms,
-                },
+                times: flush.times,
             };
             splits::flush(before, &command)
         };
@@ -92,7 +85,7 @@ impl Coordinator {
     ) -> Result<Applied, Refusal> {
         let name = ItemName::Bundle(job, home, epoch, bundle);
         let at = (job.clone(), home, (epoch, bundle));
-        // What is written is checked against the table; what says no may be old.
+        // A write is checked against the table; a refusal may rest on an old version.
         let writes = |known: &Versioned<Bundle>| {
             matches!(decide(known.item.as_ref()), Ok(Outcome::Write(_)))
         };
@@ -102,14 +95,11 @@ impl Coordinator {
             Some(known) => known,
             None => self.store.read(&name).await?,
         };
-        match self.store.update_versioned(&name, read, decide).await? {
-            Ok((bundle, version)) => {
-                if is_known && bundle.state == BundleState::Leased {
-                    self.memory.keep_lease(at, Versioned { version, item: Some(bundle) });
-                }
-                Ok(Applied {})
-            }
-            Err(refusal) => Err(refuse(&refusal)),
+        let decide = |before: Option<&Bundle>| decide(before).map_err(Unchanged::Declined);
+        let (bundle, version) = self.store.update_versioned(&name, read, decide).await?;
+        if is_known && bundle.state == BundleState::Leased {
+            self.memory.keep_lease(at, Versioned { version, item: Some(bundle) });
         }
+        Ok(Applied {})
     }
 }

@@ -3,10 +3,10 @@
 
 use crate::{
     Coordinator,
-    items::{ItemName, JobItem},
-    kicks::{Seen, silent_workers, wanted, window},
+    items::{ItemName, JobItem, ScaleState},
+    kicks::{kick_due, target, window},
     scan::Scan,
-    snapshot::Snapshot,
+    snapshot::JobSnapshot,
     trouble,
 };
 use gristmill_model::JobName;
@@ -16,7 +16,7 @@ use gristmill_model::splits::{
     frontier::{Frontier, MOST_RETURNED},
     job::{JobEvent, JobState},
 };
-use gristmill_model::wire::{Poll, Refusal, ScaleState};
+use gristmill_model::wire::{Poll, Refusal};
 use std::collections::BTreeMap;
 
 /// Looks that are this far apart do not follow each other: between them, workers may not have been answered.
@@ -27,33 +27,37 @@ impl Coordinator {
     pub(crate) async fn look(
         &self,
         poll: &Poll,
-        snapshot: &mut Snapshot,
-        books: &ScaleState,
+        snapshot: &mut JobSnapshot,
+        scale: &ScaleState,
     ) -> Result<Frontier, Refusal> {
         let job = &poll.job;
-        let Snapshot { item, consumer, frontier } = snapshot;
+        let JobSnapshot { item, consumer, frontier } = snapshot;
         let mut scan = self.scan_moving_on(job, item, consumer).await?;
-        let window = window(item, books);
-        if self.release_late_claims((job, item), &scan, &books.dead).await? {
+        let window = window(item, scale);
+        if self.release_late_claims((job, item), &scan, &scale.dead).await? {
             scan = self.scan(job, item, consumer, consumer.delivered).await?;
         }
         let mut scan = scan.within(window);
         let steady_since_ms = steady_since(frontier.item.as_ref(), self.clock.now_ms());
         self.end_overdue((job, item), &mut scan, steady_since_ms).await?;
-        let books = &self.settled(job, books.clone(), &scan).await?;
-        let not_kicked = self.kick_after(poll, (item, consumer), books, &scan).await;
+        let scale = &self.settled(job, scale.clone(), &scan).await?;
+        let epoch = consumer.delivered.epoch;
+        let kick = kick_due(poll, item, scale, &scan, epoch, self.clock.now_ms());
+        let not_kicked = match kick {
+            Some(seen) => self.kick(job, item, scale, seen).await,
+            None => None,
+        };
         let progress = scan.progress(item);
-        if let Some(error) = trouble::given_up(&self.settings.patience, &books.barren, progress)
-            && !item.state.is_ended()
-        {
+        let given_up = trouble::given_up(&self.settings.patience, &scale.barren, progress);
+        if let Some(error) = given_up.filter(|_| !item.state.is_ended()) {
             self.end_job(job, &JobEvent::Failed { error }).await?;
             *item = self.job(job).await?;
         }
         let seen = Frontier {
-            trouble: self.trouble(item, books, &scan).or(not_kicked),
+            trouble: trouble::trouble(&self.settings, item, scale, &scan).or(not_kicked),
             window,
             steady_since_ms,
-            ..seen(item, books, &scan, self.clock.now_ms())
+            ..seen(item, scale, &scan, self.clock.now_ms())
         };
         let read = frontier.item.clone();
         let decide = |before: Option<&Frontier>| seen.clone().looked(read.as_ref(), before);
@@ -97,35 +101,6 @@ impl Coordinator {
         }
         Ok(scan)
     }
-
-    /// Kicks the scaler if the trainer reports, or if workers are wanted. Says why it cannot.
-    async fn kick_after(
-        &self,
-        poll: &Poll,
-        (item, consumer): (&JobItem, &Consumer),
-        books: &ScaleState,
-        scan: &Scan,
-    ) -> Option<String> {
-        let now_ms = self.clock.now_ms();
-        let epoch = consumer.delivered.epoch;
-        let progress = scan.progress(item);
-        let held = item.caching.as_ref().is_some_and(|caching| caching.holds_scaling(epoch));
-        let heeds = item.spec.autoscale
-            && !held
-            && !item.state.is_ended()
-            && !trouble::resting(&books.barren, progress, now_ms);
-        let Some(report) = poll.report.filter(|_| heeds) else {
-            let at = (poll.metrics.batches, epoch);
-            return self.kick_if_needed(&poll.job, item, books, scan, at).await;
-        };
-        let claimable = scan.claimable(now_ms);
-        let silent = match claimable {
-            0 => Vec::new(),
-            _ => silent_workers(books, scan, now_ms),
-        };
-        let seen = Seen { claimable, silent, batches: report.batches, epoch, progress };
-        self.kick(&poll.job, item, (books, seen), Some(report)).await
-    }
 }
 
 /// Since when looks have followed each other.
@@ -135,7 +110,7 @@ fn steady_since(last: Option<&Frontier>, now_ms: u64) -> u64 {
 }
 
 /// The part of a look that `scan` shows to those who do not look.
-fn seen(item: &JobItem, books: &ScaleState, scan: &Scan, now_ms: u64) -> Frontier {
+fn seen(item: &JobItem, scale: &ScaleState, scan: &Scan, now_ms: u64) -> Frontier {
     let claimable = scan.claimable(now_ms);
     let mut seen = Frontier {
         at_ms: now_ms,
@@ -150,7 +125,7 @@ fn seen(item: &JobItem, books: &ScaleState, scan: &Scan, now_ms: u64) -> Frontie
         indexed: if item.plan.is_none() { scan.done() } else { 0 },
         ..Frontier::default()
     };
-    seen.note_workers(scan.remote_workers(now_ms), wanted(item, books));
+    seen.note_workers(scan.remote_workers(now_ms), target(item, scale));
     seen
 }
 

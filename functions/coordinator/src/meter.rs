@@ -1,4 +1,4 @@
-//! What each call came to, for metrics: its kind, how long it took, whether it was refused, and how
+//! Metrics of each call: its kind, how long it took, whether it was refused, and how
 //! often somebody else had written first.
 
 use async_trait::async_trait;

@@ -4,24 +4,25 @@ use crate::{
     Coordinator,
     coordinator::no_job,
     items::{ItemName, JobItem},
+    store::Unchanged,
 };
 use gristmill_model::splits::Outcome;
-use gristmill_model::wire::{Claim, Refusal};
+use gristmill_model::wire::Claim;
 
 impl Coordinator {
-    /// The first worker decides the job's numerics class, if its trainer did not; the error says why
-    /// one of another class may not work for it.
+    /// The first worker decides the job's numerics class, if its trainer did not. Declined, with the reason, for
+    /// a worker of another class.
     pub(crate) async fn settle_numerics(
         &self,
         claim: &Claim,
         item: &JobItem,
-    ) -> Result<Result<JobItem, String>, Refusal> {
+    ) -> Result<JobItem, Unchanged<String>> {
         let caching = match item.spec.numerics.as_str() {
             "" => self.settle_points(item, &claim.numerics).await?,
             _ => item.caching.clone(),
         };
         let decide = |before: Option<&JobItem>| {
-            let before = before.ok_or_else(|| Err(no_job(&claim.job)))?;
+            let before = before.ok_or_else(|| no_job(&claim.job))?;
             let mut after = before.clone();
             match before.spec.numerics.as_str() {
                 "" => {
@@ -30,7 +31,7 @@ impl Coordinator {
                 }
                 settled if settled == claim.numerics => return Ok(Outcome::AlreadyApplied(after)),
                 settled => {
-                    return Err(Ok(format!(
+                    return Err(Unchanged::Declined(format!(
                         "the job runs numerics class {settled}, a worker came with {}: results would \
                          differ; deploy workers of the trainer's architecture, or use no local workers",
                         claim.numerics
@@ -39,15 +40,10 @@ impl Coordinator {
             }
             Ok(Outcome::Write(after))
         };
-        match self.store.update(&ItemName::Job(&claim.job), decide).await? {
-            Ok(settled) => {
-                if settled.caching.is_some() {
-                    self.remember_numerics(&claim.numerics).await?;
-                }
-                Ok(Ok(settled))
-            }
-            Err(Ok(mixed)) => Ok(Err(mixed)),
-            Err(Err(refusal)) => Err(refusal),
+        let settled = self.store.update(&ItemName::Job(&claim.job), decide).await?;
+        if settled.caching.is_some() {
+            self.remember_numerics(&claim.numerics).await?;
         }
+        Ok(settled)
     }
 }

@@ -5,7 +5,7 @@ use gristmill_model::Sharding;
 use gristmill_model::splits::{
     Member, SplitPlan,
     job::JobState,
-    order::{Ramp, default_r},
+    order::{Ramp, default_bundle_splits},
 };
 use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
 use gristmill_pipeline::{Pipeline, Source};
@@ -41,7 +41,7 @@ impl Coordinator {
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
         let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        // What is cached is divided already.
+        // A cached dataset is divided already.
         let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
         let workers = spec.workers.saturating_add(spec.local_workers).max(1);
@@ -52,7 +52,8 @@ impl Coordinator {
         let n_splits = splits.n_splits().checked_mul(copies).ok_or_else(|| {
             invalid("the dataset has more splits, once for each worker, than can be counted")
         })?;
-        let r = Ramp::new(n_splits, default_r(n_splits)).r();
+        let max_bundle_splits =
+            Ramp::new(n_splits, default_bundle_splits(n_splits)).max_bundle_splits();
         Ok(Plan {
             records: records.saturating_mul(u64::from(copies)),
             copies,
@@ -61,16 +62,16 @@ impl Coordinator {
             in_order: pipeline.is_in_order(),
             split_records,
             n_splits,
-            r,
-            window_splits: window_of(workers, r),
+            max_bundle_splits,
+            window_splits: window_of(workers, max_bundle_splits),
             window_bytes: self.settings.window_bytes,
         })
     }
 }
 
-/// Positions that so many workers may run ahead of the trainer, in bundles of `r`.
-pub(crate) fn window_of(workers: u32, r: u32) -> u32 {
-    workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * r)
+/// Positions that so many workers may run ahead of the trainer, in bundles of at most so many splits.
+pub(crate) fn window_of(workers: u32, max_bundle_splits: u32) -> u32 {
+    workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * max_bundle_splits)
 }
 
 /// The datasets of a job as splits are made of them.
@@ -180,7 +181,7 @@ mod tests {
             in_order: false,
             split_records: 1,
             n_splits: 1,
-            r: 1,
+            max_bundle_splits: 1,
             window_splits: 1,
             window_bytes: 1,
         };

@@ -1,8 +1,8 @@
 //! Committed splits in the order in which the trainer takes them.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
-use gristmill_model::splits::{self, Bundle, Entry, EntryKind, Place};
-use gristmill_model::wire::{ReadyEntry, ReadyKind, Refusal, WorkerCost};
+use gristmill_model::splits::{Bundle, Committed, Place, WorkerTimes};
+use gristmill_model::wire::{ReadySplit, Refusal};
 use gristmill_model::{JobName, Position};
 
 /// Entries of one answer: less than a megabyte of JSON.
@@ -13,7 +13,7 @@ const PAGES: [usize; 3] = [12, 88, 400];
 /// Splits that are committed from a place on, up to the first gap.
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
-    pub entries: Vec<ReadyEntry>,
+    pub entries: Vec<ReadySplit>,
     /// The first split that is not committed, counted through all epochs, and its bundle, if the prefix ends
     /// there.
     pub gap: Option<(u64, ScannedBundle)>,
@@ -36,48 +36,26 @@ impl Prefix {
                     self.gap = Some((linear, bundle));
                     return;
                 };
-                self.entries.push(entry_at(&bundle, position, entry, share(item)));
+                self.entries.push(ready_split(&bundle, position, entry, share(item)));
             }
         }
     }
 }
 
-fn entry_at(
+fn ready_split(
     bundle: &ScannedBundle,
     position: Position,
-    entry: &Entry,
-    cost: WorkerCost,
-) -> ReadyEntry {
-    ReadyEntry {
-        epoch: bundle.epoch,
-        position,
-        bundle: bundle.index,
-        attempt: entry.attempt,
-        nonce: entry.nonce,
-        kind: match entry.kind {
-            EntryKind::Object => ReadyKind::Object,
-            EntryKind::Local => ReadyKind::Local,
-            EntryKind::Poison => ReadyKind::Poison,
-        },
-        object_bytes: entry.bytes,
-        crc32c: entry.crc32c,
-        rows: entry.rows,
-        batches: entry.batches,
-        remainder_rows: entry.remainder,
-        skipped: entry.skipped,
-        cost,
-    }
+    committed: &Committed,
+    times: WorkerTimes,
+) -> ReadySplit {
+    let Committed { attempt, nonce, outcome } = *committed;
+    let place = Place { epoch: bundle.epoch, position };
+    ReadySplit { place, bundle: bundle.index, attempt, nonce, outcome, times }
 }
 
-/// The cost of one committed split of a bundle, as far as that is told apart.
-fn share(bundle: &Bundle) -> WorkerCost {
-    let committed = bundle.entries.iter().flatten().count().max(1) as u32;
-    let splits::Metrics { source_ms, compute_ms, put_ms } = bundle.metrics;
-    WorkerCost {
-        source_ms: source_ms / committed,
-        compute_ms: compute_ms / committed,
-        put_ms: put_ms / committed,
-    }
+/// The times of one committed split of a bundle, as far as they are told apart.
+fn share(bundle: &Bundle) -> WorkerTimes {
+    bundle.times.share_of(bundle.entries.iter().flatten().count() as u32)
 }
 
 impl Coordinator {
@@ -91,7 +69,7 @@ impl Coordinator {
         first: Vec<ScannedBundle>,
     ) -> Result<Prefix, Refusal> {
         let mut prefix = self.committed((job, item), from, first, MOST_READY).await?;
-        prefix.entries.retain(|entry| item.locates(entry.epoch));
+        prefix.entries.retain(|entry| item.locates(entry.place.epoch));
         Ok(prefix)
     }
 

@@ -2,7 +2,8 @@
 
 use super::*;
 use gristmill_model::splits::{
-    Claim, Commit, Flush, Limits, Metrics, Term, claim, course::Course, flush, order::Ramp,
+    Claim, Commit, Flush, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim,
+    course::Course, flush, order::Ramp,
 };
 use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
@@ -31,14 +32,16 @@ fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
         let commit = |(at, position): (u8, u32)| {
             let rows = position;
             (!open.contains(&position)).then_some(Commit {
-                at,
-                local: false,
-                bytes: 1,
-                crc32c: 0,
-                rows,
-                batches: 1,
-                remainder: 0,
-                skipped: 0,
+                split_index: at,
+                outcome: SplitOutcome {
+                    kind: SplitKind::Object,
+                    object_bytes: 1,
+                    crc32c: 0,
+                    rows,
+                    batches: 1,
+                    remainder_rows: 0,
+                    skipped_records: 0,
+                },
             })
         };
         let commits: Vec<_> = (0..).zip(bundle.positions.clone()).filter_map(commit).collect();
@@ -48,7 +51,7 @@ fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
             commits: &commits,
             next: None,
             term: TERM,
-            spent: Metrics::default(),
+            times: WorkerTimes::default(),
         };
         bundle.item = Some(flush(Some(&leased), &command).unwrap().into_item());
         bundles.push(bundle);
@@ -67,7 +70,7 @@ proptest! {
         prefix.extend(bundles(n, &gaps), from.into(), most);
         let first = (from..n).find(|at| gaps.contains(at));
         let end = first.unwrap_or(n).min(from + most as u32);
-        let positions: Vec<u32> = prefix.entries.iter().map(|entry| entry.position).collect();
+        let positions: Vec<u32> = prefix.entries.iter().map(|entry| entry.place.position).collect();
         prop_assert_eq!(positions, (from..end).collect::<Vec<_>>());
         let gap = prefix.gap.map(|(at, bundle)| (at as u32, bundle.positions.contains(&(at as u32))));
         prop_assert_eq!(gap, first.filter(|at| *at < from + most as u32).map(|at| (at, true)));

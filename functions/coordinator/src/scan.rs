@@ -2,7 +2,7 @@
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{
-    Bundle, BundleState, Consumer, Entry, EntryKind, Place,
+    Bundle, BundleState, Committed, Consumer, Place, SplitKind,
     window::{Ahead, Window},
 };
 use gristmill_model::wire::Refusal;
@@ -30,7 +30,7 @@ impl Scan {
 
     /// Bundles that may be claimed now, in delivery order.
     ///
-    /// Of those on trial only the first: a split counts as poison if it is the only one that workers die
+    /// Of bundles on trial, only the first: a split counts as poison if it is the only one that workers die
     /// of for a while, so two of that kind, tried at a time, would clear each other for ever.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = &ScannedBundle> {
         let trial = self.bundles.iter().find(|bundle| bundle.is_on_trial()).map(|b| b.linear);
@@ -60,12 +60,12 @@ impl Scan {
         self.invocations(now_ms).into_iter().filter(|invocation| invocation.worker().is_some())
     }
 
-    /// Workers of the scaler's books that hold a lease.
+    /// Outstanding workers that hold a lease.
     pub fn workers_at_work(&self, now_ms: u64) -> BTreeSet<u32> {
         self.invocations(now_ms).into_iter().filter_map(InvocationId::worker).collect()
     }
 
-    /// Workers of the scaler's books that hold a lease, or whose last one would not have run out yet: a
+    /// Outstanding workers that hold a lease, or whose last one would not have run out yet: a
     /// worker between two leases counts.
     pub fn workers_heard(&self, now_ms: u64) -> BTreeSet<u32> {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
@@ -124,7 +124,7 @@ impl Scan {
 
     /// Whether what the trainer waits for may be claimed: a bundle whose worker died, while others
     /// filled the window behind it. Then a worker is wanted however full the window is.
-    pub fn head_waits(&self, now_ms: u64) -> bool {
+    pub fn is_head_of_line_blocked(&self, now_ms: u64) -> bool {
         let head = |bundle: &&ScannedBundle| bundle.stretch().contains(&self.ahead.delivered);
         let head = self.bundles.iter().find(head);
         self.window.is_some() && head.is_some_and(|bundle| bundle.is_claimable(now_ms))
@@ -142,8 +142,8 @@ impl Scan {
     pub fn failing(&self, attempts: u32) -> Option<(Position, u32, &str)> {
         self.bundles.iter().find_map(|bundle| {
             let item = bundle.item.as_ref()?;
-            // Of a bundle that lost a split to poison the error says that.
-            let poison = item.entries.iter().flatten().any(|e| e.kind == EntryKind::Poison);
+            // The error of a bundle with a poisoned split says so.
+            let poison = item.entries.iter().flatten().any(|e| e.outcome.kind == SplitKind::Poison);
             let open = !poison && matches!(item.state, BundleState::Failed | BundleState::Leased);
             let error = item.error.as_deref().filter(|_| open && item.attempt >= attempts)?;
             Some((bundle.positions.start, item.attempt, error))
@@ -157,7 +157,7 @@ impl Scan {
     }
 
     /// Every committed split that was read.
-    pub fn committed(&self) -> impl Iterator<Item = (Place, &Entry)> {
+    pub fn committed(&self) -> impl Iterator<Item = (Place, &Committed)> {
         self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.item.as_ref()?))).flat_map(
             |(bundle, item)| {
                 bundle.positions.clone().zip(&item.entries).filter_map(|(position, entry)| {
@@ -198,7 +198,8 @@ impl Reach {
             return Self { delivered: 0, end: run, window: None, goes_on: false };
         };
         let n = plan.n_splits;
-        let window = Window::new(plan.window_splits, plan.window_bytes, item.ramp().r());
+        let window =
+            Window::new(plan.window_splits, plan.window_bytes, item.ramp().max_bundle_splits());
         let window = if splits == 0 { window } else { window.at_most(splits) };
         let delivered = consumer.delivered.linear(n);
         let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
@@ -227,7 +228,7 @@ impl Coordinator {
             for (linear, entry) in bundle.stretch().zip(&item.entries) {
                 if let Some(entry) = entry.filter(|_| linear >= delivered) {
                     ahead.ready += 1;
-                    ahead.ready_bytes += entry.bytes;
+                    ahead.ready_bytes += entry.outcome.object_bytes;
                 }
             }
         }

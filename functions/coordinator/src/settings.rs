@@ -1,6 +1,6 @@
-//! What an operator tunes.
+//! Settings that an operator tunes.
 
-use crate::snapshot::Snapshot;
+use crate::snapshot::JobSnapshot;
 use gristmill_model::splits::Limits;
 use gristmill_model::{ErrorPolicy, Namespace};
 use gristmill_pipeline::Batching;
@@ -49,7 +49,7 @@ pub struct Patience {
     pub lasting: Duration,
 }
 
-/// What is planned for unless settings say otherwise.
+/// Default settings of the plan.
 const OBJECT_BYTES: u64 = 64 << 20;
 const MIN_SPLITS: u64 = 64;
 /// A terabyte: $24 a month.
@@ -94,7 +94,7 @@ impl Settings {
 
     /// How long a claim of the job may go by what another one read. Of those that are not at work, but may all
     /// ask at one time, a sixteenth counts.
-    pub(crate) fn shared_ms(&self, snapshot: &Snapshot) -> u64 {
+    pub(crate) fn shared_ms(&self, snapshot: &JobSnapshot) -> u64 {
         let active = snapshot.active().max(snapshot.item.spec.workers / 16);
         self.shared_reads.iter().find(|(least, _)| active >= *least).map_or(0, |(_, ms)| *ms)
     }

@@ -9,9 +9,10 @@ use crate::{
     bundles::ScannedBundle,
     items::{ItemName, JobItem},
     scan::Scan,
+    store::{Unchanged, accepted},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::{self, Bundle, BundleState, silence::patience_ms};
+use gristmill_model::splits::{self, Bundle, BundleState, WorkerTimes, silence::patience_ms};
 use gristmill_model::wire::Refusal;
 
 /// A committed bundle as a witness: when, and what each of its splits took.
@@ -23,7 +24,7 @@ struct Witness<'a> {
 fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
     let bundle = bundle.item.as_ref()?;
     let committed = bundle.entries.iter().flatten().count() as u64;
-    let splits::Metrics { source_ms, compute_ms, put_ms } = bundle.metrics;
+    let WorkerTimes { source_ms, compute_ms, put_ms } = bundle.times;
     let spent_ms = u64::from(source_ms) + u64::from(compute_ms) + u64::from(put_ms);
     (committed > 0).then(|| Witness { bundle, split_ms: spent_ms / committed })
 }
@@ -68,10 +69,12 @@ impl Coordinator {
             let Some(seen) = &bundle.item else { continue };
             let command = splits::Lapse { attempt: seen.attempt, until_ms: seen.until_ms, now_ms };
             let name = ItemName::Bundle(job, item.home(bundle.index), bundle.epoch, bundle.index);
-            let decide = |before: Option<&Bundle>| splits::lapse(before, &command);
-            let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await?;
+            let decide = |before: Option<&Bundle>| {
+                splits::lapse(before, &command).map_err(Unchanged::Declined)
+            };
+            let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await;
             // A refusal says that its worker lives.
-            if let Ok((after, version)) = lapsed {
+            if let Some((after, version)) = accepted(lapsed)? {
                 let invocation = &after.invocation.0;
                 tracing::info!(%job, invocation, "a worker is silent while others go on");
                 (bundle.version, bundle.item) = (version, Some(after));

@@ -3,7 +3,8 @@
 use super::*;
 use crate::scan::scanned;
 use gristmill_model::splits::{
-    Claim, Commit, Flush, Limits, Metrics, Term, claim, flush, order::Ramp,
+    Claim, Commit, Flush, Limits, SplitKind, SplitOutcome, Term, WorkerTimes, claim, flush,
+    order::Ramp,
 };
 use gristmill_model::{InvocationId, Nonce};
 use proptest::prelude::*;
@@ -33,14 +34,16 @@ fn bundle(
     };
     let leased = claim(None, &command, &Limits::default()).unwrap().into_item();
     let commit = |at| Commit {
-        at,
-        local: false,
-        bytes: 1,
-        crc32c: 0,
-        rows: 1,
-        batches: 1,
-        remainder: 0,
-        skipped: 0,
+        split_index: at,
+        outcome: SplitOutcome {
+            kind: SplitKind::Object,
+            object_bytes: 1,
+            crc32c: 0,
+            rows: 1,
+            batches: 1,
+            remainder_rows: 0,
+            skipped_records: 0,
+        },
     };
     let commits: Vec<_> = (0..committed).map(commit).collect();
     let compute_ms = split_ms * u32::from(committed);
@@ -50,7 +53,7 @@ fn bundle(
         commits: &commits,
         next: None,
         term: term(flushed_ms),
-        spent: Metrics { compute_ms, ..Metrics::default() },
+        times: WorkerTimes { compute_ms, ..WorkerTimes::default() },
     };
     bundle.item = Some(match commits.is_empty() {
         true => leased,
@@ -60,7 +63,7 @@ fn bundle(
     bundle
 }
 
-/// Of those, whose lease ends at `now_ms`.
+/// The bundles whose lease ends at `now_ms`.
 fn ended(bundles: Vec<ScannedBundle>, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     overdue(&scanned(bundles), steady_since_ms, now_ms)
 }
@@ -89,7 +92,7 @@ fn longer_splits_are_waited_for_longer_but_not_for_ever() {
 fn silence_says_nothing_where_nobody_else_goes_on() {
     let alone = vec![bundle(8, 1, (100_000, 0), (0, 0))];
     assert!(ended(alone, 0, 125_000).is_empty());
-    // What is there of others was committed before.
+    // The splits of others were committed before.
     let before = bundle(7, 2, (90_000, 99_000), (4, 100));
     let held = vec![before, bundle(8, 1, (100_000, 0), (0, 0))];
     assert!(ended(held, 0, 125_000).is_empty());

@@ -6,7 +6,7 @@ use crate::{
     scan::Scan,
     store::Versioned,
 };
-use gristmill_model::splits::{Consumer, Entry, Outcome, Place};
+use gristmill_model::splits::{Committed, Consumer, Outcome, Place};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Refusal, SkippedAt};
 use gristmill_model::{Epoch, ErrorPolicy, JobName};
@@ -20,7 +20,7 @@ const REPORTS: usize = 16;
 /// As many skipped and not one left to deliver: all will be.
 const ALL_SKIPPED: u64 = 1_000;
 
-/// What an epoch came to so far.
+/// Counts of an epoch so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Count {
     skipped: u64,
@@ -28,14 +28,14 @@ struct Count {
 }
 
 impl Count {
-    fn add(&mut self, entry: &Entry) {
-        self.skipped += u64::from(entry.skipped);
-        self.rows += u64::from(entry.rows);
+    fn add(&mut self, Committed { outcome, .. }: &Committed) {
+        self.skipped += u64::from(outcome.skipped_records);
+        self.rows += u64::from(outcome.rows);
     }
 }
 
 impl Coordinator {
-    /// What is counted of a job that may skip records; none of another.
+    /// The counts of a job that may skip records; none for other jobs.
     pub(crate) async fn skips(
         &self,
         job: &JobName,
@@ -69,7 +69,7 @@ impl Coordinator {
             if place < passed {
                 after.entry(place.epoch).or_default().add(entry);
             }
-            if entry.skipped > 0 {
+            if entry.outcome.skipped_records > 0 {
                 with_skips.push(place);
             }
         }
@@ -79,7 +79,7 @@ impl Coordinator {
             count.skipped > allowed || all
         };
         let first = match (&before.first, with_skips.first()) {
-            // Of a split that killed its workers there is no report.
+            // A split that killed its workers has no report.
             (None, Some(place)) => {
                 let at = self.skipped_at(job, *place).await.first().map(described);
                 Some(at.unwrap_or_else(|| "in a split that killed its workers".to_owned()))
@@ -110,7 +110,7 @@ impl Coordinator {
                     _ => Outcome::Write(skips.clone()),
                 })
             };
-            self.store.update_from(&ItemName::Skips(job), read, decide).await??;
+            self.store.update_from(&ItemName::Skips(job), read, decide).await?;
         }
         Ok(None)
     }
@@ -131,7 +131,7 @@ impl Coordinator {
         })
     }
 
-    /// What a split left out, as its worker reported it. Best effort: the count stands without.
+    /// The records that a split skipped, as its worker reported them. Best effort: the count does not need it.
     async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
         let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
         let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;

@@ -4,13 +4,13 @@ use crate::{
     Coordinator, Settings,
     bundles::ScannedBundle,
     coordinator::no_job,
-    items::{ItemName, JobItem, Swept},
+    items::{ItemName, JobItem, ScaleState, Swept},
     store::{Stored as _, Versioned, decode, invalid},
 };
 use gristmill_model::splits::{
     Bundle, Consumer, Place, course::BundleAt, frontier::Frontier, search::Ends,
 };
-use gristmill_model::wire::{Claim, Home, Refusal, ScaleState};
+use gristmill_model::wire::{Claim, Home, Refusal};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::Item;
 use std::{
@@ -25,23 +25,23 @@ const FIRST_BUNDLES: usize = 4;
 
 /// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
 #[derive(Debug, Clone)]
-pub(crate) struct Snapshot {
+pub(crate) struct JobSnapshot {
     pub item: JobItem,
     pub consumer: Consumer,
     pub frontier: Versioned<Frontier>,
 }
 
-/// What a trainer's report needs besides: read at the same time, and written from what was read.
+/// Further items of a poll, read at the same time; writes to them start from these versions.
 #[derive(Debug, Clone)]
-pub(crate) struct Beside {
-    pub books: ScaleState,
+pub(crate) struct PollItems {
+    pub scale: ScaleState,
     pub consumer: Versioned<Consumer>,
     pub swept: Versioned<Swept>,
     /// The first bundles of what the report asks for, where this process knew which those are.
     pub first: Vec<ScannedBundle>,
 }
 
-impl Snapshot {
+impl JobSnapshot {
     /// Whether some are at work, and not many.
     pub fn has_few_workers(&self) -> bool {
         (1..FEW_ACTIVE).contains(&self.active())
@@ -58,14 +58,14 @@ impl Snapshot {
     }
 }
 
-/// What a coordinator's process remembers of the job that it was called for last.
+/// A coordinator process's memory of its latest job.
 #[derive(Debug, Clone, Default)]
 pub struct Memory(Arc<Mutex<Remembered>>);
 
 #[derive(Debug, Default)]
 struct Remembered {
     /// The items that were read last for a claim, and when.
-    snapshot: Option<(u64, JobName, Snapshot)>,
+    snapshot: Option<(u64, JobName, JobSnapshot)>,
     /// Ends of partitions, of the job registered at that time.
     ends: Option<(JobName, u64, Ends)>,
     /// The job as a report found it last.
@@ -83,10 +83,10 @@ impl Memory {
     }
 
     /// The items that were read lately of the job, if that will do for `claim`.
-    fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<Snapshot> {
+    fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<JobSnapshot> {
         let remembered = self.remembered();
         let (at_ms, job, snapshot) = remembered.snapshot.as_ref()?;
-        let Snapshot { item, .. } = snapshot;
+        let JobSnapshot { item, .. } = snapshot;
         let fits = *job == claim.job
             && item.registered_ms == claim.registered_ms
             && !claim.resent
@@ -97,7 +97,7 @@ impl Memory {
         fits.then(|| snapshot.clone())
     }
 
-    fn keep(&self, job: &JobName, now_ms: u64, snapshot: &Snapshot) {
+    fn keep(&self, job: &JobName, now_ms: u64, snapshot: &JobSnapshot) {
         self.remembered().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
     }
 
@@ -154,7 +154,7 @@ impl Memory {
 
 impl Coordinator {
     /// The items that a claim decides by; hints of it may be a second old.
-    pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<Snapshot, Refusal> {
+    pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<JobSnapshot, Refusal> {
         let now_ms = self.clock.now_ms();
         if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {
             return Ok(snapshot);
@@ -167,18 +167,18 @@ impl Coordinator {
     }
 
     /// The job, its trainer, and what the last look saw.
-    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<Snapshot, Refusal> {
+    pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, Refusal> {
         let names = named(job);
         snapshot(job, &names, &self.store.read_raw(&names[..3]).await?)
     }
 
-    /// The same with the scaler's books and what else a report needs, of a trainer that asks for what is ready
+    /// The same with the scaler's state and what else a report needs, of a trainer that asks for what is ready
     /// from `from` on.
-    pub(crate) async fn report(
+    pub(crate) async fn poll_snapshot(
         &self,
         job: &JobName,
         from: Option<Place>,
-    ) -> Result<(Snapshot, Beside), Refusal> {
+    ) -> Result<(JobSnapshot, PollItems), Refusal> {
         let known = from.and_then(|from| Some((self.memory.reported(job)?, from)));
         let mut first = known.as_ref().map_or_else(Vec::new, |(item, from)| first(item, *from));
         let mut names = named(job).to_vec();
@@ -198,10 +198,10 @@ impl Coordinator {
             first.clear();
             self.memory.keep_reported(job, &snapshot.item);
         }
-        let books = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
+        let scale = decode::<ScaleState>(&names[3], items[3].as_ref())?.item.unwrap_or_default();
         let consumer = decode::<Consumer>(&names[1], items[1].as_ref())?;
         let swept = decode(&names[4], items[4].as_ref())?;
-        Ok((snapshot, Beside { books, consumer, swept, first }))
+        Ok((snapshot, PollItems { scale, consumer, swept, first }))
     }
 }
 
@@ -220,7 +220,7 @@ fn snapshot(
     job: &JobName,
     names: &[ItemName<'_>],
     items: &[Option<Item>],
-) -> Result<Snapshot, Refusal> {
+) -> Result<JobSnapshot, Refusal> {
     let [item, consumer, frontier, ..] = items else {
         return Err(invalid("the table answered another number of items than asked for"));
     };
@@ -232,7 +232,7 @@ fn snapshot(
         version: stored.map_or(0, |stored| stored.version),
         item: stored.and_then(|stored| Frontier::decode(&stored.body).ok()),
     };
-    Ok(Snapshot { item, consumer, frontier })
+    Ok(JobSnapshot { item, consumer, frontier })
 }
 
 /// The first bundles from `from` on.

@@ -1,12 +1,14 @@
 //! Typed items over the table: read, decide, write if nobody else has, decide again if somebody has.
 
-use crate::items::ItemName;
+use crate::coordinator::refuse;
+use crate::items::{ItemName, ScaleState};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::splits::{
-    Bundle, Consumer, DeathLog, Outcome, epoch::EpochItem, frontier::Frontier,
+    Bundle, Consumer, DeathLog, Outcome, Refusal as SplitRefusal, epoch::EpochItem,
+    frontier::Frontier,
 };
-use gristmill_model::wire::{Refusal, RefusalKind, ScaleState};
+use gristmill_model::wire::{Refusal, RefusalKind};
 use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
@@ -18,7 +20,7 @@ const MAX_TRIES: u32 = 16;
 /// and than a trainer that pauses can come back.
 pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400);
 
-/// What is deleted is known as deleted for so long: no call of a worker of its job comes later.
+/// Tombstones live this long: no call of a worker of the job arrives later.
 const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
 /// How an item is encoded: JSON where people read it, packed where every byte is billed.
@@ -64,11 +66,11 @@ fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-/// What is left of an item that was deleted, until it expires. No item is encoded like this.
+/// Tombstone of a deleted item, until it expires. No item is encoded like this.
 pub(crate) const DELETED: &[u8] = &[0];
 
 /// First byte of a packed bundle: the version of its layout.
-const BUNDLE_LAYOUT: u8 = 1;
+const BUNDLE_LAYOUT: u8 = 2;
 
 impl Stored for Bundle {
     fn encode(&self) -> Result<Bytes, String> {
@@ -102,6 +104,39 @@ fn table_fault(error: TableError) -> Refusal {
         TableError::Rejected(_) => RefusalKind::TableRejected,
     };
     Refusal { kind, message: error.to_string() }
+}
+
+/// Why an item was not changed.
+#[derive(Debug)]
+pub(crate) enum Unchanged<E> {
+    /// By decision.
+    Declined(E),
+    /// By a fault of the table.
+    Fault(Refusal),
+}
+
+impl<E> From<Refusal> for Unchanged<E> {
+    fn from(fault: Refusal) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl From<Unchanged<SplitRefusal>> for Refusal {
+    fn from(unchanged: Unchanged<SplitRefusal>) -> Self {
+        match unchanged {
+            Unchanged::Declined(refusal) => refuse(&refusal),
+            Unchanged::Fault(fault) => fault,
+        }
+    }
+}
+
+/// The change, or none if the decision declined it.
+pub(crate) fn accepted<T, E>(changed: Result<T, Unchanged<E>>) -> Result<Option<T>, Refusal> {
+    match changed {
+        Ok(item) => Ok(Some(item)),
+        Err(Unchanged::Declined(_)) => Ok(None),
+        Err(Unchanged::Fault(fault)) => Err(fault),
+    }
 }
 
 /// The table of one namespace.
@@ -138,9 +173,10 @@ impl Store {
         &self,
         name: &ItemName<'_>,
         decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
-    ) -> Result<Result<T, E>, Refusal>
+    ) -> Result<T, E>
     where
         T: Stored + Clone,
+        E: From<Refusal>,
     {
         let read = self.read(name).await?;
         self.update_from(name, read, decide).await
@@ -152,11 +188,12 @@ impl Store {
         name: &ItemName<'_>,
         read: Versioned<T>,
         decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
-    ) -> Result<Result<T, E>, Refusal>
+    ) -> Result<T, E>
     where
         T: Stored + Clone,
+        E: From<Refusal>,
     {
-        Ok(self.update_versioned(name, read, decide).await?.map(|(item, _)| item))
+        Ok(self.update_versioned(name, read, decide).await?.0)
     }
 
     /// As [`Store::update_from`], with the version that the item has now.
@@ -165,26 +202,26 @@ impl Store {
         name: &ItemName<'_>,
         mut read: Versioned<T>,
         mut decide: impl FnMut(Option<&T>) -> Result<Outcome<T>, E>,
-    ) -> Result<Result<(T, u64), E>, Refusal>
+    ) -> Result<(T, u64), E>
     where
         T: Stored + Clone,
+        E: From<Refusal>,
     {
         let expires_at_s = name.is_passed_by().then(|| self.expiry_s(PASSED_ITEMS_LIVE));
         for _ in 0..MAX_TRIES {
-            let after = match decide(read.item.as_ref()) {
-                Err(refused) => return Ok(Err(refused)),
-                Ok(Outcome::AlreadyApplied(item)) => return Ok(Ok((item, read.version))),
-                Ok(Outcome::Write(item)) => item,
+            let after = match decide(read.item.as_ref())? {
+                Outcome::AlreadyApplied(item) => return Ok((item, read.version)),
+                Outcome::Write(item) => item,
             };
             let key = name.key(&self.ns);
             let body = after.encode().map_err(invalid)?;
             let written = self.table.write(&key, read.version, body, expires_at_s).await;
             match written.map_err(table_fault)? {
-                WriteOutcome::Written => return Ok(Ok((after, read.version + 1))),
+                WriteOutcome::Written => return Ok((after, read.version + 1)),
                 WriteOutcome::Conflict(current) => read = decode(name, current.as_ref())?,
             }
         }
-        Err(busy(format!("too many writers of {name:?} at one time")))
+        Err(busy(format!("too many writers of {name:?} at one time")).into())
     }
 
     /// Leaves a hint where others read it. Whether it could be is no matter: the next one says it again.
@@ -197,8 +234,8 @@ impl Store {
         let hint = decide(read.item.as_ref());
         let write = |before: Option<&T>| Ok::<_, Refusal>(Outcome::Write(decide(before)));
         match self.update_from(name, read, write).await {
-            Ok(Ok(written)) => written,
-            Ok(Err(error)) | Err(error) => {
+            Ok(written) => written,
+            Err(error) => {
                 tracing::warn!(%error, "a hint is not written");
                 hint
             }

@@ -1,7 +1,12 @@
-//! What keeps a job from going on: said with every poll, and given up on when it lasts.
+//! Reasons why a job makes no progress: reported with every poll; the job fails if they last.
 
-use crate::{Coordinator, items::JobItem, scan::Scan, settings::Patience};
-use gristmill_model::wire::{Barren, ScaleState};
+use crate::{
+    Settings,
+    items::{JobItem, ScaleState},
+    scan::Scan,
+    settings::Patience,
+};
+use gristmill_model::wire::Barren;
 
 /// Workers in vain below which nothing is made of it.
 const FEW: u32 = 3;
@@ -49,33 +54,32 @@ fn last_error(barren: &Barren) -> &str {
     }
 }
 
-impl Coordinator {
-    /// What keeps the job from going on, one line.
-    pub(crate) fn trouble(
-        &self,
-        item: &JobItem,
-        scale: &ScaleState,
-        scan: &Scan,
-    ) -> Option<String> {
-        let barren = &scale.barren;
-        if item.state.is_ended() {
-            return None;
-        }
-        if goes_on(barren, scan.progress(item)) && barren.workers >= FEW {
-            let patience = self.settings.patience;
-            return Some(format!(
-                "workers die whatever they do: {} died or could not start within {} s; last error: {}; the \
+/// The reason why the job makes no progress, one line.
+pub(crate) fn trouble(
+    settings: &Settings,
+    item: &JobItem,
+    scale: &ScaleState,
+    scan: &Scan,
+) -> Option<String> {
+    let barren = &scale.barren;
+    if item.state.is_ended() {
+        return None;
+    }
+    if goes_on(barren, scan.progress(item)) && barren.workers >= FEW {
+        let patience = settings.patience;
+        return Some(format!(
+            "workers die whatever they do: {} died or could not start within {} s; last error: {}; the \
                  next starts after {} s, and the job fails once {} in {} s have come to nothing",
-                barren.workers,
-                barren.lasted_ms / 1000,
-                last_error(barren),
-                rest_ms(barren) / 1000,
-                patience.workers,
-                patience.lasting.as_secs(),
-            ));
-        }
-        scan.failing(TOLD_ATTEMPTS).map(|(first, attempt, error)| {
-            let limits = self.settings.limits;
+            barren.workers,
+            barren.lasted_ms / 1000,
+            last_error(barren),
+            rest_ms(barren) / 1000,
+            patience.workers,
+            patience.lasting.as_secs(),
+        ));
+    }
+    scan.failing(TOLD_ATTEMPTS).map(|(first, attempt, error)| {
+            let limits = settings.limits;
             format!(
                 "splits from position {first} on fail and are tried again, {attempt} times so far (the job \
                  fails after {} that last {} min): {error}",
@@ -83,5 +87,4 @@ impl Coordinator {
                 limits.patience_ms / 60_000
             )
         })
-    }
 }

@@ -1,4 +1,4 @@
-//! What must be done though nobody asks, by a schedule: a job whose trainer is gone for good is
+//! Background maintenance, on a schedule: a job whose trainer is gone for good is
 //! stopped, what jobs leave behind is deleted, and a kick of the scaler that got lost is repeated.
 //! Everything here may be done twice, or half.
 
@@ -6,8 +6,8 @@ use crate::{
     Coordinator,
     items::{ItemName, JobItem, Listed},
     jobs::object_fault,
-    kicks::window,
-    snapshot::Snapshot,
+    kicks::{lacks_workers, window},
+    snapshot::JobSnapshot,
     store::{PASSED_ITEMS_LIVE, Versioned, decode},
 };
 use gristmill_model::JobName;
@@ -21,11 +21,11 @@ use std::time::Duration;
 const GRACE: Duration = Duration::from_secs(3600);
 /// A trainer that was heard of so lately may be waiting for workers.
 const PRESENT: Duration = Duration::from_secs(3600);
-/// What says that there was a job stays longer than the last of its bundles: a new job of the name
+/// The job's item outlives the last of its bundles: a new job of the name
 /// must not find those.
 const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_secs(30 * 86_400));
 
-/// What one round of upkeep did.
+/// The outcome of one round of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Upkeep {
     /// Jobs that are not tidied yet.
@@ -81,8 +81,10 @@ impl Coordinator {
     ) -> Result<(), Refusal> {
         let Some(entry) = listed.item.filter(|entry| !entry.tidied) else { return Ok(()) };
         done.jobs += 1;
-        let (item, consumer, scale) = match self.report(job, None).await {
-            Ok((Snapshot { item, consumer, .. }, beside)) => (Some(item), consumer, beside.books),
+        let (item, consumer, scale) = match self.poll_snapshot(job, None).await {
+            Ok((JobSnapshot { item, consumer, .. }, beside)) => {
+                (Some(item), consumer, beside.scale)
+            }
             // Its registration ended between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
@@ -101,8 +103,11 @@ impl Coordinator {
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &scale));
                 let batches = scale.log.last().map_or(0, |decision| decision.batch);
-                self.kick_if_needed(job, &item, &scale, &scan, (batches, consumer.delivered.epoch))
-                    .await;
+                let at = (batches, consumer.delivered.epoch);
+                let now_ms = self.clock.now_ms();
+                if let Some(seen) = lacks_workers(&item, &scale, &scan, at, now_ms) {
+                    self.kick(job, &item, &scale, seen).await;
+                }
             }
             Some(item) if !item.state.is_ended() => {}
             _ if silent > GRACE => {
@@ -143,7 +148,7 @@ impl Coordinator {
                 _ => Outcome::AlreadyApplied(Listed { registered_ms: 0, tidied: true }),
             })
         };
-        self.store.update_from(&name, listed, tidied).await??;
+        self.store.update_from(&name, listed, tidied).await?;
         self.store.expire(&name, GRACE).await?;
         Ok(objects)
     }

@@ -1,4 +1,4 @@
-//! What becomes of a pipeline's `autocache` point, call by call: stored, found, removed, and kept within
+//! An `autocache` point, call by call: stored, found, removed, and kept within
 //! its room.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
@@ -8,12 +8,12 @@ mod quiet;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Handle, Settings};
+use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Ack, AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove,
-    CacheRemoved, CachingView, Call, Claim, ClaimReply, Commit, Dataset, Flush, JobSpec, Lease,
-    OpWork, Poll, Refusal, RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics,
-    VERSION, Work, WorkProfile, WorkerCost,
+    AnyReply, Applied, CacheList, CacheListed, CacheListing, CacheMode, CacheRemove, CacheRemoved,
+    CachingView, Call, Claim, ClaimReply, Dataset, Flush, JobSpec, Lease, OpWork, Poll, Refusal,
+    RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work, WorkProfile,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
@@ -105,7 +105,13 @@ impl World {
 
     async fn caching(&self, job: &str) -> CachingView {
         let metrics = TrainerMetrics::default();
-        let poll = Poll { job: name(job), from: (0, 0), ack: None, metrics, report: None };
+        let poll = Poll {
+            job: name(job),
+            from: Place { epoch: 0, position: 0 },
+            ack: None,
+            metrics,
+            report: None,
+        };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled.job.caching.unwrap(),
@@ -137,15 +143,18 @@ impl World {
         let mut leases = Vec::new();
         for id in 1.. {
             let Ok(ClaimReply::Leased(lease)) = self.claim(job, id).await else { break };
+            let is_work = lease.work == Work::Splits;
             let commits = lease.todo.iter().map(|position| Commit {
-                index: u8::try_from(position - lease.first).unwrap(),
-                local: false,
-                object_bytes: if lease.work == Work::Splits { CHUNK_BYTES } else { 0 },
-                crc32c: *position,
-                rows: if lease.work == Work::Splits { BATCH } else { SPLITS * BATCH },
-                batches: u32::from(lease.work == Work::Splits),
-                remainder_rows: 0,
-                skipped: 0,
+                split_index: u8::try_from(position - lease.first).unwrap(),
+                outcome: SplitOutcome {
+                    kind: SplitKind::Object,
+                    object_bytes: if is_work { CHUNK_BYTES } else { 0 },
+                    crc32c: *position,
+                    rows: if is_work { BATCH } else { SPLITS * BATCH },
+                    batches: u32::from(is_work),
+                    remainder_rows: 0,
+                    skipped_records: 0,
+                },
             });
             let commits: Vec<Commit> = commits.collect();
             let splits = commits.len() as u32;
@@ -160,7 +169,7 @@ impl World {
                 next: None,
                 remaining_ms: 900_000,
                 split_ms: 0,
-                cost: WorkerCost::default(),
+                times: WorkerTimes::default(),
                 profile: lease.cache.profile.then(|| measured(splits)),
             };
             let reply = self.call(flush).await;
@@ -386,10 +395,22 @@ async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     world.register("a", 1, "").await;
     // The last look was before this work, and no time has passed since: the job may end with this report.
     world.work("a").await;
-    let durable = (1, 0);
-    let ack = Ack { generation: 1, over: 0, delivered: (1, 0), durable, durable_position: (1, 0) };
+    let durable = Cursor { epoch: 1, batch_index: 0 };
+    let ack = Ack {
+        generation: 1,
+        over: 0,
+        delivered: Place { epoch: 1, position: 0 },
+        durable,
+        durable_place: Place { epoch: 1, position: 0 },
+    };
     let metrics = TrainerMetrics::default();
-    let poll = Poll { job: name("a"), from: (1, 0), ack: Some(ack), metrics, report: None };
+    let poll = Poll {
+        job: name("a"),
+        from: Place { epoch: 1, position: 0 },
+        ack: Some(ack),
+        metrics,
+        report: None,
+    };
     let reply = world.call(poll).await;
     let Ok(polled) = reply else { panic!("{reply:?}") };
     assert_eq!(polled.job.caching.unwrap().unsettled, None);
@@ -444,7 +465,7 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
     assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
 }
 
-/// Who comes after a removal that died.
+/// The actor that follows a removal that died.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum After {
     Retry,
@@ -478,7 +499,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_
                 After::Upkeep => drop(world.coordinator.upkeep().await.unwrap()),
                 After::Job => {}
             }
-            // What is stored from now on is found by the next, once.
+            // The next job finds an entry stored from now on, once.
             world.register("b", 1, "one").await;
             world.work("b").await;
             let modes = world.modes("b").await;

@@ -10,10 +10,11 @@ use bytes::Bytes;
 use futures::future::join_all;
 use gristmill_aws::{Aws, Credentials, Endpoints};
 use gristmill_coordinator::{Coordinator, Settings, Upkeep};
+use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{
-    Ack, AnyReply, Applied, Call, Claim, ClaimReply, Commit, Dataset, Flush, Idle, IdleReason,
-    JobSpec, JobState, Lease, Mark, Poll, Polled, ReadyEntry, Refusal, RefusalKind, Register,
-    Release, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work, WorkerCost,
+    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Idle, IdleReason, JobSpec,
+    JobState, Lease, Mark, Poll, Polled, ReadySplit, Refusal, RefusalKind, Register, Release,
+    Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
 use gristmill_pipeline::Pipeline;
@@ -141,7 +142,7 @@ struct World {
 impl World {
     /// A job that is about to index `files` files.
     async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
-        // Of its own, so that a table may hold others.
+        // A namespace of its own, so that a table may hold others.
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
         let ns = format!("t{now}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
@@ -263,7 +264,7 @@ impl World {
             let index = u8::try_from(position - lease.first).unwrap();
             if lease.marks() {
                 let job = self.job.clone();
-                let mark = Mark { job, home, epoch, bundle, attempt, nonce, index };
+                let mark = Mark { job, home, epoch, bundle, attempt, nonce, split_index: index };
                 // A refused mark is followed by a refused flush.
                 let _ = self.call(mark).await;
             }
@@ -272,14 +273,16 @@ impl World {
                 Work::Splits => (BATCH, 1),
             };
             let commit = Commit {
-                index,
-                local: false,
-                object_bytes: 100,
-                crc32c: *position,
-                rows,
-                batches,
-                remainder_rows: 0,
-                skipped: 0,
+                split_index: index,
+                outcome: SplitOutcome {
+                    kind: SplitKind::Object,
+                    object_bytes: 100,
+                    crc32c: *position,
+                    rows,
+                    batches,
+                    remainder_rows: 0,
+                    skipped_records: 0,
+                },
             };
             let flush = Flush {
                 job: self.job.clone(),
@@ -292,7 +295,7 @@ impl World {
                 next: None,
                 remaining_ms: 900_000,
                 split_ms: 0,
-                cost: WorkerCost::default(),
+                times: WorkerTimes::default(),
                 profile: None,
             };
             reply = self.call(flush).await;
@@ -319,7 +322,7 @@ impl World {
     async fn poll_from(&self, position: u32, ack: Option<Ack>) -> Polled {
         let metrics = TrainerMetrics::default();
         let job = self.job.clone();
-        let poll = Poll { job, from: (0, position), ack, metrics, report: None };
+        let poll = Poll { job, from: Place { epoch: 0, position }, ack, metrics, report: None };
         self.clock.sleep(BETWEEN_POLLS).await;
         match self.call(poll).await {
             Ok(polled) => polled,
@@ -351,29 +354,32 @@ impl World {
     }
 
     /// Takes what is ready in order and checkpoints after each batch, until the job is done.
-    async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadyEntry> {
-        let mut seen: BTreeMap<u32, ReadyEntry> = BTreeMap::new();
+    async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
+        let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
         let mut delivered = 0;
         loop {
             // The last batch ends the epoch.
-            let place = if delivered == splits { (1, 0) } else { (0, delivered) };
-            let durable = (place.0, u64::from(place.1));
+            let place = match delivered == splits {
+                true => Place { epoch: 1, position: 0 },
+                false => Place { epoch: 0, position: delivered },
+            };
+            let durable = Cursor { epoch: place.epoch, batch_index: u64::from(place.position) };
             let ack =
-                Ack { generation: 1, over: 0, delivered: place, durable, durable_position: place };
+                Ack { generation: 1, over: 0, delivered: place, durable, durable_place: place };
             let polled = self.poll_from(delivered, Some(ack)).await;
             match polled.job.state {
                 JobState::Done => return seen,
                 JobState::Indexing | JobState::Running => {}
                 other => panic!("{other:?}"),
             }
-            for entry in polled.ready.into_iter().filter(|entry| entry.epoch == 0) {
-                let known = seen.entry(entry.position).or_insert_with(|| entry.clone());
+            for entry in polled.ready.into_iter().filter(|entry| entry.place.epoch == 0) {
+                let known = seen.entry(entry.place.position).or_insert_with(|| entry.clone());
                 assert_eq!(*known, entry, "a committed entry never changes");
             }
             while delivered < splits && seen.contains_key(&delivered) {
                 delivered += 1;
             }
-            // What is suspected of killing its workers is left alone for a while.
+            // A split suspected of killing its workers is not handed out for a while.
             self.clock.sleep(Duration::from_millis(100)).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -602,7 +608,7 @@ async fn a_job_is_done_once_whoever_races_dies_and_whatever_answers_are_lost(
     let job = async { tokio::join!(workers, world.be_the_trainer(splits)) };
     let (_, seen) = tokio::time::timeout(Duration::from_secs(120), job).await.unwrap();
     assert!(seen.keys().copied().eq(0..splits), "{:?}", seen.keys());
-    assert_eq!(seen.values().map(|entry| entry.rows).sum::<u32>(), files * RECORDS);
+    assert_eq!(seen.values().map(|entry| entry.outcome.rows).sum::<u32>(), files * RECORDS);
     assert!(seen.values().any(|entry| entry.attempt > 1), "leases of the dead were taken over");
 }
 

@@ -1,4 +1,4 @@
-//! What the coordinator decides about a job as a whole: who is gone, what is too much, when to give up, and
+//! Decisions about a job as a whole: workers that are gone, surplus workers, giving up, and
 //! when a name is free again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
@@ -8,12 +8,13 @@ mod quiet;
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::{Coordinator, Settings};
+use gristmill_model::splits::{Ack, Commit, Cursor, Place, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Ack, AnyReply, Applied, Call, Claim, ClaimReply, Commit, Dataset, Flush, Forget, Forgotten,
-    Idle, IdleReason, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal, Register,
-    Release, Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, Status, Stop, TrainerMetrics,
-    VERSION, Work, WorkerCost,
+    AnyReply, Applied, Call, Claim, ClaimReply, Dataset, Flush, Forget, Forgotten, Idle,
+    IdleReason, JobSpec, JobState, JobView, Lease, Leave, Poll, Polled, Refusal, Register, Release,
+    Request, ScaleState, ScalerEvent, SkippedAt, SourceFile, Status, Stop, TrainerMetrics, VERSION,
+    Work,
 };
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
@@ -136,14 +137,16 @@ impl World {
     /// Commits every split of a lease just taken, with so many records of each skipped.
     async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) {
         let commits = lease.todo.iter().map(|position| Commit {
-            index: u8::try_from(position - lease.first).unwrap(),
-            local: false,
-            object_bytes: 1,
-            crc32c: 1,
-            rows,
-            batches: rows / BATCH,
-            remainder_rows: rows % BATCH,
-            skipped,
+            split_index: u8::try_from(position - lease.first).unwrap(),
+            outcome: SplitOutcome {
+                kind: SplitKind::Object,
+                object_bytes: 1,
+                crc32c: 1,
+                rows,
+                batches: rows / BATCH,
+                remainder_rows: rows % BATCH,
+                skipped_records: skipped,
+            },
         });
         let flush = Flush {
             job: self.job.clone(),
@@ -156,7 +159,7 @@ impl World {
             next: None,
             remaining_ms: 900_000,
             split_ms: 0,
-            cost: WorkerCost::default(),
+            times: WorkerTimes::default(),
             profile: None,
         };
         let reply = self.call(flush).await;
@@ -179,13 +182,13 @@ impl World {
 
     /// Polls as a trainer that has taken in the positions before `delivered`.
     async fn poll(&self, delivered: u32, epoch: Option<u32>) -> Polled {
-        let place = (epoch.unwrap_or(0), delivered);
+        let place = Place { epoch: epoch.unwrap_or(0), position: delivered };
         let ack = Ack {
             generation: 1,
             over: 0,
             delivered: place,
-            durable: (0, 0),
-            durable_position: (0, 0),
+            durable: Cursor { epoch: 0, batch_index: 0 },
+            durable_place: Place { epoch: 0, position: 0 },
         };
         let metrics = TrainerMetrics::default();
         let ack = (delivered > 0).then_some(ack);
@@ -197,22 +200,22 @@ impl World {
         }
     }
 
-    fn books_key(&self) -> ItemKey {
+    fn scale_key(&self) -> ItemKey {
         ItemKey { pk: keys::job_partition(&self.ns, &self.job), sk: keys::SCALE.into() }
     }
 
-    async fn books(&self) -> (u64, ScaleState) {
-        let read = self.table.read(&[self.books_key()]).await.unwrap().pop().flatten();
+    async fn scale(&self) -> (u64, ScaleState) {
+        let read = self.table.read(&[self.scale_key()]).await.unwrap().pop().flatten();
         read.map_or((0, ScaleState::default()), |Item { version, body }| {
             (version, serde_json::from_slice(&body).unwrap())
         })
     }
 
     async fn book(&self, numbers: Range<u32>, sent_ms: u64) {
-        let (version, mut books) = self.books().await;
-        books.outstanding.add(numbers, sent_ms);
-        let body = serde_json::to_vec(&books).unwrap().into();
-        self.table.write(&self.books_key(), version, body, None).await.unwrap();
+        let (version, mut scale) = self.scale().await;
+        scale.outstanding.add(numbers, sent_ms);
+        let body = serde_json::to_vec(&scale).unwrap().into();
+        self.table.write(&self.scale_key(), version, body, None).await.unwrap();
     }
 
     fn last_kick(&self) -> ScalerEvent {
@@ -259,18 +262,18 @@ async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
 }
 
 #[tokio::test]
-async fn those_that_leave_are_missed_at_once_and_their_books_are_not_written() {
+async fn those_that_leave_are_missed_at_once_and_the_scalers_state_is_not_written() {
     let world = World::running(ErrorPolicy::Fail).await;
     world.book(60..63, world.clock.now_ms()).await;
     world.leased(60).await;
-    let (before, kicked) = (world.books().await, world.kicked());
+    let (before, kicked) = (world.scale().await, world.kicked());
     world.poll(0, None).await;
     assert_eq!(world.kicked(), kicked, "all that are wanted are on their way");
     for worker in [61, 61, 62] {
         let leave = Leave { job: world.job.clone(), worker, error: None };
         assert!(matches!(world.call(leave).await, Ok(Applied {})));
     }
-    assert_eq!(world.books().await, before, "thousands may leave in one second");
+    assert_eq!(world.scale().await, before, "thousands may leave in one second");
     match world.call(Status { job: world.job.clone() }).await {
         Ok(status) => assert_eq!(status.scale.outstanding.len(), 1),
         other => panic!("{other:?}"),
@@ -347,20 +350,23 @@ async fn what_is_made_is_answered_though_a_trainer_went_back_and_records_may_be_
     let ack = Ack {
         generation: 2,
         over: 1,
-        delivered: (0, 1),
-        durable: (0, 0),
-        durable_position: (0, 0),
+        delivered: Place { epoch: 0, position: 1 },
+        durable: Cursor { epoch: 0, batch_index: 0 },
+        durable_place: Place { epoch: 0, position: 0 },
     };
     let poll = |from, ack| {
         let metrics = TrainerMetrics::default();
         Poll { job: world.job.clone(), from, ack, metrics, report: None }
     };
     let ready = async |call: Poll| match world.call(call).await {
-        Ok(polled) => polled.ready.iter().map(|entry| entry.position).collect::<Vec<_>>(),
+        Ok(polled) => polled.ready.iter().map(|entry| entry.place.position).collect::<Vec<_>>(),
         other => panic!("{other:?}"),
     };
-    assert_eq!(ready(poll((0, 1), Some(ack))).await, (1..splits).collect::<Vec<_>>());
-    assert_eq!(ready(poll((0, splits - 1), None)).await, [splits - 1]);
+    assert_eq!(
+        ready(poll(Place { epoch: 0, position: 1 }, Some(ack))).await,
+        (1..splits).collect::<Vec<_>>()
+    );
+    assert_eq!(ready(poll(Place { epoch: 0, position: splits - 1 }, None)).await, [splits - 1]);
 }
 
 #[tokio::test]
@@ -448,7 +454,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
         matches!(reply, Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))),
         "{reply:?}"
     );
-    // Whatever the process remembers of the first.
+    // Despite the process's memory of the first job.
     let reply = world.claim(1, polled.job.registered_ms).await;
     assert!(matches!(&reply, Ok(ClaimReply::Leased(lease)) if lease.first == 0), "{reply:?}");
 }

@@ -1,10 +1,9 @@
-//! One look at one job: load its books, decide, write them, act on them.
+//! One look at one job: load the scaler's state, decide, write it, act on it.
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
-    Left, ScaleDecision, ScaleState, ScalerEvent, TrainingReport, VERSION, WorkerEvent,
-    WorkerSeconds,
+    Left, ScaleDecision, ScalerEvent, TrainingReport, VERSION, WorkerEvent, WorkerSeconds,
 };
 use gristmill_policy::scaling::{
     Observation, Reason, Report, Settings, State, WorkerTimes, decide, top_up,
@@ -30,6 +29,9 @@ const LIFE_MS: u64 = 16 * 60 * 1000;
 /// Tries at the compare-and-set before the event is left to the next kick.
 const MAX_TRIES: u32 = 8;
 
+/// The `SCALE` item.
+type ScaleState = gristmill_model::wire::ScaleState<State>;
+
 #[derive(Debug, thiserror::Error)]
 pub enum ScaleError {
     #[error("the event has protocol version {0}, this scaler speaks {VERSION}: deploy one version")]
@@ -51,7 +53,7 @@ pub struct Scaler {
     pub metrics: Metrics,
 }
 
-/// What one look came to.
+/// The outcome of one look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Scaled {
     pub invoked: u32,
@@ -59,7 +61,7 @@ pub struct Scaled {
     pub throttled: u32,
     /// Workers that could not be invoked, because they are not there or this function may not.
     pub refused: u32,
-    /// Workers on the books afterwards.
+    /// Outstanding workers afterwards.
     pub outstanding: u32,
 }
 
@@ -137,7 +139,7 @@ impl Scaler {
         Ok(())
     }
 
-    /// Notes that workers could not be invoked, and why: they are off the books at once. A version that is
+    /// Notes that workers could not be invoked, and why: they are removed at once. A version that is
     /// gone is given up for the current one; whether that one may work for the job, its first claim tells.
     async fn note_refused(
         &self,
@@ -173,7 +175,7 @@ impl Scaler {
         Ok(())
     }
 
-    /// Which of those on the books have left since they were written.
+    /// Which outstanding workers have left since the state was written.
     async fn left(
         &self,
         event: &ScalerEvent,
@@ -186,7 +188,7 @@ impl Scaler {
         };
         let items = self.table.read(&shards.iter().map(key).collect::<Vec<_>>()).await?;
         let shards = shards.into_iter().zip(items);
-        // One that cannot be read is as if it were not there: silence tells as well.
+        // An unreadable item counts as absent: silence shows departures too.
         let left = shards
             .filter_map(|(shard, item)| Some((shard, serde_json::from_slice(&item?.body).ok()?)));
         Ok(left.collect())
@@ -210,7 +212,7 @@ impl Scaler {
             for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
                 match invoked {
                     Ok(Invoked::Accepted) => started.invoked += 1,
-                    // The platform is at its limit: those not accepted are struck off as silent in time.
+                    // The platform is at its limit: those not accepted are removed as silent in time.
                     Ok(Invoked::Throttled) => started.throttled += 1,
                     Err(error) => {
                         started.not_started.push(*worker);
@@ -241,23 +243,23 @@ impl Scaler {
 struct Started {
     invoked: u32,
     throttled: u32,
-    /// Those that could not be invoked, and why.
+    /// Workers that could not be invoked, and why.
     not_started: Vec<u32>,
     refused: Option<InvokeError>,
 }
 
 fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
     match item {
-        // Of a job of this name that was forgotten.
+        // A tombstone of a forgotten job of this name.
         Some(item) if *item.body == [0] => Ok((item.version, ScaleState::default())),
         Some(item) => Ok((item.version, serde_json::from_slice(&item.body)?)),
         None => Ok((0, ScaleState::default())),
     }
 }
 
-/// Applies the policy to the books; returns the numbers of the workers to invoke.
+/// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
 fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
-    // Numbers are never reused: a repeated event strikes off nobody else.
+    // Numbers are never reused: a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
@@ -273,7 +275,7 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     let first = state.next_worker;
     state.next_worker += top_up.invoke;
     state.outstanding.add(first..state.next_worker, event.at_ms);
-    // Where the policy decides, what it decided is the news.
+    // Under a policy, its own decisions are logged instead.
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
     }
@@ -294,9 +296,7 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
         usd_per_worker_hour: 1.0,
         ..Settings::default()
     };
-    // What another version remembered, and this one cannot read, is measured anew.
-    let remembered = state.policy.as_deref().and_then(|json| serde_json::from_str(json).ok());
-    let before: State = remembered.unwrap_or_else(|| State::begin(&settings));
+    let before = state.policy.unwrap_or_else(|| State::begin(&settings));
     if state.target == 0 {
         state.target = before.target;
         let reason = Reason::Start { workers: before.target };
@@ -305,7 +305,7 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
     let Some(report) = &event.report else { return };
     let (after, decision) = decide(&report_of(report, state, event), &before, &settings);
     state.throttled = 0;
-    state.policy = serde_json::to_string(&after).ok();
+    state.policy = Some(after);
     if decision.target != state.target {
         state.target = decision.target;
         log(state, event.batches, decision.target, decision.reason.to_string());
@@ -503,7 +503,7 @@ mod tests {
     async fn a_version_that_is_gone_is_told_and_given_up_for_the_current_one() {
         let (scaler, _) = scaler();
         scaler.handle(&event(10, &[], 1_000)).await.unwrap();
-        let books = || async {
+        let state = || async {
             let event = event(0, &[], 0);
             let pk = keys::job_partition(&event.ns, &event.job);
             let item = scaler.table.read(&[ItemKey { pk, sk: keys::SCALE.into() }]).await.unwrap();
@@ -521,13 +521,13 @@ mod tests {
         let event = event(10, &[0, 1, 2], 60_000);
         let scaled = lost.handle(&event).await.unwrap();
         assert_eq!((scaled.invoked, scaled.refused), (0, 3));
-        let after = books().await;
+        let after = state().await;
         assert!(after.outstanding.is_empty(), "{after:?}");
         assert_eq!((after.barren.workers, after.barren.latest_ms), (3, 60_000));
         assert!(after.barren.error.contains("Function not found"), "{after:?}");
         let current = deployed("worker:2");
         assert_eq!(current.handle(&event).await.unwrap().refused, 3);
-        let after = books().await;
+        let after = state().await;
         assert_eq!(after.worker_function.as_deref(), Some("worker:2"));
         assert!(after.log.last().unwrap().reason.contains("worker is gone: worker:2"), "{after:?}");
         assert_eq!(current.handle(&event).await.unwrap().invoked, 3);

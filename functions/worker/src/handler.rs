@@ -24,7 +24,7 @@ pub enum WorkerError {
     Run(#[from] RunError),
 }
 
-/// What an invocation reports to the platform.
+/// The report of an invocation to the platform.
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub ended: String,

@@ -1,4 +1,4 @@
-//! What one invocation has done, counted where it passes by: on the way to the coordinator.
+//! Totals of one invocation, counted from its calls to the coordinator.
 
 use async_trait::async_trait;
 use gristmill_model::wire::{AnyCall, AnyReply, ClaimReply, Flush, RefusalKind, Work};
@@ -16,7 +16,7 @@ pub struct Tally {
     source_ms: u64,
     compute_ms: u64,
     put_ms: u64,
-    /// What is being worked on are files to index.
+    /// The current lease indexes files.
     is_indexing: bool,
 }
 
@@ -50,17 +50,17 @@ impl Tally {
     }
 
     fn add(&mut self, flush: &Flush) {
-        self.source_ms += u64::from(flush.cost.source_ms);
+        self.source_ms += u64::from(flush.times.source_ms);
         if self.is_indexing {
             self.files_indexed += flush.commits.len() as u64;
             return;
         }
-        self.compute_ms += u64::from(flush.cost.compute_ms);
-        self.put_ms += u64::from(flush.cost.put_ms);
+        self.compute_ms += u64::from(flush.times.compute_ms);
+        self.put_ms += u64::from(flush.times.put_ms);
         self.splits += flush.commits.len() as u64;
         for commit in &flush.commits {
-            self.rows += u64::from(commit.rows);
-            self.skipped += u64::from(commit.skipped);
+            self.rows += u64::from(commit.outcome.rows);
+            self.skipped += u64::from(commit.outcome.skipped_records);
         }
     }
 }
@@ -99,18 +99,21 @@ impl Coordinator for Tallied {
 mod tests {
     use super::*;
     use gristmill_model::Nonce;
-    use gristmill_model::wire::{Applied, Commit, Home, Refusal, WorkerCost};
+    use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
+    use gristmill_model::wire::{Applied, Home, Refusal};
 
     fn flush(commits: usize) -> AnyCall {
         let commit = Commit {
-            index: 0,
-            local: false,
-            object_bytes: 1,
-            crc32c: 0,
-            rows: 10,
-            batches: 1,
-            remainder_rows: 0,
-            skipped: 1,
+            split_index: 0,
+            outcome: SplitOutcome {
+                kind: SplitKind::Object,
+                object_bytes: 1,
+                crc32c: 0,
+                rows: 10,
+                batches: 1,
+                remainder_rows: 0,
+                skipped_records: 1,
+            },
         };
         Flush {
             job: "j".parse().unwrap(),
@@ -123,7 +126,7 @@ mod tests {
             next: None,
             remaining_ms: 1,
             split_ms: 1,
-            cost: WorkerCost { source_ms: 2, compute_ms: 3, put_ms: 4 },
+            times: WorkerTimes { source_ms: 2, compute_ms: 3, put_ms: 4 },
             profile: None,
         }
         .into()

@@ -1,6 +1,7 @@
 //! Calls that are sent again until a service answers, or patience is over.
 
 use crate::{FetchError, Fetcher, FetcherConfig, FetcherPorts, listing};
+use gristmill_model::splits::Cursor;
 use gristmill_model::wire::{Call, Describe, JobState, JobView, Register, Status};
 use gristmill_model::{Epoch, JobName, Namespace, Visitation};
 use gristmill_ports::{CallError, Clock};
@@ -90,7 +91,8 @@ pub(crate) async fn beginning(
         return Ok(config.resume);
     }
     let status = ask(ports, &Status { job: config.job.clone() }, config.patience).await?;
-    Ok(config.resume.max(status.durable))
+    let Cursor { epoch, batch_index } = status.durable;
+    Ok(config.resume.max((epoch, batch_index)))
 }
 
 pub(crate) fn run_error(error: RunError) -> FetchError {

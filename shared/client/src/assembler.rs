@@ -14,7 +14,8 @@ use gristmill_chunk::{Chunk, FormatError, Frame, Limits};
 use gristmill_executor::{Finisher, Program};
 use gristmill_model::Epoch;
 use gristmill_model::splits::batches::{Batch as PlannedBatch, Counts, Cut, Joiner, Source};
-use gristmill_model::wire::{Plan, ReadyEntry, ReadyKind};
+use gristmill_model::splits::{self, SplitKind};
+use gristmill_model::wire::{Plan, ReadySplit};
 use gristmill_ports::{BufferPool, Clock};
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -77,7 +78,7 @@ impl Start {
         // Behind the last batch splits may come that complete none: an epoch of which nothing else is left is
         // over.
         while g > 0 && joiner.position() < plan.n_splits {
-            let made = joiner.g();
+            let made = joiner.batch_index();
             let entry = match ledger.peek((epoch, joiner.position())).await? {
                 Some(entry) => entry,
                 None if made == g => break,
@@ -89,7 +90,7 @@ impl Start {
             ahead.push(counts(&entry), |_| {});
             // The last split is always taken in: it may leave a last batch, and it ends the epoch.
             let is_last = ahead.position() == plan.n_splits;
-            let has = ahead.g() + u64::from(is_last && ahead.clone().finish().is_some());
+            let has = ahead.batch_index() + u64::from(is_last && ahead.clone().finish().is_some());
             if is_last && has < g {
                 return Err(beyond(format!("the epoch has {has} batches")));
             }
@@ -97,7 +98,7 @@ impl Start {
                 return Ok(Self::of_epoch(plan, epoch + 1));
             }
             // The split that completes batch g is the first one to be taken in for good.
-            if is_last || ahead.g() > g {
+            if is_last || ahead.batch_index() > g {
                 break;
             }
             joiner = ahead;
@@ -111,7 +112,7 @@ impl Start {
         if has_begun && is_end(ledger, plan, epochs, (epoch, &joiner)).await? {
             return Ok(Self::of_epoch(plan, epochs));
         }
-        totals.batches = joiner.g();
+        totals.batches = joiner.batch_index();
         let place = (epoch, joiner.first_needed());
         ledger.forget_before(place);
         Ok(Self { at: (epoch, g), joiner, totals, place })
@@ -135,13 +136,13 @@ async fn is_end(
     for epoch in begins..epochs {
         let fresh = || Joiner::new(cut(plan));
         let mut ahead = if epoch == begins { joiner.clone() } else { fresh() };
-        let before = ahead.g();
+        let before = ahead.batch_index();
         while ahead.position() < plan.n_splits {
             let Some(entry) = ledger.peek((epoch, ahead.position())).await? else {
                 return Ok(false);
             };
             ahead.push(counts(&entry), |_| {});
-            if ahead.g() > before {
+            if ahead.batch_index() > before {
                 return Ok(false);
             }
         }
@@ -157,18 +158,18 @@ pub(crate) fn cut(plan: &Plan) -> Cut {
     Cut { size: plan.batch_size, drop_last: plan.drop_last, in_order: plan.in_order }
 }
 
-pub(crate) fn counts(entry: &ReadyEntry) -> Counts {
-    Counts { batches: entry.batches, remainder: entry.remainder_rows }
+pub(crate) fn counts(entry: &ReadySplit) -> Counts {
+    entry.outcome.counts()
 }
 
-fn add(totals: &mut EpochTotals, entry: &ReadyEntry) {
-    totals.rows += u64::from(entry.rows);
-    totals.skipped += u64::from(entry.skipped);
+fn add(totals: &mut EpochTotals, entry: &ReadySplit) {
+    totals.rows += u64::from(entry.outcome.rows);
+    totals.skipped += u64::from(entry.outcome.skipped_records);
     totals.splits += 1;
-    totals.source_ms += u64::from(entry.cost.source_ms);
-    totals.compute_ms += u64::from(entry.cost.compute_ms);
-    totals.put_ms += u64::from(entry.cost.put_ms);
-    totals.stored_bytes += entry.object_bytes;
+    totals.source_ms += u64::from(entry.times.source_ms);
+    totals.compute_ms += u64::from(entry.times.compute_ms);
+    totals.put_ms += u64::from(entry.times.put_ms);
+    totals.stored_bytes += entry.outcome.object_bytes;
 }
 
 /// Joins splits into batches, epoch after epoch.
@@ -245,7 +246,7 @@ impl Assembler {
             }
             // Rows that a split leaves over count as taken in: splits smaller than a batch would hold
             // the window shut otherwise.
-            let taken = (entry.epoch, entry.position);
+            let taken = (entry.place.epoch, entry.place.position);
             self.progress.passed(next_place(taken, self.plan.n_splits));
         }
         if self.totals.epoch >= self.epochs {
@@ -262,18 +263,18 @@ impl Assembler {
     /// Returns whether the trainer still listens.
     async fn take_in(
         &mut self,
-        entry: &ReadyEntry,
+        entry: &ReadySplit,
         chunk: Option<&Chunk>,
     ) -> Result<bool, FetchError> {
         if let Some(chunk) = chunk {
             check_counts(entry, chunk, self.plan.batch_size)?;
         }
         // When resuming, splits before the joiner's position are wanted for what they left over.
-        if entry.position < self.joiner.position() {
+        if entry.place.position < self.joiner.position() {
             self.keep(entry, chunk)?;
             return Ok(true);
         }
-        let resume_place = (entry.epoch, self.joiner.first_needed());
+        let resume_place = (entry.place.epoch, self.joiner.first_needed());
         let mut planned = Vec::new();
         self.joiner.push(counts(entry), |batch| planned.push(batch));
         add(&mut self.totals, entry);
@@ -299,8 +300,8 @@ impl Assembler {
     }
 
     /// Keeps the rows of this split that a later batch needs, if there are any.
-    fn keep(&mut self, entry: &ReadyEntry, chunk: Option<&Chunk>) -> Result<(), FetchError> {
-        let piece = self.joiner.carry().find(|piece| piece.position == entry.position);
+    fn keep(&mut self, entry: &ReadySplit, chunk: Option<&Chunk>) -> Result<(), FetchError> {
+        let piece = self.joiner.carry().find(|piece| piece.position == entry.place.position);
         let (Some(piece), Some(chunk)) = (piece, chunk) else { return Ok(()) };
         self.rows.keep(piece, chunk).map_err(|error| bad(entry, &error))
     }
@@ -308,13 +309,13 @@ impl Assembler {
     async fn deliver(
         &mut self,
         batch: PlannedBatch,
-        entry: &ReadyEntry,
+        entry: &ReadySplit,
         chunk: Option<&Chunk>,
         resume_place: Place,
     ) -> Result<bool, FetchError> {
-        let PlannedBatch { g, rows, source } = batch;
+        let PlannedBatch { batch_index: g, rows, source } = batch;
         self.totals.batches = g + 1;
-        if (entry.epoch, g) < self.resume {
+        if (entry.place.epoch, g) < self.resume {
             return Ok(true);
         }
         // Room first: a joined batch that waits is memory beside the budget.
@@ -338,7 +339,7 @@ impl Assembler {
         };
         let finisher = self.finisher.as_mut();
         let frame = finished(finisher, &self.buffers, frame).map_err(|error| bad(entry, &error))?;
-        let batch = Batch { epoch: entry.epoch, g, rows, frame };
+        let batch = Batch { epoch: entry.place.epoch, g, rows, frame };
         room.send(Assembled::Batch { batch, resume_place });
         Ok(true)
     }
@@ -375,21 +376,21 @@ fn finished(
 }
 
 /// The object must hold what its entry promised, or batch numbers would shift.
-fn check_counts(entry: &ReadyEntry, chunk: &Chunk, size: u32) -> Result<(), FetchError> {
+fn check_counts(entry: &ReadySplit, chunk: &Chunk, size: u32) -> Result<(), FetchError> {
     let remainder = chunk.remainder().map_or(0, |i| chunk.frames()[i].rows);
     let batches = chunk.frames().len() - usize::from(chunk.remainder().is_some());
-    let promised = entry.kind != ReadyKind::Poison
+    let promised = entry.outcome.kind != SplitKind::Poison
         && chunk.frames()[..batches].iter().all(|frame| frame.rows == size)
-        && batches == entry.batches as usize
-        && remainder == entry.remainder_rows;
+        && batches == entry.outcome.batches as usize
+        && remainder == entry.outcome.remainder_rows;
     match promised {
         true => Ok(()),
         false => Err(bad(entry, &"it holds other batches than were committed")),
     }
 }
 
-fn bad(entry: &ReadyEntry, error: &dyn std::fmt::Display) -> FetchError {
-    let ReadyEntry { epoch, position, .. } = entry;
+fn bad(entry: &ReadySplit, error: &dyn std::fmt::Display) -> FetchError {
+    let splits::Place { epoch, position } = entry.place;
     FetchError::BadObject(format!("split {position} of epoch {epoch}: {error}"))
 }
 

@@ -9,8 +9,9 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_chunk::Chunk;
+use gristmill_model::splits::SplitKind;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{CachedChunk, CachingView, Plan, ReadyEntry, ReadyKind};
+use gristmill_model::wire::{CachedChunk, CachingView, Plan, ReadySplit};
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use gristmill_runner::{JobContext, Runner};
 use std::{sync::Arc, time::Duration};
@@ -26,7 +27,7 @@ const PERMIT_BYTES: u64 = 1 << 16;
 
 /// One split in delivery order: its entry, and its content once it has arrived.
 pub(crate) struct Arrival {
-    pub entry: ReadyEntry,
+    pub entry: ReadySplit,
     pub content: Content,
 }
 
@@ -100,13 +101,14 @@ impl Downloader {
         let mut place = start;
         while place.0 < self.context.view.spec.epochs && n_splits > 0 {
             let entry = self.ledger.take(place).await?;
-            let content = match entry.kind {
-                ReadyKind::Poison => Content::Nothing,
+            let content = match entry.outcome.kind {
+                SplitKind::Poison => Content::Nothing,
                 _ if place < next && !cut.may_leave_rows(counts(&entry)) => Content::Nothing,
-                ReadyKind::Object | ReadyKind::Local => {
-                    let budget = budget
-                        .get_or_insert_with(|| Budget::new(self.budget_bytes, entry.object_bytes));
-                    let permit = budget.take(entry.object_bytes).await?;
+                SplitKind::Object | SplitKind::Local => {
+                    let budget = budget.get_or_insert_with(|| {
+                        Budget::new(self.budget_bytes, entry.outcome.object_bytes)
+                    });
+                    let permit = budget.take(entry.outcome.object_bytes).await?;
                     let (sender, receiver) = oneshot::channel();
                     let fetch = self.fetch(entry.clone(), permit);
                     downloads.spawn(async move { drop(sender.send(fetch.await)) });
@@ -126,7 +128,7 @@ impl Downloader {
 
     fn fetch(
         &self,
-        entry: ReadyEntry,
+        entry: ReadySplit,
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = Result<Chunk, FetchError>> + Send + use<> {
         let source = Fetching {
@@ -158,11 +160,11 @@ impl Fetching {
     /// The split that was committed as `entry`; `here` are its bytes if this process computed it.
     async fn chunk(
         &self,
-        entry: &ReadyEntry,
+        entry: &ReadySplit,
         here: Option<Bytes>,
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Chunk, FetchError> {
-        let cached = self.ledger.cached_chunk((entry.epoch, entry.position));
+        let cached = self.ledger.cached_chunk((entry.place.epoch, entry.place.position));
         let caching = self.ledger.view().and_then(|view| view.caching);
         let key = key_of(&self.runner, &self.context, entry, cached, caching.as_ref());
         let path = ObjectPath::new(&self.runner.config.bucket, &key);
@@ -170,10 +172,10 @@ impl Fetching {
             let held = Held { bytes, _permit: Arc::clone(&permit) };
             open(Bytes::from_owner(held), entry, &key)
         };
-        let lacking = match (entry.kind, here) {
+        let lacking = match (entry.outcome.kind, here) {
             (_, Some(object)) => return opened(object),
-            (ReadyKind::Local, None) => None,
-            (_, None) => match self.stored(&path, entry.object_bytes).await? {
+            (SplitKind::Local, None) => None,
+            (_, None) => match self.stored(&path, entry.outcome.object_bytes).await? {
                 Some(object) => match opened(object) {
                     Ok(chunk) => return Ok(chunk),
                     Err(error) => Some(error.to_string()),
@@ -190,8 +192,8 @@ impl Fetching {
             }
             tracing::warn!(
                 "{lacking}: split {} of epoch {} is computed here again",
-                entry.position,
-                entry.epoch
+                entry.place.position,
+                entry.place.epoch
             );
             if cached.is_none() {
                 self.ledger.note_healed();
@@ -242,18 +244,18 @@ impl Fetching {
 fn key_of(
     runner: &Runner,
     context: &JobContext,
-    entry: &ReadyEntry,
+    entry: &ReadySplit,
     cached: Option<CachedChunk>,
     caching: Option<&CachingView>,
 ) -> String {
     let own = || {
         let ns = &runner.config.ns;
-        keys::bundle_prefix(ns, &context.view.job, entry.epoch, entry.bundle)
+        keys::bundle_prefix(ns, &context.view.job, entry.place.epoch, entry.bundle)
     };
-    let delivered = caching.and_then(|caching| caching.delivered_shelf(entry.epoch));
-    let shelf = delivered.or_else(|| caching.and_then(|c| c.chunks_shelf(entry.epoch)));
+    let delivered = caching.and_then(|caching| caching.delivered_shelf(entry.place.epoch));
+    let shelf = delivered.or_else(|| caching.and_then(|c| c.chunks_shelf(entry.place.epoch)));
     let prefix = shelf.map_or_else(own, |shelf| keys::shelf_bundle(shelf, entry.bundle));
-    let position = cached.map_or(entry.position, |chunk| chunk.position);
+    let position = cached.map_or(entry.place.position, |chunk| chunk.position);
     keys::chunk(&prefix, position, entry.attempt, entry.nonce)
 }
 

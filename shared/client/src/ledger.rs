@@ -3,8 +3,9 @@
 
 use crate::{FetchError, Folders, progress::Progress, waiting::Facts, waits::Stage};
 use gristmill_model::splits::order::{visit_number, visit_of};
+use gristmill_model::splits::{self, WorkerTimes};
 use gristmill_model::wire::{
-    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadyEntry, ReadyKind, ScaleState,
+    CacheManifest, CachedChunk, JobState, JobView, Polled, ReadySplit, ScaleState,
 };
 use gristmill_model::{Epoch, Position};
 use std::{
@@ -29,7 +30,7 @@ pub(crate) enum Of {
 struct Inner {
     /// The latest errors of calls that are repeated.
     troubles: BTreeMap<Of, String>,
-    entries: BTreeMap<Place, ReadyEntry>,
+    entries: BTreeMap<Place, ReadySplit>,
     /// Everything before this place is known; entries beyond it may be.
     known_until: Place,
     view: Option<JobView>,
@@ -70,23 +71,12 @@ impl Inner {
     }
 
     /// The entry at `place` of an epoch that is cached.
-    fn cached_entry(&self, place: Place) -> Option<ReadyEntry> {
+    fn cached_entry(&self, place: Place) -> Option<ReadySplit> {
         let chunk = self.cached_chunk(place)?;
-        Some(ReadyEntry {
-            epoch: place.0,
-            position: place.1,
-            bundle: chunk.bundle,
-            attempt: chunk.attempt,
-            nonce: chunk.nonce,
-            kind: ReadyKind::Object,
-            object_bytes: chunk.object_bytes,
-            crc32c: chunk.crc32c,
-            rows: chunk.rows,
-            batches: chunk.batches,
-            remainder_rows: chunk.remainder_rows,
-            skipped: chunk.skipped,
-            cost: gristmill_model::wire::WorkerCost::default(),
-        })
+        let CachedChunk { bundle, attempt, nonce, outcome, .. } = chunk;
+        let place = splits::Place { epoch: place.0, position: place.1 };
+        let times = WorkerTimes::default();
+        Some(ReadySplit { place, bundle, attempt, nonce, outcome, times })
     }
 }
 
@@ -141,7 +131,7 @@ impl Ledger {
     pub fn merge(&self, polled: Polled, from: Place) {
         let mut inner = self.lock();
         for entry in polled.ready {
-            inner.entries.insert((entry.epoch, entry.position), entry);
+            inner.entries.insert((entry.place.epoch, entry.place.position), entry);
         }
         let plan = polled.job.plan;
         if let Some(error) = ending(&polled.job.state) {
@@ -277,12 +267,12 @@ impl Ledger {
     }
 
     /// Takes the entry at `place`, once it is committed.
-    pub async fn take(&self, place: Place) -> Result<ReadyEntry, FetchError> {
+    pub async fn take(&self, place: Place) -> Result<ReadySplit, FetchError> {
         self.wait(|inner| inner.entries.remove(&place).or_else(|| inner.cached_entry(place))).await
     }
 
     /// A copy of the entry at `place`, or none if it is not committed; every entry before it is known.
-    pub async fn peek(&self, place: Place) -> Result<Option<ReadyEntry>, FetchError> {
+    pub async fn peek(&self, place: Place) -> Result<Option<ReadySplit>, FetchError> {
         let known = |inner: &Inner| {
             let entry = inner.entries.get(&place).cloned().or_else(|| inner.cached_entry(place));
             let is_absent = inner.frontier == Some(place);
@@ -378,7 +368,7 @@ mod tests {
         assert!(unknown.is_err(), "the answer may have been cut there");
         ledger.merge(polled(&[]), (0, 1));
         assert!(ledger.peek((0, 1)).await.unwrap().is_none());
-        assert_eq!(ledger.take((0, 0)).await.unwrap().batches, 4);
+        assert_eq!(ledger.take((0, 0)).await.unwrap().outcome.batches, 4);
     }
 
     #[tokio::test]

@@ -7,9 +7,8 @@ use crate::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, FormatError, Limits, checksum, repack};
-use gristmill_model::wire::{
-    CacheOrders, CachedChunk, CachingView, Commit, IdleReason, ReadyEntry,
-};
+use gristmill_model::splits::{self, Commit, SplitKind};
+use gristmill_model::wire::{CacheOrders, CachedChunk, CachingView, IdleReason, ReadySplit};
 use gristmill_model::{Epoch, InvocationId, Nonce, Position};
 use gristmill_runner::{
     Ended, FinishedSplit, JobContext, LEVELS, ObjectSink, RunError, Runner, Sink, SplitName,
@@ -49,8 +48,8 @@ impl LocalStore {
     }
 
     /// Takes the split that was committed as `entry`, if this process computed it.
-    pub fn take(&self, entry: &ReadyEntry) -> Option<Bytes> {
-        let key = ((entry.epoch, entry.position), entry.nonce);
+    pub fn take(&self, entry: &ReadySplit) -> Option<Bytes> {
+        let key = ((entry.place.epoch, entry.place.position), entry.nonce);
         let object = self.outputs.lock().unwrap_or_else(PoisonError::into_inner).remove(&key)?;
         self.held_bytes.fetch_sub(object.len() as u64, Ordering::Relaxed);
         Some(object)
@@ -78,7 +77,7 @@ impl Sink for LocalSink {
 
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
         if split.indexed {
-            return Ok(split.commit(name.index, true, 0));
+            return Ok(split.commit(name.split_index, SplitKind::Local, 0));
         }
         let commit = match split.shelf {
             // It is the cache, or may become it.
@@ -86,7 +85,7 @@ impl Sink for LocalSink {
             None => {
                 let checksum =
                     checksum(&split.object).map_err(|error| RunError::fatal(error.to_string()))?;
-                split.commit(name.index, true, checksum)
+                split.commit(name.split_index, SplitKind::Local, checksum)
             }
         };
         self.store.put((name.epoch, name.position), name.nonce, split.object.clone());
@@ -134,11 +133,11 @@ pub(crate) struct Recompute {
 impl Recompute {
     /// For a split that was committed in its epoch, or `cached` by another job.
     pub fn of(
-        entry: &ReadyEntry,
+        entry: &ReadySplit,
         cached: Option<CachedChunk>,
         caching: Option<&CachingView>,
     ) -> Self {
-        let ReadyEntry { epoch, position, .. } = *entry;
+        let splits::Place { epoch, position } = entry.place;
         match (cached, caching) {
             // Random operators drew in the first epoch, of a job with the same seed.
             (Some(chunk), Some(caching)) if caching.points.iter().any(|p| p.whole && p.random) => {
@@ -155,7 +154,7 @@ impl Recompute {
 pub(crate) async fn recompute(
     runner: &Runner,
     context: &Arc<JobContext>,
-    entry: &ReadyEntry,
+    entry: &ReadySplit,
     Recompute { epoch, position, orders }: Recompute,
 ) -> Result<Bytes, FetchError> {
     let bad = |error: String| {
@@ -170,14 +169,14 @@ pub(crate) async fn recompute(
 }
 
 /// The object as its worker kept it: as it is, or compressed. None if it is neither.
-fn as_committed(object: Bytes, entry: &ReadyEntry) -> Result<Option<Bytes>, FormatError> {
-    if checksum(&object)? == entry.crc32c {
+fn as_committed(object: Bytes, entry: &ReadySplit) -> Result<Option<Bytes>, FormatError> {
+    if checksum(&object)? == entry.outcome.crc32c {
         return Ok(Some(object));
     }
     let chunk = Chunk::open(object, &Limits::default())?;
     for level in LEVELS {
         let packed = repack(&chunk, Codec::Zstd { level })?;
-        if checksum(&packed)? == entry.crc32c {
+        if checksum(&packed)? == entry.outcome.crc32c {
             return Ok(Some(Bytes::from(packed)));
         }
     }
@@ -185,10 +184,10 @@ fn as_committed(object: Bytes, entry: &ReadyEntry) -> Result<Option<Bytes>, Form
 }
 
 /// Opens a split's object and checks that it is the one committed as `entry`.
-pub(crate) fn open(object: Bytes, entry: &ReadyEntry, name: &str) -> Result<Chunk, FetchError> {
+pub(crate) fn open(object: Bytes, entry: &ReadySplit, name: &str) -> Result<Chunk, FetchError> {
     let bad = |error: String| FetchError::BadObject(format!("{name}: {error}"));
     let checksum = checksum(&object).map_err(|error| bad(error.to_string()))?;
-    if checksum != entry.crc32c || object.len() as u64 != entry.object_bytes {
+    if checksum != entry.outcome.crc32c || object.len() as u64 != entry.outcome.object_bytes {
         return Err(bad("it is not the object that was committed".into()));
     }
     Chunk::open(object, &Limits::default()).map_err(|error| bad(error.to_string()))

@@ -9,7 +9,8 @@ use crate::{
     waits::StageClock,
 };
 use gristmill_model::JobName;
-use gristmill_model::wire::{Ack, Poll, Polled, Refusal, RefusalKind};
+use gristmill_model::splits::{self, Ack};
+use gristmill_model::wire::{Poll, Polled, Refusal, RefusalKind};
 use gristmill_ports::{CallError, Clock, Coordinator};
 use std::{sync::Arc, time::Duration};
 
@@ -59,7 +60,7 @@ impl Poller {
                     self.ledger.set_trouble(Of::Coordinator, None);
                     self.ledger.set_trouble(Of::Job, polled.trouble.clone());
                     self.progress.polled(&polled);
-                    self.stages.note_unclaimed(polled.head_waits, self.clock.monotonic());
+                    self.stages.note_unclaimed(polled.head_of_line_blocked, self.clock.monotonic());
                     let starves = self.progress.metrics().queue_batches == 0;
                     let Polled { claimable, active_workers, indexed_files, .. } = polled;
                     let seen = (claimable, active_workers, indexed_files);
@@ -142,7 +143,7 @@ impl Poller {
     async fn poll(&self, from: Place, ack: Option<Ack>) -> Result<Polled, CallError> {
         let call = Poll {
             job: self.job.clone(),
-            from,
+            from: splits::Place { epoch: from.0, position: from.1 },
             ack,
             metrics: self.progress.metrics(),
             report: self.progress.report(),

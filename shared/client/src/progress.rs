@@ -7,7 +7,8 @@ pub(crate) use meter::BatchTimes;
 
 use crate::ledger::Place;
 use acks::Acks;
-use gristmill_model::wire::{Ack, Polled, TrainerMetrics, TrainingReport};
+use gristmill_model::splits::{Ack, Cursor};
+use gristmill_model::wire::{Polled, TrainerMetrics, TrainingReport};
 use gristmill_model::{Epoch, Nonce};
 use meter::Meter;
 use std::sync::{
@@ -190,7 +191,8 @@ impl Progress {
     pub fn acknowledged(&self, ack: Ack) {
         let is_current = self.acks().acknowledged(ack);
         if is_current {
-            self.acknowledged.send_replace(ack.durable);
+            let Cursor { epoch, batch_index } = ack.durable;
+            self.acknowledged.send_replace((epoch, batch_index));
         }
     }
 

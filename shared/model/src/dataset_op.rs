@@ -1,4 +1,4 @@
-//! What is done to a dataset before any element is made: which records an epoch has, and their order.
+//! Dataset operators: which records an epoch has, and their order.
 
 /// One operator on the sequence of a dataset's records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

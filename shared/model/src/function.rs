@@ -1,4 +1,4 @@
-//! What a function's memory brings with it.
+//! CPU that comes with a function's memory.
 
 /// Memory that comes with one vCPU, in MB (AWS Lambda developer guide, "Configure function
 /// memory"); more memory brings more, less memory a part of one.

@@ -158,7 +158,7 @@ impl Fingerprint {
     }
 }
 
-/// One invocation of a worker: its number in the scaler's books and the platform's request id, joined
+/// One invocation of a worker: its number among those of the job and the platform's request id, joined
 /// by a dot. A worker inside a trainer's host has no number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -170,7 +170,7 @@ impl InvocationId {
         Self(format!("{worker}.{request}"))
     }
 
-    /// The worker's number in the scaler's books, if it has one.
+    /// The worker's number among those of the job, if it has one.
     pub fn worker(&self) -> Option<u32> {
         self.0.split_once('.')?.0.parse().ok()
     }

@@ -29,7 +29,7 @@ impl fmt::Display for RecordKey {
     }
 }
 
-/// What a job does with a record that cannot be read or decoded.
+/// Policy for a record that cannot be read or decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ErrorPolicy {
@@ -71,7 +71,7 @@ impl fmt::Display for ErrorPolicy {
 #[serde(try_from = "String", into = "String")]
 pub enum SkipLimit {
     Records(u64),
-    /// Of an epoch's records, in millionths.
+    /// Share of an epoch's records, in millionths.
     Share(u32),
 }
 

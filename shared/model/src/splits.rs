@@ -25,6 +25,7 @@ pub mod invariants;
 pub mod job;
 mod lease;
 pub mod order;
+mod outcome;
 mod plan;
 mod refusal;
 pub mod search;
@@ -33,15 +34,16 @@ mod view;
 pub mod window;
 
 pub use bundle::{
-    Bundle, BundleState, Entry, EntryKind, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES,
-    MAX_INVOCATION_BYTES, Metrics, Suspect, TRIAL_ATTEMPTS,
+    Bundle, BundleState, LeaseView, MAX_BUNDLE_SPLITS, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES,
+    Suspect, TRIAL_ATTEMPTS,
 };
 pub use claim::{Claim, Limits, POISON_STRIKES, Term, claim, lease_until_ms};
 pub use consumer::{Ack, Consumer, Cursor, Place, ack, ack_at_most_once, collected, register};
 pub use deaths::{Death, DeathLog, DeathRecord, RECENT_DEATHS};
 pub use lease::{
-    Commit, Fail, Flush, Lapse, Mark, Release, fail, flush, lapse, mark, release, retry_delay_ms,
+    Fail, Flush, Lapse, Mark, Release, fail, flush, lapse, mark, release, retry_delay_ms,
 };
+pub use outcome::{Commit, Committed, SplitKind, SplitOutcome, WorkerTimes};
 pub use plan::{SplitPlan, Visit};
 pub use refusal::{Outcome, Refusal};
 pub use view::{Member, Run, ViewError};

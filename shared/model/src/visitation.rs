@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
-/// What a trainer that dies and comes back is given.
+/// Delivery guarantee for a trainer that restarts.
 ///
 /// Deaths of workers and functions never lose or double anything: the three differ in who says how
 /// far the trainer is, and when.
@@ -21,7 +21,7 @@ pub enum Visitation {
     ZeroOnceOrMore,
 }
 
-/// Who visits what.
+/// Assignment of splits to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharding {

@@ -31,17 +31,14 @@ pub use job::{
 };
 pub use jobs::{Describe, Forget, Forgotten, JobStatus, Status, Stop};
 pub use leases::{
-    Claim, ClaimReply, Commit, Fail, Flush, Home, Idle, IdleReason, Lease, Leave, Mark, Release,
-    Work, WorkerCost,
+    Claim, ClaimReply, Fail, Flush, Home, Idle, IdleReason, Lease, Leave, Mark, Release, Work,
 };
 pub use members::Members;
 pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
-pub use polls::{
-    Ack, Poll, Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
-};
+pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
 
 /// Version of every message; a peer of another version is refused by name.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Upper bound of one encoded request or response, in bytes: what a function URL carries.
 pub const MAX_MESSAGE_BYTES: usize = 6 << 20;

@@ -8,9 +8,9 @@ use crate::{
     lease::{Handover, LeaseRun, STOP_MARGIN_MS},
     storing::put,
 };
-use gristmill_model::splits::silence::sign_of_life_ms;
+use gristmill_model::splits::{Commit, WorkerTimes, silence::sign_of_life_ms};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Applied, Commit, Flush, WorkProfile, WorkerCost};
+use gristmill_model::wire::{Applied, Flush, WorkProfile};
 use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
@@ -41,11 +41,13 @@ pub(crate) async fn commit_all(
         match received {
             Some(Handover { mut split, next, committed }) => {
                 let started = clock.monotonic();
-                let (cost, profile) = (split.cost, split.profile.take());
+                let (times, profile) = (split.times, split.profile.take());
                 let commit = store(run, sink, &split, &mut pending).await?;
                 run.context.recycle(split.object);
                 let now = clock.monotonic();
-                pending.add(commit, cost, profile, now.saturating_sub(started));
+                let put_ms = u32::try_from(now.saturating_sub(started).as_millis());
+                let put_ms = put_ms.unwrap_or(u32::MAX);
+                pending.add(commit, WorkerTimes { put_ms, ..times }, profile);
                 if next.is_some() || pending.is_due(now) {
                     pending.flush(run, next).await?;
                 }
@@ -96,7 +98,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
-        // Whoever stores this split of this shelf stores the same.
+        // Every worker stores the same bytes for this split of this shelf.
         put(runner, &ObjectPath::new(bucket, key), content, "cached").await?;
     }
     for (record, raw) in &split.quarantined {
@@ -115,7 +117,7 @@ async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunE
 
 struct Pending {
     commits: Vec<Commit>,
-    cost: WorkerCost,
+    times: WorkerTimes,
     profile: Option<WorkProfile>,
     /// On the runner's clock.
     last_flush: Duration,
@@ -129,7 +131,7 @@ impl Pending {
     fn new(splits: usize, now: Duration) -> Self {
         Self {
             commits: Vec::new(),
-            cost: WorkerCost::default(),
+            times: WorkerTimes::default(),
             profile: None,
             last_flush: now,
             worth: splits.div_ceil(3),
@@ -137,21 +139,13 @@ impl Pending {
         }
     }
 
-    fn add(
-        &mut self,
-        commit: Commit,
-        cost: WorkerCost,
-        profile: Option<WorkProfile>,
-        storing: Duration,
-    ) {
+    fn add(&mut self, commit: Commit, times: WorkerTimes, profile: Option<WorkProfile>) {
         if let Some(profile) = profile {
             self.profile.get_or_insert_default().add(&profile);
         }
         self.commits.push(commit);
         self.remaining = self.remaining.saturating_sub(1);
-        self.cost.source_ms += cost.source_ms;
-        self.cost.compute_ms += cost.compute_ms;
-        self.cost.put_ms += u32::try_from(storing.as_millis()).unwrap_or(u32::MAX);
+        self.times = self.times.plus(times);
     }
 
     /// The last flush comes when the sender is dropped; it is not due before.
@@ -181,7 +175,7 @@ impl Pending {
             next,
             remaining_ms: run.runner.remaining_ms(run.deadline_ms),
             split_ms: run.split_ms.load(Ordering::Relaxed),
-            cost: std::mem::take(&mut self.cost),
+            times: std::mem::take(&mut self.times),
             profile: self.profile.take(),
         };
         let runner = run.runner;

@@ -1,4 +1,4 @@
-//! Where splits are computed.
+//! The threads that compute splits.
 
 use crate::RunError;
 use futures::future::Either;
@@ -10,9 +10,9 @@ use tokio::task::JoinHandle;
 /// How a host runs work that keeps a processor busy for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compute {
-    /// So many at a time, each on a thread of its own, so that objects are sent and received meanwhile.
+    /// This many at a time, each on a thread of its own, so that I/O goes on meanwhile.
     Threads(usize),
-    /// Where it is asked for: in simulations, where the order of everything must be known.
+    /// On the calling thread: for simulations, which must be deterministic.
     Inline,
     /// The same, and a split then takes this long on the runner's clock, give or take a fifth: in
     /// simulations of what coordination costs.

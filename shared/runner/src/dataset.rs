@@ -34,17 +34,17 @@ const READS_AHEAD: usize = 16;
 /// Blocks of a shuffled split read at a time, each of them maybe in several reads.
 const SPANS_AHEAD: usize = 8;
 
-/// What was read for a split.
+/// The input of a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
     first: Reading,
-    /// Of the further datasets of a zip.
+    /// Inputs of the further datasets of a zip.
     zipped: Vec<Reading>,
     /// Which of an epoch's visits of these records, if it has them once.
     pub(crate) copy: u32,
 }
 
-/// What was read of one dataset.
+/// The input from one dataset.
 #[derive(Debug, Clone)]
 struct Reading {
     stretches: Vec<Stretch>,
@@ -87,7 +87,7 @@ impl SplitSource {
         parts.map(|part| part.len() as u64).sum()
     }
 
-    /// What was opened of the first dataset, as the executor takes it.
+    /// The first dataset's input, as the executor takes it.
     pub fn parts<'a>(&'a self, opened: &'a Opened) -> Vec<Part<'a>> {
         self.first.parts(&opened.first)
     }
@@ -97,7 +97,7 @@ impl SplitSource {
         self.first.picks.clone()
     }
 
-    /// What was opened of the others.
+    /// The further datasets' inputs.
     pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
         let zipped = |(read, records): (&'a Reading, &'a Vec<OpenedRecords>)| Zipped {
             parts: read.parts(records),
@@ -107,7 +107,7 @@ impl SplitSource {
         self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
     }
 
-    /// Where a record is, for people.
+    /// Location of a record, for people.
     pub fn describe(&self, key: RecordKey) -> String {
         let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
         let Some(Stretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
@@ -143,7 +143,7 @@ impl Reading {
     }
 }
 
-/// What is known of a file's records.
+/// Index of a file's records.
 #[derive(Debug)]
 struct IndexedFile {
     path: ObjectPath,
@@ -175,7 +175,7 @@ pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     version: Fingerprint,
-    /// Of each dataset; several of a zip.
+    /// One for each dataset of a zip.
     sources: Vec<Arc<Source>>,
     manifest: Manifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,

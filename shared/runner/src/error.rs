@@ -1,4 +1,4 @@
-//! What can go wrong while working on a lease, by what the worker does next.
+//! Errors of working on a lease, by the worker's next step.
 
 use gristmill_model::SkippedRecord;
 use gristmill_model::wire::RefusalKind;
@@ -15,7 +15,7 @@ pub enum RunError {
     /// A passing fault: give the bundle back, another attempt may succeed.
     #[error("{0}")]
     Passing(String),
-    /// What a cache holds of a split is not what was put there: compute it.
+    /// A cached split is damaged: compute it.
     #[error("{0}")]
     BadCache(String),
     /// Trying again cannot help: the job fails with this line.

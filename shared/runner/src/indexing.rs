@@ -40,7 +40,7 @@ pub(crate) async fn ensure_index(
         Err(error) => return Err(error.into()),
     }
     let index = build_index(objects, compute, format, source_bucket, file).await?;
-    // Whoever wins the race stored the same bytes: an index is a function of the file.
+    // The winner of a race stored the same bytes: an index is a function of the file.
     objects.put_if_absent(&path, Bytes::from(index.encode()), "index").await?;
     Ok(index.len())
 }

@@ -8,7 +8,8 @@ use crate::{
     split::{Computed, from_the_source},
 };
 use async_trait::async_trait;
-use gristmill_model::wire::{Applied, CacheOrders, Commit, Lease, Mark, Work, WorkerCost};
+use gristmill_model::splits::{Commit, Place, WorkerTimes};
+use gristmill_model::wire::{Applied, CacheOrders, Lease, Mark, Work};
 use gristmill_model::{Attempt, BundleIndex, Epoch, Nonce, Position};
 use gristmill_ports::call_with_retry;
 use std::{
@@ -29,14 +30,14 @@ pub(crate) const STOP_MARGIN_MS: u64 = 1_500;
 /// How long a worker insists on a mark before it gives the bundle up to others.
 const MARK_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What names one attempt at one split.
+/// Name of one attempt at one split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplitName {
     pub epoch: Epoch,
     pub bundle: BundleIndex,
     pub position: Position,
     /// Index of the position in its bundle.
-    pub index: u8,
+    pub split_index: u8,
     pub attempt: Attempt,
     pub nonce: Nonce,
 }
@@ -44,13 +45,13 @@ pub struct SplitName {
 /// A finished split on its way to the committer.
 pub(crate) struct Handover {
     pub split: FinishedSplit,
-    /// Where splits are marked: the next one, to be marked by the flush of this one.
+    /// The next split, to be marked by the flush of this one, if splits are marked.
     pub next: Option<u8>,
     /// Told when the split is stored, and flushed if `next` is given.
     pub committed: oneshot::Sender<()>,
 }
 
-/// Where finished splits go.
+/// Destination of finished splits.
 #[async_trait]
 pub trait Sink: Send + Sync {
     /// Whether another bundle may be claimed.
@@ -76,8 +77,8 @@ pub(crate) struct LeaseRun<'a> {
 impl LeaseRun<'_> {
     pub fn name(&self, position: Position) -> SplitName {
         let Lease { epoch, bundle, attempt, first, .. } = *self.lease;
-        let index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
-        SplitName { epoch, bundle, position, index, attempt, nonce: self.nonce }
+        let split_index = u8::try_from(position.saturating_sub(first)).unwrap_or(u8::MAX);
+        SplitName { epoch, bundle, position, split_index, attempt, nonce: self.nonce }
     }
 
     /// Works until the lease is committed, lost or out of time. What is committed stays so.
@@ -135,7 +136,7 @@ impl LeaseRun<'_> {
     /// Runs a committed split once more and discards the result: a worker that dies here does not die of
     /// the split that it is about to start.
     async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
-        let Some((epoch, position)) = self.lease.control else { return Ok(()) };
+        let Some(Place { epoch, position }) = self.lease.control else { return Ok(()) };
         let orders = CacheOrders::default();
         let source = self.context.read(self.runner, &orders, epoch, position).await?;
         let (split, _) = self.compute((epoch, position), source, stop).await?;
@@ -167,7 +168,7 @@ impl LeaseRun<'_> {
             }
             let (source, source_ms) = match reads.next(position).await {
                 Ok(read) => read,
-                // What is being computed is not lost for it.
+                // The split being computed is kept.
                 Err(error) => {
                     outcome = Err(error);
                     break;
@@ -221,12 +222,12 @@ impl LeaseRun<'_> {
             let waited = Duration::from_millis(source_ms.into());
             self.context.read_ahead.observe(waited, took, read_bytes);
         }
-        split.cost = WorkerCost { source_ms, compute_ms, put_ms: 0 };
+        split.times = WorkerTimes { source_ms, compute_ms, put_ms: 0 };
         if let Some(profile) = &mut split.profile {
             profile.source_wait_ms = u64::from(source_ms);
         }
         let next = self.lease.todo.get(i + 1).filter(|_| self.lease.marks());
-        let next = next.map(|&position| self.name(position).index);
+        let next = next.map(|&position| self.name(position).split_index);
         let (committed, done) = oneshot::channel();
         room.send(Handover { split, next, committed });
         Ok(next.is_none() || done.await.is_ok())
@@ -255,10 +256,10 @@ impl LeaseRun<'_> {
     }
 
     async fn mark(&self, position: Position) -> Result<(), RunError> {
-        let SplitName { epoch, bundle, index, attempt, nonce, .. } = self.name(position);
+        let SplitName { epoch, bundle, split_index, attempt, nonce, .. } = self.name(position);
         let job = self.context.view.job.clone();
         let home = self.lease.home;
-        let call = Mark { job, home, epoch, bundle, attempt, nonce, index };
+        let call = Mark { job, home, epoch, bundle, attempt, nonce, split_index };
         let runner = self.runner;
         let Applied {} =
             call_with_retry(&*runner.coordinator, &*runner.clock, call, MARK_PATIENCE).await?;
@@ -291,7 +292,7 @@ fn millis(taken: Duration) -> u32 {
 struct Computing<'a, F> {
     /// Its place among the lease's splits.
     i: usize,
-    /// What it waited to be read, and how much that was.
+    /// Time waited for its source, and bytes read.
     source_ms: u32,
     read_bytes: u64,
     room: mpsc::Permit<'a, Handover>,
@@ -325,7 +326,7 @@ impl<'a> Reads<'a> {
             }
         };
         let waited_ms = self.run.millis_since(began);
-        // Where splits are marked, a death is that of the marked one: no other may be read meanwhile.
+        // If splits are marked, a death is blamed on the marked one: read no other meanwhile.
         let ahead = if lease.marks() { 0 } else { context.read_ahead.splits() };
         while self.begun.len() < ahead
             && let Some(&next) = self.not_begun.next()

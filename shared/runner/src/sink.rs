@@ -3,8 +3,8 @@
 use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
 use async_trait::async_trait;
 use gristmill_model::JobName;
+use gristmill_model::splits::{Commit, SplitKind};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::Commit;
 use gristmill_ports::{ObjectPath, PutOutcome};
 
 /// Puts each split as one object under a key nobody else can have.
@@ -17,7 +17,7 @@ pub struct ObjectSink {
 impl Sink for ObjectSink {
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError> {
         if split.indexed {
-            return Ok(split.commit(name.index, false, 0));
+            return Ok(split.commit(name.split_index, SplitKind::Object, 0));
         }
         let own =
             || keys::bundle_prefix(&self.runner.config.ns, &self.job, name.epoch, name.bundle);
@@ -26,7 +26,7 @@ impl Sink for ObjectSink {
         let key = keys::chunk(&prefix, name.position, name.attempt, name.nonce);
         let checksum = gristmill_chunk::checksum(&split.object)
             .map_err(|error| RunError::Passing(error.to_string()))?;
-        let commit = split.commit(name.index, false, checksum);
+        let commit = split.commit(name.split_index, SplitKind::Object, checksum);
         let path = ObjectPath::new(&self.runner.config.bucket, &key);
         match put(&self.runner, &path, &split.object, &name.nonce.to_string()).await? {
             PutOutcome::Created => Ok(commit),

@@ -1,18 +1,17 @@
 //! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
 
 use crate::{
-    JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored, parts, storing::put,
+    FinishedSplit, JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored,
+    parts, storing::put,
 };
 use bytes::Bytes;
 use futures::future::Either;
 use gristmill_executor::{
     CACHED_PART_BYTES, ExecError, Scratch, SplitInput, SplitOutput, Unfinished,
 };
-use gristmill_model::splits::Visit;
+use gristmill_model::splits::{SplitKind, SplitOutcome, Visit, WorkerTimes};
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{
-    CacheOrders, Commit, OpWork, PointOrder, SkippedAt, WorkProfile, WorkerCost,
-};
+use gristmill_model::wire::{CacheOrders, OpWork, PointOrder, SkippedAt, WorkProfile};
 use gristmill_model::{Epoch, Position, RecordKey, SkippedRecord};
 use gristmill_ports::{Clock, ObjectError, ObjectPath};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -22,64 +21,7 @@ mod resuming;
 /// A split of so few stored bytes is run at once: what is cached of it is hardly more than a part.
 const FEW_BYTES: u64 = 64 << 10;
 
-/// A split that has been run and awaits its commit.
-#[derive(Debug)]
-pub struct FinishedSplit {
-    pub position: Position,
-    /// The chunk object; empty for an indexed file.
-    pub object: Bytes,
-    pub rows: u32,
-    pub batches: u32,
-    pub remainder_rows: u32,
-    pub skipped: Vec<SkippedAt>,
-    /// Raw records to set aside, under the `quarantine` policy.
-    pub quarantined: Vec<(RecordKey, Bytes)>,
-    pub cost: WorkerCost,
-    /// Nothing to store: the result is in the index, and `rows` counts the file's records.
-    pub indexed: bool,
-    /// Prefix of the object's key, if it is not put among the job's own.
-    pub shelf: Option<String>,
-    /// The output at an `autocache` point: objects and their keys, in the order in which they are put.
-    pub cached: Vec<(String, Bytes)>,
-    /// What its operators took and made, where the lease asks for it.
-    pub profile: Option<WorkProfile>,
-}
-
-impl FinishedSplit {
-    /// A file that is indexed.
-    pub(crate) fn indexed(position: Position, records: u32, source_ms: u32) -> Self {
-        Self {
-            position,
-            object: Bytes::new(),
-            rows: records,
-            batches: 0,
-            remainder_rows: 0,
-            skipped: Vec::new(),
-            quarantined: Vec::new(),
-            cost: WorkerCost { source_ms, ..WorkerCost::default() },
-            indexed: true,
-            shelf: None,
-            cached: Vec::new(),
-            profile: None,
-        }
-    }
-
-    /// The commit of this split, given where its object went.
-    pub fn commit(&self, index: u8, local: bool, crc32c: u32) -> Commit {
-        Commit {
-            index,
-            local,
-            object_bytes: self.object.len() as u64,
-            crc32c,
-            rows: self.rows,
-            batches: self.batches,
-            remainder_rows: self.remainder_rows,
-            skipped: u32::try_from(self.skipped.len()).unwrap_or(u32::MAX),
-        }
-    }
-}
-
-/// What was read for a split, and what is to be done with it beside computing.
+/// The input of a split, and orders beside computing.
 #[derive(Debug)]
 pub struct SplitRead {
     content: Content,
@@ -94,17 +36,17 @@ enum Content {
     Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
 
-/// What is wanted of a split beside its chunk.
+/// Outputs of a split beside its chunk.
 #[derive(Debug, Clone)]
 struct Extras {
     /// Prefix of the chunk's key, if it is not put among the job's own.
     shelf: Option<String>,
-    /// Where what comes out at a point is to be stored.
+    /// Point and key of the output to cache.
     put: Option<(u32, String)>,
     profile: bool,
     /// Sizes of the parts that are stored there already.
     stored: Vec<u64>,
-    /// Of reads: bytes and microseconds.
+    /// Bytes and microseconds of reads.
     took: (u64, u64),
 }
 
@@ -146,7 +88,7 @@ impl JobContext {
                 Content::Source { first, rest }
             }
         };
-        // What should have been there and is not is stored again.
+        // A missing cached object is stored again.
         let missing = matches!(content, Content::Source { .. });
         let put = order.filter(|_| missing).map(|order| order.point).zip(key);
         let bytes = match &content {
@@ -160,7 +102,7 @@ impl JobContext {
     }
 }
 
-/// What is stored under `key`; none if it is gone.
+/// The object under `key`; none if it is gone.
 async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
@@ -184,7 +126,7 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     }
 }
 
-/// What computing a split came to, and how long it took.
+/// A computed split, and how long it took.
 pub(crate) type Computed = (FinishedSplit, Duration);
 
 /// A split of which some portions have been run.
@@ -389,15 +331,22 @@ impl Task {
             }
             _ => Vec::new(),
         };
-        FinishedSplit {
-            position: self.position,
-            object,
+        let outcome = SplitOutcome {
+            kind: SplitKind::Object,
+            object_bytes: object.len() as u64,
+            crc32c: 0,
             rows: output.rows,
             batches: output.batches,
             remainder_rows: output.remainder_rows,
+            skipped_records: u32::try_from(skipped.len()).unwrap_or(u32::MAX),
+        };
+        FinishedSplit {
+            position: self.position,
+            object,
+            outcome,
             skipped,
             quarantined: output.quarantined,
-            cost: WorkerCost::default(),
+            times: WorkerTimes::default(),
             indexed: false,
             shelf: extras.shelf.clone(),
             cached,
@@ -412,7 +361,7 @@ fn micros(taken: Duration) -> u64 {
 
 /// The same, without reading what is cached: where that is damaged.
 pub(crate) fn from_the_source(orders: &CacheOrders) -> CacheOrders {
-    // What is there stays, but the draws are those of what should be.
+    // The stored object stays; the draws equal those of the expected one.
     CacheOrders { get: None, put: orders.get.clone(), ..orders.clone() }
 }
 

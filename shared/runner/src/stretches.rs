@@ -23,7 +23,7 @@ impl Span {
     }
 }
 
-/// What to read for `runs`, by file and record: runs that touch or overlap are read as one.
+/// The reads for `runs`, by file and record: runs that touch or overlap are read as one.
 pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
     let mut wanted: Vec<Span> = runs.iter().map(Span::of).collect();
     wanted.sort_unstable_by_key(|span| (span.file, span.first_record));

@@ -34,7 +34,7 @@ const SPARE_BUFFERS: usize = 1;
 /// Below this much time left, a claim is not worth its write.
 const MIN_CLAIM_MS: u64 = 5_000;
 
-/// What a worker needs to know of its place.
+/// The environment of a worker.
 #[derive(Debug, Clone)]
 pub struct RunnerConfig {
     pub ns: Namespace,
@@ -53,7 +53,7 @@ pub struct Runner {
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
     pub compute: Compute,
-    /// Of users, beside ours.
+    /// Operators of users.
     pub operators: Arc<Operators>,
     pub config: RunnerConfig,
 }
@@ -181,7 +181,7 @@ impl JobContext {
         dataset.read(&*runner.objects, portion).await
     }
 
-    /// What the split at `position` of `epoch` is cached under.
+    /// The cache key of the split at `position` of `epoch`.
     pub(crate) async fn visit_number(
         &self,
         runner: &Runner,

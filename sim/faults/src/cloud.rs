@@ -14,8 +14,8 @@ use gristmill_coordinator::{
     inspect::{self, Stored},
 };
 use gristmill_model::JobName;
-use gristmill_model::splits::BundleState;
-use gristmill_model::wire::{AnyCall, AnyReply, Call, Commit, Flush, Refusal, Request, VERSION};
+use gristmill_model::splits::{BundleState, Commit};
+use gristmill_model::wire::{AnyCall, AnyReply, Call, Flush, Refusal, Request, VERSION};
 use gristmill_ports::{CallError, Coordinator, ItemKey};
 use gristmill_runner::{Compute, Runner, RunnerConfig};
 use std::{
@@ -221,7 +221,7 @@ impl Cloud {
         let Ok(Stored::Bundle(bundle)) = inspect::decode(&key, &item.body) else { return };
         let applied = |commit: &Commit| {
             bundle
-                .entry(commit.index)
+                .entry(commit.split_index)
                 .is_some_and(|entry| (entry.attempt, entry.nonce) == (flush.attempt, flush.nonce))
         };
         if !flush.commits.is_empty() && flush.commits.iter().all(applied) {
@@ -243,7 +243,7 @@ impl Cloud {
             }
             (Some(Mutant::CollectsDelivered), AnyCall::Poll(poll)) => {
                 if let Some(ack) = &mut poll.ack {
-                    ack.durable_position = ack.delivered;
+                    ack.durable_place = ack.delivered;
                 }
             }
             (Some(Mutant::LeasesForGood), AnyCall::Claim(claim)) => {

@@ -53,7 +53,7 @@ pub async fn watch(cloud: &Arc<Cloud>, log: &Log) {
 /// Target number of workers: 0 unless work waits and the trainer has room for it.
 fn workers_wanted(cloud: &Cloud, status: &JobStatus) -> u32 {
     let spec = &status.job.spec;
-    let bundle = status.job.plan.map_or(1, |plan| plan.r);
+    let bundle = status.job.plan.map_or(1, |plan| plan.max_bundle_splits);
     if status.job.plan.is_some() && status.ready > status.window / 4 {
         return 0;
     }

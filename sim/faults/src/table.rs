@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use gristmill_coordinator::inspect::{Stored, decode};
 use gristmill_model::splits::{
-    Bundle, EntryKind,
+    Bundle, SplitKind,
     collect::ChunkName,
     invariants::{bundle_step, consumer_step},
 };
@@ -109,13 +109,13 @@ impl SimTable {
         for (i, entry) in (0..).zip(&after.entries) {
             let known = before.and_then(|before| before.entry(i)).is_some();
             let Some(entry) =
-                entry.as_ref().filter(|entry| !known && entry.kind == EntryKind::Object)
+                entry.as_ref().filter(|entry| !known && entry.outcome.kind == SplitKind::Object)
             else {
                 continue;
             };
             let (attempt, nonce) = (entry.attempt, entry.nonce);
             let name = ChunkName { epoch, position: first + u32::from(i), attempt, nonce };
-            if self.store.checksum(&name) != Some(entry.crc32c) {
+            if self.store.checksum(&name) != Some(entry.outcome.crc32c) {
                 self.process.sim().violated(format_args!(
                     "invariant 5: {name:?} is committed, its object is not"
                 ));

@@ -271,7 +271,7 @@ async fn run_once(
             Delivery::Batch(batch) => {
                 batches += 1;
                 if let Some(plan) = fetcher.view().and_then(|view| view.plan) {
-                    cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.r));
+                    cloud.store.set_ramp(Ramp::new(plan.n_splits, plan.max_bundle_splits));
                 }
                 check_loss(cloud, process, &fetcher).await;
                 let seen = BatchSeen { epoch: batch.epoch, g: batch.g, frame: &batch.frame };

@@ -158,7 +158,7 @@ fn leaves(setting: Setting, outstanding: u32, within_ms: u64) -> Result<Row, Fai
     let setting = Setting { workers: outstanding, ..setting };
     let (reported, figures, deployment) = in_deployment(setting, async |deployment| {
         let key = scale_key(deployment);
-        let mut scale_state =
+        let mut scale_state: ScaleState =
             ScaleState { target: outstanding, next_worker: outstanding, ..ScaleState::default() };
         scale_state.outstanding.add(0..outstanding, deployment.clock().now_ms());
         let table = crate::table::MeteredTable::new(deployment);

@@ -122,7 +122,7 @@ impl Handle<CacheExplain> for Coordinator {
 }
 
 impl Coordinator {
-    /// What a job that registers does about its points; none without points.
+    /// The caching of a new job; none without `autocache` points.
     pub(crate) async fn begin_caching(
         &self,
         job: &JobName,
@@ -151,7 +151,7 @@ impl Coordinator {
             }
             Mode::Profile => {
                 let whys = self.why_missed(&wanted, &found).await?;
-                // Of the point that is nearest to something cached, the last of several.
+                // The point nearest to a cached one; of several, the last.
                 let nearest = whys.into_iter().rev().min_by_key(Vec::len);
                 nearest.map_or(reason, |why| why.join(", "))
             }
@@ -248,7 +248,7 @@ impl Coordinator {
         Ok(Some(self.fresh_caching(&wanted, mode, reason)))
     }
 
-    /// What a point's prefix consists of, for explaining misses.
+    /// The parts of a point's prefix, for explaining misses.
     pub(super) async fn describe_point(
         &self,
         item: &JobItem,
@@ -283,11 +283,11 @@ impl Coordinator {
                 _ => Outcome::Write(numerics.to_owned()),
             })
         };
-        self.store.update(&ItemName::Numerics, decide).await?.map(|_| ())
+        self.store.update(&ItemName::Numerics, decide).await.map(|_| ())
     }
 }
 
-/// Of what was found, the best to read.
+/// The best of the entries found.
 fn look_up(found: &[Found]) -> Lookup {
     let candidates: Vec<Candidate> = found
         .iter()

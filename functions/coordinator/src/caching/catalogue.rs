@@ -1,10 +1,10 @@
-//! What is cached: entries, who reads them, how much room they take, and their removal.
+//! The cache: entries, their readers, their size, and their removal.
 
 use crate::{
     Coordinator, Handle,
     items::ItemName,
     jobs::object_fault,
-    store::{busy, decode, invalid},
+    store::{Unchanged, accepted, busy, decode, invalid},
 };
 use bytes::Bytes;
 use gristmill_model::splits::Outcome;
@@ -38,7 +38,7 @@ pub(crate) struct CacheUse {
 pub(crate) struct Usage {
     pub entry: CacheEntry,
     pub used: CacheUse,
-    /// Those of the readers that live.
+    /// Readers that have not ended.
     pub readers: Vec<JobName>,
 }
 
@@ -111,9 +111,9 @@ impl Coordinator {
         let decide = |before: Option<&CacheUse>| {
             let mut used = before.cloned().unwrap_or_default();
             if used.removing.as_ref() == Some(shelf) {
-                return Err(());
+                return Err(Unchanged::Declined(()));
             }
-            // Of another shelf, whose entry is gone: so are its objects.
+            // A mark of another shelf, whose entry and objects are gone.
             let unfinished = used.removing.take().is_some();
             if used.readers.contains(job) && !unfinished {
                 return Ok(Outcome::AlreadyApplied(used));
@@ -123,7 +123,8 @@ impl Coordinator {
             used.uses = used.uses.used(now_s);
             Ok(Outcome::Write(used))
         };
-        if self.store.update(&ItemName::CacheUse(*fingerprint), decide).await?.is_err() {
+        let noted = self.store.update(&ItemName::CacheUse(*fingerprint), decide).await;
+        if accepted(noted)?.is_none() {
             return Ok(false);
         }
         // It may have been removed between being found and being noted as read.
@@ -164,22 +165,22 @@ impl Coordinator {
         Ok(Usage { entry, used, readers })
     }
 
-    /// Removes what is of least use, so that `bytes` more find room; whether they do.
-    pub(crate) async fn make_room(&self, bytes: f64) -> Result<Result<(), String>, Refusal> {
+    /// Removes the entries of least use until `bytes` more fit. The reason, if they cannot.
+    pub(crate) async fn make_room(&self, bytes: f64) -> Result<Option<String>, Refusal> {
         let cached = self.cached().await?;
         let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
         let (capacity, now_s) =
             (self.settings.cache_bytes as f64, self.clock.now_ms() as f64 / 1e3);
         let doomed = match evict(&entries, capacity, bytes, now_s) {
             Ok(doomed) => doomed,
-            Err(no_room) => return Ok(Err(no_room.to_string())),
+            Err(no_room) => return Ok(Some(no_room.to_string())),
         };
         for usage in cached.iter().filter(|usage| doomed.contains(&usage.entry.fingerprint)) {
             if self.remove_entry(usage).await?.is_none() {
-                return Ok(Err("what would make room began to be read".to_owned()));
+                return Ok(Some("what would make room began to be read".to_owned()));
             }
         }
-        Ok(Ok(()))
+        Ok(None)
     }
 
     /// Removes an entry, unless somebody has begun to read it since; how many objects it had. First nobody
@@ -190,15 +191,15 @@ impl Coordinator {
         let removing = |before: Option<&CacheUse>| {
             let used = before.cloned().unwrap_or_default();
             match used.readers.iter().all(|reader| seen.readers.contains(reader)) {
-                // What is stored anew begins anew.
+                // A new entry starts with a new use.
                 true => Ok(Outcome::Write(CacheUse {
                     removing: Some(entry.shelf.clone()),
                     ..CacheUse::default()
                 })),
-                false => Err(()),
+                false => Err(Unchanged::Declined(())),
             }
         };
-        if self.store.update(&name, removing).await?.is_err() {
+        if accepted(self.store.update(&name, removing).await)?.is_none() {
             return Ok(None);
         }
         self.finish_removal(entry.fingerprint, &entry.shelf).await.map(Some)
@@ -221,7 +222,7 @@ impl Coordinator {
                 false => Outcome::AlreadyApplied(used),
             })
         };
-        self.store.update(&ItemName::CacheUse(fingerprint), unmark).await??;
+        self.store.update(&ItemName::CacheUse(fingerprint), unmark).await?;
         tracing::info!(%fingerprint, objects, "removed from the cache");
         Ok(objects)
     }
@@ -274,7 +275,7 @@ impl Coordinator {
             let point = match mode.mode {
                 Mode::Profile | Mode::Compute => whole(),
                 Mode::Put { point } => caching.view.points.get(point as usize),
-                // Of whoever stored it.
+                // The job that stored it tidies it.
                 Mode::Get { .. } => None,
             };
             let Some(point) = point else { continue };

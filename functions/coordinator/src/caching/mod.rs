@@ -1,7 +1,7 @@
 //! Autocaching: what a job finds cached when it registers, what is decided from its profile, and when
 //! what it stores may be read.
 //!
-//! What is stored lies on a **shelf**: a prefix of keys that one job alone writes to. When all of it is
+//! Stored objects lie on a **shelf**: a prefix of keys that one job alone writes to. When all of it is
 //! there, one object, the **entry** of its fingerprint, says so, put only if there is none; whoever
 //! finds it may read the shelf. So nothing incomplete is ever read, and two jobs that store the same at a
 //! time do not meet. The mode of an epoch is settled before anything of it is handed out, and never
@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 pub(crate) use begin::Wanted;
 pub(crate) use catalogue::CacheUse;
 
-/// What a job does about its `autocache` points, as stored with it.
+/// The caching of a job, as stored with it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Caching {
     pub view: CachingView,
-    /// Of the last epoch whose mode is settled.
+    /// State of the last epoch whose mode is settled.
     pub state: State,
     /// The numerics class that the points' fingerprints are for.
     pub numerics: String,
@@ -33,11 +33,11 @@ pub(crate) struct Caching {
     /// Why it was decided to store, and what that is predicted to be worth.
     pub decided: Option<String>,
     pub predicted: Option<Predicted>,
-    /// What an epoch comes to that is read whole.
+    /// Totals of an epoch that is read whole.
     pub totals: Option<Totals>,
 }
 
-/// What reading a cache is worth.
+/// The predicted benefit of reading a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Predicted {
     /// Delivered elements a second of one worker.
@@ -47,7 +47,7 @@ pub(crate) struct Predicted {
     pub bytes: f64,
 }
 
-/// What becomes of an epoch's chunks once the trainer has passed them.
+/// The fate of an epoch's chunks once the trainer has passed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passed {
     /// They are deleted.
@@ -64,7 +64,7 @@ impl Caching {
         self.state.holds_scaling() && self.view.of(epoch).is_some_and(|m| m.mode == Mode::Profile)
     }
 
-    /// What becomes of the chunks of `epoch`.
+    /// The fate of the chunks of `epoch`.
     pub fn passed(&self, epoch: Epoch) -> Passed {
         if self.view.delivered_shelf(epoch).is_some() {
             return Passed::Kept;

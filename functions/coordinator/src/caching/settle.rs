@@ -11,7 +11,7 @@ use crate::{
 };
 use bytes::Bytes;
 use gristmill_model::splits::{
-    Entry, EntryKind, Outcome,
+    Committed, Outcome, SplitKind,
     epoch::Totals,
     job::JobState,
     order::{visit_number, visit_of},
@@ -32,7 +32,7 @@ use gristmill_ports::ObjectPath;
 /// the prediction is taken.
 const MAX_LISTED_SPLITS: u32 = 10_000;
 
-/// What an epoch comes to that is read from `entry`.
+/// Totals of an epoch that is read from `entry`.
 pub(super) fn totals_of(entry: &CacheEntry) -> Totals {
     Totals {
         splits: entry.splits,
@@ -92,10 +92,10 @@ impl Coordinator {
                 false => Outcome::AlreadyApplied(before.clone()),
             })
         };
-        self.store.update(&ItemName::Job(job), decide).await?
+        self.store.update(&ItemName::Job(job), decide).await
     }
 
-    /// What has been measured of a job.
+    /// Measurements of a job so far.
     pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, Refusal> {
         Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
     }
@@ -135,7 +135,7 @@ impl Coordinator {
             return Ok(Some(computing(after, decision.reason)));
         };
         let predicted = predicted(&decision, point);
-        if let Err(no_room) = self.make_room(predicted.bytes).await? {
+        if let Some(no_room) = self.make_room(predicted.bytes).await? {
             return Ok(Some(computing(after, no_room)));
         }
         let stored_from_start = caching.view.is_whole(point);
@@ -202,7 +202,7 @@ impl Coordinator {
         Ok(after)
     }
 
-    /// What `epoch` stored; none if a part of it is missing.
+    /// The objects that `epoch` stored; none if a part is missing.
     async fn stored(
         &self,
         job: &JobName,
@@ -222,7 +222,8 @@ impl Coordinator {
         for bundle in &scanned {
             let Some(stored) = &bundle.item else { return Ok(None) };
             for (position, entry) in bundle.positions.clone().zip(&stored.entries) {
-                let Some(entry) = entry.filter(|entry| entry.kind != EntryKind::Poison) else {
+                let Some(entry) = entry.filter(|entry| entry.outcome.kind != SplitKind::Poison)
+                else {
                     return Ok(None);
                 };
                 let splits = (plan.n_splits / copies, copies);
@@ -231,16 +232,16 @@ impl Coordinator {
                     return Ok(None);
                 };
                 if let Some(slot) = chunks.get_mut(at as usize) {
-                    *slot = Some((entry.kind, chunk(bundle.index, position, &entry)));
+                    *slot = Some((entry.outcome.kind, chunk(bundle.index, position, &entry)));
                 }
                 totals.splits += 1;
-                totals.rows += u64::from(entry.rows);
-                totals.skipped += u64::from(entry.skipped);
-                totals.object_bytes += entry.bytes;
+                totals.rows += u64::from(entry.outcome.rows);
+                totals.skipped += u64::from(entry.outcome.skipped_records);
+                totals.object_bytes += entry.outcome.object_bytes;
             }
         }
         let whole = item.caching.as_ref().is_some_and(|caching| caching.view.is_whole(point));
-        let is_object = |kind: EntryKind| !whole || kind == EntryKind::Object;
+        let is_object = |kind: SplitKind| !whole || kind == SplitKind::Object;
         let chunks: Option<Vec<CachedChunk>> = chunks
             .into_iter()
             .map(|slot| slot.filter(|(kind, _)| is_object(*kind)).map(|(_, chunk)| chunk))
@@ -311,7 +312,7 @@ fn predicted(decision: &Decision, point: u32) -> Predicted {
     }
 }
 
-/// What was measured, as the policy wants it.
+/// The measurements in the policy's form.
 fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Profile {
     let op = |op: &OpWork| OpProfile {
         op: op.op.clone(),
@@ -321,7 +322,7 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
     };
     let mut ops: Vec<OpProfile> = measured.ops.iter().map(op).collect();
     if let [.., before, batch] = ops.as_mut_slice() {
-        // What it yields are batches: what counts are the elements in them.
+        // It yields batches; the policy counts the elements in them.
         batch.elements = before.elements;
         batch.bytes = measured.object_bytes as f64;
     }
@@ -359,17 +360,7 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
     }
 }
 
-fn chunk(bundle: BundleIndex, position: Position, entry: &Entry) -> CachedChunk {
-    CachedChunk {
-        bundle,
-        position,
-        attempt: entry.attempt,
-        nonce: entry.nonce,
-        object_bytes: entry.bytes,
-        crc32c: entry.crc32c,
-        rows: entry.rows,
-        batches: entry.batches,
-        remainder_rows: entry.remainder,
-        skipped: entry.skipped,
-    }
+fn chunk(bundle: BundleIndex, position: Position, committed: &Committed) -> CachedChunk {
+    let Committed { attempt, nonce, outcome } = *committed;
+    CachedChunk { bundle, position, attempt, nonce, outcome }
 }

@@ -1,7 +1,7 @@
 //! The cursor protocol: which run of the trainer this is, how far it has come, and what to acknowledge next.
 
 use crate::ledger::Place;
-use gristmill_model::wire::Ack;
+use gristmill_model::splits::{self, Ack, Cursor};
 use gristmill_model::{Epoch, Nonce};
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ impl Acks {
     /// nothing after: from that alone the coordinator can tell whether another run was there first.
     pub fn send(&mut self) -> Option<Ack> {
         let ack = self.next()?;
-        self.said = self.said.max(Some(ack.durable));
+        self.said = self.said.max(Some((ack.durable.epoch, ack.durable.batch_index)));
         Some(ack)
     }
 
@@ -176,18 +176,25 @@ impl Acks {
     pub fn unreported_splits(&self, n_splits: u32) -> u64 {
         let linear =
             |(epoch, position): Place| u64::from(epoch) * u64::from(n_splits) + u64::from(position);
-        let reported = self.acked.map_or(0, |ack| linear(ack.delivered));
+        let reported = self.acked.map_or(0, |ack| ack.delivered.linear(n_splits));
         linear(self.delivered).saturating_sub(reported)
     }
 
     fn next(&self) -> Option<Ack> {
         let began = self.began.filter(|_| self.announced)?;
-        let (durable, durable_position) = match self.acked {
+        let (durable, durable_place) = match self.acked {
             Some(_) => (self.durable, self.durable_place),
             None => began,
         };
         let ((generation, over), delivered) = (self.generation?, self.delivered);
-        let ack = Ack { generation, over, delivered, durable, durable_position };
+        let place = |(epoch, position): Place| splits::Place { epoch, position };
+        let ack = Ack {
+            generation,
+            over,
+            delivered: place(delivered),
+            durable: Cursor { epoch: durable.0, batch_index: durable.1 },
+            durable_place: place(durable_place),
+        };
         (self.acked != Some(ack)).then_some(ack)
     }
 }
@@ -195,6 +202,14 @@ impl Acks {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn batch(epoch: Epoch, batch_index: u64) -> Cursor {
+        Cursor { epoch, batch_index }
+    }
+
+    fn split(epoch: Epoch, position: u32) -> splits::Place {
+        splits::Place { epoch, position }
+    }
 
     fn begun() -> Acks {
         let mut acks = Acks::new((0, 0));
@@ -232,16 +247,16 @@ mod tests {
         }
         acks.make_durable((0, 2));
         let first = acks.next().unwrap();
-        assert_eq!(first.durable, (0, 0), "first of all, where it begins");
+        assert_eq!(first.durable, batch(0, 0), "first of all, where it begins");
         acks.acknowledged(first);
-        assert_eq!(acks.next().unwrap().durable, (0, 2));
-        assert_eq!(acks.next().unwrap().durable_position, (0, 0));
+        assert_eq!(acks.next().unwrap().durable, batch(0, 2));
+        assert_eq!(acks.next().unwrap().durable_place, split(0, 0));
         acks.make_durable((0, 3));
-        assert_eq!(acks.next().unwrap().durable_position, (0, 2));
+        assert_eq!(acks.next().unwrap().durable_place, split(0, 2));
         acks.make_durable((0, 1));
-        assert_eq!(acks.next().unwrap().durable, (0, 3), "an earlier position is ignored");
+        assert_eq!(acks.next().unwrap().durable, batch(0, 3), "an earlier position is ignored");
         acks.make_durable((1, 0));
-        assert_eq!(acks.next().unwrap().durable_position, (1, 0));
+        assert_eq!(acks.next().unwrap().durable_place, split(1, 0));
     }
 
     #[test]
@@ -258,7 +273,7 @@ mod tests {
         acks.start_at((0, 5), (0, 1), (0, 2));
         acks.announce();
         let ack = acks.send().unwrap();
-        assert_eq!((ack.generation, ack.durable, ack.delivered), (first, (0, 5), (0, 2)));
+        assert_eq!((ack.generation, ack.durable, ack.delivered), (first, batch(0, 5), split(0, 2)));
         // Under way while the stream goes back behind it.
         acks.reopen((0, 3));
         assert!(!acks.acknowledged(ack));
@@ -267,7 +282,7 @@ mod tests {
         assert_eq!(acks.next(), None, "another generation is to be settled");
         acks.take_over(first, 2, Nonce([0; 8]));
         let ack = acks.send().unwrap();
-        assert!(ack.generation > first && ack.over == first && ack.durable == (0, 3));
+        assert!(ack.generation > first && ack.over == first && ack.durable == batch(0, 3));
         assert!(acks.is_own(first) && acks.is_own(ack.generation) && !acks.is_own(9));
     }
 

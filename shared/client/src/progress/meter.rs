@@ -1,9 +1,8 @@
 //! Times that a trainer measured, and the reports that scaling decides on.
 
 use gristmill_model::Epoch;
-use gristmill_model::wire::{
-    Polled, ReadyEntry, ReadyKind, TrainerMetrics, TrainingReport, WorkerSeconds,
-};
+use gristmill_model::splits::SplitKind;
+use gristmill_model::wire::{Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
@@ -54,11 +53,11 @@ struct Cost {
 }
 
 impl Cost {
-    fn add(&mut self, entry: &ReadyEntry, batch_size: f64) {
-        self.spent.source_s += f64::from(entry.cost.source_ms) / 1e3;
-        self.spent.compute_s += f64::from(entry.cost.compute_ms) / 1e3;
-        self.spent.put_s += f64::from(entry.cost.put_ms) / 1e3;
-        self.batches += f64::from(entry.rows) / batch_size;
+    fn add(&mut self, entry: &ReadySplit, batch_size: f64) {
+        self.spent.source_s += f64::from(entry.times.source_ms) / 1e3;
+        self.spent.compute_s += f64::from(entry.times.compute_ms) / 1e3;
+        self.spent.put_s += f64::from(entry.times.put_ms) / 1e3;
+        self.batches += f64::from(entry.outcome.rows) / batch_size;
     }
 
     fn per_batch(&self) -> Option<WorkerSeconds> {
@@ -127,8 +126,8 @@ impl Meter {
         let batch_size = f64::from(plan.batch_size.max(1));
         let caching = polled.job.caching.as_ref();
         let mode_from = |epoch: Epoch| caching.and_then(|c| c.of(epoch)).map(|mode| mode.from);
-        for entry in polled.ready.iter().filter(|entry| entry.kind == ReadyKind::Object) {
-            self.costs.entry(mode_from(entry.epoch)).or_default().add(entry, batch_size);
+        for entry in polled.ready.iter().filter(|entry| entry.outcome.kind == SplitKind::Object) {
+            self.costs.entry(mode_from(entry.place.epoch)).or_default().add(entry, batch_size);
         }
         let mode_from = mode_from(epoch);
         if self.mode_from != mode_from {
@@ -144,8 +143,9 @@ impl Meter {
         report.workers += u64::from(polled.active_workers);
         let per_split = u64::from(plan.split_records / plan.batch_size.max(1));
         report.ahead_batches = u64::from(polled.ahead) * per_split;
-        report.lease_batches = u32::try_from(per_split).unwrap_or(u32::MAX).saturating_mul(plan.r);
-        let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.batches)).sum();
+        report.lease_batches =
+            u32::try_from(per_split).unwrap_or(u32::MAX).saturating_mul(plan.max_bundle_splits);
+        let ready: u64 = polled.ready.iter().map(|entry| u64::from(entry.outcome.batches)).sum();
         report.queue_batches += fetched + ready;
     }
 
@@ -246,7 +246,7 @@ mod tests {
         let poll = |epoch, compute_ms| {
             let mut polled = polled(&[entry(epoch, 0, 4)]);
             polled.job.caching = Some(caching.clone());
-            polled.ready[0].cost.compute_ms = compute_ms;
+            polled.ready[0].times.compute_ms = compute_ms;
             polled
         };
         let mut meter = Meter::new();

@@ -2,14 +2,13 @@
 //!
 //! Splits are taken in by position. The complete batches of a split come first; the rows left over
 //! are joined with those of later splits, and a joined batch follows the split that completes it. So
-//! every batch of an epoch is full but the last, and has a number `g` that says the same to
-//! everybody.
+//! every batch of an epoch is full but the last, and has a number, the same for
+//! every reader.
 //!
 //! In order, no row may pass another: where rows are left over, the batches of the next split are
 //! cut anew, and begin with those rows.
 
 use crate::Position;
-use crate::splits::Entry;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -34,7 +33,7 @@ impl Piece {
     }
 }
 
-/// Where the rows of a batch are.
+/// Location of the rows of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Source {
     /// Batch `frame` of the object at `position`, from 0.
@@ -46,8 +45,8 @@ pub enum Source {
 /// One batch of the epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Batch {
-    /// Its global number.
-    pub g: u64,
+    /// Its number in the epoch, from 0.
+    pub batch_index: u64,
     pub rows: u32,
     pub source: Source,
 }
@@ -63,13 +62,13 @@ impl Batch {
     }
 }
 
-/// What a committed split holds.
+/// Counts of a committed split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Complete batches.
     pub batches: u32,
     /// Rows left over.
-    pub remainder: u32,
+    pub remainder_rows: u32,
 }
 
 /// How the rows of an epoch are cut into batches.
@@ -86,26 +85,20 @@ pub struct Cut {
 impl Cut {
     /// Whether batches may need the object of a split of these counts after the next was taken in.
     pub fn may_leave_rows(&self, counts: Counts) -> bool {
-        counts.remainder > 0 || self.in_order && counts.batches > 0
-    }
-}
-
-impl From<&Entry> for Counts {
-    fn from(entry: &Entry) -> Self {
-        Self { batches: entry.batches, remainder: entry.remainder }
+        counts.remainder_rows > 0 || self.in_order && counts.batches > 0
     }
 }
 
 /// Takes in splits in order and says which batches they complete.
 ///
-/// A consumer that resumes at batch g feeds a fresh joiner the counts of the epoch's splits from
-/// position 0 and drops batches below g: the objects it needs are those the others name. Or it keeps
+/// A consumer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from
+/// position 0 and drops earlier batches: the objects it needs are those the others name. Or it keeps
 /// a joiner (it is small) beside its cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Joiner {
     cut: Cut,
     position: Position,
-    g: u64,
+    batch_index: u64,
     /// Left over so far, fewer rows than a batch.
     carry: VecDeque<Piece>,
     carried: u64,
@@ -117,23 +110,23 @@ impl Joiner {
         Self {
             cut: Cut { size: cut.size.max(1), ..cut },
             position: 0,
-            g: 0,
+            batch_index: 0,
             carry: VecDeque::new(),
             carried: 0,
         }
     }
 
-    /// A joiner at the lowest position from which batch `g` and all later ones can be made again,
+    /// A joiner at the lowest position from which batch `batch_index` and all later ones can be made again,
     /// given the counts of splits from position 0 on, as many as are known.
     ///
-    /// What it carries are rows of earlier positions that batch `g` or a later one needs; see
-    /// [`Joiner::first_needed`]. If the counts end before batch `g`, it stands where they end.
-    pub fn seek(cut: Cut, g: u64, counts: impl IntoIterator<Item = Counts>) -> Self {
+    /// It carries rows of earlier positions that this batch or a later one needs; see
+    /// [`Joiner::first_needed`]. If the counts end before that batch, it stands where they end.
+    pub fn seek(cut: Cut, batch_index: u64, counts: impl IntoIterator<Item = Counts>) -> Self {
         let mut joiner = Self::new(cut);
         for counts in counts {
-            let rows = joiner.carried + u64::from(counts.remainder);
+            let rows = joiner.carried + u64::from(counts.remainder_rows);
             let completed = u64::from(counts.batches) + rows / u64::from(joiner.cut.size);
-            if joiner.g + completed > g {
+            if joiner.batch_index + completed > batch_index {
                 break;
             }
             joiner.push(counts, |_| {});
@@ -147,8 +140,8 @@ impl Joiner {
     }
 
     /// The number of the next batch.
-    pub fn g(&self) -> u64 {
-        self.g
+    pub fn batch_index(&self) -> u64 {
+        self.batch_index
     }
 
     /// Rows carried over to the next joined batch, in order.
@@ -168,11 +161,16 @@ impl Joiner {
         let whole = if self.cut.in_order && self.carried > 0 { 0 } else { counts.batches };
         for frame in 0..whole {
             let source = Source::Whole { position, frame };
-            give(Batch { g: self.g + u64::from(frame), rows: self.cut.size, source });
+            give(Batch {
+                batch_index: self.batch_index + u64::from(frame),
+                rows: self.cut.size,
+                source,
+            });
         }
-        self.g += u64::from(whole);
+        self.batch_index += u64::from(whole);
         let start = whole.saturating_mul(self.cut.size);
-        let end = counts.batches.saturating_mul(self.cut.size).saturating_add(counts.remainder);
+        let end =
+            counts.batches.saturating_mul(self.cut.size).saturating_add(counts.remainder_rows);
         if start < end {
             self.carry.push_back(Piece { position, rows: start..end });
             self.carried += u64::from(end - start);
@@ -206,9 +204,9 @@ impl Joiner {
             }
         }
         self.carried -= u64::from(rows - missing);
-        let g = self.g;
-        self.g += 1;
-        Batch { g, rows: rows - missing, source: Source::Joined(pieces) }
+        let batch_index = self.batch_index;
+        self.batch_index += 1;
+        Batch { batch_index, rows: rows - missing, source: Source::Joined(pieces) }
     }
 }
 

@@ -3,7 +3,7 @@
 //! An absent item is a bundle nobody has claimed yet. The item stays within 1 KB when encoded, so
 //! that an update is billed as one write unit.
 
-use crate::splits::{Place, claim::renewed_ms};
+use crate::splits::{Committed, Place, SplitKind, WorkerTimes, claim::renewed_ms};
 use crate::{Attempt, InvocationId, Nonce};
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,7 @@ pub const MAX_ERROR_BYTES: usize = 200;
 /// Longest invocation id an item keeps, in bytes (the platform's are UUIDs of 36).
 pub const MAX_INVOCATION_BYTES: usize = 64;
 
-/// Where a bundle stands.
+/// State of a bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum BundleState {
     /// `owner` works on it; anybody may claim it from `until_ms` on.
@@ -29,57 +29,6 @@ pub enum BundleState {
     Dead,
 }
 
-/// How a split was committed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum EntryKind {
-    /// An object holds its batches.
-    Object,
-    /// A worker in the trainer's host holds them; recomputed (and compared) when lost.
-    Local,
-    /// It kills whoever runs it; all its records are skipped.
-    Poison,
-}
-
-/// One committed split. Never changes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Entry {
-    pub kind: EntryKind,
-    /// With `nonce`, names the object.
-    pub attempt: Attempt,
-    pub nonce: Nonce,
-    /// Bytes of the object (of the content, when local).
-    pub bytes: u64,
-    /// CRC32C of the object's content.
-    pub crc32c: u32,
-    /// Elements in its batches and its remainder.
-    pub rows: u32,
-    /// Complete batches.
-    pub batches: u32,
-    /// Rows left over after them.
-    pub remainder: u32,
-    /// Source records left out.
-    pub skipped: u32,
-}
-
-/// What workers have spent on a bundle over all attempts, saturating.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-pub struct Metrics {
-    pub source_ms: u32,
-    pub compute_ms: u32,
-    pub put_ms: u32,
-}
-
-impl Metrics {
-    /// The sum of both.
-    pub fn plus(self, more: Self) -> Self {
-        Self {
-            source_ms: self.source_ms.saturating_add(more.source_ms),
-            compute_ms: self.compute_ms.saturating_add(more.compute_ms),
-            put_ms: self.put_ms.saturating_add(more.put_ms),
-        }
-    }
-}
-
 /// Attempts at a bundle from which on its suspect is tried first, and by itself: its neighbours had
 /// their chance to be committed, and two suspects in one bundle would clear each other for ever.
 pub const TRIAL_ATTEMPTS: Attempt = 4;
@@ -88,7 +37,7 @@ pub const TRIAL_ATTEMPTS: Attempt = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Suspect {
     /// Index in the bundle.
-    pub at: u8,
+    pub split_index: u8,
     /// Deaths in a row so far, at least 1. From the second on, each was of a worker that had lived
     /// through a control just before.
     pub strikes: u8,
@@ -110,9 +59,9 @@ pub struct Bundle {
     /// When it was first claimed, or a split of it was last committed.
     pub since_ms: u64,
     /// One per position.
-    pub entries: Vec<Option<Entry>>,
+    pub entries: Vec<Option<Committed>>,
     /// The split the owner said it would start; always an uncommitted one.
-    pub cur: Option<u8>,
+    pub current_split: Option<u8>,
     /// Deaths elsewhere end every suspicion, so that one is enough.
     pub suspect: Option<Suspect>,
     /// A committed split that the owner runs again, its result discarded, before it starts the suspect: the
@@ -120,10 +69,11 @@ pub struct Bundle {
     pub control: Option<Place>,
     /// The latest failure, one line.
     pub error: Option<String>,
-    pub metrics: Metrics,
+    /// Spent by workers over all attempts.
+    pub times: WorkerTimes,
 }
 
-/// What a worker is told about the lease it holds.
+/// A lease as its owner sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LeaseView {
     pub attempt: Attempt,
@@ -148,7 +98,7 @@ impl Bundle {
     pub fn todo(&self) -> Vec<u8> {
         let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
         let mut todo: Vec<u8> = open.collect();
-        let suspect = self.suspect.map(|suspect| suspect.at);
+        let suspect = self.suspect.map(|suspect| suspect.split_index);
         let first = self.attempt >= TRIAL_ATTEMPTS;
         todo.sort_by_key(|at| (Some(*at) == suspect) != first);
         todo
@@ -157,14 +107,15 @@ impl Bundle {
     /// Whether the next owner starts with a split that workers died of: it needs a control.
     pub fn wants_control(&self) -> bool {
         let first = self.todo().first().copied();
-        first.is_some() && first == self.suspect.map(|suspect| suspect.at)
+        first.is_some() && first == self.suspect.map(|suspect| suspect.split_index)
     }
 
     /// Whether the owner of this attempt lived through something before it died: the control, or a split
     /// that it committed.
     pub fn had_control(&self) -> bool {
-        let by_owner = |e: &Entry| {
-            e.kind != EntryKind::Poison && (e.attempt, e.nonce) == (self.attempt, self.owner)
+        let by_owner = |e: &Committed| {
+            e.outcome.kind != SplitKind::Poison
+                && (e.attempt, e.nonce) == (self.attempt, self.owner)
         };
         self.control.is_some() || self.entries.iter().flatten().any(by_owner)
     }
@@ -180,9 +131,9 @@ impl Bundle {
         })
     }
 
-    /// The committed entry at `at`, if any.
-    pub fn entry(&self, at: u8) -> Option<&Entry> {
-        self.entries.get(usize::from(at))?.as_ref()
+    /// The committed split of that index, if it is committed.
+    pub fn entry(&self, split_index: u8) -> Option<&Committed> {
+        self.entries.get(usize::from(split_index))?.as_ref()
     }
 
     /// Whether every split is committed.

@@ -3,8 +3,8 @@
 use crate::splits::bundle::error_line;
 use crate::splits::invariants;
 use crate::splits::{
-    Bundle, BundleState, Death, Entry, EntryKind, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES, Metrics,
-    Outcome, Place, Refusal, Suspect,
+    Bundle, BundleState, Committed, Death, MAX_BUNDLE_SPLITS, MAX_INVOCATION_BYTES, Outcome, Place,
+    Refusal, SplitOutcome, Suspect, WorkerTimes,
 };
 use crate::{Attempt, ErrorPolicy, InvocationId, Nonce, Position};
 
@@ -22,7 +22,7 @@ pub const POISON_STRIKES: u8 = 3;
 /// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
 const PATIENCE_MS: u64 = 30 * 60 * 1000;
 
-/// What a job tolerates of its bundles.
+/// Failure limits of a job's bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Claims of one bundle before the job fails, once they have lasted for `patience_ms` as well.
@@ -32,7 +32,7 @@ pub struct Limits {
     pub patience_ms: u64,
     /// Strikes of one split before it counts as poison; below [`POISON_STRIKES`] counts as that.
     pub poison_strikes: u8,
-    /// What becomes of poison: fail the job, or skip the split's records.
+    /// Policy for poison: fail the job, or skip the split's records.
     pub on_error: ErrorPolicy,
 }
 
@@ -47,7 +47,7 @@ impl Default for Limits {
     }
 }
 
-/// What a lease is made for.
+/// The basis of a lease's duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Term {
     pub now_ms: u64,
@@ -131,13 +131,15 @@ pub fn claim(
     if before.has_dead_owner(now_ms) && before.owner != command.nonce {
         // Only the platform knows of a death. A lease that ran out may be one that a wrong clock ended:
         // that is no evidence against the split, and breaks a suspicion there is.
-        let at = before.cur.filter(|_| before.state == BundleState::Released);
-        let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, at };
+        let split_index = before.current_split.filter(|_| before.state == BundleState::Released);
+        let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, split_index };
         let death = command.death.filter(|death| death.attempt == before.attempt);
         let ordinal = death.ok_or(unrecorded.clone())?.ordinal;
         let controlled = before.had_control();
-        after.suspect = match at {
-            Some(at) => Some(struck(before.suspect, at, ordinal.ok_or(unrecorded)?, controlled)),
+        after.suspect = match split_index {
+            Some(split_index) => {
+                Some(struck(before.suspect, split_index, ordinal.ok_or(unrecorded)?, controlled))
+            }
             None => None,
         };
         settle(&mut after, command, limits);
@@ -174,11 +176,11 @@ fn fresh(command: &Claim<'_>) -> Bundle {
         retry_at_ms: 0,
         since_ms: command.term.now_ms,
         entries: vec![None; command.records.len()],
-        cur: None,
+        current_split: None,
         suspect: None,
         control: None,
         error: None,
-        metrics: Metrics::default(),
+        times: WorkerTimes::default(),
     }
 }
 
@@ -189,7 +191,7 @@ fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
     bundle.invocation = command.invocation.clone();
     bundle.until_ms = lease_until_ms(command.term);
     bundle.retry_at_ms = 0;
-    bundle.cur = None;
+    bundle.current_split = None;
     // Every other attempt begins with the suspect itself. What kills in step with the start of a worker
     // would else pass over each control and hit each suspect.
     let in_turn = bundle.attempt % 2 == 1;
@@ -199,26 +201,27 @@ fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
 
 fn dead(mut bundle: Bundle, error: &str) -> Bundle {
     bundle.state = BundleState::Dead;
-    bundle.cur = None;
+    bundle.current_split = None;
     bundle.error = Some(error_line(error));
     bundle
 }
 
-/// The suspicion after one more death on `at`: it grows only if the death before was there too, and
+/// The suspicion after one more death on a split: it grows only if the death before was there too, and
 /// something lived in between that was not this split.
-fn struck(before: Option<Suspect>, at: u8, ordinal: u64, controlled: bool) -> Suspect {
-    let run = before.filter(|s| s.at == at && s.ordinal.checked_add(1) == Some(ordinal));
+fn struck(before: Option<Suspect>, split_index: u8, ordinal: u64, controlled: bool) -> Suspect {
+    let run = before
+        .filter(|s| s.split_index == split_index && s.ordinal.checked_add(1) == Some(ordinal));
     let strikes = run.map_or(1, |run| run.strikes.saturating_add(u8::from(controlled)));
-    Suspect { at, strikes, ordinal }
+    Suspect { split_index, strikes, ordinal }
 }
 
 /// Draws the consequence of a death: nothing yet, or the verdict.
 fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
     let Some(suspect) = after.suspect else { return };
     let needed = limits.poison_strikes.max(POISON_STRIKES);
-    let position = command.first.saturating_add(u32::from(suspect.at));
+    let position = command.first.saturating_add(u32::from(suspect.split_index));
     if suspect.strikes >= needed {
-        let records = command.records.get(usize::from(suspect.at)).copied().unwrap_or(0);
+        let records = command.records.get(usize::from(suspect.split_index)).copied().unwrap_or(0);
         if limits.on_error == ErrorPolicy::Fail {
             let error = format!(
                 "split at position {position} ({records} records) killed its worker {} times in a \
@@ -230,11 +233,11 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
             return;
         }
         let entry = poison(after, records);
-        if let Some(slot) = after.entries.get_mut(usize::from(suspect.at)) {
+        if let Some(slot) = after.entries.get_mut(usize::from(suspect.split_index)) {
             *slot = Some(entry);
         }
         after.error = Some(error_line(&format!("split at position {position} is poison")));
-        after.cur = None;
+        after.current_split = None;
         if after.is_complete() {
             after.state = BundleState::Done;
         }
@@ -242,18 +245,9 @@ fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
     }
 }
 
-fn poison(bundle: &Bundle, records: u32) -> Entry {
-    Entry {
-        kind: EntryKind::Poison,
-        attempt: bundle.attempt,
-        nonce: bundle.owner,
-        bytes: 0,
-        crc32c: 0,
-        rows: 0,
-        batches: 0,
-        remainder: 0,
-        skipped: records,
-    }
+fn poison(bundle: &Bundle, records: u32) -> Committed {
+    let outcome = SplitOutcome::poison(records);
+    Committed { attempt: bundle.attempt, nonce: bundle.owner, outcome }
 }
 
 #[cfg(test)]

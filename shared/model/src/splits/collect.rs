@@ -1,8 +1,8 @@
-//! What may be deleted. Decided from items as they were read *after* the horizon was written
+//! Collection of objects. Decided from items as they were read *after* the horizon was written
 //! ([`crate::splits::collected`]): both the horizon and a bundle's end are final, so a decision never goes
 //! stale.
 
-use crate::splits::{Bundle, BundleState, Consumer, EntryKind, Place};
+use crate::splits::{Bundle, BundleState, Consumer, Place, SplitKind};
 use crate::{Attempt, Epoch, Nonce, Position};
 
 /// Names one chunk object: one attempt at one split.
@@ -14,7 +14,7 @@ pub struct ChunkName {
     pub nonce: Nonce,
 }
 
-/// What becomes of an object.
+/// Verdict on an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Somebody may still need it, or may still commit it.
@@ -47,7 +47,7 @@ pub fn verdict(
         return Verdict::Keep;
     };
     let committed = bundle.entry(at).is_some_and(|entry| {
-        entry.kind == EntryKind::Object
+        entry.outcome.kind == SplitKind::Object
             && entry.attempt == object.attempt
             && entry.nonce == object.nonce
     });
@@ -63,21 +63,12 @@ pub fn verdict(
 mod tests {
     use super::*;
     use crate::InvocationId;
-    use crate::splits::{Entry, Metrics};
+    use crate::splits::{Committed, SplitOutcome, WorkerTimes};
 
-    fn bundle(state: BundleState, kinds: &[Option<EntryKind>]) -> Bundle {
+    fn bundle(state: BundleState, kinds: &[Option<SplitKind>]) -> Bundle {
         let (owner, attempt) = (Nonce([2; 8]), 2);
-        let entry = |kind| Entry {
-            kind,
-            attempt,
-            nonce: owner,
-            bytes: 0,
-            crc32c: 0,
-            rows: 0,
-            batches: 0,
-            remainder: 0,
-            skipped: 0,
-        };
+        let outcome = |kind| SplitOutcome { kind, ..SplitOutcome::poison(0) };
+        let entry = |kind| Committed { attempt, nonce: owner, outcome: outcome(kind) };
         Bundle {
             state,
             attempt,
@@ -87,11 +78,11 @@ mod tests {
             retry_at_ms: 0,
             since_ms: 0,
             entries: kinds.iter().map(|kind| kind.map(entry)).collect(),
-            cur: None,
+            current_split: None,
             suspect: None,
             control: None,
             error: None,
-            metrics: Metrics::default(),
+            times: WorkerTimes::default(),
         }
     }
 
@@ -103,7 +94,7 @@ mod tests {
         Place { epoch: 0, position }
     }
 
-    const OBJECT: Option<EntryKind> = Some(EntryKind::Object);
+    const OBJECT: Option<SplitKind> = Some(SplitKind::Object);
 
     #[test]
     fn committed_objects_go_once_passed_and_not_cached() {
@@ -122,7 +113,7 @@ mod tests {
                 assert_eq!(verdict(&orphan, Some(&open), 4, place(9), false), Verdict::Keep);
             }
         }
-        let done = bundle(BundleState::Done, &[Some(EntryKind::Local), OBJECT]);
+        let done = bundle(BundleState::Done, &[Some(SplitKind::Local), OBJECT]);
         for orphan in [name(4, 1), name(4, 2), name(5, 1)] {
             let verdict = verdict(&orphan, Some(&done), 4, place(0), false);
             assert_eq!(verdict, Verdict::DeleteOrphan);

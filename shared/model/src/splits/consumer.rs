@@ -10,19 +10,19 @@ use crate::{Epoch, Position};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The next batch: everything before batch `g` of `epoch`, and every earlier epoch, is behind it.
+/// The next batch: all earlier ones, and every earlier epoch, are behind it.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
 )]
 pub struct Cursor {
     pub epoch: Epoch,
-    /// Global number of the batch in its epoch, from 0.
-    pub g: u64,
+    /// Number of the batch in its epoch, from 0.
+    pub batch_index: u64,
 }
 
 impl fmt::Display for Cursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "(epoch {}, batch {})", self.epoch, self.g)
+        write!(f, "(epoch {}, batch {})", self.epoch, self.batch_index)
     }
 }
 
@@ -61,25 +61,27 @@ pub struct Consumer {
     pub durable: Cursor,
     /// Objects of splits before this one are not needed from `durable` on.
     pub durable_place: Place,
-    /// What may have been deleted: no restart from before this cursor.
+    /// Collected horizon: no restart from before this cursor.
     pub collected: Cursor,
     /// Objects of splits before this one may have been deleted.
     pub collected_place: Place,
     pub heartbeat_ms: u64,
 }
 
-/// How far a consumer says it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Progress of a consumer. Fenced by generation, monotone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ack {
     /// Chosen by the trainer's host at its start, larger than any before.
     pub generation: u64,
     /// The generation it found there and takes over from, 0 if none: what a run says that started
     /// earlier, and was slow to say it, must not fence one that has taken over since.
     pub over: u64,
+    /// Everything before it has been handed to the trainer.
     pub delivered: Place,
+    /// The next batch a restart would need: all before it is safe in a checkpoint.
     pub durable: Cursor,
+    /// Objects of splits before it are not needed to replay from `durable`.
     pub durable_place: Place,
-    pub now_ms: u64,
 }
 
 impl Ack {
@@ -101,7 +103,11 @@ impl Ack {
 /// # Errors
 /// [`Refusal::Fenced`] for a generation older than the current, or one that found another there,
 /// [`Refusal::Collected`], [`Refusal::Invalid`].
-pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+pub fn register(
+    before: Option<&Consumer>,
+    from: &Ack,
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
     from.check()?;
     let collected = before.map(|b| (b.collected, b.collected_place)).unwrap_or_default();
     if let Some(before) = before {
@@ -125,7 +131,7 @@ pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consume
         durable_place,
         collected: collected.0,
         collected_place: collected.1,
-        heartbeat_ms: from.now_ms,
+        heartbeat_ms: now_ms,
     };
     invariants::check_consumer_step(before, &after);
     Ok(Outcome::Write(after))
@@ -136,9 +142,13 @@ pub fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consume
 ///
 /// # Errors
 /// As [`register`].
-pub fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>, Refusal> {
+pub fn ack(
+    before: Option<&Consumer>,
+    command: &Ack,
+    now_ms: u64,
+) -> Result<Outcome<Consumer>, Refusal> {
     let Some(before) = before.filter(|before| command.generation <= before.generation) else {
-        return register(before, command);
+        return register(before, command, now_ms);
     };
     if command.generation < before.generation {
         return Err(Refusal::Fenced { generation: before.generation });
@@ -148,7 +158,7 @@ pub fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>
     after.delivered = before.delivered.max(command.delivered);
     after.durable = before.durable.max(command.durable);
     after.durable_place = before.durable_place.max(command.durable_place);
-    after.heartbeat_ms = before.heartbeat_ms.max(command.now_ms);
+    after.heartbeat_ms = before.heartbeat_ms.max(now_ms);
     if after == *before {
         return Ok(Outcome::AlreadyApplied(after));
     }
@@ -163,6 +173,7 @@ pub fn ack(before: Option<&Consumer>, command: &Ack) -> Result<Outcome<Consumer>
 pub fn ack_at_most_once(
     before: Option<&Consumer>,
     command: &Ack,
+    now_ms: u64,
 ) -> Result<Outcome<Consumer>, Refusal> {
     if let Some(before) = before
         && command.generation > before.generation
@@ -170,7 +181,7 @@ pub fn ack_at_most_once(
     {
         return Err(Refusal::Collected { horizon: before.durable });
     }
-    ack(before, command)
+    ack(before, command, now_ms)
 }
 
 /// Moves the collected horizon up to what is durable. To be written before anything is deleted; what

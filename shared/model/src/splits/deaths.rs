@@ -1,6 +1,6 @@
 //! The death log: one small item per job that puts the deaths of workers in order.
 //!
-//! Whoever claims a bundle whose owner died records that death here before the claim. A split is
+//! A claimant of a bundle whose owner died records the death here before the claim. A split is
 //! suspected only while deaths on it follow each other without one elsewhere, and the ordinals tell: on
 //! a host whose workers are killed at random, deaths spread over splits and no suspicion lasts. Where one
 //! split is left, every death is on it: what tells then is the control that each worker runs before it
@@ -25,7 +25,7 @@ pub struct DeathRecord {
     pub attempt: Attempt,
 }
 
-/// What a claim needs to know of the death it accounts for.
+/// A recorded death, as its claim needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Death {
     pub attempt: Attempt,
@@ -52,7 +52,7 @@ impl DeathLog {
     pub fn record(before: Option<&Self>, death: DeathRecord, is_marked: bool) -> Outcome<Self> {
         let mut log = before.cloned().unwrap_or_default();
         let is_known = log.ordinal(death).is_some();
-        // Of an unmarked one that was written last, others may have died since, and were not: it counts anew.
+        // After an unmarked death, later ones were not written: a mark seen late counts anew.
         let is_marked_late = is_marked && !log.is_marked && log.recent.back() == Some(&death);
         let says_nothing = log.deaths > 0 && !log.is_marked && !is_marked;
         if is_known && !is_marked_late || says_nothing {
@@ -73,7 +73,7 @@ impl DeathLog {
         self.deaths.checked_sub(u64::try_from(back).ok()?)
     }
 
-    /// What the claim that accounts for `death` is to be given, which was recorded with or without a mark.
+    /// The input of the claim that accounts for `death`, which was recorded with or without a mark.
     pub fn death(&self, death: DeathRecord, is_marked: bool) -> Death {
         let ordinal = self.ordinal(death).filter(|_| is_marked);
         Death { attempt: death.attempt, ordinal }

@@ -2,10 +2,12 @@
 //! closed when nobody needs it any more.
 
 use crate::BundleIndex;
-use crate::splits::{Bundle, BundleState, Cursor, EntryKind, Outcome, Refusal, invariants};
+use crate::splits::{
+    Bundle, BundleState, Committed, Cursor, Outcome, Refusal, SplitKind, invariants,
+};
 use serde::{Deserialize, Serialize};
 
-/// Where an epoch stands.
+/// State of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EpochState {
     /// Its splits may be claimed.
@@ -43,17 +45,17 @@ impl Totals {
     fn add(&mut self, bundle: &Bundle) {
         self.bundles += 1;
         self.attempts += u64::from(bundle.attempt);
-        self.source_ms += u64::from(bundle.metrics.source_ms);
-        self.compute_ms += u64::from(bundle.metrics.compute_ms);
-        self.put_ms += u64::from(bundle.metrics.put_ms);
-        for entry in bundle.entries.iter().flatten() {
+        self.source_ms += u64::from(bundle.times.source_ms);
+        self.compute_ms += u64::from(bundle.times.compute_ms);
+        self.put_ms += u64::from(bundle.times.put_ms);
+        for Committed { outcome, .. } in bundle.entries.iter().flatten() {
             self.splits += 1;
-            self.rows += u64::from(entry.rows);
-            self.skipped += u64::from(entry.skipped);
-            match entry.kind {
-                EntryKind::Object => self.object_bytes += entry.bytes,
-                EntryKind::Local => self.local += 1,
-                EntryKind::Poison => self.poison += 1,
+            self.rows += u64::from(outcome.rows);
+            self.skipped += u64::from(outcome.skipped_records);
+            match outcome.kind {
+                SplitKind::Object => self.object_bytes += outcome.object_bytes,
+                SplitKind::Local => self.local += 1,
+                SplitKind::Poison => self.poison += 1,
             }
         }
     }
@@ -84,7 +86,7 @@ pub fn open(before: Option<&EpochItem>, seed: u64) -> Result<Outcome<EpochItem>,
     }
 }
 
-/// What the seal of an epoch is decided on.
+/// The inputs of an epoch's seal.
 #[derive(Debug, Clone)]
 pub struct Seal<'a> {
     /// Every bundle of the epoch in order, as a consistent query returned them; an absent item is
@@ -168,7 +170,7 @@ pub fn close(
         EpochState::Closed => return Ok(Outcome::AlreadyApplied(*before)),
         EpochState::Sealed => before.totals.unwrap_or_default(),
     };
-    let end = Cursor { epoch, g: totals.batches };
+    let end = Cursor { epoch, batch_index: totals.batches };
     match durable.iter().min() {
         Some(durable) if *durable >= end => {
             Ok(Outcome::Write(EpochItem { state: EpochState::Closed, ..*before }))

@@ -1,4 +1,4 @@
-//! What must hold, each stated once, under its number in the protocol's list.
+//! Invariants, each stated once, under its number in the protocol's list.
 //!
 //! Three users: the transitions of this crate check every step they make (in builds with debug
 //! assertions, which the release profile keeps on for this crate), the model checker checks every
@@ -8,7 +8,8 @@
 use crate::splits::collect::{ChunkName, Verdict};
 use crate::splits::epoch::{EpochItem, EpochState, Totals};
 use crate::splits::{
-    Bundle, BundleState, Consumer, DeathRecord, Entry, EntryKind, POISON_STRIKES, Place, Refusal,
+    Bundle, BundleState, Committed, Consumer, DeathRecord, POISON_STRIKES, Place, Refusal,
+    SplitKind,
 };
 use crate::{Attempt, BundleIndex, Epoch, InvocationId, Nonce, Position};
 use std::collections::BTreeMap;
@@ -19,7 +20,7 @@ use std::fmt;
 pub struct Violation {
     /// Its number in the protocol's list.
     pub number: u8,
-    /// What was seen, one line.
+    /// The observation, one line.
     pub what: &'static str,
 }
 
@@ -46,7 +47,7 @@ pub struct EpochView<'a> {
 }
 
 impl EpochView<'_> {
-    fn entries(&self) -> impl Iterator<Item = (Position, &Entry)> {
+    fn entries(&self) -> impl Iterator<Item = (Position, &Committed)> {
         let of = |(first, bundle): &(Position, Option<_>)| (*first, *bundle);
         self.bundles
             .iter()
@@ -88,7 +89,7 @@ pub fn invariant_01_committed_never_changes(before: Option<&Bundle>, after: &Bun
 /// 3. Splits are committed only by the current (attempt, owner), while it holds the lease.
 pub fn invariant_03_commits_only_by_the_owner(before: Option<&Bundle>, after: &Bundle) -> Check {
     let fresh = (0u8..).zip(&after.entries).filter_map(|(at, entry)| {
-        let entry = entry.as_ref().filter(|entry| entry.kind != EntryKind::Poison)?;
+        let entry = entry.as_ref().filter(|entry| entry.outcome.kind != SplitKind::Poison)?;
         before.and_then(|before| before.entry(at)).is_none().then_some(entry)
     });
     for entry in fresh {
@@ -108,7 +109,7 @@ pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &
         && before.invocation == after.invocation;
     let claimed = before.attempt.checked_add(1) == Some(after.attempt)
         && after.state == BundleState::Leased
-        && after.cur.is_none();
+        && after.current_split.is_none();
     hold(4, same_lease || claimed, "the owner changed without a new attempt")?;
     let revived =
         same_lease && after.state == BundleState::Leased && before.state != BundleState::Leased;
@@ -119,20 +120,21 @@ pub fn invariant_04_attempt_strictly_increases(before: Option<&Bundle>, after: &
 /// deaths in a row on it, the last of a worker that had lived through a control.
 pub fn invariant_14_poison_needs_strikes(before: Option<&Bundle>, after: &Bundle) -> Check {
     for (at, entry) in (0u8..).zip(&after.entries) {
-        let poisoned = entry.is_some_and(|entry| entry.kind == EntryKind::Poison);
+        let poisoned = entry.is_some_and(|entry| entry.outcome.kind == SplitKind::Poison);
         if !poisoned || before.is_some_and(|before| before.entry(at).is_some()) {
             continue;
         }
-        let struck = after.suspect.is_some_and(|s| s.at == at && s.strikes >= POISON_STRIKES);
+        let struck =
+            after.suspect.is_some_and(|s| s.split_index == at && s.strikes >= POISON_STRIKES);
         hold(14, struck, "poison without three strikes")?;
         let controlled = before.is_some_and(Bundle::had_control);
         hold(14, controlled, "poison though no control lived")?;
-        let marked = before.is_some_and(|before| before.cur == Some(at));
+        let marked = before.is_some_and(|before| before.current_split == Some(at));
         hold(14, marked, "poison on a split its dead owner had not marked")?;
     }
     let marks_open = after
-        .cur
-        .is_none_or(|cur| usize::from(cur) < after.entries.len() && after.entry(cur).is_none());
+        .current_split
+        .is_none_or(|at| usize::from(at) < after.entries.len() && after.entry(at).is_none());
     hold(14, marks_open, "a committed split is marked as being worked on")
 }
 
@@ -148,10 +150,10 @@ pub fn invariant_14_deaths_were_isolated(
         return hold(14, false, "poison without a suspect");
     };
     let is_here = |found: &FoundDeath| {
-        let FoundDeath { death, at, .. } = found;
-        (death.epoch, death.bundle, *at) == (epoch, bundle, Some(suspect.at))
+        let FoundDeath { death, split_index, .. } = found;
+        (death.epoch, death.bundle, *split_index) == (epoch, bundle, Some(suspect.split_index))
     };
-    let verdict = after.entry(suspect.at).map(|entry| entry.attempt);
+    let verdict = after.entry(suspect.split_index).map(|entry| entry.attempt);
     let latest = |found: &FoundDeath| is_here(found) && Some(found.death.attempt) == verdict;
     let end = found.iter().rposition(latest).map_or(0, |last| last + 1);
     let last = end.checked_sub(usize::from(POISON_STRIKES)).and_then(|from| found.get(from..end));
@@ -170,7 +172,7 @@ pub fn invariant_14_deaths_were_isolated(
 pub struct FoundDeath {
     pub death: DeathRecord,
     /// The split the dead owner had marked.
-    pub at: Option<u8>,
+    pub split_index: Option<u8>,
     /// It had lived through a control, or committed a split.
     pub controlled: bool,
 }
@@ -189,7 +191,7 @@ pub fn invariant_16_attempts_are_bounded(bundle: &Bundle, max_attempts: Attempt)
     hold(16, bundle.attempt <= max_attempts, "more attempts than the job allows")
 }
 
-/// What every step of a bundle obeys.
+/// The invariants of every step of a bundle.
 pub fn bundle_step(before: Option<&Bundle>, after: &Bundle) -> Check {
     invariant_01_committed_never_changes(before, after)?;
     invariant_03_commits_only_by_the_owner(before, after)?;
@@ -203,14 +205,14 @@ pub fn bundle_step(before: Option<&Bundle>, after: &Bundle) -> Check {
 
 /// 2. At most one object is ever committed for one split of one epoch. `seen` collects them.
 pub fn invariant_02_one_commit_per_split(
-    seen: &mut BTreeMap<Place, (EntryKind, Attempt, Nonce)>,
+    seen: &mut BTreeMap<Place, (SplitKind, Attempt, Nonce)>,
     epoch: Epoch,
     first: Position,
     bundle: &Bundle,
 ) -> Check {
     for (position, entry) in (first..).zip(&bundle.entries) {
         let Some(entry) = entry else { continue };
-        let committed = (entry.kind, entry.attempt, entry.nonce);
+        let committed = (entry.outcome.kind, entry.attempt, entry.nonce);
         let known = *seen.entry(Place { epoch, position }).or_insert(committed);
         hold(2, known == committed, "two results were committed for one split")?;
     }
@@ -234,14 +236,18 @@ pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
     for view in &world.epochs {
         for (position, entry) in view.entries() {
             let place = Place { epoch: view.epoch, position };
-            if entry.kind != EntryKind::Object || place < durable {
+            if entry.outcome.kind != SplitKind::Object || place < durable {
                 continue;
             }
-            let Entry { attempt, nonce, .. } = *entry;
+            let Committed { attempt, nonce, .. } = *entry;
             let name = ChunkName { epoch: view.epoch, position, attempt, nonce };
             let found = world.objects.get(&name);
             hold(5, found.is_some(), "a committed object that is still needed is gone")?;
-            hold(5, found == Some(&entry.crc32c), "a committed object has another content")?;
+            hold(
+                5,
+                found == Some(&entry.outcome.crc32c),
+                "a committed object has another content",
+            )?;
         }
     }
     Ok(())
@@ -262,8 +268,8 @@ pub fn invariant_06_only_useless_objects_go(
         .and_then(|at| u8::try_from(at).ok())
         .and_then(|at| bundle?.entry(at));
     let committed = entry.is_some_and(|entry| {
-        (entry.kind, entry.attempt, entry.nonce)
-            == (EntryKind::Object, object.attempt, object.nonce)
+        (entry.outcome.kind, entry.attempt, entry.nonce)
+            == (SplitKind::Object, object.attempt, object.nonce)
     });
     let place = Place { epoch: object.epoch, position: object.position };
     let durable = consumers.iter().map(|c| c.durable_place).min().unwrap_or_default();
@@ -337,7 +343,7 @@ pub fn invariant_12_nobody_is_behind_the_horizon(
     hold(12, kept, "the collected horizon went back")
 }
 
-/// What every step of a consumer obeys.
+/// The invariants of every step of a consumer.
 pub fn consumer_step(before: Option<&Consumer>, after: &Consumer) -> Check {
     invariant_11_ack_is_monotone(before, after)?;
     invariant_12_nobody_is_behind_the_horizon(before, after)
@@ -363,7 +369,7 @@ pub fn invariant_10_sealed_is_complete<'a>(
     hold(10, counted, "the totals of an epoch do not count its splits")
 }
 
-/// What holds in every world, whatever step led to it.
+/// The invariants of every state.
 pub fn world(world: &World<'_>) -> Check {
     invariant_05_needed_objects_exist(world)?;
     for view in &world.epochs {

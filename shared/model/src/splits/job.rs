@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Longest error that a job keeps, in bytes.
 const MAX_JOB_ERROR_BYTES: usize = 800;
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum JobState {
     /// Its dataset is being indexed; there are no splits yet.
@@ -22,7 +22,7 @@ pub enum JobState {
     },
 }
 
-/// What happens to a job.
+/// Event of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum JobEvent {
     /// The index is complete.

@@ -1,4 +1,4 @@
-//! What the owner of a lease does with it: mark, flush, fail. And RELEASE, done to it.
+//! Transitions of a lease: mark, flush and fail by its owner; release and lapse by others.
 //!
 //! Safety does not rest on time: whoever comes with the current (attempt, owner) may commit, however
 //! late, until somebody else has claimed; from then on nobody but the new owner can.
@@ -6,7 +6,9 @@
 use crate::splits::bundle::error_line;
 use crate::splits::claim::{Term, lease_until_ms};
 use crate::splits::invariants;
-use crate::splits::{Bundle, BundleState, Entry, EntryKind, Metrics, Outcome, Refusal};
+use crate::splits::{
+    Bundle, BundleState, Commit, Committed, Outcome, Refusal, SplitKind, WorkerTimes,
+};
 use crate::{Attempt, InvocationId, Nonce};
 
 /// How long to wait after a failure of `attempt` that may pass: 100 ms doubling up to 10 s.
@@ -14,13 +16,13 @@ pub fn retry_delay_ms(attempt: Attempt) -> u64 {
     100u64.checked_shl(attempt.saturating_sub(1).min(16)).unwrap_or(u64::MAX).min(10_000)
 }
 
-/// Says that split `cur` is about to be started.
+/// Says that a split is about to be started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark {
     pub attempt: Attempt,
     pub nonce: Nonce,
     /// Index in the bundle.
-    pub cur: u8,
+    pub split_index: u8,
 }
 
 /// MARK, needed from attempt 2 on before each split. One split at a time: the one marked before has
@@ -33,7 +35,7 @@ pub fn mark(before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, 
         .filter(|bundle| bundle.is_leased_to(command.attempt, command.nonce))
         .ok_or(Refusal::Lost)?;
     let mut after = before.clone();
-    set_cur(&mut after, command.cur)?;
+    set_current(&mut after, command.split_index)?;
     if after == *before {
         return Ok(Outcome::AlreadyApplied(after));
     }
@@ -41,55 +43,22 @@ pub fn mark(before: Option<&Bundle>, command: &Mark) -> Result<Outcome<Bundle>, 
     Ok(Outcome::Write(after))
 }
 
-fn set_cur(bundle: &mut Bundle, cur: u8) -> Result<(), Refusal> {
-    match bundle.entries.get(usize::from(cur)) {
+fn set_current(bundle: &mut Bundle, split_index: u8) -> Result<(), Refusal> {
+    match bundle.entries.get(usize::from(split_index)) {
         None => return Err(Refusal::Invalid { what: "mark is beyond the end of the bundle" }),
         Some(Some(_)) => {
-            return Err(Refusal::Contradiction { at: cur, what: "it cannot be started again" });
+            return Err(Refusal::Contradiction { split_index, what: "it cannot be started again" });
         }
         Some(None) => {}
     }
-    match bundle.cur {
-        Some(marked) if marked != cur => {
-            Err(Refusal::Contradiction { at: marked, what: "it is marked: commit it first" })
-        }
+    match bundle.current_split {
+        Some(marked) if marked != split_index => Err(Refusal::Contradiction {
+            split_index: marked,
+            what: "it is marked: commit it first",
+        }),
         _ => {
-            bundle.cur = Some(cur);
+            bundle.current_split = Some(split_index);
             Ok(())
-        }
-    }
-}
-
-/// One finished split, as its worker reports it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Commit {
-    /// Index in the bundle.
-    pub at: u8,
-    /// No object was put: the content is with the trainer's host.
-    pub local: bool,
-    pub bytes: u64,
-    /// CRC32C of the content.
-    pub crc32c: u32,
-    pub rows: u32,
-    pub batches: u32,
-    /// Rows left over.
-    pub remainder: u32,
-    /// Records left out.
-    pub skipped: u32,
-}
-
-impl Commit {
-    fn entry(&self, attempt: Attempt, nonce: Nonce) -> Entry {
-        Entry {
-            kind: if self.local { EntryKind::Local } else { EntryKind::Object },
-            attempt,
-            nonce,
-            bytes: self.bytes,
-            crc32c: self.crc32c,
-            rows: self.rows,
-            batches: self.batches,
-            remainder: self.remainder,
-            skipped: self.skipped,
         }
     }
 }
@@ -104,7 +73,7 @@ pub struct Flush<'a> {
     pub next: Option<u8>,
     pub term: Term,
     /// Spent since the last flush.
-    pub spent: Metrics,
+    pub times: WorkerTimes,
 }
 
 /// FLUSH: all of its commits or none. Still allowed after the lease ran out, if nobody has claimed.
@@ -119,26 +88,30 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
     let mut after = before.clone();
     let mut added = false;
     for commit in command.commits {
-        let entry = commit.entry(command.attempt, command.nonce);
+        let Commit { split_index, outcome } = *commit;
+        if outcome.kind == SplitKind::Poison {
+            return Err(Refusal::Invalid { what: "no worker commits poison" });
+        }
+        let entry = Committed { attempt: command.attempt, nonce: command.nonce, outcome };
         let slot = after
             .entries
-            .get_mut(usize::from(commit.at))
+            .get_mut(usize::from(split_index))
             .ok_or(Refusal::Invalid { what: "commit is beyond the end of the bundle" })?;
         match slot {
             Some(committed) if *committed == entry => {}
             // Poison bears the attempt of the worker it was taken from, who may live after all.
             Some(committed)
-                if committed.kind != EntryKind::Poison
+                if committed.outcome.kind != SplitKind::Poison
                     && committed.attempt == command.attempt
                     && committed.nonce == command.nonce =>
             {
                 let what = "the same attempt reports another result";
-                return Err(Refusal::Contradiction { at: commit.at, what });
+                return Err(Refusal::Contradiction { split_index, what });
             }
             // Someone else's: a lost lease, unless the caller does hold it.
             Some(_) if before.is_leased_to(command.attempt, command.nonce) => {
                 let what = "by an earlier attempt: it is not to be redone";
-                return Err(Refusal::Contradiction { at: commit.at, what });
+                return Err(Refusal::Contradiction { split_index, what });
             }
             Some(_) => return Err(Refusal::Lost),
             None => {
@@ -153,22 +126,22 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
     if !before.is_leased_to(command.attempt, command.nonce) {
         return Err(Refusal::Lost);
     }
-    let committed = |at: u8| after.entry(at).is_some();
-    let (cur_done, suspect_done) =
-        (after.cur.is_some_and(committed), after.suspect.is_some_and(|s| committed(s.at)));
-    if cur_done {
-        after.cur = None;
+    let committed = |split_index: u8| after.entry(split_index).is_some();
+    let current_done = after.current_split.is_some_and(committed);
+    let suspect_done = after.suspect.is_some_and(|suspect| committed(suspect.split_index));
+    if current_done {
+        after.current_split = None;
     }
     if suspect_done {
         after.suspect = None;
     }
     if let Some(next) = command.next {
-        set_cur(&mut after, next)?;
+        set_current(&mut after, next)?;
     }
     after.until_ms = after.until_ms.max(lease_until_ms(command.term));
     if added {
         after.since_ms = after.since_ms.max(command.term.now_ms);
-        after.metrics = after.metrics.plus(command.spent);
+        after.times = after.times.plus(command.times);
     }
     if after.is_complete() {
         after.state = BundleState::Done;
@@ -209,7 +182,7 @@ pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundl
         return Err(Refusal::Lost);
     }
     let mut after = before.clone();
-    after.cur = None;
+    after.current_split = None;
     after.error = Some(error_line(command.error));
     if command.fatal {
         after.state = BundleState::Dead;
@@ -232,7 +205,7 @@ pub struct Release<'a> {
 }
 
 /// RELEASE: the bundle may be claimed at once. Nothing but the lease of that very invocation is
-/// touched, so that a late or wrong report does no harm. `cur` stays for the claimant to find, unless
+/// touched, so that a late or wrong report does no harm. `current_split` stays for the claimant to find, unless
 /// the end was blameless.
 ///
 /// # Errors
@@ -245,8 +218,8 @@ pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome
     match before.state {
         BundleState::Released => Ok(Outcome::AlreadyApplied(before.clone())),
         BundleState::Leased => {
-            let cur = before.cur.filter(|_| !command.blameless);
-            let after = Bundle { state: BundleState::Released, cur, ..before.clone() };
+            let current_split = before.current_split.filter(|_| !command.blameless);
+            let after = Bundle { state: BundleState::Released, current_split, ..before.clone() };
             invariants::check_bundle_step(Some(before), &after);
             Ok(Outcome::Write(after))
         }

@@ -144,29 +144,29 @@ pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
 
 /// The largest bundle for a dataset of `n_splits`: enough bundles that workers stay busy to the
 /// end of an epoch, few enough writes that they cost little.
-pub fn default_r(n_splits: u32) -> u32 {
+pub fn default_bundle_splits(n_splits: u32) -> u32 {
     let most = (n_splits / 128).clamp(1, 8);
     1 << most.ilog2()
 }
 
-/// Positions cut into bundles of 1, 1, 2, 4, .., R, R, ..: the first batch comes fast, and later
+/// Positions cut into bundles of 1, 1, 2, 4, .., max, max, ..: the first batch comes fast, and later
 /// ones cost few writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ramp {
     n_splits: u32,
-    /// log2 of R.
-    log_r: u32,
+    /// log2 of the positions of a full bundle.
+    log_max: u32,
 }
 
 impl Ramp {
-    /// Bundles of at most `r` positions; `r` is brought down to a power of two in 1..=8.
-    pub fn new(n_splits: u32, r: u32) -> Self {
-        Self { n_splits, log_r: r.clamp(1, 8).ilog2() }
+    /// Bundles of at most so many positions, rounded down to a power of two in 1..=8.
+    pub fn new(n_splits: u32, max_bundle_splits: u32) -> Self {
+        Self { n_splits, log_max: max_bundle_splits.clamp(1, 8).ilog2() }
     }
 
     /// Positions of a full bundle.
-    pub fn r(&self) -> u32 {
-        1 << self.log_r
+    pub fn max_bundle_splits(&self) -> u32 {
+        1 << self.log_max
     }
 
     /// How many positions there are.
@@ -194,20 +194,20 @@ impl Ramp {
         (position < self.n_splits).then(|| self.index_of(position))
     }
 
-    /// Where `bundle` starts, were there positions without end.
+    /// The start of `bundle` in an endless epoch.
     fn start(&self, bundle: BundleIndex) -> u64 {
         match bundle {
             0 => 0,
-            b if b <= self.log_r => 1 << (b - 1),
-            b => u64::from(b - self.log_r) << self.log_r,
+            b if b <= self.log_max => 1 << (b - 1),
+            b => u64::from(b - self.log_max) << self.log_max,
         }
     }
 
     fn index_of(&self, position: Position) -> BundleIndex {
         match position {
             0 => 0,
-            p if p < self.r() => p.ilog2() + 1,
-            p => (p >> self.log_r) + self.log_r,
+            p if p < self.max_bundle_splits() => p.ilog2() + 1,
+            p => (p >> self.log_max) + self.log_max,
         }
     }
 }
@@ -294,7 +294,10 @@ mod tests {
 
     #[test]
     fn small_datasets_have_small_bundles() {
-        assert_eq!([0, 255, 256, 511, 512, 1024, u32::MAX].map(default_r), [1, 1, 2, 2, 4, 8, 8]);
+        assert_eq!(
+            [0, 255, 256, 511, 512, 1024, u32::MAX].map(default_bundle_splits),
+            [1, 1, 2, 2, 4, 8, 8]
+        );
     }
 
     proptest! {
@@ -316,7 +319,7 @@ mod tests {
             for bundle in 0..ramp.bundles() {
                 let positions = ramp.positions(bundle);
                 prop_assert_eq!(positions.start, next);
-                prop_assert!(!positions.is_empty() && positions.len() <= ramp.r() as usize);
+                prop_assert!(!positions.is_empty() && positions.len() <= ramp.max_bundle_splits() as usize);
                 for position in positions.clone() {
                     prop_assert_eq!(ramp.bundle_of(position), Some(bundle));
                 }

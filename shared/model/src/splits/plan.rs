@@ -25,17 +25,17 @@ pub struct SplitPlan {
     /// Splits before each file, and their total last.
     first_split: Vec<u32>,
     records: u64,
-    /// What dataset operators make of the files, or zipping. Splits then know no bounds of files.
+    /// The view of dataset operators or a zip. Its splits cross the bounds of files.
     view: Option<View>,
     in_order: bool,
 }
 
-/// What is to be read and run at one position.
+/// The records to read and run at one position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Visit {
     /// Its records, neighbours together.
     pub runs: Vec<Run>,
-    /// What goes with them in each further dataset of a zip: as many records, in the same order.
+    /// Their counterparts in each further dataset of a zip: as many records, in the same order.
     pub zipped: Vec<Vec<Run>>,
     /// The order in which they are run, if it is not this one.
     pub shuffled: Option<Order>,

@@ -1,4 +1,4 @@
-//! What a transition answers: an item to write, the fact that it is written already, or a refusal
+//! Answers of transitions: an item to write, the fact that it is written already, or a refusal
 //! that says what the caller does next.
 
 use crate::splits::consumer::Cursor;
@@ -55,13 +55,13 @@ pub enum Refusal {
     /// The last owner died in `attempt`, working on split `at` if that is known: record the death
     /// in the death log, then claim the same bundle again with what the log answered.
     #[error("the owner of attempt {attempt} died: record its death, then claim again")]
-    DeathUnrecorded { attempt: Attempt, at: Option<u8> },
+    DeathUnrecorded { attempt: Attempt, split_index: Option<u8> },
     /// The lease is not (or no longer) the caller's: drop the work and claim again.
     #[error("the lease is no longer yours: drop the work and claim again")]
     Lost,
     /// The command denies something already committed: a fault of the caller, never retried.
-    #[error("split {at} of the bundle is committed otherwise: {what}")]
-    Contradiction { at: u8, what: &'static str },
+    #[error("split {split_index} of the bundle is committed otherwise: {what}")]
+    Contradiction { split_index: u8, what: &'static str },
     /// The command can never be right.
     #[error("invalid command: {what}")]
     Invalid { what: &'static str },

@@ -105,7 +105,7 @@ pub struct Search<'a> {
     ahead: VecDeque<u32>,
     /// Ends that this search looked at.
     looked: Vec<End>,
-    /// What was seen before is tried without a look.
+    /// An end seen before is tried without a look.
     is_trusting: bool,
     at_first: usize,
     to_look: Vec<End>,
@@ -141,7 +141,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What this search and those before it saw.
+    /// The ends that this search and earlier ones saw.
     pub fn into_ends(self) -> Ends {
         self.ends
     }
@@ -252,7 +252,7 @@ impl<'a> Search<'a> {
         self.taken += 1;
         self.ends.is_current = false;
         match std::mem::take(&mut self.is_trusting) {
-            // What was seen before is old: by how much, a look tells.
+            // The end seen before is outdated: look again.
             true => self.found(found),
             false => self.saw(found.end, Some(found.bundle)),
         }

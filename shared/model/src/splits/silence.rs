@@ -8,7 +8,7 @@ use crate::Attempt;
 
 /// A bundle's splits are flushed by so many times.
 const FLUSHES: u64 = 3;
-/// Whatever splits take, an owner says that it lives after this long at the earliest and at the latest.
+/// Bounds of the interval between an owner's signs of life, however long splits take.
 const SIGN_MS: (u64, u64) = (1_500, 10_000);
 /// The same of who waits for it: well above, as a call may be sent more than once.
 const PATIENCE_MS: (u64, u64) = (2_500, 15_000);

@@ -68,7 +68,7 @@ pub(crate) struct View {
 struct Sequence {
     /// First place of each run, in ascending order; the total last.
     starts: Vec<u64>,
-    /// What begins there: file and record.
+    /// File and record at its start.
     runs: Vec<(u32, u32)>,
     /// How often it is gone through.
     times: u32,
@@ -91,7 +91,7 @@ struct Stretch {
 }
 
 impl View {
-    /// What `ops` make of zipped datasets, the first files being those of the first, cut into splits of
+    /// The view of `ops` over zipped datasets, the first files being those of the first, cut into splits of
     /// `split_records`.
     pub(crate) fn new(
         members: &[Member<'_>],
@@ -202,12 +202,12 @@ impl Sequence {
         Self { starts, runs, times }
     }
 
-    /// Of one time.
+    /// Records of one pass.
     fn total(&self) -> u64 {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Of all times; none if that cannot be counted.
+    /// Records of all passes; none if they cannot be counted.
     fn records(&self) -> Option<u64> {
         self.total().checked_mul(u64::from(self.times))
     }

@@ -16,7 +16,7 @@ pub struct Window {
     ready_bytes: u64,
 }
 
-/// Where the consumer stands in the window.
+/// The consumer's place in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
     /// The first position not taken in, counted through all epochs.
@@ -39,10 +39,10 @@ pub enum Level {
 }
 
 impl Window {
-    /// At most `splits` positions (2 x `r` at least, so that the bundle the consumer waits for and
+    /// At most `splits` positions (two full bundles at least, so that the bundle the consumer waits for and
     /// the one after it always fit) and `ready_bytes`.
-    pub fn new(splits: u32, ready_bytes: u64, r: u32) -> Self {
-        let least = 2 * u64::from(r);
+    pub fn new(splits: u32, ready_bytes: u64, max_bundle_splits: u32) -> Self {
+        let least = 2 * u64::from(max_bundle_splits);
         Self { splits: u64::from(splits).max(least), least, ready_bytes }
     }
 
@@ -130,7 +130,7 @@ mod tests {
             let position = at % n;
             let bundle = ramp.positions(ramp.bundle_of(position).unwrap());
             let bundle = u64::from(bundle.start)..u64::from(bundle.end);
-            let window = Window::new(splits, cap, ramp.r());
+            let window = Window::new(splits, cap, ramp.max_bundle_splits());
             prop_assert!(window.admits(ahead(u64::from(position), 0, bytes), &bundle));
         }
 

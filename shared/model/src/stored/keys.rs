@@ -30,7 +30,7 @@ pub fn cache_prefix(ns: &Namespace) -> String {
     format!("{}/cache/", root(ns))
 }
 
-/// What says of each cached prefix that it is complete, and where it lies.
+/// The entries of complete cached prefixes.
 pub fn cache_entries(ns: &Namespace) -> String {
     format!("{}entries/", cache_prefix(ns))
 }
@@ -45,7 +45,7 @@ pub fn parse_cache_entry(ns: &Namespace, key: &str) -> Option<Fingerprint> {
     key.strip_prefix(&cache_entries(ns))?.strip_suffix(".json")?.parse().ok()
 }
 
-/// Where one job stores a prefix: another one that does so at the time has a `build` of its own.
+/// The shelf on which one job stores a prefix: a concurrent job has a `build` of its own.
 pub fn cache_shelf(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String {
     format!("{}{prefix}/{build}/", cache_prefix(ns))
 }
@@ -55,12 +55,12 @@ pub fn shelf_bundle(shelf: &str, bundle: BundleIndex) -> String {
     format!("{shelf}b{bundle:08}/")
 }
 
-/// What lies on a shelf, where it is what epochs deliver.
+/// The manifest of a shelf that holds delivered chunks.
 pub fn shelf_manifest(shelf: &str) -> String {
     format!("{shelf}manifest.json")
 }
 
-/// What came out at a point within the pipeline for one visit of a split (split x copies + copy). Its
+/// The output at an inner point of the pipeline for one visit of a split (split x copies + copy). Its
 /// content the visit determines, so that whoever stores it stores the same.
 pub fn cached_split(shelf: &str, visit: u64) -> String {
     format!("{shelf}{visit:010}.gmc")
@@ -112,7 +112,7 @@ pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
     format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
 }
 
-/// What the bucket of a mounted directory is called, before digits of its path's fingerprint.
+/// Prefix of the bucket name of a mounted directory; digits of its path's fingerprint follow.
 const MOUNT: &str = "dir-";
 const MOUNT_DIGITS: usize = 24;
 

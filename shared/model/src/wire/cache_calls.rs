@@ -41,14 +41,14 @@ pub struct CacheExplained {
     pub points: Vec<PointFound>,
 }
 
-/// What a look-up of one `autocache` point found.
+/// The look-up of one `autocache` point.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointFound {
     /// The operator before the point.
     pub after: String,
     pub fingerprint: Fingerprint,
     pub hit: bool,
-    /// Of a hit what it is; of a miss what differs from what is cached, a line each.
+    /// The entry of a hit; the differences from cached entries of a miss, a line each.
     pub why: Vec<String>,
 }
 

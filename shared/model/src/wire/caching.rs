@@ -1,11 +1,12 @@
 //! Autocaching as trainer, workers and coordinator speak of it: what an epoch does about a job's
 //! `autocache` points, and where what is stored lies (Cachew 4.4).
 
+use crate::splits::SplitOutcome;
 use crate::{Attempt, BundleIndex, Epoch, Fingerprint, Nonce, Position};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What workers do with `autocache` points. `point` counts the pipeline's points from 0.
+/// Mode of a job's `autocache` points. `point` counts the pipeline's points from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "mode")]
 pub enum CacheMode {
@@ -48,11 +49,11 @@ impl fmt::Display for CacheMode {
 pub struct PointView {
     /// The operator before it.
     pub after: String,
-    /// Of the prefix that ends there.
+    /// Fingerprint of the prefix that ends there.
     pub fingerprint: Fingerprint,
     /// An operator of the prefix draws at random.
     pub random: bool,
-    /// What it drew may be used again.
+    /// Its random draws may be reused.
     pub reuse_random: bool,
     /// It stands after the batch: what is delivered is what is cached.
     pub whole: bool,
@@ -71,7 +72,7 @@ pub struct EpochMode {
     pub shelf: Option<String>,
 }
 
-/// What a job does about its `autocache` points.
+/// The caching of a job, by epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachingView {
     /// In the order they stand in the pipeline.
@@ -83,7 +84,7 @@ pub struct CachingView {
 }
 
 impl CachingView {
-    /// What `epoch` does.
+    /// The mode of `epoch`.
     pub fn of(&self, epoch: Epoch) -> Option<&EpochMode> {
         self.modes.iter().rev().find(|mode| mode.from <= epoch)
     }
@@ -113,7 +114,7 @@ impl CachingView {
         self.modes.iter().find_map(|mode| self.delivered_shelf(mode.from))
     }
 
-    /// What a worker is told about an epoch.
+    /// The orders of a worker for an epoch.
     pub fn orders(&self, epoch: Epoch) -> CacheOrders {
         let Some(EpochMode { mode, shelf, .. }) = self.of(epoch) else {
             return CacheOrders::default();
@@ -139,7 +140,7 @@ impl CachingView {
     }
 }
 
-/// What the worker of a lease does beside computing.
+/// Orders of a lease beside computing.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheOrders {
@@ -162,7 +163,7 @@ pub struct PointOrder {
     pub random: bool,
 }
 
-/// What an epoch that is read from a cache delivers, by visit: split x copies + copy.
+/// The chunks of a cached epoch, by visit: split x copies + copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CacheManifest {
     pub copies: u32,
@@ -179,15 +180,10 @@ pub struct CachedChunk {
     pub position: Position,
     pub attempt: Attempt,
     pub nonce: Nonce,
-    pub object_bytes: u64,
-    pub crc32c: u32,
-    pub rows: u32,
-    pub batches: u32,
-    pub remainder_rows: u32,
-    pub skipped: u32,
+    pub outcome: SplitOutcome,
 }
 
-/// What operators took and made over some splits: what is decided by what to cache.
+/// Times and yields of operators over some splits: the basis of caching decisions.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkProfile {
@@ -251,7 +247,7 @@ pub struct CacheEntry {
     pub fingerprint: Fingerprint,
     /// Prefix of the keys of its objects.
     pub shelf: String,
-    /// What is delivered, or what comes out at a point within.
+    /// Delivered chunks, or the output at an inner point.
     pub whole: bool,
     /// The operator before the point.
     pub after: String,

@@ -1,8 +1,8 @@
-//! Events that invoke the worker and the scaler function, and the scaler's books.
+//! Events that invoke the worker and the scaler function, and the scaler's state.
 
 use crate::wire::{Outstanding, TrainingReport};
 use crate::{InvocationId, JobName, Namespace};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 /// Starts one worker. It claims, works and leaves; nothing else is told to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,7 +10,7 @@ pub struct WorkerEvent {
     pub v: u32,
     pub ns: Namespace,
     pub job: JobName,
-    /// The worker's number in the scaler's books, never reused within a job.
+    /// The worker's number, never reused within a job.
     pub worker: u32,
 }
 
@@ -23,8 +23,8 @@ pub struct ScalerEvent {
     pub job: JobName,
     /// Positions that may be claimed now.
     pub claimable: u32,
-    /// Workers on the books that nothing has been heard of for too long: their event was lost, or the
-    /// word that they left. They are struck off.
+    /// Outstanding workers that have been silent for too long: their event was lost, or the report that they
+    /// left. The scaler removes them.
     #[serde(default)]
     pub silent: Vec<u32>,
     /// Remote workers the job wants, or the most of them.
@@ -35,7 +35,7 @@ pub struct ScalerEvent {
     /// Workers that the job's budget pays for, where it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
-    /// What the trainer reported, if this is about it.
+    /// The trainer's report, if it is the occasion.
     #[serde(default)]
     pub report: Option<TrainingReport>,
     /// Changes when what workers do for a batch does, such as reading a cache instead of computing.
@@ -50,14 +50,16 @@ pub struct ScalerEvent {
     pub at_ms: u64,
 }
 
-/// The scaler's item: which invocations are outstanding, and what was decided last.
+/// The scaler's item: which invocations are outstanding, and the latest decisions. `P` is the memory of the scaling
+/// policy; replies leave it out.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
-pub struct ScaleState {
+#[serde(bound(deserialize = "P: DeserializeOwned"))]
+pub struct ScaleState<P = ()> {
     /// Workers to hold while there is work; 0 before anything was decided.
     pub target: u32,
-    /// What the scaling policy remembers between two reports, as JSON of its own.
-    #[serde(default)]
-    pub policy: Option<String>,
+    /// Memory of the scaling policy between two reports.
+    #[serde(default, deserialize_with = "readable", skip_serializing_if = "Option::is_none")]
+    pub policy: Option<P>,
     /// Invocations that the platform refused since the report before.
     #[serde(default)]
     pub throttled: u32,
@@ -81,6 +83,34 @@ pub struct ScaleState {
     pub barren: Barren,
 }
 
+impl<P> ScaleState<P> {
+    /// The same without the policy's memory.
+    pub fn without_policy(self) -> ScaleState {
+        let Self { target, throttled, worker_function, next_worker, .. } = self;
+        let Self { outstanding, dead, log, barren, .. } = self;
+        let policy = None;
+        ScaleState {
+            target,
+            policy,
+            throttled,
+            worker_function,
+            next_worker,
+            outstanding,
+            dead,
+            log,
+            barren,
+        }
+    }
+}
+
+/// The memory of a policy. That of another version, which cannot be read, is none: the policy then begins anew.
+fn readable<'de, D: Deserializer<'de>, P: DeserializeOwned>(
+    deserializer: D,
+) -> Result<Option<P>, D::Error> {
+    let stored = Option::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(stored.and_then(|stored| serde_json::from_value(stored).ok()))
+}
+
 /// Longest time that one worker more adds to [`Barren::lasted_ms`].
 const STEP_MS: u64 = 15_000;
 /// Longest error that [`Barren`] keeps, in bytes.
@@ -98,7 +128,7 @@ pub struct Barren {
     /// How long it has gone on. Clocks of two hosts may differ, so that no step counts for more than
     /// `STEP_MS`, either way.
     pub lasted_ms: u64,
-    /// Of the latest that left one, one line.
+    /// Error of the latest worker that left one, one line.
     pub error: String,
 }
 
@@ -147,6 +177,25 @@ mod tests {
         assert_eq!(barren.error, "killed 9");
         barren.note(3, 8, 20_000, "");
         assert_eq!((barren.workers, barren.lasted_ms, barren.error.as_str()), (3, 0, ""));
+    }
+
+    #[test]
+    fn a_memory_that_cannot_be_read_is_none_and_the_rest_stays() {
+        #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+        struct Memory {
+            mean_s: f64,
+        }
+        let policy = Some(Memory { mean_s: 0.1 });
+        let state = ScaleState { target: 3, policy, ..ScaleState::default() };
+        let stored = serde_json::to_string(&state).unwrap();
+        assert!(stored.contains(r#""policy":{"mean_s":0.1}"#), "{stored}");
+        assert_eq!(serde_json::from_str::<ScaleState<Memory>>(&stored).unwrap(), state);
+        let other = stored.replace("0.1", "null");
+        let read = serde_json::from_str::<ScaleState<Memory>>(&other).unwrap();
+        assert_eq!(read, ScaleState { policy: None, ..state.clone() });
+        let sent = serde_json::to_string(&state.without_policy()).unwrap();
+        assert!(!sent.contains("policy"), "{sent}");
+        assert_eq!(serde_json::from_str::<ScaleState>(&sent).unwrap().target, 3);
     }
 
     #[test]

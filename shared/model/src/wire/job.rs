@@ -1,4 +1,4 @@
-//! What a job is: its specification, its dataset, and the split plan derived from both.
+//! A job: its specification, its dataset, and the split plan derived from both.
 
 use crate::wire::{CachingView, Members};
 use crate::{
@@ -91,7 +91,7 @@ pub struct SkippedAt {
     pub source: String,
 }
 
-/// What determines the batches of a job, and how it is run. Frozen at registration.
+/// The settings of a job: those that determine its batches, and how it is run. Frozen at registration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
     /// Canonical JSON of the pipeline, its version included.
@@ -249,7 +249,7 @@ pub struct Plan {
     pub split_records: u32,
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).
-    pub r: u32,
+    pub max_bundle_splits: u32,
     /// Positions workers may run ahead of the lowest undelivered one, where all that the job may have are at
     /// work, and bytes ready beyond it.
     pub window_splits: u32,
@@ -260,7 +260,7 @@ fn once() -> u32 {
     1
 }
 
-/// Where a job stands.
+/// State of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "state")]
 pub enum JobState {
@@ -285,7 +285,7 @@ pub struct JobView {
     #[serde(flatten)]
     pub state: JobState,
     pub plan: Option<Plan>,
-    /// Of a pipeline with `autocache` points.
+    /// Set for pipelines with `autocache` points.
     #[serde(default)]
     pub caching: Option<CachingView>,
 }

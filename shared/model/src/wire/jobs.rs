@@ -1,8 +1,9 @@
 //! Calls about a job: describe, status, stop, forget.
 
+use crate::JobName;
+use crate::splits::{Cursor, Place};
 use crate::wire::calls::Call;
 use crate::wire::{JobView, Register, WorkProfile};
-use crate::{Epoch, JobName, Position};
 use serde::{Deserialize, Serialize};
 
 impl Call for Register {
@@ -44,14 +45,14 @@ impl Call for Status {
     }
 }
 
-/// Where a job stands, for people.
+/// Status of a job, for people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobStatus {
     pub job: JobView,
-    /// The first (epoch, position) not taken in by the trainer's host.
-    pub delivered: (Epoch, Position),
-    /// The next batch (epoch, g) a restart of the trainer would need.
-    pub durable: (Epoch, u64),
+    /// The first place not taken in by the trainer's host.
+    pub delivered: Place,
+    /// The next batch a restart of the trainer would need.
+    pub durable: Cursor,
     /// When the trainer last said how far it is, in milliseconds since the Unix epoch; 0: never.
     pub heartbeat_ms: u64,
     /// Splits committed and not taken in.
@@ -66,10 +67,10 @@ pub struct JobStatus {
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::wire::ScaleState,
-    /// What operators took and made, of the splits that were looked at closely.
+    /// Times and yields of operators, over the profiled splits.
     #[serde(default)]
     pub profile: WorkProfile,
-    /// What keeps the job from going on, and what is done about it, one line.
+    /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
 }

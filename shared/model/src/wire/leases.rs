@@ -1,5 +1,6 @@
 //! Calls of workers: claim a bundle, mark a split, commit splits, give the bundle back, leave.
 
+use crate::splits::{Commit, Place, WorkerTimes};
 use crate::wire::calls::{Applied, Call};
 use crate::wire::{CacheOrders, WorkProfile};
 use crate::{Attempt, BundleIndex, Epoch, InvocationId, JobName, Nonce, Position, SkippedRecord};
@@ -49,7 +50,7 @@ pub enum ClaimReply {
     Idle(Idle),
 }
 
-/// Where the coordinator keeps a bundle. Whoever holds its lease gives it back with every call.
+/// The home of a bundle in the table. The owner of a lease sends it back with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Home {
     /// When the job was registered: no other job of the name shares its bundles.
@@ -72,8 +73,8 @@ pub struct Lease {
     /// A committed split to run again first, its result discarded: workers died of the first of `todo`, and
     /// one that dies of this one too does not die of that. None in most leases.
     #[serde(default)]
-    pub control: Option<(Epoch, Position)>,
-    /// What is to be stored, or read, beside.
+    pub control: Option<Place>,
+    /// Orders to store to a cache or read from it.
     #[serde(default)]
     pub cache: CacheOrders,
 }
@@ -114,7 +115,7 @@ pub enum IdleReason {
     JobEnded,
 }
 
-/// A split about to be started (`index` counts from the bundle's first position).
+/// A split is about to be started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Mark {
     pub job: JobName,
@@ -123,7 +124,8 @@ pub struct Mark {
     pub bundle: BundleIndex,
     pub attempt: Attempt,
     pub nonce: Nonce,
-    pub index: u8,
+    /// Index in the bundle.
+    pub split_index: u8,
 }
 
 impl Call for Mark {
@@ -133,22 +135,6 @@ impl Call for Mark {
     fn job(&self) -> Option<&JobName> {
         Some(&self.job)
     }
-}
-
-/// One finished split.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Commit {
-    pub index: u8,
-    /// No object was put: the bytes are with the trainer that ran it.
-    pub local: bool,
-    pub object_bytes: u64,
-    /// What identifies its content: the checksum over the checksums of its frames.
-    pub crc32c: u32,
-    /// Records of an indexed file, or rows of a split.
-    pub rows: u32,
-    pub batches: u32,
-    pub remainder_rows: u32,
-    pub skipped: u32,
 }
 
 /// Commits splits and renews the lease.
@@ -165,8 +151,9 @@ pub struct Flush {
     pub next: Option<u8>,
     pub remaining_ms: u64,
     pub split_ms: u64,
-    pub cost: WorkerCost,
-    /// What the operators took and made, where the lease asks for it.
+    /// Spent since the last flush.
+    pub times: WorkerTimes,
+    /// Times and yields of the operators, if the lease asks for them.
     #[serde(default)]
     pub profile: Option<WorkProfile>,
 }
@@ -178,15 +165,6 @@ impl Call for Flush {
     fn job(&self) -> Option<&JobName> {
         Some(&self.job)
     }
-}
-
-/// What a bundle has cost its worker since the last flush.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct WorkerCost {
-    pub source_ms: u32,
-    pub compute_ms: u32,
-    pub put_ms: u32,
 }
 
 /// Gives a bundle back. `fatal` fails the job: trying again cannot help.
@@ -217,11 +195,11 @@ impl Call for Fail {
 pub struct Release {
     pub job: JobName,
     pub invocation: InvocationId,
-    /// The worker's number in the scaler's books.
+    /// The worker's number among those of the job.
     pub worker: Option<u32>,
     /// It did not fail itself: no split is suspected for it.
     pub blameless: bool,
-    /// What the platform says of its end, one line; empty if nothing.
+    /// The platform's error, one line; empty if there is none.
     #[serde(default)]
     pub error: String,
 }

@@ -35,7 +35,7 @@ pub struct Outstanding {
     runs: Vec<Run>,
 }
 
-/// Those sent at one time: consecutive numbers, of which some have ended.
+/// Workers invoked at one time: consecutive numbers, some of which have ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Run {
     sent_ms: u64,

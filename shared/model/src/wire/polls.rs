@@ -1,16 +1,17 @@
 //! The trainer's report, and its answer: which splits are ready.
 
+use crate::splits::{Ack, Place, SplitOutcome, WorkerTimes};
+use crate::wire::JobView;
 use crate::wire::calls::Call;
-use crate::wire::{JobView, WorkerCost};
-use crate::{Attempt, BundleIndex, Epoch, JobName, Nonce, Position};
+use crate::{Attempt, BundleIndex, JobName, Nonce};
 use serde::{Deserialize, Serialize};
 
-/// The trainer's fetcher asks what is ready, says how far it is, and how training feels.
+/// The trainer's fetcher asks which splits are ready, and reports progress and measurements.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Poll {
     pub job: JobName,
-    /// The first (epoch, position) whose entry the fetcher does not know yet.
-    pub from: (Epoch, Position),
+    /// The first place whose split the fetcher does not know yet.
+    pub from: Place,
     /// Present now and then: progress worth a write.
     pub ack: Option<Ack>,
     pub metrics: TrainerMetrics,
@@ -28,22 +29,7 @@ impl Call for Poll {
     }
 }
 
-/// How far a consumer is. Fenced by generation, monotone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ack {
-    /// Chosen by the fetcher at start, larger than any before.
-    pub generation: u64,
-    /// The generation it found and takes over from, 0 if none.
-    pub over: u64,
-    /// Everything before this (epoch, position) has been handed to the trainer.
-    pub delivered: (Epoch, Position),
-    /// The next batch a restart would need: all before (epoch, g) is safe in a checkpoint.
-    pub durable: (Epoch, u64),
-    /// Objects of positions before this one are not needed to replay from `durable`.
-    pub durable_position: (Epoch, Position),
-}
-
-/// What the trainer felt since the last poll.
+/// The trainer's measurements since the last poll.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct TrainerMetrics {
     /// Mean time from one batch to the next, as the trainer saw it.
@@ -78,7 +64,7 @@ pub struct TrainingReport {
     pub window_full: f64,
     /// Workers that held a lease, mean over the polls.
     pub workers: f64,
-    /// What one worker spent on a batch, of the splits that became ready meanwhile.
+    /// Times of one worker for a batch, over the splits that became ready meanwhile.
     pub worker: Option<WorkerSeconds>,
 }
 
@@ -92,40 +78,25 @@ pub struct WorkerSeconds {
 
 /// One committed split, ready to fetch (or, for local ones, to take from the host that ran it).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReadyEntry {
-    pub epoch: Epoch,
-    pub position: Position,
+pub struct ReadySplit {
+    pub place: Place,
     pub bundle: BundleIndex,
+    /// With `nonce`, names the object.
     pub attempt: Attempt,
     pub nonce: Nonce,
-    pub kind: ReadyKind,
-    pub object_bytes: u64,
-    pub crc32c: u32,
-    pub rows: u32,
-    pub batches: u32,
-    pub remainder_rows: u32,
-    pub skipped: u32,
-    /// Its share of what its bundle cost so far.
+    pub outcome: SplitOutcome,
+    /// Its share of the times of its bundle so far.
     #[serde(default)]
-    pub cost: WorkerCost,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReadyKind {
-    Object,
-    Local,
-    /// Every record of the split was given up.
-    Poison,
+    pub times: WorkerTimes,
 }
 
 /// The answer to a poll.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Polled {
     pub job: JobView,
-    /// Of the run of the trainer that was heard of last; 0 if there was none.
+    /// Generation of the trainer's latest run; 0 if there was none.
     pub generation: u64,
-    pub ready: Vec<ReadyEntry>,
+    pub ready: Vec<ReadySplit>,
     /// Distinct workers that hold an unexpired lease in the window.
     pub active_workers: u32,
     /// Positions that may be claimed now: work waits for workers.
@@ -142,11 +113,11 @@ pub struct Polled {
     pub ahead: u32,
     /// No worker has what the trainer needs next.
     #[serde(default)]
-    pub head_waits: bool,
+    pub head_of_line_blocked: bool,
     /// Files indexed so far, while the job is indexing.
     pub indexed_files: u32,
     pub scale: crate::wire::ScaleState,
-    /// What keeps the job from going on, and what is done about it, one line.
+    /// The reason why the job makes no progress, and the remedy under way, one line.
     #[serde(default)]
     pub trouble: Option<String>,
 }

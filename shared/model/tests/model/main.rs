@@ -34,7 +34,7 @@ impl Model for World {
         if let Err(violation) = self.step(&mut next, &action) {
             next.violation = Some(violation);
         }
-        // What changed nothing need not be looked at again.
+        // An action without effect leads to no new state.
         (next != *last).then_some(next)
     }
 

@@ -154,9 +154,9 @@ impl Mutation {
             Some(before) if self == Self::UnfencedAck => {
                 let generation = command.generation.max(before.generation);
                 let over = before.generation;
-                ack(Some(before), &Ack { generation, over, ..*command })
+                ack(Some(before), &Ack { generation, over, ..*command }, 0)
             }
-            _ => ack(before, command),
+            _ => ack(before, command, 0),
         }
     }
 

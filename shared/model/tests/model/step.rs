@@ -1,17 +1,17 @@
-//! What each action does to a world, with every invariant checked on the way.
+//! The effect of each action on the state, with every invariant checked on the way.
 
 use crate::mutants::Mutation;
 use crate::world::{
     Action, BATCH_SIZE, Call, Checkpoint, Held, Late, Message, SPLIT_RECORDS, State, Worker, World,
     invocation, nonce,
 };
-use gristmill_model::splits::batches::{Counts, Joiner, Piece, Source};
+use gristmill_model::splits::batches::{Joiner, Piece, Source};
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
 use gristmill_model::splits::epoch::{self, EpochState, Seal};
 use gristmill_model::splits::invariants::{self, Check, EpochView, FoundDeath, Violation};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Claim, Commit, Cursor, DeathRecord, Entry, EntryKind, Fail, Flush,
-    Limits, Mark, Metrics, Outcome, Place, Refusal, Release, Term,
+    Ack, Bundle, BundleState, Claim, Commit, Committed, Cursor, DeathRecord, Fail, Flush, Limits,
+    Mark, Outcome, Place, Refusal, Release, SplitKind, SplitOutcome, Term, WorkerTimes,
 };
 use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
@@ -106,7 +106,7 @@ impl World {
         }
         let positions = 0..self.n_splits();
         let named = positions.filter_map(|position| {
-            let Entry { attempt, nonce, .. } = *self.entry(state, position)?;
+            let Committed { attempt, nonce, .. } = *self.entry(state, position)?;
             let name = ChunkName { epoch: 0, position, attempt, nonce };
             Some((name, *state.objects.get(&self.mutation.key(name))?))
         });
@@ -152,17 +152,17 @@ impl World {
                 let control = self.control(state);
                 self.claim(before.as_ref(), message, *expired, *death, control)
             }
-            Call::Mark(cur) => {
-                self.mutation.mark(before.as_ref(), &Mark { attempt, nonce, cur: *cur })
-            }
+            Call::Mark(split_index) => self
+                .mutation
+                .mark(before.as_ref(), &Mark { attempt, nonce, split_index: *split_index }),
             Call::Flush(put) => {
                 let commits: Vec<_> = put
                     .iter()
                     .map(|at| commit(message, *at, self.is_local(message.nonce)))
                     .collect();
                 let term = Term { now_ms: 0, remaining_ms: 0, predicted_ms: 0 };
-                let spent = Metrics::default();
-                let command = Flush { attempt, nonce, commits: &commits, next: None, term, spent };
+                let times = WorkerTimes::default();
+                let command = Flush { attempt, nonce, commits: &commits, next: None, term, times };
                 self.mutation.flush(before.as_ref(), &command)
             }
             Call::Fail => {
@@ -173,14 +173,14 @@ impl World {
         if let (Call::Claim { death: Some(death), .. }, Ok(Outcome::Write(_)), Some(before)) =
             (&message.call, &answer, &before)
         {
-            // What counts is the mark the claim sees, not the one seen when the death was recorded.
+            // The claim's view of the mark counts, not the one when the death was recorded.
             let bundle = u32::try_from(message.bundle).unwrap();
             let record = DeathRecord { epoch: 0, bundle, attempt: before.attempt };
             if death.attempt == before.attempt
                 && matches!(before.state, BundleState::Leased | BundleState::Released)
                 && let Some(found) = state.found.iter_mut().find(|found| found.death == record)
             {
-                found.at = before.cur;
+                found.split_index = before.current_split;
                 found.controlled = before.had_control();
             }
         }
@@ -222,7 +222,8 @@ impl World {
     /// A committed split, if there is one.
     fn control(&self, state: &State) -> Option<Place> {
         let committed = |position: &Position| {
-            self.entry(state, *position).is_some_and(|entry| entry.kind != EntryKind::Poison)
+            self.entry(state, *position)
+                .is_some_and(|entry| entry.outcome.kind != SplitKind::Poison)
         };
         (0..self.n_splits()).find(committed).map(|position| Place { epoch: 0, position })
     }
@@ -234,7 +235,7 @@ impl World {
         let first = self.bundles[b].start;
         invariants::invariant_02_one_commit_per_split(&mut state.seen, 0, first, &after)?;
         let poisoned = |bundle: &Bundle| {
-            let poison = |e: &&Entry| e.kind == EntryKind::Poison;
+            let poison = |e: &&Committed| e.outcome.kind == SplitKind::Poison;
             bundle.entries.iter().flatten().filter(poison).count()
         };
         if before.map_or(0, poisoned) < poisoned(&after) {
@@ -294,13 +295,13 @@ impl World {
                 let trainer = &mut state.trainer;
                 trainer.finished = true;
                 let (joiner, needed) = (trainer.joiner.clone(), trainer.joiner.first_needed());
-                let last = joiner.finish().filter(|batch| batch.g >= trainer.next);
+                let last = joiner.finish().filter(|batch| batch.batch_index >= trainer.next);
                 trainer.queue.extend(last.map(|batch| (batch, needed)));
             }
             Action::Deliver => {
                 let Some((batch, _)) = state.trainer.queue.pop_front() else { return Ok(()) };
-                state.trainer.next = batch.g + 1;
-                if let Some(first) = state.delivered.insert(batch.g, batch.clone()) {
+                state.trainer.next = batch.batch_index + 1;
+                if let Some(first) = state.delivered.insert(batch.batch_index, batch.clone()) {
                     state.replayed = true;
                     invariants::invariant_07_replay_is_identical(&first, &batch)?;
                 }
@@ -327,7 +328,7 @@ impl World {
         Ok(())
     }
 
-    fn entry<'a>(&self, state: &'a State, position: Position) -> Option<&'a Entry> {
+    fn entry<'a>(&self, state: &'a State, position: Position) -> Option<&'a Committed> {
         let b = self.bundle_of(position);
         let at = u8::try_from(position - self.bundles[b].start).ok()?;
         state.bundles[b].as_ref()?.entry(at)
@@ -342,8 +343,8 @@ impl World {
         let mut made = Vec::new();
         let trainer = &mut state.trainer;
         let needed = trainer.joiner.first_needed();
-        trainer.joiner.push(Counts::from(&entry), |batch| made.push(batch));
-        let made = made.into_iter().filter(|batch| batch.g >= trainer.next);
+        trainer.joiner.push(entry.outcome.counts(), |batch| made.push(batch));
+        let made = made.into_iter().filter(|batch| batch.batch_index >= trainer.next);
         trainer.queue.extend(made.map(|batch| (batch, needed)));
         Ok(())
     }
@@ -351,12 +352,12 @@ impl World {
     /// A trainer that is not fenced finds every object it asks for.
     fn read(&self, state: &State, position: Position) -> Check {
         let entry = self.entry(state, position).ok_or(unexpected("read before commit"))?;
-        if entry.kind != EntryKind::Object {
+        if entry.outcome.kind != SplitKind::Object {
             return Ok(());
         }
-        let Entry { attempt, nonce, .. } = *entry;
+        let Committed { attempt, nonce, .. } = *entry;
         let name = self.mutation.key(ChunkName { epoch: 0, position, attempt, nonce });
-        match state.objects.get(&name) == Some(&entry.crc32c) {
+        match state.objects.get(&name) == Some(&entry.outcome.crc32c) {
             true => Ok(()),
             false => Err(Violation { number: 5, what: "the trainer misses an object" }),
         }
@@ -385,8 +386,10 @@ impl World {
     /// Starts the trainer again from a checkpoint; a refused one leaves it down.
     fn restore(&self, state: &mut State, older: bool) -> Check {
         let saved = state.trainer.saved[usize::from(older)];
-        let counts = (0..self.n_splits()).map_while(|p| self.entry(state, p)).map(Counts::from);
-        let joiner = Joiner::seek(self.cut(), saved.g, counts);
+        let counts = (0..self.n_splits())
+            .map_while(|p| self.entry(state, p))
+            .map(|entry| entry.outcome.counts());
+        let joiner = Joiner::seek(self.cut(), saved.batch_index, counts);
         let needed: Vec<_> = joiner.carry().map(|piece| piece.position).collect();
         let previous = state.trainer.clone();
         let trainer = &mut state.trainer;
@@ -395,7 +398,7 @@ impl World {
         trainer.alive = true;
         trainer.finished = false;
         trainer.queue.clear();
-        trainer.next = saved.g;
+        trainer.next = saved.batch_index;
         trainer.joiner = joiner;
         trainer.saved = [saved, saved];
         let ack = ack_of(state);
@@ -490,7 +493,7 @@ impl World {
     }
 }
 
-/// What a worker sends.
+/// Message of a worker.
 fn message(state: &mut State, w: u8, call: &Call) -> Message {
     let worker = &state.workers[usize::from(w)];
     let (bundle, attempt) = match (call, &worker.held) {
@@ -530,7 +533,10 @@ fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, 
                 put: Vec::new(),
             });
         }
-        (Call::Claim { bundle, .. }, Err(Refusal::DeathUnrecorded { attempt, at })) => {
+        (
+            Call::Claim { bundle, .. },
+            Err(Refusal::DeathUnrecorded { attempt, split_index: at }),
+        ) => {
             let bundle = u32::try_from(*bundle).unwrap();
             worker.found = Some((DeathRecord { epoch: 0, bundle, attempt }, at));
         }
@@ -564,9 +570,9 @@ fn record_death(mutation: Mutation, state: &mut State, w: u8) {
         state.found.retain(|found| found.death != death);
         state.log = Some(log.clone());
     }
-    // Those that are not written too.
+    // Including those that are not written.
     if !state.found.iter().any(|found| found.death == death) {
-        state.found.push(FoundDeath { death, at, controlled: false });
+        state.found.push(FoundDeath { death, split_index: at, controlled: false });
     }
     let bundle = usize::try_from(death.bundle).unwrap();
     worker.death = Some((bundle, outcome.item().death(death, at.is_some())));
@@ -584,26 +590,27 @@ fn die(state: &mut State, w: u8) {
 
 fn commit(message: &Message, at: u8, local: bool) -> Commit {
     Commit {
-        at,
-        local,
-        bytes: 1,
-        crc32c: checksum(message.attempt, nonce(message.nonce)),
-        rows: SPLIT_RECORDS,
-        batches: SPLIT_RECORDS / BATCH_SIZE,
-        remainder: SPLIT_RECORDS % BATCH_SIZE,
-        skipped: 0,
+        split_index: at,
+        outcome: SplitOutcome {
+            kind: if local { SplitKind::Local } else { SplitKind::Object },
+            object_bytes: 1,
+            crc32c: checksum(message.attempt, nonce(message.nonce)),
+            rows: SPLIT_RECORDS,
+            batches: SPLIT_RECORDS / BATCH_SIZE,
+            remainder_rows: SPLIT_RECORDS % BATCH_SIZE,
+            skipped_records: 0,
+        },
     }
 }
 
 fn ack_of(state: &State) -> Ack {
     let trainer = &state.trainer;
-    let Checkpoint { g, position } = trainer.saved[0];
+    let Checkpoint { batch_index, position } = trainer.saved[0];
     Ack {
         generation: trainer.generation,
         over: trainer.over,
         delivered: Place { epoch: 0, position: trainer.joiner.position() },
-        durable: Cursor { epoch: 0, g },
+        durable: Cursor { epoch: 0, batch_index },
         durable_place: Place { epoch: 0, position },
-        now_ms: 0,
     }
 }

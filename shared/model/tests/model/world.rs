@@ -6,7 +6,7 @@ use gristmill_model::splits::collect::{ChunkName, Verdict};
 use gristmill_model::splits::epoch::{EpochItem, EpochState};
 use gristmill_model::splits::invariants::{FoundDeath, Violation};
 use gristmill_model::splits::{
-    Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, EntryKind, Place,
+    Ack, Bundle, BundleState, Consumer, Death, DeathLog, DeathRecord, Place, SplitKind,
 };
 use gristmill_model::{Attempt, InvocationId, Nonce, Position};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -307,7 +307,7 @@ impl World {
     }
 }
 
-/// What can happen.
+/// Actions of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// A worker calls the coordinator; the answer may be lost, and a copy may come again later.
@@ -352,7 +352,7 @@ pub enum Action {
     Close,
 }
 
-/// What a worker asks of the coordinator.
+/// Calls of a worker.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Call {
     Claim { bundle: usize, expired: bool, death: Option<Death> },
@@ -388,7 +388,7 @@ pub struct Worker {
     pub pending: Option<(Message, bool)>,
     /// A death to be recorded before the next claim, and the split its owner had marked.
     pub found: Option<(DeathRecord, Option<u8>)>,
-    /// What the log answered, and for which bundle: it is claimed next.
+    /// The log's answer, and its bundle, which is claimed next.
     pub death: Option<(usize, Death)>,
 }
 
@@ -428,10 +428,10 @@ impl Held {
     }
 }
 
-/// Where a trainer would restart: the next batch, and the first split it needs.
+/// The restart point of a trainer: the next batch, and the first split it needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Checkpoint {
-    pub g: u64,
+    pub batch_index: u64,
     pub position: Position,
 }
 
@@ -439,7 +439,7 @@ pub struct Checkpoint {
 pub struct Trainer {
     pub alive: bool,
     pub generation: u64,
-    /// What it found when it started.
+    /// The generation found at its start.
     pub over: u64,
     pub joiner: Joiner,
     pub finished: bool,
@@ -472,7 +472,7 @@ impl Trainer {
             false => self.joiner.first_needed(),
         };
         let position = self.queue.front().map_or(kept, |(_, needed)| *needed);
-        Checkpoint { g: self.next, position }
+        Checkpoint { batch_index: self.next, position }
     }
 }
 
@@ -490,7 +490,7 @@ pub struct State {
     /// An object the collector is about to delete.
     pub doomed: Option<(ChunkName, Verdict)>,
     pub budget: Budget,
-    pub seen: BTreeMap<Place, (EntryKind, Attempt, Nonce)>,
+    pub seen: BTreeMap<Place, (SplitKind, Attempt, Nonce)>,
     pub delivered: BTreeMap<u64, Batch>,
     /// Invocations reported dead.
     pub dead: BTreeSet<u8>,
@@ -504,7 +504,7 @@ pub struct State {
 impl State {
     pub fn has_poison(&self) -> bool {
         let entries = self.bundles.iter().flatten().flat_map(|bundle| &bundle.entries);
-        entries.flatten().any(|entry| entry.kind == EntryKind::Poison)
+        entries.flatten().any(|entry| entry.outcome.kind == SplitKind::Poison)
     }
 
     pub fn is_closed(&self) -> bool {

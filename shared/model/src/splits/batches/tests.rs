@@ -3,8 +3,8 @@
 use super::*;
 use proptest::prelude::*;
 
-fn counts(batches: u32, remainder: u32) -> Counts {
-    Counts { batches, remainder }
+fn counts(batches: u32, remainder_rows: u32) -> Counts {
+    Counts { batches, remainder_rows }
 }
 
 fn cut(size: u32, drop_last: bool) -> Cut {
@@ -37,8 +37,10 @@ fn whole_batches_come_first_and_a_joined_one_follows_the_split_that_completes_it
         (4, Source::Joined(vec![piece(0, 4..7), piece(1, 8..9)])),
         (2, Source::Joined(vec![piece(1, 9..10), piece(2, 0..1)])),
     ];
-    let expected: Vec<_> =
-        (0..).zip(expected).map(|(g, (rows, source))| Batch { g, rows, source }).collect();
+    let expected: Vec<_> = (0..)
+        .zip(expected)
+        .map(|(batch_index, (rows, source))| Batch { batch_index, rows, source })
+        .collect();
     assert_eq!(batches, expected);
     assert_eq!(batches[3].positions().collect::<Vec<_>>(), [0, 1]);
 }
@@ -55,7 +57,7 @@ fn in_order_no_row_passes_another() {
         Source::Joined(vec![piece(3, 2..5)]),
     ];
     assert_eq!(batches.iter().map(|batch| batch.source.clone()).collect::<Vec<_>>(), expected);
-    // Where nothing is left over, batches pass as they are.
+    // Without remainders, batches pass unchanged.
     let whole = plan_of(in_order, &[counts(2, 0), counts(1, 0)]);
     assert!(whole.iter().all(|batch| matches!(batch.source, Source::Whole { .. })));
 }
@@ -77,7 +79,7 @@ fn the_first_needed_split_is_the_one_whose_rows_wait() {
     joiner.push(counts(0, 2), |_| {});
     joiner.push(counts(0, 0), |_| {});
     joiner.push(counts(0, 3), |_| {});
-    assert_eq!((joiner.position(), joiner.first_needed(), joiner.g()), (4, 1, 3));
+    assert_eq!((joiner.position(), joiner.first_needed(), joiner.batch_index()), (4, 1, 3));
 }
 
 fn splits() -> impl Strategy<Value = (u32, Vec<Counts>)> {
@@ -94,15 +96,15 @@ proptest! {
         let batches = plan_of(Cut { in_order, ..cut(batch_size, false) }, &splits);
         let rows: u64 = splits
             .iter()
-            .map(|split| u64::from(split.batches) * u64::from(batch_size) + u64::from(split.remainder))
+            .map(|split| u64::from(split.batches) * u64::from(batch_size) + u64::from(split.remainder_rows))
             .sum();
         prop_assert_eq!(batches.len() as u64, rows.div_ceil(u64::from(batch_size)));
-        let rows_of = |split: &Counts| split.batches * batch_size + split.remainder;
+        let rows_of = |split: &Counts| split.batches * batch_size + split.remainder_rows;
         let mut seen: Vec<Vec<u32>> = splits.iter().map(|split| vec![0; rows_of(split) as usize]).collect();
         let mut order = Vec::new();
         for (g, batch) in (0..).zip(&batches) {
-            prop_assert_eq!(batch.g, g);
-            let last = batch.g + 1 == batches.len() as u64;
+            prop_assert_eq!(batch.batch_index, g);
+            let last = batch.batch_index + 1 == batches.len() as u64;
             prop_assert!(batch.rows == batch_size || last);
             let pieces = match &batch.source {
                 Source::Whole { position, frame } => {
@@ -134,14 +136,14 @@ proptest! {
         let batches = plan_of(cut, &splits);
         let g = (at % (batches.len() + 1)) as u64;
         let mut joiner = Joiner::seek(cut, g, splits.iter().copied());
-        prop_assert!(joiner.g() <= g);
+        prop_assert!(joiner.batch_index() <= g);
         let (needed, from) = (joiner.first_needed(), joiner.position() as usize);
         let mut rest = Vec::new();
         for split in &splits[joiner.position() as usize..] {
             joiner.push(*split, |batch| rest.push(batch));
         }
         rest.extend(joiner.finish());
-        rest.retain(|batch| batch.g >= g);
+        rest.retain(|batch| batch.batch_index >= g);
         prop_assert_eq!(&rest, &batches[g as usize..]);
         prop_assert!(rest.iter().flat_map(Batch::positions).all(|position| position >= needed));
         let earlier = rest.iter().flat_map(Batch::positions).filter(|at| (*at as usize) < from);

@@ -1,7 +1,9 @@
 //! Claims, case by case.
 
 use super::*;
-use crate::splits::{DeathLog, DeathRecord, Fail, Mark, TRIAL_ATTEMPTS, fail, mark, release};
+use crate::splits::{
+    DeathLog, DeathRecord, Fail, Mark, SplitKind, TRIAL_ATTEMPTS, fail, mark, release,
+};
 use proptest::prelude::*;
 
 const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
@@ -46,7 +48,7 @@ fn reported(bundle: &Bundle) -> Bundle {
 
 /// Marks `at` and dies; somebody claims once the lease is over.
 fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
-    let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: at };
+    let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: at };
     let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
     let death = Some(Death { attempt: bundle.attempt, ordinal: Some(ordinal) });
     // Somebody else: an owner that claims again is slow, not dead.
@@ -57,14 +59,16 @@ fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
 /// The commit of a bundle's second split.
 fn commit_of_second() -> crate::splits::Commit {
     crate::splits::Commit {
-        at: 1,
-        local: false,
-        bytes: 1,
-        crc32c: 1,
-        rows: 1,
-        batches: 1,
-        remainder: 0,
-        skipped: 0,
+        split_index: 1,
+        outcome: SplitOutcome {
+            kind: SplitKind::Object,
+            object_bytes: 1,
+            crc32c: 1,
+            rows: 1,
+            batches: 1,
+            remainder_rows: 0,
+            skipped_records: 0,
+        },
     }
 }
 
@@ -96,7 +100,7 @@ fn a_claim_sent_again_finds_its_own_lease() {
 fn a_death_is_recorded_before_the_claim_that_follows_it() {
     let (bundle, limits) = (leased(1), Limits::default());
     let refused = try_claim(Some(&bundle), 2, bundle.until_ms, None, &limits);
-    assert_eq!(refused, Err(Refusal::DeathUnrecorded { attempt: 1, at: None }));
+    assert_eq!(refused, Err(Refusal::DeathUnrecorded { attempt: 1, split_index: None }));
     let of_another_attempt = Some(Death { attempt: 2, ordinal: Some(1) });
     assert!(try_claim(Some(&bundle), 2, bundle.until_ms, of_another_attempt, &limits).is_err());
     let death = Some(Death { attempt: 1, ordinal: Some(1) });
@@ -135,7 +139,10 @@ fn three_deaths_in_a_row_on_one_split_beside_controls_make_it_poison() {
         bundle = die_on(&bundle, 1, ordinal, &limits);
     }
     let entry = bundle.entry(1).unwrap();
-    assert_eq!((entry.kind, entry.rows, entry.skipped), (EntryKind::Poison, 0, 6));
+    assert_eq!(
+        (entry.outcome.kind, entry.outcome.rows, entry.outcome.skipped_records),
+        (SplitKind::Poison, 0, 6)
+    );
     assert_eq!(bundle.lease().unwrap().todo, [0]);
 }
 
@@ -189,8 +196,8 @@ fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
     let mut bundle = die_on(&leased(1), 0, 1, &limits);
     let commit = commit_of_second();
     let (attempt, nonce) = (bundle.attempt, bundle.owner);
-    let (commits, next, spent) = (&[commit][..], Some(0), Metrics::default());
-    let flush = crate::splits::Flush { attempt, nonce, commits, next, term: TERM, spent };
+    let (commits, next, times) = (&[commit][..], Some(0), WorkerTimes::default());
+    let flush = crate::splits::Flush { attempt, nonce, commits, next, term: TERM, times };
     bundle = crate::splits::flush(Some(&bundle), &flush).unwrap().into_item();
     let death = Some(Death { attempt, ordinal: Some(2) });
     let after = try_claim(Some(&reported(&bundle)), 77, 1_000, death, &limits).unwrap();
@@ -202,7 +209,7 @@ fn a_neighbour_that_was_committed_before_the_death_is_a_control() {
 fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let suspected = die_on(&leased(1), 0, 1, &limits);
-    let command = Mark { attempt: suspected.attempt, nonce: suspected.owner, cur: 0 };
+    let command = Mark { attempt: suspected.attempt, nonce: suspected.owner, split_index: 0 };
     let marked = mark(Some(&suspected), &command).unwrap().into_item();
     let strikes = |blameless| {
         let report = crate::splits::Release { invocation: &invocation(), attempt: None, blameless };
@@ -220,7 +227,7 @@ fn a_lease_that_ran_out_is_no_evidence() {
     let mut bundle = leased(1);
     // A coordinator whose clock is ahead takes the lease of a living worker away, time and again.
     for ordinal in 1..=10 {
-        let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
+        let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
         let marked = mark(Some(&bundle), &command).unwrap().into_item();
         let death = Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) });
         let id = bundle.owner.0[0] + 1;
@@ -295,8 +302,8 @@ fn poison_in_the_last_open_split_ends_the_bundle() {
         .into_item()
     };
     for ordinal in 1..=5 {
-        let cur = Mark { attempt: bundle.attempt, nonce: bundle.owner, cur: 0 };
-        let marked = reported(&mark(Some(&bundle), &cur).unwrap().into_item());
+        let started = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
+        let marked = reported(&mark(Some(&bundle), &started).unwrap().into_item());
         bundle = command(&marked, Some(Death { attempt: marked.attempt, ordinal: Some(ordinal) }));
     }
     assert_eq!(bundle.state, BundleState::Done);
@@ -341,7 +348,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
         commits: &[commit],
         next: None,
         term: Term { now_ms: late_ms, ..TERM },
-        spent: Metrics::default(),
+        times: WorkerTimes::default(),
     };
     let progressed = crate::splits::flush(Some(&bundle), &flush).unwrap().into_item();
     assert_eq!(failed_at(&progressed, late_ms + 60_000).state, BundleState::Leased);

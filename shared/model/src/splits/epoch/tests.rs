@@ -1,25 +1,24 @@
 //! Seals and closes, case by case.
 
 use super::*;
-use crate::splits::{Entry, Metrics};
+use crate::splits::{SplitOutcome, WorkerTimes};
 use crate::{InvocationId, Nonce};
 
-fn entry(kind: EntryKind, rows: u32, skipped: u32) -> Option<Entry> {
+fn entry(kind: SplitKind, rows: u32, skipped: u32) -> Option<Committed> {
     let nonce = Nonce([1; 8]);
-    Some(Entry {
+    let outcome = SplitOutcome {
         kind,
-        attempt: 1,
-        nonce,
-        bytes: 100,
+        object_bytes: 100,
         crc32c: 0,
         rows,
         batches: rows / 4,
-        remainder: rows % 4,
-        skipped,
-    })
+        remainder_rows: rows % 4,
+        skipped_records: skipped,
+    };
+    Some(Committed { attempt: 1, nonce, outcome })
 }
 
-fn bundle(state: BundleState, entries: Vec<Option<Entry>>) -> Bundle {
+fn bundle(state: BundleState, entries: Vec<Option<Committed>>) -> Bundle {
     Bundle {
         state,
         attempt: 2,
@@ -29,11 +28,11 @@ fn bundle(state: BundleState, entries: Vec<Option<Entry>>) -> Bundle {
         retry_at_ms: 0,
         since_ms: 0,
         entries,
-        cur: None,
+        current_split: None,
         suspect: None,
         control: None,
         error: None,
-        metrics: Metrics { source_ms: 1, compute_ms: 2, put_ms: 3 },
+        times: WorkerTimes { source_ms: 1, compute_ms: 2, put_ms: 3 },
     }
 }
 
@@ -53,7 +52,7 @@ fn an_epoch_is_opened_once_and_with_one_seed() {
 
 #[test]
 fn an_epoch_with_an_open_bundle_is_not_sealed() {
-    let done = bundle(BundleState::Done, vec![entry(EntryKind::Object, 4, 0)]);
+    let done = bundle(BundleState::Done, vec![entry(SplitKind::Object, 4, 0)]);
     let leased = bundle(BundleState::Leased, vec![None]);
     for open in [Some(&leased), None] {
         let refused = seal(Some(&opened()), &command(&[Some(&done), open]));
@@ -66,9 +65,9 @@ fn an_epoch_with_an_open_bundle_is_not_sealed() {
 fn totals_are_derived_once() {
     let one = bundle(
         BundleState::Done,
-        vec![entry(EntryKind::Object, 9, 1), entry(EntryKind::Poison, 0, 5)],
+        vec![entry(SplitKind::Object, 9, 1), entry(SplitKind::Poison, 0, 5)],
     );
-    let two = bundle(BundleState::Done, vec![entry(EntryKind::Local, 4, 0)]);
+    let two = bundle(BundleState::Done, vec![entry(SplitKind::Local, 4, 0)]);
     let sealed = seal(Some(&opened()), &command(&[Some(&one), Some(&two)])).unwrap().into_item();
     let expected = Totals {
         bundles: 2,
@@ -91,14 +90,14 @@ fn totals_are_derived_once() {
 
 #[test]
 fn skips_above_the_cap_are_not_sealed_away() {
-    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 1, 11)]);
+    let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 1, 11)]);
     let refused = seal(Some(&opened()), &command(&[Some(&one)]));
     assert_eq!(refused, Err(Refusal::TooManySkipped { skipped: 11, max: 10 }));
 }
 
 #[test]
 fn a_dropped_last_batch_is_not_counted() {
-    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 9, 0)]);
+    let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 9, 0)]);
     let bundles = [Some(&one)];
     let drop_last = Seal { drop_last: true, ..command(&bundles) };
     let sealed = seal(Some(&opened()), &drop_last).unwrap().into_item();
@@ -107,11 +106,11 @@ fn a_dropped_last_batch_is_not_counted() {
 
 #[test]
 fn an_epoch_closes_when_every_consumer_is_past_it() {
-    let one = bundle(BundleState::Done, vec![entry(EntryKind::Object, 9, 0)]);
+    let one = bundle(BundleState::Done, vec![entry(SplitKind::Object, 9, 0)]);
     assert!(matches!(close(Some(&opened()), 3, &[]), Err(Refusal::Invalid { .. })));
     let sealed = seal(Some(&opened()), &command(&[Some(&one)])).unwrap().into_item();
-    let before = Cursor { epoch: 3, g: 2 };
-    let past = [Cursor { epoch: 3, g: 3 }, Cursor { epoch: 4, g: 0 }];
+    let before = Cursor { epoch: 3, batch_index: 2 };
+    let past = [Cursor { epoch: 3, batch_index: 3 }, Cursor { epoch: 4, batch_index: 0 }];
     assert!(close(Some(&sealed), 3, &[]).is_err());
     let refused = close(Some(&sealed), 3, &[past[0], before]);
     assert_eq!(refused, Err(Refusal::NotDurable { durable: before }));

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::ErrorPolicy;
-use crate::splits::{Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, Suspect, claim};
+use crate::splits::{
+    Claim, Death, Limits, MAX_ERROR_BYTES, MAX_INVOCATION_BYTES, SplitOutcome, Suspect, claim,
+};
 use proptest::prelude::*;
 
 const TERM: Term = Term { now_ms: 1_000, remaining_ms: 900_000, predicted_ms: 0 };
@@ -33,12 +35,23 @@ fn claimed(before: Option<&Bundle>, id: u8) -> Bundle {
 }
 
 fn commit(at: u8) -> Commit {
-    Commit { at, local: false, bytes: 10, crc32c: 7, rows: 5, batches: 1, remainder: 1, skipped: 0 }
+    Commit {
+        split_index: at,
+        outcome: SplitOutcome {
+            kind: SplitKind::Object,
+            object_bytes: 10,
+            crc32c: 7,
+            rows: 5,
+            batches: 1,
+            remainder_rows: 1,
+            skipped_records: 0,
+        },
+    }
 }
 
 fn command<'a>(attempt: Attempt, id: u8, commits: &'a [Commit]) -> Flush<'a> {
-    let spent = Metrics { source_ms: 1, compute_ms: 2, put_ms: 3 };
-    Flush { attempt, nonce: nonce(id), commits, next: None, term: TERM, spent }
+    let times = WorkerTimes { source_ms: 1, compute_ms: 2, put_ms: 3 };
+    Flush { attempt, nonce: nonce(id), commits, next: None, term: TERM, times }
 }
 
 fn flushed(bundle: &Bundle, ats: &[u8]) -> Bundle {
@@ -69,7 +82,7 @@ fn commits_add_up_to_done() {
     assert_eq!((bundle.state, bundle.todo()), (BundleState::Leased, vec![1]));
     assert_eq!(bundle.entry(0).unwrap().nonce, nonce(1));
     let done = flushed(&bundle, &[1]);
-    assert_eq!((done.state, done.metrics.compute_ms), (BundleState::Done, 4));
+    assert_eq!((done.state, done.times.compute_ms), (BundleState::Done, 4));
     assert_eq!(done.claimable_at_ms(), None);
 }
 
@@ -113,12 +126,13 @@ fn a_late_flush_counts_if_nobody_has_claimed() {
 #[test]
 fn a_flush_that_contradicts_what_is_committed_is_refused() {
     let bundle = flushed(&claimed(None, 1), &[0]);
-    let other = Commit { crc32c: 8, ..commit(0) };
+    let mut other = commit(0);
+    other.outcome.crc32c = 8;
     let refused = flush(Some(&bundle), &command(1, 1, &[other, commit(1)]));
-    assert!(matches!(refused, Err(Refusal::Contradiction { at: 0, .. })));
+    assert!(matches!(refused, Err(Refusal::Contradiction { split_index: 0, .. })));
     let taken = claimed(Some(&bundle), 2);
     let redone = flush(Some(&taken), &command(2, 2, &[commit(0)]));
-    assert!(matches!(redone, Err(Refusal::Contradiction { at: 0, .. })));
+    assert!(matches!(redone, Err(Refusal::Contradiction { split_index: 0, .. })));
     let beyond = flush(Some(&taken), &command(2, 2, &[commit(3)]));
     assert!(matches!(beyond, Err(Refusal::Invalid { .. })));
 }
@@ -133,8 +147,8 @@ fn a_flush_is_all_or_nothing_and_one_that_repeats_a_part_adds_the_rest() {
 #[test]
 fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
     let mut bundle = claimed(None, 1);
-    bundle.suspect = Some(Suspect { at: 0, strikes: 2, ordinal: 8 });
-    bundle.cur = Some(0);
+    bundle.suspect = Some(Suspect { split_index: 0, strikes: 2, ordinal: 8 });
+    bundle.current_split = Some(0);
     bundle.control = Some(crate::splits::Place::default());
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let command_of = Claim {
@@ -149,7 +163,7 @@ fn an_owner_wrongly_taken_for_dead_loses_its_lease_and_contradicts_nobody() {
     let report = Release { invocation: &invocation(1), attempt: Some(1), blameless: false };
     let released = release(Some(&bundle), &report).unwrap().into_item();
     let poisoned = claim(Some(&released), &command_of, &limits).unwrap().into_item();
-    assert_eq!(poisoned.entry(0).map(|entry| entry.kind), Some(EntryKind::Poison));
+    assert_eq!(poisoned.entry(0).map(|entry| entry.outcome.kind), Some(SplitKind::Poison));
     assert_eq!(flush(Some(&poisoned), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
 }
 
@@ -160,7 +174,7 @@ fn a_heartbeat_renews_and_never_shortens() {
     later.term.now_ms = 50_000;
     let renewed = flush(Some(&bundle), &later).unwrap().into_item();
     assert_eq!(renewed.until_ms, 82_000);
-    assert_eq!(renewed.metrics, Metrics::default());
+    assert_eq!(renewed.times, WorkerTimes::default());
     let copy = flush(Some(&renewed), &command(1, 1, &[]));
     assert_eq!(copy, Ok(Outcome::AlreadyApplied(renewed)));
 }
@@ -168,17 +182,23 @@ fn a_heartbeat_renews_and_never_shortens() {
 #[test]
 fn splits_are_marked_one_at_a_time() {
     let bundle = claimed(Some(&claimed(None, 1)), 2);
-    let cur = |cur| Mark { attempt: 2, nonce: nonce(2), cur };
-    let marked = mark(Some(&bundle), &cur(1)).unwrap().into_item();
-    assert_eq!(marked.cur, Some(1));
-    assert_eq!(mark(Some(&marked), &cur(1)), Ok(Outcome::AlreadyApplied(marked.clone())));
-    assert!(matches!(mark(Some(&marked), &cur(0)), Err(Refusal::Contradiction { at: 1, .. })));
-    assert!(matches!(mark(Some(&bundle), &cur(3)), Err(Refusal::Invalid { .. })));
-    assert_eq!(mark(Some(&bundle), &Mark { attempt: 1, ..cur(0) }), Err(Refusal::Lost));
+    let start = |split_index| Mark { attempt: 2, nonce: nonce(2), split_index };
+    let marked = mark(Some(&bundle), &start(1)).unwrap().into_item();
+    assert_eq!(marked.current_split, Some(1));
+    assert_eq!(mark(Some(&marked), &start(1)), Ok(Outcome::AlreadyApplied(marked.clone())));
+    assert!(matches!(
+        mark(Some(&marked), &start(0)),
+        Err(Refusal::Contradiction { split_index: 1, .. })
+    ));
+    assert!(matches!(mark(Some(&bundle), &start(3)), Err(Refusal::Invalid { .. })));
+    assert_eq!(mark(Some(&bundle), &Mark { attempt: 1, ..start(0) }), Err(Refusal::Lost));
     let next = flushed(&marked, &[1]);
-    assert_eq!(next.cur, None);
+    assert_eq!(next.current_split, None);
     // A copy of the mark arrives after the commit: it must not put the blame back.
-    assert!(matches!(mark(Some(&next), &cur(1)), Err(Refusal::Contradiction { at: 1, .. })));
+    assert!(matches!(
+        mark(Some(&next), &start(1)),
+        Err(Refusal::Contradiction { split_index: 1, .. })
+    ));
 }
 
 #[test]
@@ -187,7 +207,7 @@ fn a_flush_can_mark_the_next_split() {
     let commits = [commit(0)];
     let with_next = Flush { next: Some(1), ..command(2, 2, &commits) };
     let after = flush(Some(&bundle), &with_next).unwrap().into_item();
-    assert_eq!(after.cur, Some(1));
+    assert_eq!(after.current_split, Some(1));
     let committed = Flush { next: Some(0), ..command(2, 2, &commits) };
     assert!(flush(Some(&bundle), &committed).is_err());
 }
@@ -195,7 +215,7 @@ fn a_flush_can_mark_the_next_split() {
 #[test]
 fn a_commit_clears_the_suspect() {
     let mut bundle = claimed(None, 1);
-    bundle.suspect = Some(Suspect { at: 2, strikes: 1, ordinal: 5 });
+    bundle.suspect = Some(Suspect { split_index: 2, strikes: 1, ordinal: 5 });
     assert!(flushed(&bundle, &[0]).suspect.is_some());
     assert_eq!(flushed(&bundle, &[2]).suspect, None);
 }
@@ -211,7 +231,10 @@ fn a_failure_gives_the_bundle_back_once() {
         fatal: false,
     };
     let failed = fail(Some(&bundle), &command).unwrap().into_item();
-    assert_eq!((failed.state, failed.retry_at_ms, failed.cur), (BundleState::Failed, 9, None));
+    assert_eq!(
+        (failed.state, failed.retry_at_ms, failed.current_split),
+        (BundleState::Failed, 9, None)
+    );
     assert_eq!(failed.error.as_deref(), Some("line one line two"));
     assert_eq!(fail(Some(&failed), &command), Ok(Outcome::AlreadyApplied(failed.clone())));
     let taken = claimed(Some(&failed), 2);
@@ -252,17 +275,16 @@ fn delays_double_up_to_ten_seconds() {
 
 #[test]
 fn the_largest_bundle_fits_into_one_write_unit() {
-    let entry = Entry {
-        kind: EntryKind::Object,
-        attempt: u32::MAX,
-        nonce: nonce(255),
-        bytes: u64::MAX,
+    let outcome = SplitOutcome {
+        kind: SplitKind::Object,
+        object_bytes: u64::MAX,
         crc32c: u32::MAX,
         rows: u32::MAX,
         batches: u32::MAX,
-        remainder: u32::MAX,
-        skipped: u32::MAX,
+        remainder_rows: u32::MAX,
+        skipped_records: u32::MAX,
     };
+    let entry = Committed { attempt: u32::MAX, nonce: nonce(255), outcome };
     let bundle = Bundle {
         state: BundleState::Dead,
         attempt: u32::MAX,
@@ -272,11 +294,11 @@ fn the_largest_bundle_fits_into_one_write_unit() {
         retry_at_ms: u64::MAX,
         since_ms: u64::MAX,
         entries: vec![Some(entry); crate::splits::MAX_BUNDLE_SPLITS],
-        cur: Some(7),
-        suspect: Some(Suspect { at: 7, strikes: 255, ordinal: u64::MAX }),
+        current_split: Some(7),
+        suspect: Some(Suspect { split_index: 7, strikes: 255, ordinal: u64::MAX }),
         control: Some(crate::splits::Place { epoch: u32::MAX, position: u32::MAX }),
         error: Some("é".repeat(MAX_ERROR_BYTES / 2)),
-        metrics: Metrics { source_ms: u32::MAX, compute_ms: u32::MAX, put_ms: u32::MAX },
+        times: WorkerTimes { source_ms: u32::MAX, compute_ms: u32::MAX, put_ms: u32::MAX },
     };
     let bytes = postcard::to_stdvec(&bundle).unwrap();
     // Keys, attribute names and the version take the rest of the kilobyte.
@@ -291,7 +313,7 @@ proptest! {
         prop_assert!(line.len() <= MAX_ERROR_BYTES && !line.contains('\n'));
     }
 
-    /// Whatever is sent, by whomever, nothing panics and no step breaks an invariant (they are
+    /// No sequence of commands panics or breaks an invariant (they are
     /// asserted inside the transitions).
     #[test]
     fn any_sequence_of_commands_keeps_the_invariants(
@@ -311,7 +333,7 @@ proptest! {
                     let command = Claim { nonce, invocation, term, first: 0, records, death, control: Some(crate::splits::Place::default()) };
                     claim(before, &command, &limits)
                 }
-                1 => mark(before, &Mark { attempt, nonce, cur: at }),
+                1 => mark(before, &Mark { attempt, nonce, split_index: at }),
                 2 => flush(before, &command(attempt, id, &[commit(at)])),
                 3 => {
                     let fatal = at == 3;

@@ -105,7 +105,7 @@ fn as_members(members: &[(Vec<u32>, u32)]) -> Vec<Member<'_>> {
     members.iter().map(|(files, times)| Member { records_per_file: files, times: *times }).collect()
 }
 
-/// What goes together at each place of `runs`, as (file, record).
+/// The records at each place of `runs`, as (file, record).
 fn together(runs: &[Vec<Run>]) -> Vec<Vec<(u32, u32)>> {
     let flat = |runs: &Vec<Run>| -> Vec<(u32, u32)> {
         let records = |run: &Run| {

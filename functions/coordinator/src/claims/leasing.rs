@@ -1,0 +1,155 @@
+//! The lease of one bundle: claimed by compare-and-set, a dead owner recorded first.
+
+use super::{Claiming, idle};
+use crate::{
+    Coordinator,
+    bundles::ScannedBundle,
+    items::{ItemName, JobItem},
+    snapshot::JobSnapshot,
+    store::{Unchanged, Versioned, invalid},
+};
+use gristmill_model::JobName;
+use gristmill_model::splits::{
+    self, Bundle, BundleState, Death, DeathLog, DeathRecord, Place, Refusal as SplitRefusal, Term,
+    course::BundleAt, job::JobEvent,
+};
+use gristmill_model::wire::{ClaimReply, IdleReason, Lease, Refusal, Work};
+
+/// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
+/// takes is how long a new worker takes to begin.
+const PROFILED: BundleAt = (0, 1);
+impl Coordinator {
+    /// Claims a bundle; none if somebody else has it.
+    pub(super) async fn take(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<Place>,
+    ) -> Result<Option<ClaimReply>, Refusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, .. } = claiming;
+        let Some(after) = self.claim_one(claiming, candidate, control).await? else {
+            return Ok(None);
+        };
+        match after.state {
+            BundleState::Leased if after.owner == claim.nonce => {
+                Ok(Some(leased(item, candidate, &after)))
+            }
+            BundleState::Dead => {
+                let error = after.error.unwrap_or_default();
+                self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                Ok(Some(idle(IdleReason::JobEnded)))
+            }
+            // Another worker was faster.
+            _ => Ok(None),
+        }
+    }
+
+    async fn claim_one(
+        &self,
+        claiming: &Claiming<'_>,
+        candidate: &ScannedBundle,
+        control: Option<Place>,
+    ) -> Result<Option<Bundle>, Refusal> {
+        let Claiming { claim, snapshot: JobSnapshot { item, .. }, now_ms, .. } = claiming;
+        let home = item.home(candidate.index);
+        let name = ItemName::Bundle(&claim.job, home, candidate.epoch, candidate.index);
+        let records = records_of(item, candidate);
+        let limits = self.settings.limits_of(item.spec.on_error);
+        let is_new = candidate.version == 0;
+        let mut death = None;
+        // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
+        for _ in 0..3 {
+            let decide = |before: Option<&Bundle>| {
+                // A returned bundle may need a control: only claims of returned bundles take it.
+                if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
+                    let until_ms = other.until_ms;
+                    return Err(Unchanged::Declined(SplitRefusal::Leased { until_ms }));
+                }
+                let open = before.map_or(records.len(), |bundle| bundle.todo().len()) as u64;
+                let command = splits::Claim {
+                    nonce: claim.nonce,
+                    invocation: &claim.invocation,
+                    term: Term {
+                        now_ms: *now_ms,
+                        remaining_ms: claim.remaining_ms,
+                        predicted_ms: claim.split_ms.saturating_mul(open),
+                    },
+                    first: candidate.positions.start,
+                    records: &records,
+                    death,
+                    control,
+                };
+                splits::claim(before, &command, &limits).map_err(Unchanged::Declined)
+            };
+            let claimed = self.store.update_versioned(&name, candidate.versioned(), decide).await;
+            let refusal = match claimed {
+                Ok((after, version)) => {
+                    if after.is_held_by(claim.nonce) && claiming.snapshot.has_few_workers() {
+                        let at = (claim.job.clone(), home, (candidate.epoch, candidate.index));
+                        let item = Some(after.clone());
+                        self.memory.keep_lease(at, Versioned { version, item });
+                    }
+                    return Ok(Some(after));
+                }
+                Err(Unchanged::Fault(fault)) => return Err(fault),
+                Err(Unchanged::Declined(refusal)) => refusal,
+            };
+            match refusal {
+                SplitRefusal::DeathUnrecorded { attempt, split_index } => {
+                    let (epoch, bundle) = (candidate.epoch, candidate.index);
+                    let record = DeathRecord { epoch, bundle, attempt };
+                    death =
+                        Some(self.record_death(&claim.job, record, split_index.is_some()).await?);
+                }
+                SplitRefusal::Dead { error } => {
+                    self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
+                    return Ok(None);
+                }
+                SplitRefusal::Invalid { what } => return Err(invalid(what)),
+                _ => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    async fn record_death(
+        &self,
+        job: &JobName,
+        record: DeathRecord,
+        is_marked: bool,
+    ) -> Result<Death, Refusal> {
+        tracing::info!(%job, ?record, is_marked, "a worker died");
+        let decide = |before: Option<&DeathLog>| {
+            Ok::<_, Refusal>(DeathLog::record(before, record, is_marked))
+        };
+        let log = self.store.update(&ItemName::Deaths(job), decide).await?;
+        Ok(log.death(record, is_marked))
+    }
+}
+
+pub(super) fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle) -> ClaimReply {
+    let first = candidate.positions.start;
+    let planned = item.plan.is_some();
+    let caching = item.caching.as_ref().filter(|_| planned);
+    let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
+    // A few splits of every job are measured, so that it can be told what its workers' time goes into.
+    cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
+    ClaimReply::Leased(Lease {
+        home: item.home(candidate.index),
+        control: bundle.control,
+        epoch: candidate.epoch,
+        bundle: candidate.index,
+        attempt: bundle.attempt,
+        work: if planned { Work::Splits } else { Work::Index },
+        first,
+        todo: bundle.todo().into_iter().map(|at| first + u32::from(at)).collect(),
+        cache,
+    })
+}
+
+/// Source records of each position: what a poisoned split counts as skipped. The last split of a
+/// file may hold fewer, which only the worker that reads it knows.
+fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
+    let records = item.plan.map_or(0, |plan| plan.split_records);
+    candidate.positions.clone().map(|_| records).collect()
+}

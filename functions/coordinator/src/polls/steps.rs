@@ -1,0 +1,157 @@
+//! The decisions of a poll: functions of what was read, of the request, and of the time.
+
+use crate::{
+    items::{JobItem, ScaleState},
+    ready::Prefix,
+    snapshot::JobSnapshot,
+    store::invalid,
+};
+use gristmill_model::JobName;
+use gristmill_model::splits::{Ack, Consumer, Place, frontier::Frontier, job::JobState};
+use gristmill_model::wire::{JobView, Poll, Polled, Refusal, RefusalKind};
+
+/// Longest time between two looks of a trainer that polls.
+const LOOK_EVERY_MS: u64 = 1_000;
+/// The same where something has changed, so that workers are wanted or free.
+const LOOK_SOON_MS: u64 = 100;
+
+/// Whether a poll looks at the whole window: rarely where that is large.
+pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms: u64) -> bool {
+    let Some(seen) = &snapshot.frontier.item else { return true };
+    let item = &snapshot.item;
+    let bundles = item
+        .plan
+        .map_or(item.n_files / 8, |plan| plan.window_splits / plan.max_bundle_splits.max(1));
+    let bundles = u64::from(bundles);
+    // The trainer waits for the end of indexing, and many workers change much. An index has no window: a look
+    // at that of very many files reads all of it.
+    let (least_ms, most_ms) = match item.plan {
+        Some(_) if snapshot.has_few_workers() => (LOOK_SOON_MS, LOOK_EVERY_MS),
+        Some(_) => (0, LOOK_EVERY_MS),
+        None => (0, LOOK_EVERY_MS.max(bundles / 4)),
+    };
+    let every_ms = bundles.clamp(least_ms, most_ms);
+    let soon_ms = bundles.min(LOOK_SOON_MS);
+    let age_ms = now_ms.abs_diff(seen.at_ms);
+    let has_changed = seen.is_due || seen.window_full && has_moved;
+    let is_asked = poll.report.is_some() && item.spec.autoscale;
+    // Only a look settles what is cached of an epoch, and the job may be over with that epoch.
+    let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
+    let is_passed = unsettled.is_some_and(|epoch| snapshot.consumer.durable.epoch >= epoch);
+    age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
+}
+
+/// The steps after an acknowledgement and a look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// The trainer has all epochs: the horizon moves up, so that no older checkpoint is restored.
+    pub horizon: bool,
+    /// Epochs that the trainer has durably passed are sealed and closed.
+    pub close: bool,
+    /// Objects behind the durable cursor are deleted. Splits that the trainer has passed are not part of the
+    /// answer; a trainer that asks for them resumes, and is not to wait for thousands of deletions.
+    pub collect: bool,
+}
+
+impl Due {
+    pub fn of(JobSnapshot { item, consumer, .. }: &JobSnapshot, from: Place) -> Self {
+        let close = item.state == JobState::Running;
+        let has_all = consumer.durable.epoch >= item.spec.epochs;
+        Self { horizon: close && has_all, close, collect: close && from >= consumer.delivered }
+    }
+}
+
+/// Splits that a new run of the trainer has had if its checkpoint is of this job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unseen {
+    pub from: Place,
+    /// How many from there on.
+    pub most: usize,
+    /// The first position after them, counted through all epochs.
+    pub to: u64,
+}
+
+/// Refuses a new run of the trainer whose checkpoint lies beyond what was ever made: it is of another run, and
+/// batches that this one never received would be missing. Answers the splits that have to be committed for it
+/// to be admitted; none if it begins at or before what the last run took in.
+pub fn beginning(
+    job: &JobName,
+    item: &JobItem,
+    consumer: &Consumer,
+    ack: &Ack,
+) -> Result<Option<Unseen>, Refusal> {
+    let (Some(plan), true) = (item.plan, ack.generation > consumer.generation) else {
+        return Ok(None);
+    };
+    if item.state == JobState::Done && ack.durable.epoch < item.spec.epochs {
+        return Err(Refusal {
+            kind: RefusalKind::Collected,
+            message: format!(
+                "job {job} is done: all its batches were delivered and acknowledged; train again under \
+                 another job name"
+            ),
+        });
+    }
+    let n = plan.n_splits.max(1);
+    let to = ack.delivered.linear(n);
+    let run = u64::from(item.spec.epochs) * u64::from(n);
+    if to > run || ack.durable.epoch > item.spec.epochs {
+        return Err(beyond(job, ack, consumer.delivered));
+    }
+    // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
+    let from = consumer.delivered;
+    let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0);
+    let most = |more| usize::try_from(more).unwrap_or(usize::MAX);
+    Ok(more.map(|more| Unseen { from, most: most(more), to }))
+}
+
+/// Refuses the run if the first split that is not committed, `gap`, lies before `to`.
+pub fn check_made(
+    job: &JobName,
+    item: &JobItem,
+    ack: &Ack,
+    gap: Option<u64>,
+    to: u64,
+) -> Result<(), Refusal> {
+    let n = item.plan.map_or(1, |plan| plan.n_splits.max(1));
+    match gap {
+        Some(gap) if gap < to => Err(beyond(job, ack, Place::of(gap, n))),
+        _ => Ok(()),
+    }
+}
+
+fn beyond(job: &JobName, ack: &Ack, made: Place) -> Refusal {
+    invalid(format!(
+        "a trainer that goes on at batch {} of epoch {} has had batches that were never made: job \
+         {job} has made splits up to {} of epoch {}; its checkpoint is of another run: begin without it",
+        ack.durable.batch_index, ack.durable.epoch, made.position, made.epoch
+    ))
+}
+
+/// The answer to a poll.
+pub fn answer(
+    job: JobView,
+    n_files: u32,
+    consumer: &Consumer,
+    (scale, seen): (ScaleState, Frontier),
+    ready: Prefix,
+    now_ms: u64,
+) -> Polled {
+    let is_planned = job.plan.is_some();
+    let is_claimable = ready.gap.is_some_and(|(_, bundle)| bundle.is_claimable(now_ms));
+    let Frontier { active, claimable, window, window_full, ahead, indexed, trouble, .. } = seen;
+    Polled {
+        job,
+        generation: consumer.generation,
+        ready: ready.entries,
+        active_workers: active,
+        claimable,
+        window,
+        window_full,
+        ahead,
+        head_of_line_blocked: !is_planned || is_claimable,
+        indexed_files: if is_planned { n_files } else { indexed },
+        scale: scale.without_policy(),
+        trouble,
+    }
+}
