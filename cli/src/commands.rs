@@ -38,6 +38,7 @@ commands! {
     Cache => cache,
     Doctor => doctor,
     Explain => explain,
+    Operators => operators,
     Plan => plan,
     Simulate => simulate,
     Bench => bench,

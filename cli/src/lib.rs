@@ -4,10 +4,8 @@
 //! its local service are that program too:
 //!
 //! ```no_run
-//! use gristmill_executor::user::Operators;
-//!
 //! fn main() -> std::process::ExitCode {
-//!     let operators = Operators::new(); // .with::<MyOperator>()
+//!     let operators = gristmill_operators::registry().clone(); // .with::<MyOperator>()?
 //!     gristmill::main_with(operators)
 //! }
 //! ```
@@ -25,7 +23,7 @@ mod values;
 use clap::Parser;
 use commands::{Command, function};
 use gristmill_client::{Authored, Failure};
-use gristmill_executor::user::Operators;
+use gristmill_pipeline::Registry;
 use std::{path::Path, process::ExitCode, time::Duration};
 
 /// Serverless input-data preprocessing for machine-learning training.
@@ -40,7 +38,7 @@ struct Cli {
 }
 
 /// Runs the command line of this process, with operators of users beside ours.
-pub fn main_with(operators: Operators) -> ExitCode {
+pub fn main_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
     gristmill_client::return_large_buffers();
     let cli = match Cli::try_parse() {
@@ -68,7 +66,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
 
 /// Runs this process as the worker function, with operators of users beside ours: what a deployed worker's
 /// `bootstrap` is that has them.
-pub fn worker_with(operators: Operators) -> ExitCode {
+pub fn worker_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
     finish(function::run(function::WORKER))
 }
@@ -89,7 +87,7 @@ fn explained(asked: &clap::Error) -> ExitCode {
 
 /// Reads and checks a pipeline file, and the files that it names.
 fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
-    Authored::read(path, &user_operators::get().signatures()).map_err(Failure::usage)
+    Authored::read(path, &user_operators::get()).map_err(Failure::usage)
 }
 
 /// Processor time of this thread so far.

@@ -1,6 +1,6 @@
 //! Running a few elements of a dataset here, to see what operators cost and make of them.
 
-use crate::{thread_cpu, user_operators};
+use crate::thread_cpu;
 use gristmill_aws::Aws;
 use gristmill_client::{Failure, Found, LeftOut, report::Division};
 use gristmill_coordinator::split_batches;
@@ -8,7 +8,7 @@ use gristmill_executor::{
     Assets, Compiler, OpMetrics, Pick, Program, SplitInput, SplitOutput, Zipped,
 };
 use gristmill_model::ErrorPolicy;
-use gristmill_pipeline::{Cardinality, Op, Pipeline, Source, Stage, passes::Measured};
+use gristmill_pipeline::{Cardinality, Pipeline, Source, passes::Measured};
 use gristmill_policy::plan;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects, memory::MemoryObjects};
 use gristmill_web::{Reach, WithWeb};
@@ -168,8 +168,7 @@ pub async fn measure(
     data: &Data,
     most: u32,
 ) -> Result<Looked, Failure> {
-    let operators = user_operators::get();
-    let compiler = Compiler::new().assets(assets).operators(&operators).apart();
+    let compiler = Compiler::new().assets(assets).apart();
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     let sample = run(&program, pipeline, &first, most)?;
@@ -229,15 +228,17 @@ pub async fn profile(
     data: &Data,
     most: u32,
 ) -> Result<(plan::Measured, Division), Failure> {
-    let operators = user_operators::get();
-    let compiler = Compiler::new().assets(assets).operators(&operators);
+    let compiler = Compiler::new().assets(assets);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;
     // Once to warm up: what is measured is the steady state.
     run(&program, pipeline, &first, most.min(16))?;
     let sample = run(&program, pipeline, &first, most)?;
     let stage = |metric: &OpMetrics| pipeline.stages().get(metric.stage? as usize);
-    let waits = |metric: &OpMetrics| matches!(stage(metric), Some(Stage { op: Op::Sleep(_), .. }));
+    let waits = |metric: &OpMetrics| {
+        stage(metric)
+            .is_some_and(|stage| stage.op.downcast_ref::<gristmill_operators::Sleep>().is_some())
+    };
     let metrics = &sample.output.metrics;
     // Others on this machine lengthen the time of an operator, not the processor time of all.
     let busy = metrics.iter().filter(|metric| !waits(metric)).map(|metric| metric.active_ns);

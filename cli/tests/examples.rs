@@ -9,7 +9,7 @@
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
 use anyhow::{Context, Result, ensure};
-use gristmill_pipeline::{Feature, FeatureDType, Pipeline, Source};
+use gristmill_pipeline::{Feature, FeatureDType, Source};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use gristmill_tests::{Background, TestDir, read_frames, run_json};
 use serde_json::{Value, json};
@@ -214,7 +214,7 @@ const DEMO: &str = "demo --images 230 --epochs 2 --batch-size 16 --step-time 0ms
 /// program trains.
 fn one_hash(example: &Path) -> Result<String> {
     let text = fs::read_to_string(example)?;
-    let pipeline = Pipeline::parse(&text)?;
+    let pipeline = gristmill_operators::parse(&text)?;
     let cached = text.contains("- autocache");
     let mut hashes = BTreeMap::new();
     for compress in ["none", "zstd", "auto"] {

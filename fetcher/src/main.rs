@@ -1,7 +1,7 @@
 //! `gristmill-fetcher`: see [`gristmill_fetcher::main_with`].
 
-use gristmill_executor::user::Operators;
+use gristmill_pipeline::Registry;
 
 fn main() -> std::process::ExitCode {
-    gristmill_fetcher::main_with(Operators::new())
+    gristmill_fetcher::main_with(gristmill_operators::registry().clone())
 }

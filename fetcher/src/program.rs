@@ -11,11 +11,11 @@ use gristmill_client::{
     signals::interruption,
     waiting::{Waiting, Watcher, while_saying},
 };
-use gristmill_executor::user::Operators;
+use gristmill_pipeline::Registry;
 use std::{cell::RefCell, process::ExitCode, sync::Arc, time::Instant};
 
 /// Runs this process as `gristmill-fetcher`, with operators of users beside ours.
-pub fn main_with(operators: Operators) -> ExitCode {
+pub fn main_with(operators: Registry) -> ExitCode {
     // Before there are other threads.
     return_large_buffers();
     log_to_stderr("warn,gristmill_client=info,gristmill_fetcher=info");
@@ -23,7 +23,7 @@ pub fn main_with(operators: Operators) -> ExitCode {
 }
 
 #[tokio::main]
-async fn serve(operators: Operators) -> ExitCode {
+async fn serve(operators: Registry) -> ExitCode {
     let options = Options::read();
     tokio::select! {
         outcome = run(options, operators) => match outcome {
@@ -42,7 +42,7 @@ async fn serve(operators: Operators) -> ExitCode {
     }
 }
 
-async fn run(options: Options, operators: Operators) -> Result<(), Failure> {
+async fn run(options: Options, operators: Registry) -> Result<(), Failure> {
     options.check()?;
     options.report.report.as_deref().map(Report::check_page).transpose()?;
     let service = connect(&options.service, Arc::new(operators)).await?;

@@ -5,11 +5,10 @@ use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits};
 use gristmill_executor::{ExecError, Program, ResumeInput};
 use gristmill_model::ErrorPolicy;
-use gristmill_pipeline::Pipeline;
 use std::sync::LazyLock;
 
 fn program(yaml: &str) -> Program {
-    let pipeline = Pipeline::parse(yaml).expect("a target's pipeline is valid");
+    let pipeline = gristmill_operators::parse(yaml).expect("a target's pipeline is valid");
     Program::compile(&pipeline).expect("a target's pipeline compiles")
 }
 

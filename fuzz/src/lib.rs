@@ -52,7 +52,7 @@ fn chunk(bytes: &[u8]) {
 /// Pipeline files. An accepted file has one canonical form, and compiles or is refused in one line.
 fn pipeline(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
-    match Pipeline::parse(text) {
+    match gristmill_operators::parse(text) {
         Ok(pipeline) => accepted(&pipeline),
         Err(error) => one_line(&error.to_string()),
     }
@@ -61,7 +61,7 @@ fn pipeline(bytes: &[u8]) {
 /// Canonical pipelines, as stored in a job's item.
 fn canonical(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
-    match Pipeline::from_canonical(text) {
+    match gristmill_operators::from_canonical(text) {
         Ok(pipeline) => accepted(&pipeline),
         Err(error) => one_line(&error.to_string()),
     }
@@ -71,7 +71,8 @@ fn accepted(pipeline: &Pipeline) {
     let mut stored = |path: &str| Ok(Asset::hash(path.as_bytes()));
     let pipeline = &pipeline.clone().with_assets(&mut stored).expect("every path has a content");
     let canonical = pipeline.canonical_json();
-    let again = Pipeline::from_canonical(&canonical).expect("a canonical form is read back");
+    let again =
+        gristmill_operators::from_canonical(&canonical).expect("a canonical form is read back");
     assert_eq!(again.canonical_json(), canonical, "there is one canonical form");
     if let Err(error) = Program::compile(pipeline) {
         one_line(&error.to_string());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits as ChunkLimits};
 use gristmill_executor::{Part, Program, SplitInput};
 use gristmill_model::{ErrorPolicy, RecordKey};
-use gristmill_pipeline::{Pipeline, Source};
+use gristmill_pipeline::Source;
 use gristmill_sources::{
     Definition, FORMATS, FileIndex, IndexBuilder, Limits, OpenedRecords, images,
 };
@@ -23,7 +23,7 @@ struct Reading {
 }
 
 fn program(yaml: &str) -> Reading {
-    let pipeline = Pipeline::parse(yaml).expect("a target's pipeline is valid");
+    let pipeline = gristmill_operators::parse(yaml).expect("a target's pipeline is valid");
     let program = Program::compile(&pipeline).expect("a target's pipeline compiles");
     Reading { program, source: pipeline.source().clone() }
 }

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, fs, path::Path};
 
 fn described(path: &Path) -> Value {
     let yaml = fs::read_to_string(path).expect("an example can be read");
-    let pipeline = Pipeline::parse(&yaml).unwrap_or_else(|error| panic!("{path:?}: {error}"));
+    let pipeline =
+        gristmill_operators::parse(&yaml).unwrap_or_else(|error| panic!("{path:?}: {error}"));
     let pipeline = pipeline.with_assets(&mut |path| Ok(Asset::hash(path.as_bytes())));
     let pipeline = pipeline.expect("every asset has a hash");
     let optimised = passes::optimise(&pipeline, &BTreeMap::new()).pipeline;

@@ -85,7 +85,7 @@ ops:
 async fn e2e(args: E2eArgs) -> Result<(), Failure> {
     let images = DatasetSpec::images(args.images, 0);
     let dir = training::make_dataset(images).await?;
-    let pipeline = Pipeline::parse(training::RESNET).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(training::RESNET).map_err(Failure::failed)?;
     // Cores share caches and clock: a millisecond of CPU does less while the others work. Here they
     // do, for the fetcher and the stand-ins, so the executor is measured with every core at work.
     let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
@@ -205,7 +205,7 @@ async fn whole(
 async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     // One batch of four records is a split.
     let dir = training::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
-    let pipeline = Pipeline::parse(SLEEP).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(SLEEP).map_err(Failure::failed)?;
     let mut args = train_options(1, 8);
     args.job.split_batches = Some(1);
     let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };

@@ -5,7 +5,6 @@ use crate::{
     training::{self, RESNET, TrainOptions, make_dataset},
 };
 use gristmill_client::{Failure, Source};
-use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use std::path::{Path, PathBuf};
 
@@ -29,7 +28,7 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let authored = match &self.pipeline {
             Some(path) => read_pipeline(path)?,
-            None => Pipeline::parse(RESNET).map_err(Failure::failed)?.into(),
+            None => gristmill_operators::parse(RESNET).map_err(Failure::failed)?.into(),
         };
         let source = match (&self.train.job.data, &self.pipeline) {
             (Some(data), _) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,

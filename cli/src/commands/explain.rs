@@ -1,6 +1,6 @@
 //! `gristmill explain`: what becomes of a pipeline before it runs, and why.
 
-use crate::{output::say, read_pipeline, sample, user_operators};
+use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{Authored, Failure, LeftOut};
 use gristmill_executor::Compiler;
 use gristmill_pipeline::{
@@ -55,8 +55,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
         }
     };
     let Optimised { pipeline: after, mut notes } = optimise(&pipeline, &measured);
-    let operators = user_operators::get();
-    let compiler = Compiler::new().assets(&assets).operators(&operators);
+    let compiler = Compiler::new().assets(&assets);
     let program = compiler.compile(&after).map_err(Failure::usage)?;
     let steps: Vec<&str> = program.steps().collect();
     notes.sort_by_key(|note| note.pass != "dead_ops");

@@ -8,7 +8,7 @@ use gristmill_client::{
     waiting::{Link, Waiting, while_saying},
 };
 use gristmill_model::Epoch;
-use gristmill_pipeline::ops::Normalise;
+use gristmill_operators::Normalise;
 use std::time::{Duration, Instant};
 
 /// How often the progress line is brought up to date.
@@ -40,7 +40,12 @@ impl Trainer {
             step_time: options.step_time,
             drain: options.drain,
             epochs: options.job.epochs,
-            normalise: fetcher.pipeline().deliver().normalise.clone(),
+            normalise: fetcher
+                .pipeline()
+                .deliver()
+                .normalise
+                .as_ref()
+                .and_then(|op| op.downcast_ref().cloned()),
             sink,
             progress,
             pixels: Vec::new(),

@@ -14,7 +14,7 @@ use gristmill_client::{
     start_local,
 };
 use gristmill_synthetic::DatasetSpec;
-use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+use std::{ops::ControlFlow, path::PathBuf};
 
 const EPOCHS: u32 = 2;
 const PIPELINE: &str = "
@@ -42,9 +42,14 @@ async fn main() -> Result<()> {
     let service = match &options.gristmill {
         Some(program) => {
             let launcher = Launcher { program: program.clone(), args: Vec::new() };
-            start_local(&launcher, options.service.state_dir.as_deref(), Arc::default()).await?
+            start_local(
+                &launcher,
+                options.service.state_dir.as_deref(),
+                gristmill_client::operators(),
+            )
+            .await?
         }
-        None => connect(&options.service, Arc::default()).await?,
+        None => connect(&options.service, gristmill_client::operators()).await?,
     };
     let trained = train(&service, &options).await;
     service.close().await;

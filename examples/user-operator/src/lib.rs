@@ -11,57 +11,76 @@
 //!   - batch: { size: 64 }
 //! ```
 
-use gristmill_executor::{
-    ExecError,
-    user::{Draw, Operators, Output, UserOperator, View},
+use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_pipeline::{
+    DType, Declaration, DefaultValue, Define, Effect, FieldSchema, Flow, KernelInput, Kind,
+    Operator, Parameter, PipelineError, Randomness, Registry, Table,
 };
-use gristmill_pipeline::{DType, Declaration, Effect, FieldSchema, Randomness};
-use serde::Deserialize;
+use serde::Serialize;
 
-/// All operators of this crate, for a program to be built with.
+/// Largest side of a square, and most squares.
+const MAX: u32 = 16_384;
+
+/// The operators of gristmill and those of this crate, for a program to be built with.
 ///
 /// # Errors
 /// If two have one name.
-pub fn operators() -> Result<Operators, ExecError> {
-    Operators::new().with::<Cutout>()
-}
-
-/// The parameters of [`Cutout`], as a pipeline file has them.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Params {
-    /// Side of the square in pixels, at least 1.
-    size: u32,
-    /// Squares; 1 unless given.
-    #[serde(default = "one")]
-    holes: u32,
-}
-
-fn one() -> u32 {
-    1
+pub fn operators() -> Result<Registry, String> {
+    gristmill_operators::registry().clone().with::<Cutout>()
 }
 
 /// u8, f16, bf16 or f32 `[h, w, c]` -> the same with `holes` squares of `size` pixels set to 0. Their middles
 /// are drawn uniformly from all pixels, so that part of a square may lie outside, as in the paper. Cut from
 /// images that are normalised already: 0 is then the mean.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cutout {
-    size: usize,
+    field: String,
+    into: Option<String>,
+    /// Side of a square, in pixels.
+    size: u32,
+    /// Number of squares.
     holes: u32,
-    pixel_bytes: usize,
 }
 
-impl UserOperator for Cutout {
+impl Define for Cutout {
     const DECLARATION: Declaration = Declaration {
         randomness: Randomness::Random,
         // A mirrored image may be cut as well as a cut one mirrored; a resized one may not.
         effect: Effect::Window,
-        ..Declaration::of_user("user_operator.cutout", 1)
+        ..Declaration::new("user_operator.cutout", 1)
     };
 
-    type Params = Params;
+    const PARAMETERS: &'static [Parameter] = &[
+        Parameter::new("field", Kind::Field, DefaultValue::Value("image"), "The image."),
+        Parameter::new(
+            "into",
+            Kind::Field,
+            DefaultValue::Absent,
+            "A new field for the result; the image itself unless given.",
+        ),
+        Parameter::new("size", COUNT, DefaultValue::Required, "Side of a square in pixels."),
+        Parameter::new("holes", COUNT, DefaultValue::Value("1"), "Number of squares."),
+    ];
 
-    fn output(params: &Params, input: &FieldSchema) -> Result<FieldSchema, String> {
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.field()?;
+        let into = params.get("into").map(|node| params.text("into", node)).transpose()?;
+        let size = params.require("size")?;
+        let size = params.whole("size", size, 1..=MAX)?;
+        let holes = match params.get("holes") {
+            Some(node) => params.whole("holes", node, 1..=MAX)?,
+            None => 1,
+        };
+        Ok(Cutout { field, into, size, holes })
+    }
+}
+
+const COUNT: Kind = Kind::Whole { min: 1, max: MAX as u64 };
+
+impl Operator for Cutout {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let name = Self::DECLARATION.name;
+        let input = flow.field(name, &self.field)?;
         let moves = matches!(input.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32);
         let [_, _, Some(_)] = input.shape[..] else {
             return Err("it takes images, [h, w, channels]".into());
@@ -69,22 +88,51 @@ impl UserOperator for Cutout {
         if !moves {
             return Err("it takes u8, f16, bf16 or f32".into());
         }
-        if params.size == 0 || params.holes == 0 {
-            return Err("`size` and `holes` must be at least 1".into());
+        // Blanked pixels are 0, which may be outside the image's range.
+        let output = FieldSchema { range: None, ..input.clone() };
+        match &self.into {
+            Some(into) => flow.write_new(name, into, output),
+            None => {
+                flow.write(name, &self.field, output);
+                Ok(())
+            }
         }
-        // What is blanked is 0, which may be outside of what the image held before.
-        Ok(FieldSchema { range: None, ..input.clone() })
     }
 
-    fn new(Params { size, holes }: Params, input: &FieldSchema) -> Result<Self, String> {
-        let channels = input.shape.last().copied().flatten().unwrap_or(1) as usize;
-        let value_bytes = input.dtype.size_bytes().unwrap_or(1) as usize;
-        Ok(Cutout { size: size as usize, holes, pixel_bytes: channels * value_bytes })
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
     }
 
-    fn run(&self, input: View<'_>, output: &mut Output<'_>, draw: &mut Draw) -> Result<(), String> {
+    fn output(&self) -> Option<&str> {
+        Some(self.into.as_deref().unwrap_or(&self.field))
+    }
+
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        let channels = given.shape.last().copied().flatten().unwrap_or(1) as usize;
+        let value_bytes = given.dtype.size_bytes().unwrap_or(1) as usize;
+        let (size, holes) = (self.size as usize, self.holes);
+        Ok(Kernel::transform(Blank { size, holes, pixel_bytes: channels * value_bytes }))
+    }
+}
+
+/// The kernel of [`Cutout`].
+struct Blank {
+    size: usize,
+    holes: u32,
+    pixel_bytes: usize,
+}
+
+impl Transform for Blank {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String> {
         let [height, width] = input.size;
-        let made = output.image(input.size, input.bytes.len())?;
+        let made = output.take(input.bytes.len())?;
         made.copy_from_slice(input.bytes);
         for _ in 0..self.holes {
             let rows = square(height, self.size, draw);
@@ -96,11 +144,11 @@ impl UserOperator for Cutout {
                     .fill(0);
             }
         }
-        Ok(())
+        Ok(Made { bytes: input.bytes.len(), size: input.size })
     }
 }
 
-/// Where a square lies along a side of `pixels`, its middle anywhere on it.
+/// The extent of a square along a side of `pixels`, its middle anywhere on it.
 fn square(pixels: usize, size: usize, draw: &mut Draw) -> std::ops::Range<usize> {
     let middle = draw.up_to((pixels as u32).saturating_sub(1)) as usize;
     let start = middle.saturating_sub(size / 2);

@@ -4,12 +4,13 @@
 
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits};
-use gristmill_executor::{
-    Compiler, ExecError, Part, Program, SplitInput,
-    user::{Draw, Operators, Output, UserOperator, View},
-};
+use gristmill_executor::{ExecError, Part, Program, SplitInput};
+use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
 use gristmill_model::{Fingerprint, RecordKey};
-use gristmill_pipeline::{Declaration, FieldSchema, Pipeline};
+use gristmill_pipeline::{
+    Declaration, DefaultValue, Define, Flow, KernelInput, Kind, Operator, Parameter, Pipeline,
+    PipelineError, Table,
+};
 use gristmill_sources::{IndexBuilder, jsonl::Jsonl};
 use gristmill_user_operator::operators;
 
@@ -23,8 +24,7 @@ fn yaml(op: &str) -> String {
 }
 
 fn parse(op: &str) -> Result<Pipeline, String> {
-    let signatures = operators().unwrap().signatures();
-    Pipeline::parse_with(&yaml(op), &signatures).map_err(|error| error.to_string())
+    gristmill_operators::parse(&yaml(op), &operators().unwrap()).map_err(|error| error.to_string())
 }
 
 fn run(program: &Program, seed: u64) -> Vec<Vec<f32>> {
@@ -50,8 +50,7 @@ fn try_run(program: &Program, seed: u64) -> Result<Vec<Vec<f32>>, ExecError> {
 }
 
 fn compile(pipeline: &Pipeline) -> Result<Program, String> {
-    let operators = operators().unwrap();
-    Compiler::new().operators(&operators).compile(pipeline).map_err(|error| error.to_string())
+    Program::compile(pipeline).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -81,7 +80,7 @@ fn a_job_keeps_what_only_workers_must_have() {
     let pipeline = parse("user_operator.cutout: { size: 3, into: cut }").unwrap();
     let json = pipeline.canonical_json();
     // The rest of the system reads it without the operator.
-    let planned = Pipeline::from_canonical(&json).unwrap();
+    let planned = gristmill_operators::from_canonical(&json).unwrap();
     assert_eq!(planned.canonical_json(), json);
     assert_eq!(planned.output_schema(), pipeline.output_schema());
     let dataset = Fingerprint([1; 32]);
@@ -93,7 +92,8 @@ fn a_job_keeps_what_only_workers_must_have() {
     let other = parse("user_operator.cutout: { size: 4, into: cut }").unwrap();
     assert_ne!(planned.fingerprint(&dataset, "x"), other.fingerprint(&dataset, "x"));
     // A worker that has it compiles that; one that has not says so.
-    compile(&planned).unwrap();
+    let operators = operators().unwrap();
+    compile(&Pipeline::from_canonical(&json, &operators).unwrap()).unwrap();
     let error = Program::compile(&planned).unwrap_err().to_string();
     assert!(
         error.starts_with("`user_operator.cutout` version 1 is an operator of a user"),
@@ -110,7 +110,7 @@ fn a_job_keeps_what_only_workers_must_have() {
         let (source, ops) = json.split_once("\"ops\"").unwrap();
         assert!(ops.contains(from), "{ops}");
         let changed = format!("{source}\"ops\"{}", ops.replace(from, to));
-        let error = compile(&Pipeline::from_canonical(&changed).unwrap()).unwrap_err();
+        let error = compile(&Pipeline::from_canonical(&changed, &operators).unwrap()).unwrap_err();
         assert!(error.contains(why), "{error}");
     }
 }
@@ -118,10 +118,10 @@ fn a_job_keeps_what_only_workers_must_have() {
 #[test]
 fn mistakes_are_said_with_their_line() {
     for (op, why) in [
-        ("user_operator.cutout", "missing field `size`"),
-        ("user_operator.cutout: { sise: 3 }", "unknown field `sise`"),
-        ("user_operator.cutout: { size: 0 }", "at least 1"),
-        ("user_operator.cutout: { size: -1 }", "invalid value"),
+        ("user_operator.cutout", "needs `size`"),
+        ("user_operator.cutout: { sise: 3 }", "did you mean `size`"),
+        ("user_operator.cutout: { size: 0 }", "a whole number from 1"),
+        ("user_operator.cutout: { size: -1 }", "a whole number from 1"),
         ("user_operator.cutout: { size: 1, field: picture }", "the element has `image`"),
         ("user_operator.cutaut: { size: 1 }", "did you mean `user_operator.cutout`"),
         ("acme.other: { size: 1 }", "the workers that were built with it"),
@@ -130,60 +130,90 @@ fn mistakes_are_said_with_their_line() {
         assert!(error.starts_with("line 3: ") && error.contains(why), "{op}: {error}");
         assert!(!error.contains('\n'), "{error}");
     }
-    let error = Pipeline::parse(&yaml("user_operator.cutout: { size: 1 }")).unwrap_err();
+    let error = gristmill_operators::parse(&yaml("user_operator.cutout: { size: 1 }")).unwrap_err();
     assert!(error.message.contains("the workers that were built with it"), "{error}");
 }
 
 /// Breaks its promises as its parameter says.
-struct Broken(String);
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+struct Broken(String, String);
 
-impl UserOperator for Broken {
-    const DECLARATION: Declaration = Declaration::of_user("user_operator.broken", 1);
-    type Params = std::collections::BTreeMap<String, String>;
+impl Define for Broken {
+    const DECLARATION: Declaration = Declaration::new("user_operator.broken", 1);
 
-    fn output(_: &Self::Params, input: &FieldSchema) -> Result<FieldSchema, String> {
-        Ok(input.clone())
+    const PARAMETERS: &'static [Parameter] =
+        &[Parameter::new("how", Kind::Text, DefaultValue::Required, "How it is broken.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let how = params.require("how")?;
+        Ok(Broken(params.field()?, params.text("how", how)?))
+    }
+}
+
+impl Operator for Broken {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let same = flow.field("user_operator.broken", &self.0)?.clone();
+        flow.write("user_operator.broken", &self.0, same);
+        Ok(())
     }
 
-    fn new(params: Self::Params, _: &FieldSchema) -> Result<Self, String> {
-        Ok(Broken(params["how"].clone()))
+    fn field(&self) -> Option<&str> {
+        Some(&self.0)
     }
 
-    fn run(&self, input: View<'_>, output: &mut Output<'_>, draw: &mut Draw) -> Result<(), String> {
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::transform(BrokenKernel(self.1.clone())))
+    }
+}
+
+struct BrokenKernel(String);
+
+impl Transform for BrokenKernel {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String> {
+        let (bytes, size) = (input.bytes.len(), [0, 0]);
         match self.0.as_str() {
-            "silent" => {}
-            "short" => drop(output.take(3)?),
-            "twice" => {
-                output.take(input.bytes.len())?;
-                output.take(input.bytes.len())?;
+            "silent" => return Ok(Made { bytes: 0, size }),
+            "boastful" => return Ok(Made { bytes, size }),
+            "short" => {
+                output.take(3)?;
+                return Ok(Made { bytes: 3, size });
             }
             "panics" => panic!("on\npurpose"),
             // Declared deterministic: draws are the same for every record and seed.
             _ => {
                 let value = (draw.unit() as f32).to_le_bytes();
-                let made = output.take(input.bytes.len())?;
+                let made = output.take(bytes)?;
                 made.as_chunks_mut().0.iter_mut().for_each(|to| *to = value);
             }
         }
-        Ok(())
+        Ok(Made { bytes, size })
     }
 }
 
 #[test]
 fn a_broken_operator_costs_its_records_and_no_more() {
-    let operators = Operators::new().with::<Broken>().unwrap();
+    let operators = gristmill_operators::registry().clone().with::<Broken>().unwrap();
     assert!(operators.clone().with::<Broken>().is_err());
     let program = |how: &str| {
         let yaml = yaml(&format!("user_operator.broken: {{ how: {how} }}").replace("} }", "}"));
-        let pipeline = Pipeline::parse_with(&yaml, &operators.signatures()).unwrap();
-        Compiler::new().operators(&operators).compile(&pipeline).unwrap()
+        Program::compile(&Pipeline::parse(&yaml, &operators).unwrap()).unwrap()
     };
     for (how, why) in [
-        ("silent", "the operator made nothing"),
+        ("silent", "the operator made 0 bytes"),
         // Straight into its batch, and to another operator.
         ("short }", "a row of 288 bytes was given 3"),
         ("short }\n  - cast: { dtype: bf16 }\n  - scale: { factor: 2", "the operator made 3 bytes"),
-        ("twice", "asks for room twice"),
+        // It says that it made what it did not.
+        (
+            "boastful }\n  - cast: { dtype: bf16 }\n  - scale: { factor: 2",
+            "it made 288 bytes, not 0",
+        ),
         ("panics", "the operator panicked: on purpose"),
     ] {
         let text = try_run(&program(how), 1).unwrap_err().to_string();

@@ -184,7 +184,7 @@ fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(
 
 /// The pipeline of a job.
 pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
-    Pipeline::from_canonical(&spec.pipeline)
+    gristmill_operators::from_canonical(&spec.pipeline)
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
 }
 
@@ -245,7 +245,8 @@ mod tests {
     use gristmill_model::wire::{Members, SourceFile};
 
     fn pipeline(source: &str) -> Pipeline {
-        Pipeline::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n")).unwrap()
+        gristmill_operators::parse(&format!("source: {source}\nops: [batch: {{ size: 4 }}]\n"))
+            .unwrap()
     }
 
     fn zip() -> Pipeline {

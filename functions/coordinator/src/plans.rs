@@ -162,7 +162,7 @@ mod tests {
         let manifest = manifest(&[(1000, 20), (3000, 30), (200, 2)], &[2, 1]);
         let zip = "source: { zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
              { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }\nops: [batch: { size: 4 }]\n";
-        let zip = Pipeline::parse(zip).unwrap();
+        let zip = gristmill_operators::parse(zip).unwrap();
         // 4,000 bytes of 50 records, and 200 of 2.
         assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
         let records = manifest.records();

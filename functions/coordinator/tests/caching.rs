@@ -16,7 +16,6 @@ use gristmill_model::wire::{
     RefusalKind, Register, Request, SourceFile, Stop, TrainerMetrics, VERSION, Work, WorkProfile,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, Item, ItemKey, ObjectError, ObjectInfo, ObjectPath, Objects, PutOutcome, Table,
     TableError, WriteOutcome,
@@ -95,7 +94,7 @@ impl World {
             split_batches: Some(1),
             // With a window that holds both epochs.
             workers: 20,
-            ..JobSpec::new(Pipeline::parse(&pipeline).unwrap().canonical_json())
+            ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);

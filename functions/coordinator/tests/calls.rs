@@ -17,7 +17,6 @@ use gristmill_model::wire::{
     Request, SourceFile, Stop, TrainerMetrics, VERSION, Work,
 };
 use gristmill_model::{InvocationId, JobName, Namespace, Nonce};
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, Item, ItemKey, ObjectPath, Objects as _, Table, TableError, WriteOutcome,
     memory::{MemoryObjects, MemoryTable},
@@ -161,7 +160,7 @@ impl World {
         let spec = JobSpec {
             split_batches: Some(1),
             workers: 2,
-            ..JobSpec::new(Pipeline::parse(pipeline).unwrap().canonical_json())
+            ..JobSpec::new(gristmill_operators::parse(pipeline).unwrap().canonical_json())
         };
         let file = |i| SourceFile { key: format!("f{i}"), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", (0..files).map(file).collect());

@@ -19,7 +19,6 @@ use gristmill_model::wire::{
 use gristmill_model::{
     ErrorPolicy, InvocationId, JobName, Namespace, Nonce, RecordKey, SkippedRecord,
 };
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{
     Clock as _, InvokeError, Invoked, Invoker, Item, ItemKey, ObjectPath, Objects as _, Table as _,
     memory::{MemoryObjects, MemoryTable},
@@ -90,7 +89,7 @@ impl World {
             on_error,
             split_batches: Some(1),
             workers: 3,
-            ..JobSpec::new(Pipeline::parse(&pipeline).unwrap().canonical_json())
+            ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
         let file = SourceFile { key: "f".into(), size: 100, etag: "e".into() };
         let dataset = Dataset::one("data", vec![file]);

@@ -24,7 +24,7 @@ async fn main() -> Result<(), lambda_runtime::Error> {
         objects: Arc::new(WithWeb::from_env(Arc::new(aws.objects()), reach)?),
         clock: Arc::new(SystemClock),
         compute: Compute::of_function(memory_mb),
-        operators: Arc::default(),
+        operators: Arc::new(gristmill_operators::registry().clone()),
         config: RunnerConfig {
             ns: settings.ns.clone(),
             bucket: settings.bucket()?.to_owned(),

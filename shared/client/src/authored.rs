@@ -3,11 +3,11 @@
 
 use crate::user_file::{read_user_file, read_user_text};
 use bytes::Bytes;
-use gristmill_executor::{NUMERICS, check_asset};
+use gristmill_executor::NUMERICS;
 use gristmill_model::stored::keys;
 use gristmill_model::{Fingerprint, Namespace};
 use gristmill_pipeline::{
-    Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Signatures, Stage,
+    Asset, MAX_ASSET_BYTES, MAX_TEXT_BYTES, Pipeline, PipelineError, Registry, Stage,
 };
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use std::{collections::BTreeMap, path::Path};
@@ -31,11 +31,11 @@ impl Authored {
     ///
     /// # Errors
     /// One line that names the mistake, its path and its line.
-    pub fn read(path: &Path, signatures: &Signatures) -> Result<Self, String> {
+    pub fn read(path: &Path, registry: &Registry) -> Result<Self, String> {
         let named = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
         let text = read_user_text(path, MAX_TEXT_BYTES as u64).map_err(|why| named(&why))?;
         let base = path.parent().unwrap_or(Path::new("."));
-        Self::parse_with(&text, base, signatures).map_err(|error| named(&error))
+        Self::parse_with(&text, base, registry).map_err(|error| named(&error))
     }
 
     /// Reads and checks the text of a pipeline file, and the files that it names, from `base`.
@@ -43,20 +43,16 @@ impl Authored {
     /// # Errors
     /// The mistake, with its line.
     pub fn parse(yaml: &str, base: &Path) -> Result<Self, PipelineError> {
-        Self::parse_with(yaml, base, &Signatures::new())
+        Self::parse_with(yaml, base, gristmill_operators::registry())
     }
 
     /// As [`parse`](Self::parse), with operators of users.
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
-    pub fn parse_with(
-        yaml: &str,
-        base: &Path,
-        signatures: &Signatures,
-    ) -> Result<Self, PipelineError> {
+    pub fn parse_with(yaml: &str, base: &Path, registry: &Registry) -> Result<Self, PipelineError> {
         let (mut assets, mut paths) = (BTreeMap::new(), BTreeMap::new());
-        let pipeline = Pipeline::parse_with(yaml, signatures)?.with_assets(&mut |path| {
+        let pipeline = Pipeline::parse(yaml, registry)?.with_assets(&mut |path| {
             let content = read_user_file(&base.join(path), MAX_ASSET_BYTES)?;
             let hash = Asset::hash(&content);
             assets.insert(hash, Bytes::from(content));
@@ -66,7 +62,7 @@ impl Authored {
         for Stage { op, line, .. } in pipeline.stages() {
             let Some(Asset::Content(hash)) = op.asset() else { continue };
             let (Some(path), Some(content)) = (paths.get(hash), assets.get(hash)) else { continue };
-            check_asset(op, content).map_err(|why| PipelineError {
+            op.check_asset(content).map_err(|why| PipelineError {
                 line: *line,
                 column: None,
                 message: format!("`{}` cannot use `{path}`: {why}", op.name()),

@@ -418,7 +418,7 @@ mod tests {
     }
 
     async fn found(objects: &MemoryObjects, pattern: &str) -> Result<Found, ListError> {
-        let pipeline = gristmill_pipeline::Pipeline::parse(TFRECORD).unwrap();
+        let pipeline = gristmill_operators::parse(TFRECORD).unwrap();
         let source = Source::S3 { bucket: "b".into(), patterns: vec![pattern.to_owned()] };
         source.find(objects, pipeline.source()).await
     }
@@ -437,7 +437,7 @@ mod tests {
                     { tfrecord: [z, x], features: { v: { dtype: i64 } } }, \
                     { jsonl: y, features: { w: { dtype: i64 } } }] }\n\
                     ops: [{ batch: { size: 1 } }]";
-        let pipeline = gristmill_pipeline::Pipeline::parse(yaml).unwrap();
+        let pipeline = gristmill_operators::parse(yaml).unwrap();
         let (ns, source) = ("a".parse().unwrap(), pipeline.source());
         let patterns = pipeline.source_paths();
         let list = async |patterns: &[String]| {

@@ -80,7 +80,6 @@ fn root(pattern: &str) -> &str {
 mod tests {
     use super::*;
     use crate::dataset::Source;
-    use gristmill_pipeline::Pipeline;
     use gristmill_ports::{CallError, memory::MemoryObjects};
     use std::path::Path;
 
@@ -93,7 +92,7 @@ mod tests {
             let path = ObjectPath::new("data", key);
             objects.put_if_absent(&path, Bytes::from_static(b"x"), key).await.unwrap();
         }
-        let pipeline = Pipeline::parse(yaml).unwrap();
+        let pipeline = gristmill_operators::parse(yaml).unwrap();
         let ns = "a".parse().unwrap();
         let source = pipeline.source();
         let data = Source::S3 { bucket: "data".into(), patterns: vec![pattern.to_owned()] };

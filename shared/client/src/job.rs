@@ -33,8 +33,7 @@ impl JobConfig {
     /// # Errors
     /// [`Failure::Usage`] if the file is no pipeline, or the dataset is not there.
     pub fn read(path: &Path, options: JobOptions, service: &Service) -> Result<Self, Failure> {
-        let signatures = service.ports.operators.signatures();
-        let authored = Authored::read(path, &signatures).map_err(Failure::usage)?;
+        let authored = Authored::read(path, &service.ports.operators).map_err(Failure::usage)?;
         let source = match &options.data {
             Some(data) => Source::parse(data, Path::new(".")),
             None => authored.source(path),

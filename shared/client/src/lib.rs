@@ -66,3 +66,8 @@ pub use service_file::{AttachError, ServiceFile};
 pub use trouble::give_up;
 pub use user_file::{read_user_file, read_user_text};
 pub use waits::Waits;
+
+/// The built-in operators, for a program without others.
+pub fn operators() -> std::sync::Arc<gristmill_pipeline::Registry> {
+    std::sync::Arc::new(gristmill_operators::registry().clone())
+}

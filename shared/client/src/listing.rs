@@ -4,7 +4,6 @@ use crate::{FetchError, FetcherPorts, asking::insist};
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::Register;
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{MAX_GET_BYTES, ObjectError, ObjectPath};
 use std::time::Duration;
 
@@ -31,8 +30,8 @@ pub(crate) async fn tell(
         return Ok(register);
     }
     let refused = |error: &dyn std::fmt::Display| FetchError::Refused(error.to_string());
-    let pipeline =
-        Pipeline::from_canonical(&register.spec.pipeline).map_err(|error| refused(&error))?;
+    let pipeline = gristmill_operators::from_canonical(&register.spec.pipeline)
+        .map_err(|error| refused(&error))?;
     let version = register.dataset.version(&pipeline.source().stored_as());
     let list = serde_json::to_vec(&register.dataset).map_err(|error| refused(&error))?;
     if list.len() as u64 > MAX_GET_BYTES {
@@ -77,11 +76,11 @@ mod tests {
             objects: Arc::clone(&objects) as _,
             clock: Arc::new(gristmill_ports::SystemClock),
             compute: Compute::Inline,
-            operators: Arc::default(),
+            operators: Arc::new(gristmill_operators::registry().clone()),
         };
         let source =
             "source: { jsonl: x, features: { v: { dtype: i64 } } }\nops: [{ batch: { size: 1 } }]";
-        let pipeline = Pipeline::parse(source).unwrap();
+        let pipeline = gristmill_operators::parse(source).unwrap();
         let file = |i| SourceFile { key: format!("{i:08}"), size: 1, etag: "e".to_owned() };
         let dataset = Dataset::one("data", (0..files).map(file).collect());
         let job = "j".parse().unwrap();

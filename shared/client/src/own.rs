@@ -1,9 +1,9 @@
 //! A service that lives as long as the process that started it.
 
 use crate::{Failure, Service, ServiceFile};
-use gristmill_executor::user::Operators;
 use gristmill_model::stored::keys;
 use gristmill_model::wire::CacheEntry;
+use gristmill_pipeline::Registry;
 use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -69,7 +69,7 @@ pub(crate) struct OwnService {
 pub async fn start_local(
     launcher: &Launcher,
     state_dir: Option<&Path>,
-    operators: Arc<Operators>,
+    operators: Arc<Registry>,
 ) -> Result<Service, Failure> {
     let place = match state_dir {
         Some(dir) => Place { dir: Some(dir.to_owned()), keep: true, lock: None },

@@ -5,8 +5,8 @@ use crate::{
     own::OwnService, waiting::Link,
 };
 use gristmill_aws::{Aws, Credentials, Endpoints, LocalService, Settings};
-use gristmill_executor::user::Operators;
 use gristmill_model::Namespace;
+use gristmill_pipeline::Registry;
 use gristmill_ports::{Coordinator, Objects};
 use gristmill_web::{Reach, WithWeb};
 use std::{sync::Arc, time::Duration};
@@ -70,7 +70,7 @@ impl ServiceOptions {
 /// [`Failure::Usage`] if they name none, or a setting is missing or invalid.
 pub async fn connect(
     options: &ServiceOptions,
-    operators: Arc<Operators>,
+    operators: Arc<Registry>,
 ) -> Result<Service, Failure> {
     match options.target()? {
         Target::Deployed => Service::deployed(operators).await,
@@ -80,7 +80,7 @@ pub async fn connect(
 
 impl Service {
     /// The deployed stack that GRISTMILL_* and AWS_* variables name.
-    async fn deployed(operators: Arc<Operators>) -> Result<Self, Failure> {
+    async fn deployed(operators: Arc<Registry>) -> Result<Self, Failure> {
         let settings = Settings::from_lookup(|name| std::env::var(name).ok());
         let settings = settings.map_err(Failure::usage)?;
         let url = settings.coordinator_url().map_err(Failure::usage)?;
@@ -94,7 +94,7 @@ impl Service {
     }
 
     /// The service of this machine that `file` describes.
-    pub(crate) fn of_file(file: &ServiceFile, operators: Arc<Operators>) -> Result<Self, Failure> {
+    pub(crate) fn of_file(file: &ServiceFile, operators: Arc<Registry>) -> Result<Self, Failure> {
         let ns: Namespace = file.namespace.parse().map_err(Failure::failed)?;
         let aws = aws_of(file);
         let coordinator = aws.coordinator(&file.coordinator_url, ns.clone());
@@ -131,7 +131,7 @@ impl Service {
 fn ports(
     coordinator: Arc<dyn Coordinator>,
     objects: Arc<dyn Objects>,
-    operators: Arc<Operators>,
+    operators: Arc<Registry>,
 ) -> Result<(Arc<Link>, FetcherPorts), Failure> {
     let link = Arc::new(Link::new(coordinator));
     let objects = WithWeb::from_env(objects, Reach::Any).map_err(Failure::usage)?;

@@ -6,11 +6,12 @@
 
 use crate::{
     ExecError,
-    cell::Cell,
     program::{Delivered, dtype, tensor_spec},
     step::{Action, Step},
 };
+
 use gristmill_chunk::{DType, FormatError, Schema, TensorSpec};
+use gristmill_kernel::Cell;
 use gristmill_model::Epoch;
 use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use std::fmt::Display;

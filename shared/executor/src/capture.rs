@@ -6,11 +6,12 @@
 use crate::{
     ExecError, Program,
     cache_point::{Point, PointField, REUSED_EPOCH, Refused},
-    cell::Place,
     element::Element,
     run::{Fault, Run, Scratch},
 };
+
 use gristmill_chunk::{ChunkWriter, FormatError, FrameKind};
+use gristmill_kernel::Place;
 use gristmill_model::{Epoch, RecordKey, SkippedRecord};
 use std::sync::Arc;
 

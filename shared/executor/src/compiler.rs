@@ -1,19 +1,13 @@
 //! What a pipeline is compiled with: all that its operators need and it does not say itself.
 
-use crate::{
-    ExecError, Program,
-    assets::{Assets, NoAssets},
-    user::Operators,
-};
-use gristmill_pipeline::{Op, Pipeline};
+use crate::{ExecError, Program};
+use gristmill_kernel::{Assets, NoAssets};
+use gristmill_pipeline::Pipeline;
 
 /// Compiles pipelines. With nothing set, those whose operators need nothing beside the pipeline.
 #[derive(Clone, Copy)]
 pub struct Compiler<'a> {
-    #[cfg_attr(not(feature = "tokenise"), allow(dead_code, reason = "nothing else needs files"))]
     pub(crate) assets: &'a dyn Assets,
-    /// None: none.
-    pub(crate) operators: Option<&'a Operators>,
     pub(crate) fuse: bool,
 }
 
@@ -25,7 +19,7 @@ impl std::fmt::Debug for Compiler<'_> {
 
 impl Default for Compiler<'_> {
     fn default() -> Self {
-        Compiler { assets: &NoAssets, operators: None, fuse: true }
+        Compiler { assets: &NoAssets, fuse: true }
     }
 }
 
@@ -40,26 +34,11 @@ impl<'a> Compiler<'a> {
         Compiler { assets, ..self }
     }
 
-    /// The operators of users that this program was built with.
-    #[must_use]
-    pub fn operators(self, operators: &'a Operators) -> Self {
-        Compiler { operators: Some(operators), ..self }
-    }
-
     /// Every operator is a step of its own: slower, equal in what it makes, and its metrics tell operators
     /// apart.
     #[must_use]
     pub fn apart(self) -> Self {
         Compiler { fuse: false, ..self }
-    }
-
-    /// How metrics and errors call an operator.
-    pub(crate) fn name(&self, op: &Op) -> &'static str {
-        let user = match op {
-            Op::Custom(op) => self.operators.and_then(|operators| operators.name(&op.name)),
-            _ => None,
-        };
-        user.unwrap_or_else(|| op.name())
     }
 
     /// Compiles a pipeline.

@@ -1,13 +1,13 @@
 //! One element on its way through the steps: changed, left out, or become several.
 
 use crate::{
-    ops,
-    random::DrawKey,
     run::{Fault, Run, Scratch, too_many},
-    step::{Action, Step, View},
+    step::{Action, Step},
+    wait,
 };
+
+use gristmill_kernel::{DrawKey, MAX_ITEMS, View};
 use gristmill_model::RecordKey;
-use gristmill_pipeline::ops::MAX_ITEMS;
 
 /// What is the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]
@@ -156,7 +156,7 @@ impl Run<'_> {
                 let kept = kernel.keeps(view, &mut draw.draw()).map_err(bad)?;
                 Ok(Done { bytes_in: bytes.len(), bytes_out: 0, kept })
             }
-            Action::Wait(duration) => match ops::sleep(*duration, self.cancelled) {
+            Action::Wait(duration) => match wait::sleep(*duration, self.cancelled) {
                 true => done(0, 0),
                 false => Err(Fault::Cancelled),
             },

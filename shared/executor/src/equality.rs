@@ -1,9 +1,10 @@
 //! The same elements in every format give the same values, and the same objects.
 
-use crate::{Part, Program, SplitInput, cell::Cell};
+use crate::{Part, Program, SplitInput};
 use bytes::Bytes;
+use gristmill_kernel::Cell;
 use gristmill_model::RecordKey;
-use gristmill_pipeline::{Feature, FeatureDType, Pipeline};
+use gristmill_pipeline::{Feature, FeatureDType};
 use gristmill_sources::{
     FORMATS, FileIndex, Format, IndexBuilder, Parsed, Reader, Reading,
     jsonl::Jsonl,
@@ -119,7 +120,7 @@ fn objects(format: &Format, file: &Bytes) -> Vec<Vec<u8>> {
          ops: [batch: {{ size: 3 }}]",
         format.name()
     );
-    let pipeline = Pipeline::parse(&yaml).unwrap();
+    let pipeline = gristmill_operators::parse(&yaml).unwrap();
     let (program, index) = (Program::compile(&pipeline).unwrap(), index(format, file));
     let mut scratch = program.scratch();
     let splits = (0..index.len()).step_by(6).map(|first| {

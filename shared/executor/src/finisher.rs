@@ -2,14 +2,14 @@
 
 use crate::{
     Compiler, ExecError,
-    cell::{Cell, Place},
     program::tensor_spec,
-    random::Draw,
-    step::{Action, Step, Tools},
+    step::{Action, Step},
     steps::Steps,
 };
+
 use bytes::BytesMut;
 use gristmill_chunk::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
+use gristmill_kernel::{Cell, Draw, Place, Tools};
 use gristmill_pipeline::{Pipeline, Schema, Stage};
 
 /// Takes batches from what crosses the wire to what is delivered. The bytes are those that workers would

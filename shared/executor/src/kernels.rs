@@ -2,12 +2,12 @@
 
 use crate::{
     ExecError, Program, Scratch,
-    cell::Cell,
     element::Element,
-    random::DrawKey,
     split::{Part, Record, records},
-    step::{Action, Tools},
+    step::Action,
 };
+
+use gristmill_kernel::{Cell, DrawKey, Tools};
 use gristmill_model::Epoch;
 
 impl Program {

@@ -7,7 +7,6 @@
 //! nor where. [`Program::resume_split`] makes the same object of what a run put aside at a place to
 //! cache. Synchronous; no I/O, and no clock but to time the operators.
 
-mod assets;
 mod cache_point;
 mod capture;
 mod compiler;
@@ -16,10 +15,8 @@ mod element;
 mod equality;
 mod error;
 mod finisher;
-pub mod floor;
 mod kernels;
 mod metrics;
-mod ops;
 mod program;
 mod resume;
 mod run;
@@ -27,16 +24,13 @@ mod split;
 mod staging;
 mod step;
 mod steps;
-pub mod user;
+mod wait;
 mod zip;
 
-use gristmill_kernel as cell;
-use gristmill_kernel as random;
-
-pub use assets::{Assets, check_asset};
 pub use compiler::Compiler;
 pub use error::ExecError;
 pub use finisher::Finisher;
+pub use gristmill_kernel::Assets;
 pub use metrics::OpMetrics;
 pub use program::Program;
 pub use resume::ResumeInput;

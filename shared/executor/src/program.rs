@@ -131,7 +131,7 @@ impl Program {
             let sequence = field.known_shape().is_none() || field.dtype.size_bytes().is_none();
             let sequence = sequence.then(|| Sequence {
                 item_bytes: field.item_bytes().unwrap_or(1) as usize,
-                pad: crate::ops::number_bytes(field.dtype, batching.pad_value(name)),
+                pad: batching.pad_value(name).bytes(field.dtype),
             });
             let (cell, tensor) = (cell(name).ok_or_else(missing)?, tensor(name)?);
             delivered.push(Delivered { name: name.clone(), cell, tensor, copied: true, sequence });

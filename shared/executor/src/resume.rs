@@ -3,12 +3,13 @@
 use crate::{
     ExecError, OpMetrics, Program, Scratch, SplitOutput,
     cache_point::{Origin, Point, PointField, Refused},
-    cell::Place,
     element::Element,
     run::{Fault, Run, Terms, Unfinished},
 };
+
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Frame, Limits, Schema, TensorView};
+use gristmill_kernel::Place;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 
@@ -264,7 +265,7 @@ fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Res
         (1, _) => &size[1..],
         _ => &size,
     };
-    let value_bytes = crate::ops::dtype_bytes(schema.dtype);
+    let value_bytes = schema.dtype.size_bytes().map_or(1, |bytes| bytes as usize);
     let bytes = known.chain(sides.iter().copied()).try_fold(value_bytes, usize::checked_mul);
     match bytes == Some(range.len()) && !range.is_empty() {
         true => Ok(()),

@@ -3,16 +3,16 @@
 use crate::{
     ExecError, OpMetrics, Program,
     capture::Capture,
-    cell::{Cell, Place},
     element::Element,
     program::Delivered,
     split::{Record, SplitInput, SplitOutput, records},
     staging::{Refused, Staging},
-    step::Tools,
     zip,
 };
+
 use bytes::Bytes;
 use gristmill_chunk::{ChunkWriter, Codec, FormatError, FrameKind};
+use gristmill_kernel::{Cell, Place, Tools};
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},

@@ -1,15 +1,12 @@
-//! What a compiled pipeline consists of, and how one element goes through it.
+//! The steps of a compiled pipeline, and how one element goes through them.
 
-pub use gristmill_kernel::View;
-pub(crate) use gristmill_kernel::{Extract, InPlace, Made, Predicate, Tools, Transform};
-
-use crate::{
-    cell::{Cell, Place},
-    ops::boxes::{self, Labels, MoveBoxes},
-    random::Draw,
+use gristmill_kernel::{
+    Cell, Draw, Extract, InPlace, MAX_ITEMS, MoveBoxes, Place, Predicate, Tools, Transform, View,
 };
-use gristmill_pipeline::ops::MAX_ITEMS;
 use std::time::Duration;
+
+/// Bytes of a box: four f32.
+const BOX_BYTES: usize = 16;
 
 /// What a step does.
 pub(crate) enum Action {
@@ -52,7 +49,7 @@ pub(crate) enum Action {
     Boxes {
         field: usize,
         labels: Vec<Labels>,
-        kernel: Box<MoveBoxes>,
+        kernel: Box<dyn MoveBoxes>,
     },
     Wait(Duration),
     /// A place to cache: index in [`Program::points`](crate::Program).
@@ -146,7 +143,7 @@ impl Step {
                 Ok((bytes_in, found))
             }
             Action::Boxes { field, labels, kernel } => {
-                boxes::apply(kernel, (*field, labels), cells, record, tools, &mut draw())
+                move_boxes(kernel.as_ref(), (*field, labels), cells, record, tools, &mut draw())
             }
             _ => Ok((0, 0)),
         }
@@ -225,4 +222,39 @@ fn parse(
     }
     tools.found = all;
     parsed
+}
+
+/// A field of labels: its name, its cell, and the bytes of a row.
+pub(crate) type Labels = (String, usize, usize);
+
+/// Moves the boxes in cell `field` and leaves out the labels of those that go. Returns the bytes read and
+/// left.
+fn move_boxes(
+    kernel: &dyn MoveBoxes,
+    (field, labels): (usize, &[Labels]),
+    cells: &mut [Cell],
+    record: &[u8],
+    tools: &mut Tools,
+    draw: &mut Draw,
+) -> Result<(usize, usize), String> {
+    let boxes = cells[field].value_mut(record, &mut [])?;
+    let mut bytes_in = boxes.len();
+    let rows = boxes.len() / BOX_BYTES;
+    let kept = kernel.run(boxes, tools.source, draw, &mut tools.ends)?;
+    cells[field].narrow(0, kept * BOX_BYTES);
+    let mut bytes_out = kept * BOX_BYTES;
+    for (name, label, row_bytes) in labels {
+        let values = cells[*label].value_mut(record, &mut [])?;
+        let items = values.len() / row_bytes;
+        if items != rows {
+            return Err(format!("`{name}` has {items} rows for {rows} boxes"));
+        }
+        for (to, from) in tools.ends.iter().enumerate() {
+            values.copy_within(from * row_bytes..(from + 1) * row_bytes, to * row_bytes);
+        }
+        bytes_in += values.len();
+        bytes_out += kept * row_bytes;
+        cells[*label].narrow(0, kept * row_bytes);
+    }
+    Ok((bytes_in, bytes_out))
 }

@@ -2,10 +2,11 @@
 //! a step for each.
 
 use crate::{
-    Compiler, ExecError, ops,
+    Compiler, ExecError,
     step::{Action, Follows, Step},
 };
-use gristmill_pipeline::{FieldSchema, Op, Schema, Stage, ops::Fields};
+use gristmill_kernel::Kernel;
+use gristmill_pipeline::{FieldSchema, Fields, KernelInput, Op, Operator, Schema, Stage};
 
 /// The steps so far.
 pub(crate) struct Steps<'p> {
@@ -54,7 +55,7 @@ impl<'p> Steps<'p> {
     ) -> Result<(), ExecError> {
         let op = &stage.op;
         if !(self.compiler.fuse && self.fuse((stage, i), cell)) {
-            let action = ops::compile(op, input, cell, self.compiler)?;
+            let action = action(op, input, cell, self.compiler)?;
             let given = op.field().and_then(|name| input.field(name));
             let step = self.step((stage, i), given, None, action);
             self.add(step, Chain { ops: vec![op], given });
@@ -75,13 +76,13 @@ impl<'p> Steps<'p> {
         cell: impl Fn(&str) -> Option<usize> + Copy,
     ) -> Result<(), ExecError> {
         for name in fields.images().skip(1) {
-            let action = ops::compile(&stage.op.only(name), input, cell, self.compiler)?;
+            let action = action(&stage.op.only(name), input, cell, self.compiler)?;
             let follows = Follows { field: name.to_owned(), image: fields.field.clone() };
             let step = self.step((stage, i), input.field(name), Some(follows), action);
             self.add(step, Chain::default());
         }
         for name in fields.boxes.iter().flat_map(|boxes| &boxes.boxes) {
-            let action = ops::compile_boxes(&stage.op, name, input, cell)?;
+            let action = boxes_action(&stage.op, name, input, cell)?;
             let step = self.step((stage, i), None, None, action);
             self.add(step, Chain::default());
         }
@@ -95,7 +96,7 @@ impl<'p> Steps<'p> {
         follows: Option<Follows>,
         action: Action,
     ) -> Step {
-        let (name, ordinal) = (self.compiler.name(&stage.op), stage.ordinal);
+        let (name, ordinal) = (stage.op.name(), stage.ordinal);
         let size = given.and_then(known_size);
         Step { name, blame: name, stage: i, ordinal, size, follows, action }
     }
@@ -114,7 +115,8 @@ impl<'p> Steps<'p> {
         }
         let blame = before.name();
         ops.push(&stage.op);
-        let fused = given.and_then(|given| ops::fuse(ops, given));
+        let then: Vec<&dyn Operator> = ops[1..].iter().map(|op| &***op).collect();
+        let fused = given.and_then(|given| ops[0].fuse(&then, given));
         let Action::Transform { input, .. } = self.list[at].action else {
             ops.pop();
             return false;
@@ -131,6 +133,72 @@ impl<'p> Steps<'p> {
         self.add(step, chain);
         true
     }
+}
+
+/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field.
+fn action(
+    op: &Op,
+    input: &Schema,
+    cell: impl Fn(&str) -> Option<usize>,
+    compiler: &Compiler<'_>,
+) -> Result<Action, ExecError> {
+    let given = match op.field() {
+        None => None,
+        Some(name) => match cell(name).zip(input.field(name)) {
+            None => return Err(cannot(op, "its field is missing")),
+            given => given,
+        },
+    };
+    let kernel = op.kernel(&KernelInput::new(given.map(|(_, schema)| schema), compiler.assets));
+    let kernel = kernel.map_err(ExecError::Pipeline)?;
+    let Some((field, _)) = given else {
+        return match kernel {
+            Kernel::Wait(duration) => Ok(Action::Wait(duration)),
+            Kernel::Duplicate { copies } => Ok(Action::Duplicate { copies }),
+            Kernel::Nothing => Ok(Action::Nothing),
+            _ => Err(cannot(op, "it works on a field and names none")),
+        };
+    };
+    let output = op.output().and_then(&cell).unwrap_or(field);
+    Ok(match kernel {
+        Kernel::Transform(kernel) => {
+            Action::Transform { input: field, output, kernel, to_row: false }
+        }
+        Kernel::InPlace(kernel) => Action::InPlace { field, kernel },
+        Kernel::Filter(kernel) => Action::Filter { field, kernel },
+        Kernel::Extract(kernel) => {
+            // Every field an operator writes has a cell.
+            let outputs = op.outputs().into_iter().filter_map(&cell).collect();
+            Action::Parse { input: field, outputs, kernel }
+        }
+        Kernel::Shorten { most_bytes } => Action::Shorten { field, most_bytes },
+        Kernel::Duplicate { copies } => Action::Duplicate { copies },
+        Kernel::FlatMap { item_bytes } => Action::FlatMap { field, item_bytes },
+        Kernel::Wait(duration) => Action::Wait(duration),
+        Kernel::Nothing => Action::Nothing,
+    })
+}
+
+/// The action of an operator on boxes that it moves beside its images.
+fn boxes_action(
+    op: &Op,
+    name: &str,
+    input: &Schema,
+    cell: impl Fn(&str) -> Option<usize>,
+) -> Result<Action, ExecError> {
+    let missing = || cannot(op, "a field of its boxes is missing");
+    let rules = op.together().and_then(|fields| fields.boxes.as_ref()).ok_or_else(missing)?;
+    let kernel = op.boxes_kernel().ok_or_else(missing)?;
+    let labels = rules.labels.iter().map(|label| {
+        let row_bytes = input.field(label)?.item_bytes()?.max(1) as usize;
+        Some((label.clone(), cell(label)?, row_bytes))
+    });
+    let labels = labels.collect::<Option<Vec<_>>>().ok_or_else(missing)?;
+    Ok(Action::Boxes { field: cell(name).ok_or_else(missing)?, labels, kernel })
+}
+
+fn cannot(op: &Op, why: &str) -> ExecError {
+    ExecError::Pipeline(format!("`{}` cannot be compiled: {why}", op.name()))
 }
 
 /// Whether `second` works on what `first` made, in place of it, and on nothing else.

@@ -2,10 +2,10 @@
 
 use crate::{
     ExecError, Program, SplitInput,
-    cell::Cell,
     split::{Record, Records, Zipped, records},
 };
 use bytes::Bytes;
+use gristmill_kernel::Cell;
 use gristmill_model::RecordKey;
 use gristmill_pipeline::Source;
 use gristmill_sources::Reader;

@@ -6,10 +6,12 @@
 
 mod cell;
 mod draw;
+mod kernel;
 mod tools;
 mod traits;
 
 pub use cell::{Cell, Place, Sink};
 pub use draw::{Draw, DrawKey};
+pub use kernel::{Assets, Fused, Kernel, MAX_ITEMS, MoveBoxes, NoAssets};
 pub use tools::{KernelState, Tools};
 pub use traits::{Extract, InPlace, Made, Predicate, Transform, View};

@@ -33,7 +33,10 @@ impl Asset {
     }
 
     /// `key`: a path, or a hash as the canonical form has it.
-    pub(crate) fn parse(params: &mut Table<'_>, key: &'static str) -> Result<Asset, PipelineError> {
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn parse(params: &mut Table<'_>, key: &'static str) -> Result<Asset, PipelineError> {
         let node = params.require(key)?;
         let text = params.text(key, node)?;
         let Some(hash) = text.strip_prefix(BY_CONTENT) else { return Ok(Asset::Path(text)) };

@@ -4,6 +4,9 @@ use crate::Number;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Most elements of one batch.
+pub const MAX_BATCH_SIZE: u32 = 1 << 20;
+
 /// What the last operator of a pipeline declares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batching {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The schema so far, and who wrote each field: what a refusal needs to say.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flow {
+pub struct Flow {
     schema: Schema,
     writers: BTreeMap<String, &'static str>,
     /// The operator since which there are other elements than records.
@@ -21,16 +21,16 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    pub(crate) fn new(schema: Schema) -> Self {
+    pub fn new(schema: Schema) -> Self {
         Flow { schema, ..Flow::default() }
     }
 
-    pub(crate) fn schema(&self) -> &Schema {
+    pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
     /// The field an operator reads.
-    pub(crate) fn field(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
+    pub fn field(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
         self.schema.field(name).ok_or_else(|| {
             let known: Vec<String> = self.schema.fields.keys().map(|f| format!("`{f}`")).collect();
             format!(
@@ -42,7 +42,7 @@ impl Flow {
     }
 
     /// The field as an image: `[h, w, c]` of one of `dtypes` and of one of `channels`.
-    pub(crate) fn image_of(
+    pub fn image_of(
         &self,
         op: &str,
         name: &str,
@@ -70,7 +70,7 @@ impl Flow {
     }
 
     /// The field as a mask: numbers `[h, w, c]`.
-    pub(crate) fn mask_of(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
+    pub fn mask_of(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
         let field = self.field(op, name)?;
         if field.dtype != DType::Bytes && matches!(field.shape[..], [_, _, Some(1..)]) {
             return Ok(field);
@@ -86,12 +86,12 @@ impl Flow {
     }
 
     /// Whether the field was decoded as class numbers.
-    pub(crate) fn is_mask(&self, name: &str) -> bool {
+    pub fn is_mask(&self, name: &str) -> bool {
         self.masks.contains(name)
     }
 
     /// Notes whether a field holds class numbers.
-    pub(crate) fn set_mask(&mut self, name: &str, is_mask: bool) {
+    pub fn set_mask(&mut self, name: &str, is_mask: bool) {
         match is_mask {
             true => self.masks.insert(name.to_owned()),
             false => self.masks.remove(name),
@@ -99,12 +99,7 @@ impl Flow {
     }
 
     /// The field as an image of colours: u8 from 0 to 255, or f32 from 0 to 1.
-    pub(crate) fn colours(
-        &self,
-        op: &str,
-        name: &str,
-        channels: &[u32],
-    ) -> Result<&FieldSchema, String> {
+    pub fn colours(&self, op: &str, name: &str, channels: &[u32]) -> Result<&FieldSchema, String> {
         let field = self.image_of(op, name, &[DType::U8, DType::F32], channels)?;
         let wrong = field.range.filter(|range| range.min < -1e-6 || range.max > 1.0 + 1e-6);
         match wrong.filter(|_| field.dtype == DType::F32) {
@@ -120,7 +115,7 @@ impl Flow {
     }
 
     /// Refuses an operator that counts records where elements are no longer as many.
-    pub(crate) fn counts_records(&self, op: &str) -> Result<(), String> {
+    pub fn counts_records(&self, op: &str) -> Result<(), String> {
         match self.recounted {
             None => Ok(()),
             Some(other) => Err(format!(
@@ -131,7 +126,7 @@ impl Flow {
     }
 
     /// Refuses an operator on files where their order has been changed.
-    pub(crate) fn works_on_files(&self, op: &str) -> Result<(), String> {
+    pub fn works_on_files(&self, op: &str) -> Result<(), String> {
         match self.resequenced {
             None => Ok(()),
             Some(other) => {
@@ -141,17 +136,17 @@ impl Flow {
     }
 
     /// The first operator that draws at random, and whether it works on the sequence of records.
-    pub(crate) fn random(&self) -> Option<(&'static str, bool)> {
+    pub fn random(&self) -> Option<(&'static str, bool)> {
         self.random
     }
 
     /// Notes that elements may be cached here.
-    pub(crate) fn pass_cache_point(&mut self) {
+    pub fn pass_cache_point(&mut self) {
         self.cached = true;
     }
 
     /// Refuses an operator on the sequence of records after a place to cache.
-    pub(crate) fn comes_before_caches(&self, op: &str) -> Result<(), String> {
+    pub fn comes_before_caches(&self, op: &str) -> Result<(), String> {
         match self.cached {
             false => Ok(()),
             true => Err(format!(
@@ -162,7 +157,7 @@ impl Flow {
     }
 
     /// Notes what an operator did to the number and the order of elements, and whether it drew.
-    pub(crate) fn pass(&mut self, declared: &Declaration) {
+    pub fn pass(&mut self, declared: &Declaration) {
         if declared.randomness == Randomness::Random {
             self.random.get_or_insert((declared.name, declared.scope == Scope::Global));
         }
@@ -174,7 +169,7 @@ impl Flow {
     }
 
     /// " after `decode`", or " in the source".
-    pub(crate) fn origin(&self, name: &str) -> String {
+    pub fn origin(&self, name: &str) -> String {
         match self.writers.get(name) {
             Some(op) => format!(" after `{op}`"),
             None => " in the source".into(),
@@ -182,13 +177,13 @@ impl Flow {
     }
 
     /// Replaces a field by what `op` makes of it.
-    pub(crate) fn write(&mut self, op: &'static str, name: &str, field: FieldSchema) {
+    pub fn write(&mut self, op: &'static str, name: &str, field: FieldSchema) {
         self.schema.fields.insert(name.to_owned(), field);
         self.writers.insert(name.to_owned(), op);
     }
 
     /// Adds the field `into` that `op` makes beside those there are.
-    pub(crate) fn write_new(
+    pub fn write_new(
         &mut self,
         op: &'static str,
         into: &str,
@@ -206,7 +201,7 @@ impl Flow {
     }
 
     /// Takes a field away.
-    pub(crate) fn remove(&mut self, name: &str) {
+    pub fn remove(&mut self, name: &str) {
         self.schema.fields.remove(name);
         self.masks.remove(name);
         self.writers.remove(name);

@@ -8,33 +8,47 @@
 mod asset;
 mod batching;
 mod cache_point;
+mod canonical;
+mod declaration;
 mod deliver;
+mod external;
+mod fields;
 mod fingerprint;
 mod flow;
 mod number;
-mod op;
-pub mod ops;
+mod operator;
+pub mod parameters;
 pub mod passes;
 mod pipeline;
-mod signature;
+mod registry;
 mod source;
+mod stages;
 
-use gristmill_syntax::{node, schema, table};
+pub use gristmill_syntax::{node, schema::widened, table};
 
 pub use asset::{Asset, MAX_ASSET_BYTES};
-pub use batching::{Batching, Buckets, Padding};
+pub use batching::{Batching, Buckets, MAX_BATCH_SIZE, Padding};
 pub use cache_point::{CachePoint, DescribedOp, DescribedPrefix};
+pub use declaration::{Cardinality, Declaration, Effect, Randomness, Scope};
 pub use deliver::Deliver;
-pub use gristmill_sources::{Feature, FeatureDType, Features, Format, MAX_VALUES};
-pub use gristmill_syntax::{
-    COPY_FIELD, DType, FieldSchema, KEY_FIELD, MAX_TEXT_BYTES, PipelineError, Schema, ValueRange,
+pub use fields::{BoxFormat, Boxes, Fields, Given, OF_FIELDS, OF_FILLED_FIELDS};
+pub use flow::Flow;
+pub use gristmill_sources::{
+    Feature, FeatureDType, Features, Format, MAX_VALUES, check_name as check_field_name,
 };
-pub use number::Number;
-pub use op::{Cardinality, Declaration, Effect, Op, Randomness, Scope, Stage};
+pub use gristmill_syntax::{
+    COPY_FIELD, DType, DefaultValue, FieldSchema, KEY_FIELD, Kind, MAX_TEXT_BYTES, Node, Parameter,
+    PipelineError, Schema, Table, ValueRange,
+};
+pub use number::{Number, value_bytes};
+pub use operator::{CacheHere, Define, Described, KernelInput, Op, Operator, Stage};
 pub use pipeline::Pipeline;
-pub use signature::{Signature, Signatures};
+pub use registry::{Entry, Registry};
 pub use source::Source;
 
 /// Largest batch, in bytes of all its tensors: what fits one frame of a chunk object with room for
 /// its header.
 pub const MAX_BATCH_BYTES: u64 = 511 << 20;
+
+/// Largest side of an image an operator may be asked to make.
+pub const MAX_SIDE: u32 = 16_384;

@@ -5,6 +5,7 @@ use crate::{
     node::{Node, Value},
     table::Table,
 };
+use half::{bf16, f16};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
@@ -25,7 +26,10 @@ impl Number {
     pub const ZERO: Number = Number::Whole(0);
 
     /// Reads the value of `key`.
-    pub(crate) fn parse(table: &Table<'_>, key: &str, node: &Node) -> Result<Self, PipelineError> {
+    ///
+    /// # Errors
+    /// If it is no such number.
+    pub fn parse(table: &Table<'_>, key: &str, node: &Node) -> Result<Self, PipelineError> {
         let bits = i128::from(i64::MIN)..=i128::from(u64::MAX);
         match node.value {
             Value::Int(number) if bits.contains(&number) => Ok(Number::Whole(number)),
@@ -79,6 +83,15 @@ impl Number {
         }
     }
 
+    /// The number as it is stored in a field of `dtype`, which holds it.
+    pub fn bytes(self, dtype: DType) -> Vec<u8> {
+        match (dtype, self) {
+            (DType::I64, Number::Whole(number)) => (number as i64).to_le_bytes().to_vec(),
+            (DType::U64, Number::Whole(number)) => (number as u64).to_le_bytes().to_vec(),
+            (_, number) => value_bytes(dtype, number.real()),
+        }
+    }
+
     /// The nearest f32.
     pub fn single(self) -> f32 {
         match self {
@@ -124,6 +137,22 @@ impl Serialize for Number {
                 _ => serializer.serialize_f64(number as f64),
             },
         }
+    }
+}
+
+/// `value` as it is stored in a field of `dtype`.
+pub fn value_bytes(dtype: DType, value: f64) -> Vec<u8> {
+    match dtype {
+        DType::Bytes | DType::U8 => vec![value as u8],
+        DType::U16 => (value as u16).to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
+        DType::BF16 => bf16::from_f64(value).to_le_bytes().to_vec(),
+        DType::I32 => (value as i32).to_le_bytes().to_vec(),
+        DType::U32 => (value as u32).to_le_bytes().to_vec(),
+        DType::F32 => (value as f32).to_le_bytes().to_vec(),
+        DType::F64 => value.to_le_bytes().to_vec(),
+        DType::I64 => (value as i64).to_le_bytes().to_vec(),
+        DType::U64 => (value as u64).to_le_bytes().to_vec(),
     }
 }
 

@@ -1,18 +1,16 @@
 //! A checked pipeline: read from YAML, written as canonical JSON.
 
 use crate::{
-    Asset, Batching, Cardinality, Deliver, Op, PipelineError, Schema, Signatures, Source, Stage,
+    Batching, Cardinality, Deliver, PipelineError, Registry, Schema, Source, Stage,
+    canonical::{Canonical, CanonicalDeliver, CanonicalOp},
     flow::Flow,
-    node::{Node, Value, shown},
-    ops::{Custom, Normalise},
-    table::{Table, nearest},
+    node::{Node, Value},
+    stages::{number, op_nodes, parse_stage, read_canonical_stages},
+    table::Table,
 };
 use gristmill_model::{Compression, DatasetOp};
 use serde::Serialize;
 use std::collections::BTreeSet;
-
-#[cfg(test)]
-mod tests;
 
 /// Version of the canonical form.
 const CANONICAL_VERSION: u32 = 1;
@@ -47,57 +45,12 @@ impl Default for Options {
     }
 }
 
-#[derive(Serialize)]
-struct Canonical<'a> {
-    version: u32,
-    source: &'a Source,
-    ops: Vec<CanonicalOp<'a>>,
-    deliver: CanonicalDeliver<'a>,
-}
-
-#[derive(Serialize)]
-struct CanonicalDeliver<'a> {
-    normalise: &'a Option<Normalise>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    ops: Vec<CanonicalOp<'a>>,
-}
-
-#[derive(Serialize)]
-struct CanonicalOp<'a> {
-    op: &'a str,
-    version: u32,
-    ordinal: u32,
-    keep_position: bool,
-    params: &'a Op,
-}
-
-impl<'a> CanonicalOp<'a> {
-    fn new(stage: &'a Stage) -> Self {
-        let Stage { op, ordinal, keep_position, .. } = stage;
-        let (name, version) = op.identity();
-        let (ordinal, keep_position) = (*ordinal, *keep_position);
-        CanonicalOp { op: name, version, ordinal, keep_position, params: op }
-    }
-
-    fn all(stages: &'a [Stage]) -> Vec<Self> {
-        stages.iter().map(Self::new).collect()
-    }
-}
-
 impl Pipeline {
-    /// Reads a pipeline file.
+    /// Reads a pipeline file whose operators are in `registry`.
     ///
     /// # Errors
     /// The first thing that is wrong, with its line, and what to do about it.
-    pub fn parse(yaml: &str) -> Result<Pipeline, PipelineError> {
-        Self::parse_with(yaml, &Signatures::new())
-    }
-
-    /// As [`parse`](Self::parse), with operators of users.
-    ///
-    /// # Errors
-    /// As [`parse`](Self::parse).
-    pub fn parse_with(yaml: &str, signatures: &Signatures) -> Result<Pipeline, PipelineError> {
+    pub fn parse(yaml: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
         let root = Node::parse(yaml)?;
         if root.value == Value::Null {
             return Err(PipelineError::general(
@@ -125,11 +78,12 @@ impl Pipeline {
         let ops = ops.ok_or_else(|| missing("ops"))?;
         let mut stages = Vec::new();
         for node in op_nodes(ops)? {
-            stages.push(parse_stage(node, signatures)?);
+            stages.push(parse_stage(node, registry)?);
         }
         number(&mut stages)?;
         let deliver_line = deliver.and_then(|node| node.line);
-        let deliver = deliver.map(Deliver::parse).transpose()?.unwrap_or_default();
+        let deliver =
+            deliver.map(|node| Deliver::parse(node, registry)).transpose()?.unwrap_or_default();
         let checked = Self::check(name, source, stages, ops.line, deliver, deliver_line);
         checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
@@ -151,12 +105,12 @@ impl Pipeline {
     }
 
     /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
-    /// of it.
+    /// of it. Operators of users need not be in `registry`; those that are have kernels.
     ///
     /// # Errors
     /// If it is not that, or needs operators or versions that this build does not have.
-    pub fn from_canonical(json: &str) -> Result<Pipeline, PipelineError> {
-        let parsed = Node::parse_json(json).and_then(|root| Self::read_canonical(&root));
+    pub fn from_canonical(json: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
+        let parsed = Node::parse_json(json).and_then(|root| Self::read_canonical(&root, registry));
         // Lines of a text that no person wrote help nobody.
         parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
             let Pipeline { stages, deliver, .. } = &mut pipeline;
@@ -165,7 +119,7 @@ impl Pipeline {
         })
     }
 
-    fn read_canonical(root: &Node) -> Result<Pipeline, PipelineError> {
+    fn read_canonical(root: &Node, registry: &Registry) -> Result<Pipeline, PipelineError> {
         let mut table = Table::new("the canonical pipeline", root)?;
         let version = table.require("version")?;
         if version.value != Value::Int(CANONICAL_VERSION.into()) {
@@ -176,11 +130,11 @@ impl Pipeline {
             )));
         }
         let source = Source::parse_canonical(table.require("source")?)?;
-        let stages = read_canonical_stages(table.require("ops")?)?;
+        let stages = read_canonical_stages(table.require("ops")?, registry)?;
         let mut delivery = Table::new("`deliver`", table.require("deliver")?)?;
-        let mut deliver = Deliver::read(&mut delivery)?;
+        let mut deliver = Deliver::read(&mut delivery, registry)?;
         if let Some(ops) = delivery.get("ops") {
-            deliver.stages = read_canonical_stages(ops)?;
+            deliver.stages = read_canonical_stages(ops, registry)?;
         }
         delivery.finish()?;
         table.finish()?;
@@ -233,9 +187,7 @@ impl Pipeline {
             stage.op.settle(&flow);
             stage.op.infer(&mut flow).map_err(at)?;
             flow.pass(stage.op.declaration());
-            if let Op::Custom(op) = &mut stage.op {
-                op.settle(&flow);
-            }
+            stage.op.record_output(&flow);
             schemas.push(flow.schema().clone());
             batching = batching.or(stage.op.batching());
         }
@@ -376,10 +328,7 @@ impl Pipeline {
         let fields = self.output.fields.values();
         let known = fields.filter_map(|field| field.element_bytes()).fold(0, u64::saturating_add);
         let element_bytes = self.element_bytes().unwrap_or(known.saturating_add(unknown));
-        let copies = self.stages.iter().map(|stage| match &stage.op {
-            Op::Duplicate(op) => u64::from(op.copies),
-            _ => 1,
-        });
+        let copies = self.stages.iter().map(|stage| u64::from(stage.op.copies()));
         copies.fold(element_bytes, u64::saturating_mul)
     }
 
@@ -408,7 +357,7 @@ impl Pipeline {
     /// # Errors
     /// If it is 0, or a batch would be too large.
     pub fn with_batch_size(self, size: u32) -> Result<Pipeline, PipelineError> {
-        let most = crate::ops::MAX_BATCH_SIZE;
+        let most = crate::MAX_BATCH_SIZE;
         if !(1..=most).contains(&size) {
             return Err(PipelineError::general(format!(
                 "the batch size must be 1 to {most}, not {size}"
@@ -416,12 +365,7 @@ impl Pipeline {
         }
         let mut stages = self.stages.clone();
         for stage in &mut stages {
-            match &mut stage.op {
-                Op::Batch(batch) => batch.size = size,
-                Op::PaddedBatch(batch) => batch.size = size,
-                Op::BucketBySequenceLength(batch) => batch.size = size,
-                _ => {}
-            }
+            stage.op.set_batch_size(size);
         }
         let checked = self.with_stages(stages);
         // The number came from elsewhere than the file.
@@ -444,127 +388,4 @@ fn is_in_order(stage: &Stage) -> bool {
 pub(crate) fn to_json(value: &impl Serialize) -> String {
     // Serialising fails only on maps with keys that are not text; there are none.
     serde_json::to_string(value).unwrap_or_default()
-}
-
-fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
-    match &node.value {
-        Value::Seq(ops) if ops.len() > MAX_OPS => {
-            Err(node.error(format!("`ops` has {} entries; the limit is {MAX_OPS}", ops.len())))
-        }
-        Value::Seq(ops) => Ok(ops),
-        _ => Err(node.error(format!("`ops` must be a list of operators, not {}", node.shown()))),
-    }
-}
-
-/// `- name`, or `- name: { parameters }`.
-fn parse_stage(node: &Node, signatures: &Signatures) -> Result<Stage, PipelineError> {
-    let (name, params) = match &node.value {
-        Value::Str(name) => (name, None),
-        Value::Map(entries) => match entries.as_slice() {
-            [(Node { value: Value::Str(name), .. }, params)] => (name, Some(params)),
-            [(first, _), (second, _), ..] => {
-                return Err(second.error(format!(
-                    "an op is one name with its parameters below it; {} stands beside {}: indent \
-                     it further, or start it with a dash",
-                    second.shown(),
-                    first.shown()
-                )));
-            }
-            _ => return Err(node.error("an op is a name, or a name with its parameters")),
-        },
-        _ => {
-            let found = node.shown();
-            return Err(node.error(format!("an op is a name with its parameters, not {found}")));
-        }
-    };
-    let mut params = match params {
-        Some(params) => Table::new(format!("`{}`", cut(name)), params)?,
-        None => Table::empty(format!("`{}`", cut(name)), node.line),
-    };
-    let op = match signatures.get(name) {
-        Some(signature) => Op::Custom(Custom::parse(signature, &mut params)?),
-        None => Op::parse(name, &mut params).ok_or_else(|| unknown(name, node, signatures))??,
-    };
-    let keep_position = params.bool("keep_position", false)?;
-    let assume_commutes = params.bool("assume_commutes", false)?;
-    params.finish()?;
-    Ok(Stage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
-}
-
-/// Gives operators their ordinals: from 0, places to cache from [`MAX_OPS`] down, so that one more of
-/// these changes nobody's draws.
-fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
-    let (mut next, mut next_point) = (0_u32, MAX_OPS as u32);
-    let mut after_point = false;
-    for stage in stages {
-        let is_point = stage.op.cache_point().is_some();
-        if is_point && after_point {
-            let message = "`autocache` comes after `autocache`; keep one of them";
-            return Err(PipelineError::at_line(stage.line, message));
-        }
-        after_point = is_point;
-        if is_point {
-            stage.ordinal = next_point;
-            next_point -= 1;
-        } else {
-            stage.ordinal = next;
-            next += 1;
-        }
-    }
-    Ok(())
-}
-
-fn read_canonical_stages(node: &Node) -> Result<Vec<Stage>, PipelineError> {
-    op_nodes(node)?.iter().map(read_canonical_stage).collect()
-}
-
-fn read_canonical_stage(node: &Node) -> Result<Stage, PipelineError> {
-    let mut table = Table::new("an op", node)?;
-    let name = table.require("op")?;
-    let name = table.text("op", name)?;
-    let version = table.require("version")?;
-    let version = table.whole("version", version, 0..=u32::MAX)?;
-    let ordinal = table.require("ordinal")?;
-    let ordinal = table.whole("ordinal", ordinal, 0..=MAX_OPS as u32)?;
-    let keep_position = table.bool("keep_position", false)?;
-    let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
-    table.finish()?;
-    let op = match name.contains('.') {
-        true => Op::Custom(Custom::parse_canonical(&name, version, &mut params)?),
-        false => Op::parse(&name, &mut params)
-            .ok_or_else(|| unknown(&name, node, &Signatures::new()))??,
-    };
-    params.finish()?;
-    if let Some(Asset::Path(path)) = op.asset() {
-        return Err(node.error(format!(
-            "op `{name}` names the file {} and not its content, which workers need; register the \
-             job with a release that stores it",
-            shown(path)
-        )));
-    }
-    let (_, known) = op.identity();
-    if version != known {
-        return Err(node.error(format!(
-            "op `{name}` is needed in version {version}, this build has {known}; use the release \
-             the job was registered with"
-        )));
-    }
-    Ok(Stage { op, ordinal, keep_position, assume_commutes: false, line: None })
-}
-
-fn cut(name: &str) -> &str {
-    name.char_indices().nth(32).map_or(name, |(end, _)| &name[..end])
-}
-
-fn unknown(name: &str, node: &Node, signatures: &Signatures) -> PipelineError {
-    let ours = Op::DECLARATIONS.iter().map(|declaration| declaration.name);
-    let known: Vec<&str> = ours.chain(signatures.names()).collect();
-    let advice = match nearest(name, &known) {
-        None if name.contains('.') => "its dot says that it is an operator of a user: run the \
-             `gristmill` and the workers that were built with it (docs/operators.md)"
-            .into(),
-        Some(meant) => format!("did you mean `{meant}`?"),
-        None => format!("docs/operators.md has the {} there are", known.len()),
-    };
-    node.error(format!("op {} is not known; {advice}", shown(name)))
 }

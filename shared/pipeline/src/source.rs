@@ -1,7 +1,6 @@
 //! Where elements come from, and which of their features are kept.
 
 use crate::{FieldSchema, PipelineError, Schema, node::Node, table::Table};
-pub(crate) use gristmill_sources::check_name;
 use gristmill_sources::{Feature, Features, Format, Parsed, Reading};
 use serde::{Serialize, Serializer, ser::SerializeMap};
 

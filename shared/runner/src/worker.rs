@@ -5,7 +5,7 @@ use crate::{
     read_ahead::ReadAhead,
 };
 use bytes::Bytes;
-use gristmill_executor::{Compiler, Program, Scratch, user::Operators};
+use gristmill_executor::{Compiler, Program, Scratch};
 use gristmill_model::splits::{SplitPlan, Visit};
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{
@@ -14,7 +14,7 @@ use gristmill_model::wire::{
 use gristmill_model::{
     Compression, Epoch, Fingerprint, InvocationId, JobName, Namespace, Nonce, Position,
 };
-use gristmill_pipeline::Pipeline;
+use gristmill_pipeline::{Pipeline, Registry};
 use gristmill_policy::cost::FunctionShape;
 use gristmill_ports::{CallError, Clock, Coordinator, ObjectPath, Objects, call_with_retry};
 use std::{
@@ -53,8 +53,8 @@ pub struct Runner {
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
     pub compute: Compute,
-    /// Operators of users.
-    pub operators: Arc<Operators>,
+    /// Operators of the program that runs it.
+    pub operators: Arc<Registry>,
     pub config: RunnerConfig,
 }
 
@@ -91,10 +91,10 @@ impl JobContext {
     /// Asks the coordinator for the job and compiles its pipeline.
     pub async fn load(runner: &Runner, job: &JobName) -> Result<Self, RunError> {
         let view = describe(runner, job).await?;
-        let pipeline = Pipeline::from_canonical(&view.spec.pipeline)
+        let pipeline = Pipeline::from_canonical(&view.spec.pipeline, &runner.operators)
             .map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
         let assets = assets(runner, &pipeline).await?;
-        let compiler = Compiler::new().assets(&assets).operators(&runner.operators);
+        let compiler = Compiler::new().assets(&assets);
         let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;

@@ -290,7 +290,7 @@ impl Cloud {
             objects: self.objects(process),
             clock: Arc::new(SimClock(process.clone())),
             compute: Compute::Inline,
-            operators: Arc::default(),
+            operators: Arc::new(gristmill_operators::registry().clone()),
             config: RunnerConfig {
                 ns: self.store.ns.clone(),
                 bucket: BUCKET.to_owned(),

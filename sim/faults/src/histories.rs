@@ -181,7 +181,7 @@ async fn serve_once(
         objects: cloud.objects(process),
         clock: Arc::new(SimClock(process.clone())),
         compute: Compute::Inline,
-        operators: Arc::default(),
+        operators: Arc::new(gristmill_operators::registry().clone()),
     };
     let view =
         Fetcher::register(&ports, (&cloud.store.ns, BUCKET), register.clone(), REGISTER_PATIENCE)

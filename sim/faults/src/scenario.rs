@@ -5,7 +5,6 @@ use bytes::Bytes;
 use gristmill_model::splits::{SplitPlan, order::visit};
 use gristmill_model::wire::{Dataset, JobSpec, Register, SourceFile};
 use gristmill_model::{Epoch, ErrorPolicy, Position, Sharding, SkipLimit, Visitation};
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{ObjectPath, Objects as _};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
 use std::{
@@ -214,7 +213,8 @@ impl Scenario {
         let listed = cloud.store.memory.list(DATA, "").await.map_err(|error| error.to_string())?;
         let files = listed.into_iter();
         let files = files.map(|o| SourceFile { key: o.key, size: o.size, etag: o.etag }).collect();
-        let pipeline = Pipeline::parse(&self.pipeline()).map_err(|error| error.to_string())?;
+        let pipeline =
+            gristmill_operators::parse(&self.pipeline()).map_err(|error| error.to_string())?;
         let spec = JobSpec {
             seed: self.seed,
             epochs: self.epochs,

@@ -239,7 +239,7 @@ pub fn fetcher_of(
         objects: cloud.objects(process),
         clock: Arc::new(SimClock(process.clone())),
         compute: Compute::Inline,
-        operators: Arc::default(),
+        operators: Arc::new(gristmill_operators::registry().clone()),
     };
     let Register { job, spec, .. } = register;
     let config = FetcherConfig {

@@ -10,7 +10,6 @@ use gristmill_model::InvocationId;
 use gristmill_model::wire::{
     Dataset, Describe, IdleReason, JobSpec, Leave, Register, Release, SourceFile,
 };
-use gristmill_pipeline::Pipeline;
 use gristmill_ports::{Coordinator, ObjectPath, Objects as _, call_with_retry};
 use gristmill_runner::{Compute, Ended, JobContext, ObjectSink, RunError, Runner, RunnerConfig};
 use gristmill_synthetic::tfrecord::{Example, RecordWriter};
@@ -68,7 +67,7 @@ pub fn ports(deployment: &Arc<Deployment>) -> FetcherPorts {
         objects: deployment.objects(TRAINER_GET, PUT),
         clock: deployment.clock(),
         compute: Compute::Inline,
-        operators: Arc::default(),
+        operators: Arc::new(gristmill_operators::registry().clone()),
     }
 }
 
@@ -90,7 +89,7 @@ pub fn runner(deployment: &Arc<Deployment>) -> Runner {
         objects: deployment.objects(GET, PUT),
         clock: deployment.clock(),
         compute: Compute::Modelled(deployment.setting.split),
-        operators: Arc::default(),
+        operators: Arc::new(gristmill_operators::registry().clone()),
         config: RunnerConfig {
             ns: deployment.ns.clone(),
             bucket: BUCKET.to_owned(),
@@ -126,7 +125,7 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
         seed: 7,
         split_batches: Some(1),
         workers: setting.workers,
-        ..JobSpec::new(Pipeline::parse(PIPELINE)?.canonical_json())
+        ..JobSpec::new(gristmill_operators::parse(PIPELINE)?.canonical_json())
     };
     let dataset = Dataset::one(DATA, files);
     let register = Register::new(deployment.job.clone(), spec, dataset);

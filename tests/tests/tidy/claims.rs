@@ -7,7 +7,6 @@ use crate::{
     book::{documents, events},
     project::{files, read, root},
 };
-use gristmill_pipeline::Pipeline;
 use pulldown_cmark::{CodeBlockKind, Event, Tag};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -233,7 +232,7 @@ fn whole_pipelines_in_documents_parse() {
                 Event::Text(block)
                     if yaml && block.contains("source:") && block.contains("ops:") =>
                 {
-                    if let Err(error) = Pipeline::parse(&block) {
+                    if let Err(error) = gristmill_operators::parse(&block) {
                         violations.push(format!("{path}:{line}: {error}"));
                     }
                 }

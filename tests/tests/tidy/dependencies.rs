@@ -12,7 +12,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("model", ""),
     ("syntax", ""),
     ("sources", "syntax kernel chunk"),
-    ("pipeline", "model syntax sources"),
+    ("pipeline", "model syntax sources kernel"),
     ("chunk", "model"),
     ("report", ""),
     ("policy", "model pipeline"),
@@ -21,15 +21,19 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("folder", ""),
     ("synthetic", ""),
     ("kernel", "model"),
-    ("executor", "model pipeline sources kernel chunk jpeg"),
+    ("operators", "model pipeline kernel sources jpeg"),
+    ("executor", "model pipeline sources kernel chunk"),
     ("runner", "model pipeline policy chunk ports sources executor"),
     ("aws", "model ports"),
     ("web", "ports"),
-    ("coordinator", "model pipeline policy chunk ports aws"),
+    ("coordinator", "model pipeline operators policy chunk ports aws"),
     ("scaler", "model pipeline policy chunk ports aws"),
-    ("worker", "model pipeline policy chunk ports aws web executor runner"),
-    ("client", "model pipeline sources policy chunk ports aws web executor runner report folder"),
-    ("fetcher", "model executor client"),
+    ("worker", "model pipeline policy chunk ports aws web executor runner operators"),
+    (
+        "client",
+        "model pipeline sources operators policy chunk ports aws web executor runner report folder",
+    ),
+    ("fetcher", "model pipeline operators client"),
     ("local", "*"),
     ("faults", "*"),
     ("scaling", "model policy"),
@@ -38,7 +42,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("fuzz", "*"),
     ("tests", "*"),
     ("trainer", "client synthetic"),
-    ("user-operator", "pipeline sources executor fetcher"),
+    ("user-operator", "kernel pipeline operators fetcher sources"),
 ];
 
 /// Crates nothing may import, not even those that compose.
@@ -164,4 +168,44 @@ fn dependencies_are_chosen_once_for_all() {
         }
     }
     assert_none(violations);
+}
+
+/// Crates that only kernels need: decoders, resizers, tokenizers, readers of records.
+const OF_KERNELS: &[&str] = &[
+    "fast_image_resize",
+    "gristmill-executor",
+    "gristmill-jpeg",
+    "image-webp",
+    "libjpeg-turbo-rs",
+    "parquet",
+    "png",
+    "pulp",
+    "tiff",
+    "tokenizers",
+];
+
+/// The coordinator plans with operators and computes nothing; what its zip does not hold starts no slower.
+#[test]
+fn the_coordinator_links_no_kernels() {
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["--package", "gristmill-coordinator", "--format", "{p}"])
+        .current_dir(crate::project::root())
+        .output()
+        .expect("cargo tree can be run");
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8_lossy(&tree.stdout).into_owned();
+    let linked = |name: &str| tree.lines().any(|line| line.split(' ').next() == Some(name));
+    assert!(linked("gristmill-operators"), "cargo tree lists what is linked");
+    let heavy = OF_KERNELS.iter().filter(|name| linked(name));
+    assert_none(
+        heavy
+            .map(|name| {
+                format!(
+                    "functions/coordinator links `{name}`, which only kernels need; \
+                     `cargo tree -p gristmill-coordinator -i {name}` shows why"
+                )
+            })
+            .collect(),
+    );
 }

@@ -4,7 +4,6 @@ use crate::{
     assert_none,
     project::{Member, files, members, read, root},
 };
-use gristmill_pipeline::Pipeline;
 use std::fs;
 
 /// Paths outside the repository, which its readers do not have.
@@ -53,7 +52,7 @@ fn example_pipelines_parse() {
     let ours = examples.filter(|path| !path.starts_with("examples/user-operator/"));
     let pipelines: Vec<String> = ours.filter(|path| path.ends_with(".yaml")).collect();
     let wrong = |path: &String| {
-        let error = Pipeline::parse(&read(path)).err()?;
+        let error = gristmill_operators::parse(&read(path)).err()?;
         Some(format!("{path}: {error}"))
     };
     assert_none(pipelines.iter().filter_map(wrong).collect());

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Limits};
 use gristmill_executor::{Part, Program, SplitInput};
 use gristmill_model::RecordKey;
-use gristmill_pipeline::{Pipeline, passes::optimise};
+use gristmill_pipeline::passes::optimise;
 use gristmill_policy::{
     compression::{Sample, Try},
     cost::{FunctionShape, Prices, SplitWork},
@@ -98,7 +98,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let mut found: BTreeMap<(usize, usize), Vec<Figures>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, (name, pipeline, files)) in studies().into_iter().enumerate() {
-            let pipeline = Pipeline::parse(&pipeline).map_err(Failure::failed)?;
+            let pipeline = gristmill_operators::parse(&pipeline).map_err(Failure::failed)?;
             let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
             let program = Program::compile(&pipeline).map_err(Failure::failed)?;
             let shards = shards(&pipeline, &dir, files)?;

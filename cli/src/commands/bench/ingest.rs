@@ -4,7 +4,6 @@
 use super::train_options;
 use crate::{output::say, training};
 use gristmill_client::{Failure, Source, report::Report};
-use gristmill_pipeline::Pipeline;
 use gristmill_synthetic::DatasetSpec;
 use serde_json::json;
 
@@ -43,7 +42,7 @@ ops:
 pub async fn run(args: Args) -> Result<(), Failure> {
     let dir = training::make_dataset(DatasetSpec::images(args.images, 0)).await?;
     let pipeline = PIPELINE.replace("IMAGES", &(args.images / 64 * 64).to_string());
-    let pipeline = Pipeline::parse(&pipeline).map_err(Failure::failed)?;
+    let pipeline = gristmill_operators::parse(&pipeline).map_err(Failure::failed)?;
     let element_bytes = pipeline.element_bytes().unwrap_or(0);
     let state = tempfile::tempdir().map_err(Failure::failed)?;
     let source = Source::Local { root: dir, patterns: vec!["train-*".to_owned()] };

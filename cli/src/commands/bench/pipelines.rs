@@ -120,7 +120,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let mut floors: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for round in 0..args.rounds {
         for (i, study) in studies.iter().enumerate() {
-            let pipeline = Pipeline::parse(&study.pipeline).map_err(Failure::failed)?;
+            let pipeline = gristmill_operators::parse(&study.pipeline).map_err(Failure::failed)?;
             let pipeline = optimise(&pipeline, &BTreeMap::new()).pipeline;
             let program = Program::compile(&pipeline).map_err(Failure::failed)?;
             let shards = shards(&pipeline, &dir, study.files)?;

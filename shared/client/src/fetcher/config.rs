@@ -1,8 +1,8 @@
 //! How a trainer reads a job, and what it reads it with.
 
 use crate::Folders;
-use gristmill_executor::user::Operators;
 use gristmill_model::{Epoch, JobName, Namespace};
+use gristmill_pipeline::Registry;
 use gristmill_ports::{Clock, Coordinator, Objects, SystemClock};
 use gristmill_runner::Compute;
 use std::{sync::Arc, time::Duration};
@@ -51,7 +51,7 @@ pub struct FetcherPorts {
     /// Runs the splits of local workers.
     pub compute: Compute,
     /// Operators of users, beside ours.
-    pub operators: Arc<Operators>,
+    pub operators: Arc<Registry>,
 }
 
 impl FetcherPorts {
@@ -62,7 +62,7 @@ impl FetcherPorts {
             objects,
             clock: Arc::new(SystemClock),
             compute: Compute::default(),
-            operators: Arc::default(),
+            operators: Arc::new(gristmill_operators::registry().clone()),
         }
     }
 }

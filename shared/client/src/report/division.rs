@@ -55,7 +55,7 @@ mod tests {
     fn pipeline(ops: &str) -> Pipeline {
         let source = "source: { jsonl: x, features: { t: { dtype: i64, shape: [-1] } } }";
         let bucket = "bucket_by_sequence_length: { size: 8, field: t, boundaries: [4, 9] }";
-        Pipeline::parse(&format!("{source}\nops: [{ops}{bucket}]")).unwrap()
+        gristmill_operators::parse(&format!("{source}\nops: [{ops}{bucket}]")).unwrap()
     }
 
     #[test]
@@ -79,7 +79,8 @@ mod tests {
         );
         let plain =
             "source: { jsonl: x, features: { t: { dtype: i64 } } }\nops: [batch: { size: 8 }]";
-        let none = Division { records: 1, ..all }.idle_buckets(&Pipeline::parse(plain).unwrap());
+        let none = Division { records: 1, ..all }
+            .idle_buckets(&gristmill_operators::parse(plain).unwrap());
         assert_eq!(none, None);
     }
 }

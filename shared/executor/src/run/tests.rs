@@ -1,11 +1,7 @@
 //! Whole splits: exactness, determinism, policies, and bad records of every kind.
 
 use super::*;
-use crate::{
-    Part, Pick,
-    random::DrawKey,
-    step::{Action, View},
-};
+use crate::{Part, Pick, step::Action};
 use gristmill_chunk::{Chunk, Frame, Limits};
 use gristmill_pipeline::Pipeline;
 use gristmill_sources::{
@@ -99,7 +95,7 @@ impl Bench {
     }
 
     fn of_file(yaml: &str, file: Vec<u8>) -> Self {
-        let program = Program::compile(&Pipeline::parse(yaml).unwrap()).unwrap();
+        let program = Program::compile(&gristmill_operators::parse(yaml).unwrap()).unwrap();
         let index = index(&file);
         Bench { program, file: Bytes::from(file), index, on_error: ErrorPolicy::Fail }
     }
@@ -592,11 +588,7 @@ fn metrics_count_elements_and_bytes() {
 
 #[test]
 fn a_panicking_operator_costs_one_record() {
-    use crate::{
-        cell::Sink,
-        random::Draw,
-        step::{Made, Transform},
-    };
+    use gristmill_kernel::{Draw, Made, Sink, Transform, View};
     struct Explode;
     impl Transform for Explode {
         fn run(
@@ -617,52 +609,6 @@ fn a_panicking_operator_costs_one_record() {
     assert_eq!(output.rows, 0);
     assert_eq!(output.skipped[2].op, "my_op");
     assert!(output.skipped[0].reason.starts_with("the operator panicked: boom at "));
-}
-
-/// Workers of one numerics class may differ in their vector units.
-#[test]
-fn resizing_does_not_depend_on_vector_units() {
-    use fast_image_resize::{CpuExtensions, Resizer};
-    let (width, height) = (97, 61);
-    let pixels = picture(3, width, height, 3);
-    let resized = |extensions: CpuExtensions, antialias: bool, side: u32| {
-        let mut resizer = Resizer::new();
-        // Sound for what the processor has, which is asked below.
-        #[allow(unsafe_code)]
-        unsafe {
-            resizer.set_cpu_extensions(extensions);
-        }
-        let mut tools = Tools::default();
-        *tools.state.get() = resizer;
-        use crate::step::Transform;
-        let kernel = crate::ops::resize::ResizeImage::new([side, side], 3, antialias);
-        let mut out = Vec::new();
-        let view = View { bytes: &pixels, size: [height.into(), width.into()] };
-        let mut draw = DrawKey {
-            seed: 0,
-            epoch: 0,
-            record: RecordKey { file: 0, record: 0 },
-            repeat: 0,
-            copy: 0,
-            ordinal: 0,
-        }
-        .draw();
-        kernel.run(view, crate::cell::Sink::Buffer(&mut out), &mut tools, &mut draw).unwrap();
-        out
-    };
-    let mut available = vec![CpuExtensions::None];
-    #[cfg(target_arch = "x86_64")]
-    available.extend([CpuExtensions::Sse4_1, CpuExtensions::Avx2]);
-    #[cfg(target_arch = "aarch64")]
-    available.push(CpuExtensions::Neon);
-    available.retain(CpuExtensions::is_supported);
-    for antialias in [true, false] {
-        for side in [16, 24, 61, 150] {
-            let all: Vec<Vec<u8>> =
-                available.iter().map(|e| resized(*e, antialias, side)).collect();
-            assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{antialias} {side}");
-        }
-    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::{ExecError, Part, Pick, Program, SplitInput, SplitOutput, Zipped};
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Limits};
 use gristmill_model::{ErrorPolicy, RecordKey};
-use gristmill_pipeline::{Format, Pipeline};
+use gristmill_pipeline::Format;
 use gristmill_sources::{
     FileIndex, IndexBuilder,
     jsonl::Jsonl,
@@ -21,7 +21,7 @@ const OPS: &str = "ops: [filter: { field: id, min: 2 }, flat_map: { field: n }, 
 type Row = (i64, [f32; 2], String, Vec<i64>);
 
 fn program(source: &str) -> Program {
-    let pipeline = Pipeline::parse(&format!("source: {source}\n{OPS}\n")).unwrap();
+    let pipeline = gristmill_operators::parse(&format!("source: {source}\n{OPS}\n")).unwrap();
     Program::compile(&pipeline).unwrap()
 }
 

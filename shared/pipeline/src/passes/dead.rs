@@ -1,7 +1,7 @@
 //! Operators that do nothing, or whose work nobody sees, are removed.
 
 use super::{Change, Note, Optimised};
-use crate::{Cardinality, Op, Stage, ops::Fields};
+use crate::{Cardinality, Fields, Stage};
 use std::collections::BTreeSet;
 
 /// Removes operators until none is left that does nothing.
@@ -27,11 +27,9 @@ pub(super) fn remove(optimised: &mut Optimised) {
 /// A field that is not made need not be dropped.
 fn forget(stages: &mut Vec<Stage>, made: &str, removed: &mut Vec<(Stage, String)>) {
     for stage in stages.iter_mut() {
-        if let Op::DropFields(drop) = &mut stage.op {
-            drop.fields.retain(|field| field != made);
-        }
+        stage.op.forget(made);
     }
-    let empty = |stage: &mut Stage| matches!(&stage.op, Op::DropFields(op) if op.fields.is_empty());
+    let empty = |stage: &mut Stage| stage.op.is_empty();
     removed.extend(
         stages.extract_if(.., empty).map(|stage| (stage, "nothing is left to drop".into())),
     );
@@ -46,10 +44,10 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
     for (i, stage) in stages.iter().enumerate().rev() {
         let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
         let declared = stage.op.declaration();
-        if let Some(reason) = does_nothing(&stage.op)
+        if let Some(reason) = stage.op.does_nothing()
             && input == output
         {
-            return Some((i, reason));
+            return Some((i, reason.to_owned()));
         }
         let writes = stage.op.outputs();
         let unseen = !writes.is_empty() && writes.iter().all(|field| !seen.contains(field));
@@ -63,18 +61,4 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
         seen.extend(stage.op.together().into_iter().flat_map(Fields::all));
     }
     None
-}
-
-/// Why the operator changes nothing, whatever it is given.
-fn does_nothing(op: &Op) -> Option<String> {
-    match op {
-        // Boxes are cut to the image even so.
-        Op::Flip(flip) if flip.p == 0.0 && flip.fields.boxes.is_none() => {
-            Some("it mirrors nothing with p 0".into())
-        }
-        Op::Duplicate(op) if op.copies == 1 => Some("one copy is the element itself".into()),
-        // The schema before and after decides: it is the same dtype.
-        Op::Cast(_) => Some("its input has that dtype already".into()),
-        _ => None,
-    }
 }

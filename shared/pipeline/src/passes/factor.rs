@@ -63,12 +63,11 @@ pub(super) fn factors(pipeline: &Pipeline, measured: &Measured) -> Vec<Factor> {
         };
         let estimated = |field: &str| estimates.get(field).map(|bytes| (*bytes, true));
         let before = stage.op.field().and_then(|f| known(input, f).or_else(|| estimated(f)));
-        let after = match (&stage.op, stage.op.field().zip(stage.op.output())) {
-            (_, None) => None,
-            (Op::Decode(decode), Some(_)) => {
-                decode.typical_size.map(|[h, w]| (f64::from(h) * f64::from(w) * 3.0, true))
-            }
-            (_, Some((from, to))) => known(output, to).or_else(|| {
+        let typical = stage.op.typical_bytes().map(|bytes| (bytes, true));
+        let after = match stage.op.field().zip(stage.op.output()) {
+            None => None,
+            Some(_) if typical.is_some() => typical,
+            Some((from, to)) => known(output, to).or_else(|| {
                 // Of unknown size before and after: the size stays, the dtype may not.
                 let dtype = |schema: &crate::Schema, field: &str| {
                     schema.field(field).and_then(|field| field.dtype.size_bytes())

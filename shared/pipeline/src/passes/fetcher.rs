@@ -3,7 +3,7 @@
 //! bytes.
 
 use super::{Change, Note, Optimised};
-use crate::{Cardinality, Deliver, Effect, FieldSchema, Op, Pipeline, Randomness, Stage};
+use crate::{Cardinality, Deliver, FieldSchema, Op, Pipeline, Randomness, Stage};
 use std::collections::BTreeSet;
 
 /// Less saved than this is not worth the trainer's time: the field as delivered is that much larger.
@@ -106,7 +106,7 @@ fn touches_nothing_else(op: &Op) -> bool {
     declared.cardinality == Cardinality::OneToOne
         && op.cache_point().is_none()
         && op.dataset().is_none()
-        && !matches!(op, Op::Custom(_))
+        && !op.is_external()
 }
 
 /// Whether the fetcher can do it: the same for every element whatever its origin, in place of its
@@ -114,10 +114,8 @@ fn touches_nothing_else(op: &Op) -> bool {
 fn can_follow(stage: &Stage) -> bool {
     let Stage { op, keep_position, .. } = stage;
     let declared = op.declaration();
-    let of_values = matches!(op, Op::Layout(_)) || declared.effect == Effect::Value;
     !keep_position
-        && of_values
-        && !matches!(op, Op::Custom(_))
+        && op.can_follow_batch()
         && declared.randomness == Randomness::Deterministic
         && declared.cardinality == Cardinality::OneToOne
         && op.output() == op.field()

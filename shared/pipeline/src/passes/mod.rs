@@ -80,6 +80,3 @@ impl Pipeline {
         stages.map(|(stage, edges)| factor::known(&stage.op, &edges[0], &edges[1])).collect()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -6,7 +6,7 @@
 //! before whatever does not touch the field it tests: what is thrown away needs no work.
 
 use super::{Change, Factor, Measured, Note, Optimised};
-use crate::{Cardinality, DType, Op, Pipeline, Stage};
+use crate::{Cardinality, DType, Pipeline, Stage};
 use std::collections::BTreeSet;
 
 /// The name in notes.
@@ -42,17 +42,13 @@ pub(super) fn reorder(optimised: &mut Optimised, measured: &Measured) {
 
 fn way(stage: &Stage, factor: &Factor) -> Way {
     let declared = stage.op.declaration();
-    let halves = |op: &Op| match op {
-        Op::Cast(cast) => matches!(cast.dtype.dtype(), DType::BF16 | DType::F16),
-        _ => false,
-    };
     match declared.cardinality {
         _ if declared.pins_position || stage.keep_position => Way::Stay,
         Cardinality::Filter => Way::Up,
         // The field it reads stays as it is.
         _ if stage.op.field() != stage.op.output() => Way::Stay,
         // CPUs compute slowly on half precision: it is for the wire.
-        _ if halves(&stage.op) => Way::Down,
+        _ if stage.op.is_for_delivery() => Way::Down,
         _ if factor.is_deflationary() => Way::Up,
         _ if factor.is_inflationary() => Way::Down,
         _ => Way::Stay,

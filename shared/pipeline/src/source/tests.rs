@@ -1,7 +1,7 @@
 //! Formats and shapes as pipeline files say them.
 
 use super::*;
-use crate::{MAX_VALUES, Pipeline};
+use crate::MAX_VALUES;
 
 /// A pipeline that drops the records' values: what a feature says is all that matters.
 fn parse(source: &str) -> Result<Source, String> {
@@ -78,12 +78,4 @@ fn a_source_is_of_one_known_format() {
         let missing = parse(&format!("{}: x", format.name)).unwrap_err();
         assert!(missing.contains("`features`"), "{missing}");
     }
-}
-
-#[test]
-fn fixed_shapes_keep_their_canonical_form() {
-    let yaml = "source: { tfrecord: x, features: { v: { dtype: f32, shape: [2, 3] } } }\n\
-                ops: [batch: { size: 2 }]";
-    let canonical = Pipeline::parse(yaml).unwrap().canonical_json();
-    assert!(canonical.contains(r#"{"v":{"key":"v","dtype":"f32","shape":[2,3]}}"#), "{canonical}");
 }

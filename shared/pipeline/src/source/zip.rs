@@ -117,6 +117,3 @@ fn at_feature<'a>(dataset: &'a Node, name: &str) -> &'a Node {
     let feature = features.and_then(|features| within(features, name));
     feature.map_or(dataset, |(key, _)| key)
 }
-
-#[cfg(test)]
-mod tests;

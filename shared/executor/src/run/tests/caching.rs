@@ -2,34 +2,58 @@
 //! byte for byte, in every epoch; and nothing else is taken for what was put aside.
 
 use super::*;
-use crate::{
-    Compiler, ResumeInput,
-    user::{Draw, Operators, Output, UserOperator},
-};
+use crate::ResumeInput;
 use gristmill_chunk::{DType, TensorSpec};
-use gristmill_pipeline::{CachePoint, Declaration, FieldSchema, Randomness};
+use gristmill_kernel::{Draw, Kernel, Made, Sink, Tools, Transform, View};
+use gristmill_pipeline::{
+    CachePoint, Declaration, Define, Flow, KernelInput, Operator, Parameter, PipelineError,
+    Randomness, Table,
+};
 use proptest::prelude::*;
 
 mod strangers;
 
 /// Any u8 -> the same plus a drawn number; by the draw it also refuses elements, or panics.
-struct Moody;
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+struct Moody(String);
 
-impl UserOperator for Moody {
+impl Define for Moody {
     const DECLARATION: Declaration =
-        Declaration { randomness: Randomness::Random, ..Declaration::of_user("test.moody", 1) };
-    type Params = std::collections::BTreeMap<String, ()>;
+        Declaration { randomness: Randomness::Random, ..Declaration::new("test.moody", 1) };
+    const PARAMETERS: &'static [Parameter] = &[];
 
-    fn output(_: &Self::Params, input: &FieldSchema) -> Result<FieldSchema, String> {
-        Ok(input.clone())
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(Moody(params.field()?))
+    }
+}
+
+impl Operator for Moody {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let same = flow.field("test.moody", &self.0)?.clone();
+        flow.write("test.moody", &self.0, same);
+        Ok(())
     }
 
-    fn new(_: Self::Params, _: &FieldSchema) -> Result<Self, String> {
-        Ok(Moody)
+    fn field(&self) -> Option<&str> {
+        Some(&self.0)
     }
 
-    fn run(&self, input: View<'_>, output: &mut Output<'_>, draw: &mut Draw) -> Result<(), String> {
-        let made = output.image(input.size, input.bytes.len())?;
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::transform(Mood))
+    }
+}
+
+struct Mood;
+
+impl Transform for Mood {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String> {
+        let made = output.take(input.bytes.len())?;
         let mood = draw.up_to(19) as u8;
         match mood {
             0 => panic!("it is in a bad mood"),
@@ -37,7 +61,7 @@ impl UserOperator for Moody {
             _ => {}
         }
         made.iter_mut().zip(input.bytes).for_each(|(to, from)| *to = from.wrapping_add(mood));
-        Ok(())
+        Ok(Made { bytes: input.bytes.len(), size: input.size })
     }
 }
 
@@ -48,10 +72,10 @@ struct Cached {
 
 impl Cached {
     fn new(yaml: &str, records: &[Vec<u8>]) -> Self {
-        let operators = Operators::new().with::<Moody>().unwrap();
-        let parsed = Pipeline::parse_with(yaml, &operators.signatures());
+        let operators = gristmill_operators::registry().clone().with::<Moody>().unwrap();
+        let parsed = Pipeline::parse(yaml, &operators);
         let pipeline = parsed.unwrap_or_else(|error| panic!("{error}\n{yaml}"));
-        let program = Compiler::new().operators(&operators).compile(&pipeline).unwrap();
+        let program = Program::compile(&pipeline).unwrap();
         let file: Vec<u8> = records.iter().flat_map(|record| framed(record)).collect();
         let index = index(&file);
         let (file, on_error) = (Bytes::from(file), ErrorPolicy::Skip);

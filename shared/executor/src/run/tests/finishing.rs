@@ -11,7 +11,7 @@ const NORMALISE: &str = "normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 
 /// Pixels that no block or vector divides evenly.
 fn pipeline(ops: &str) -> Pipeline {
     let text = RESNET.replace("size: 24 }", "size: [23, 29] }");
-    Pipeline::parse(&text.replace("  - batch", &format!("{ops}  - batch"))).unwrap()
+    gristmill_operators::parse(&text.replace("  - batch", &format!("{ops}  - batch"))).unwrap()
 }
 
 /// Every batch, remainder included, whole; of a bench over these records.

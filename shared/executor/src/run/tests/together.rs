@@ -93,8 +93,9 @@ fn differences(frame: &Frame, wanted: &Value, all: &[u8], ops: &str) -> Vec<Stri
 #[test]
 fn fields_move_together_as_torchvision_moves_them() {
     let index: Value =
-        serde_json::from_str(include_str!("../../../tests/golden/together.json")).unwrap();
-    let all: &[u8] = include_bytes!("../../../tests/golden/together.bin");
+        serde_json::from_str(include_str!("../../../../operators/tests/golden/together.json"))
+            .unwrap();
+    let all: &[u8] = include_bytes!("../../../../operators/tests/golden/together.bin");
     let mut wrong = Vec::new();
     for case in index["cases"].as_array().unwrap() {
         let given = |name: &str| stored(&case["given"][name], all);
@@ -200,7 +201,8 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
         assert_eq!(steps, ["decode", "decode+random_resized_crop", crop, crop]);
         let fused = bench.all();
         let mut apart = Bench::new(&yaml, &records);
-        apart.program = Program::compile_apart(&Pipeline::parse(&yaml).unwrap()).unwrap();
+        apart.program =
+            Program::compile_apart(&gristmill_operators::parse(&yaml).unwrap()).unwrap();
         assert_eq!(
             apart.program.steps().collect::<Vec<_>>(),
             ["decode", "decode", crop, crop, crop]

@@ -152,7 +152,7 @@ fn long_values_are_cut_and_parameters_reported_one_by_one() {
 #[test]
 fn pipelines_are_described_as_they_are_identified() {
     let pipeline = |size: u32, p: f64| {
-        Pipeline::parse(&format!(
+        gristmill_operators::parse(&format!(
             "source: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }} }} }}\nops:\n  - decode\n  - resize: {{ size: {size} }}\n  - autocache\n  - flip: {{ p: {p:?} }}\n  - autocache: {{ reuse_random: true }}\n  - batch: {{ size: 2 }}\n"
         ))
         .unwrap()

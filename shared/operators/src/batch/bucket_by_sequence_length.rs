@@ -1,0 +1,109 @@
+//! `bucket_by_sequence_length`: elements of like lengths are stacked, so that padding is short.
+
+use crate::prelude::*;
+
+/// Most boundaries.
+const MAX_BOUNDARIES: usize = 1024;
+/// Largest boundary, in items.
+const MAX_BOUNDARY: u32 = 1 << 24;
+
+/// Elements -> batches of `size` whose sequences in `field` have like lengths, padded as
+/// `padded_batch` pads; with `pad_to_bucket_boundary` `field` is padded to the longest its bucket can
+/// hold. As `tf.data.Dataset.bucket_by_sequence_length` with one batch size. Buckets are filled
+/// within a split, which has four batches to a bucket or more, as far as the dataset has so many and
+/// `--split-batches` says nothing else; what is left in them at its end is batched with its neighbours in
+/// length, so that every batch is full but the last of an epoch. Where splits are one batch, buckets do
+/// nothing: `explain --data`, `plan` and `run` say so, and what helps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BucketBySequenceLength {
+    pub field: String,
+    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.
+    pub boundaries: Vec<u32>,
+    pub size: u32,
+    pub drop_remainder: bool,
+    pub pad_to_bucket_boundary: bool,
+    #[serde(flatten)]
+    pub padding: Padding,
+}
+
+impl Define for BucketBySequenceLength {
+    const DECLARATION: Declaration = batch::plain::declaration("bucket_by_sequence_length");
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The sequence whose length decides."),
+        required(
+            "boundaries",
+            Kind::List(&Kind::Whole { min: 2, max: MAX_BOUNDARY as u64 }),
+            "Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.",
+        ),
+        batch_size_parameter(),
+        DROP_REMAINDER,
+        or(
+            "pad_to_bucket_boundary",
+            Kind::Bool,
+            "false",
+            "Pad `field` to the longest its bucket can hold (its boundary - 1), not to the longest of the batch.",
+        ),
+        LENGTHS,
+        VALUES,
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let node = params.require("boundaries")?;
+        let boundaries = params.wholes("boundaries", node, 2..=MAX_BOUNDARY)?;
+        if boundaries.is_empty()
+            || boundaries.len() > MAX_BOUNDARIES
+            || !boundaries.is_sorted_by(|a, b| a < b)
+        {
+            return Err(node.error(format!(
+                "`bucket_by_sequence_length` `boundaries` must be 1 to {MAX_BOUNDARIES} ascending \
+                 lengths, such as [33, 65, 129]"
+            )));
+        }
+        let (size, drop_remainder) = batch::plain::size::<Self>(params)?;
+        let pad_to_bucket_boundary = flag::<Self>(params, "pad_to_bucket_boundary")?;
+        let padding = batch::padded_batch::padding(params)?;
+        Ok(Self { field, boundaries, size, drop_remainder, pad_to_bucket_boundary, padding })
+    }
+}
+
+impl Operator for BucketBySequenceLength {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let op = Self::DECLARATION.name;
+        let field = flow.field(op, &self.field)?;
+        if field.known_shape().is_some() && field.dtype != DType::Bytes {
+            let origin = flow.origin(&self.field);
+            return Err(format!(
+                "`{op}` needs a sequence, but `{}` is {field}{origin}",
+                self.field
+            ));
+        }
+        batch::padded_batch::check(flow, op, &self.padding)?;
+        batch::plain::check_bytes(flow, self.size, |_, _| None)
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn output(&self) -> Option<&str> {
+        None
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let Self { size, drop_remainder, .. } = *self;
+        let buckets = Buckets {
+            field: self.field.clone(),
+            boundaries: self.boundaries.clone(),
+            pad_to_boundary: self.pad_to_bucket_boundary,
+        };
+        let padding = Some(self.padding.clone());
+        Some(Batching { size, drop_remainder, padding, buckets: Some(buckets) })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}

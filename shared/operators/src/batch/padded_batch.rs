@@ -1,0 +1,113 @@
+//! `padded_batch`: elements are stacked, sequences padded to one length.
+
+use crate::prelude::*;
+use std::collections::BTreeMap;
+
+/// Longest length sequences may be padded to, in items.
+const MAX_LENGTH: u32 = 1 << 24;
+
+/// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`: padded
+/// at its end to `lengths` if the field is named there, else to the longest of the batch. As
+/// `tf.data.Dataset.padded_batch`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PaddedBatch {
+    pub size: u32,
+    pub drop_remainder: bool,
+    #[serde(flatten)]
+    pub padding: Padding,
+}
+
+impl Define for PaddedBatch {
+    const DECLARATION: Declaration = batch::plain::declaration("padded_batch");
+
+    const PARAMETERS: &'static [Parameter] =
+        &[batch_size_parameter(), DROP_REMAINDER, LENGTHS, VALUES];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let (size, drop_remainder) = batch::plain::size::<Self>(params)?;
+        Ok(PaddedBatch { size, drop_remainder, padding: padding(params)? })
+    }
+}
+
+impl Operator for PaddedBatch {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        check(flow, "padded_batch", &self.padding)?;
+        let padded = |name: &str, field: &FieldSchema| {
+            let items = u64::from(*self.padding.lengths.get(name)?);
+            items.checked_mul(field.item_bytes()?)
+        };
+        batch::plain::check_bytes(flow, self.size, padded)
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let PaddedBatch { size, drop_remainder, ref padding } = *self;
+        Some(Batching { size, drop_remainder, padding: Some(padding.clone()), buckets: None })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}
+
+/// `lengths` and `values`: mappings from fields.
+pub(crate) fn padding(params: &mut Table<'_>) -> Result<Padding, PipelineError> {
+    let mut padding = Padding::default();
+    if let Some(node) = params.get("lengths") {
+        let table = Table::new("`lengths`", node)?;
+        padding.lengths = entries(&table, |key, n| table.whole(key, n, 1..=MAX_LENGTH))?;
+    }
+    if let Some(node) = params.get("values") {
+        let table = Table::new("`values`", node)?;
+        padding.values = entries(&table, |key, n| Number::parse(&table, key, n))?;
+    }
+    Ok(padding)
+}
+
+fn entries<T>(
+    table: &Table<'_>,
+    read: impl Fn(&str, &Node) -> Result<T, PipelineError>,
+) -> Result<BTreeMap<String, T>, PipelineError> {
+    let entry = |(name, _, node): (String, _, _)| {
+        let value = read(&name, node)?;
+        Ok((name, value))
+    };
+    table.entries()?.into_iter().map(entry).collect()
+}
+
+/// Whether every field can be padded as asked.
+pub(crate) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), String> {
+    let fields = &flow.schema().fields;
+    for name in padding.lengths.keys().chain(padding.values.keys()) {
+        let Some(field) = fields.get(name) else {
+            let known: Vec<&str> = fields.keys().map(String::as_str).collect();
+            let meant = nearest(name, &known);
+            let meant = meant.map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+            return Err(format!(
+                "`{op}` pads field `{name}`, which the element does not have{meant}"
+            ));
+        };
+        if field.known_shape().is_some() && field.dtype != DType::Bytes {
+            let origin = flow.origin(name);
+            return Err(format!("`{op}` pads `{name}`, but it is {field}{origin}: of one length"));
+        }
+    }
+    for (name, field) in fields {
+        let fits = field.known_shape().is_some() || field.is_sequence();
+        if !fits {
+            let origin = flow.origin(name);
+            return Err(format!(
+                "`{op}` pads the first dimension only, but `{name}` is {field}{origin}"
+            ));
+        }
+        let Some(value) = padding.values.get(name) else { continue };
+        let dtype = if field.dtype == DType::Bytes { DType::U8 } else { field.dtype };
+        value.fits(dtype).map_err(|wanted| {
+            format!("`{op}` pads `{name}`, which is {field}, with {wanted}, not {value}")
+        })?;
+    }
+    Ok(())
+}

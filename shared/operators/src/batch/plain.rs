@@ -1,0 +1,108 @@
+//! `batch`: elements are stacked.
+
+use crate::prelude::*;
+
+/// `size` elements -> one batch, every field with a new first dimension. With `ragged` sequences and
+/// byte strings are delivered as values and offsets (`x` and `x.offsets`). Across the
+/// splits of an epoch only the last batch can be short, and `drop_remainder` leaves that one out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Batch {
+    pub size: u32,
+    pub drop_remainder: bool,
+    /// Whether sequences of different lengths are welcome.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub ragged: bool,
+}
+
+/// What all operators that make batches declare.
+pub(crate) const fn declaration(name: &'static str) -> Declaration {
+    Declaration {
+        cardinality: Cardinality::Batch,
+        pins_position: true,
+        scope: Scope::Split,
+        ..element_wise(name, 1)
+    }
+}
+
+impl Define for Batch {
+    const DECLARATION: Declaration = declaration("batch");
+
+    const PARAMETERS: &'static [Parameter] = &[
+        batch_size_parameter(),
+        DROP_REMAINDER,
+        or(
+            "ragged",
+            Kind::Bool,
+            "false",
+            "Whether sequences of different lengths and byte strings are delivered as values and offsets.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let (size, drop_remainder) = size::<Self>(params)?;
+        Ok(Batch { size, drop_remainder, ragged: flag::<Self>(params, "ragged")? })
+    }
+}
+
+impl Operator for Batch {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        for (name, field) in &flow.schema().fields {
+            let one_shape = field.known_shape().is_some() && field.dtype != DType::Bytes;
+            if !(one_shape || self.ragged && field.is_sequence()) {
+                let advice = match (field.dtype, field.is_sequence()) {
+                    (DType::Bytes, _) => "decode it, leave it out, or say `ragged: true`",
+                    (_, true) => "use `padded_batch`, or say `ragged: true`",
+                    _ => "put a resize or crop before it",
+                };
+                let origin = flow.origin(name);
+                return Err(format!(
+                    "`batch` needs every element of one shape, but `{name}` is {field}{origin}; {advice}"
+                ));
+            }
+        }
+        check_bytes(flow, self.size, |_, _| None)
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn batching(&self) -> Option<Batching> {
+        let Batch { size, drop_remainder, .. } = *self;
+        Some(Batching { size, drop_remainder, padding: None, buckets: None })
+    }
+
+    fn set_batch_size(&mut self, size: u32) {
+        self.size = size;
+    }
+}
+
+/// `size` and `drop_remainder`.
+pub(crate) fn size<T: Define>(params: &mut Table<'_>) -> Result<(u32, bool), PipelineError> {
+    let size = params.require("size")?;
+    let size = params.whole("size", size, 1..=MAX_BATCH_SIZE)?;
+    Ok((size, flag::<T>(params, "drop_remainder")?))
+}
+
+/// Whether a batch fits an object, counting of each field what is known: its bytes, or those it is
+/// padded to, which `padded` tells.
+pub(crate) fn check_bytes(
+    flow: &Flow,
+    size: u32,
+    padded: impl Fn(&str, &FieldSchema) -> Option<u64>,
+) -> Result<(), String> {
+    let schema = flow.schema().with_implicit();
+    let known = |(name, field): (&String, &FieldSchema)| match field.known_shape() {
+        Some(_) if field.dtype != DType::Bytes => field.element_bytes(),
+        _ => Some(padded(name, field).unwrap_or(0)),
+    };
+    let element_bytes = schema.fields.iter().try_fold(0_u64, |sum, f| sum.checked_add(known(f)?));
+    match element_bytes.and_then(|bytes| bytes.checked_mul(u64::from(size))) {
+        Some(bytes) if bytes <= MAX_BATCH_BYTES => Ok(()),
+        bytes => Err(format!(
+            "a batch of {size} elements has {} bytes; the limit is {MAX_BATCH_BYTES}: make the \
+             batch or its elements smaller",
+            bytes.map_or("more than countable".into(), |bytes| bytes.to_string())
+        )),
+    }
+}

@@ -1,0 +1,33 @@
+//! `in_order`: records in the order of the dataset.
+
+use crate::prelude::*;
+
+/// Delivers every epoch in the order of the dataset, record for record: for validation, and for data
+/// whose order means something. What is left over at the end of a split begins the next batch, whatever
+/// `filter` or `flat_map` made of the records. Otherwise splits come in another random order each epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InOrder {}
+
+impl Define for InOrder {
+    const DECLARATION: Declaration = of_dataset("in_order", 2);
+
+    const PARAMETERS: &'static [Parameter] = &[];
+
+    fn parse(_: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(InOrder {})
+    }
+}
+
+impl Operator for InOrder {
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::InOrder)
+    }
+}

@@ -1,0 +1,45 @@
+//! `repeat`: the dataset several times in one epoch.
+
+use crate::prelude::*;
+
+/// Most times.
+const MAX_COUNT: u32 = 100_000;
+
+/// All records `count` times, one time after the other; random operators draw anew each time, and
+/// `__copy__` tells the times apart. To train on the dataset again and again, rather ask the job for
+/// `--epochs`: an epoch has a cursor of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Repeat {
+    pub count: u32,
+}
+
+impl Define for Repeat {
+    const DECLARATION: Declaration =
+        Declaration { cardinality: Cardinality::OneToMany, ..of_dataset("repeat", 1) };
+
+    const PARAMETERS: &'static [Parameter] =
+        &[required("count", Kind::Whole { min: 1, max: MAX_COUNT as u64 }, "Times.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let Some(node) = params.get("count") else {
+            return Err(params.error(
+                "`repeat` needs a `count`; to go on without end, run the job with `--epochs`",
+            ));
+        };
+        Ok(Repeat { count: params.whole("count", node, 1..=MAX_COUNT)? })
+    }
+}
+
+impl Operator for Repeat {
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Repeat { count: self.count })
+    }
+}

@@ -1,0 +1,37 @@
+//! `take`: the first records of the dataset.
+
+use crate::prelude::*;
+
+/// Keeps the first `count` records of the dataset, as far as there are so many. Which records are
+/// read is worked out when the job is registered: no others are. It counts records, so it stands
+/// before operators that make more or fewer elements of them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Take {
+    pub count: u64,
+}
+
+impl Define for Take {
+    const DECLARATION: Declaration =
+        Declaration { cardinality: Cardinality::Filter, ..of_dataset("take", 1) };
+
+    const PARAMETERS: &'static [Parameter] =
+        &[required("count", Kind::Whole { min: 1, max: u64::MAX }, "Records, at least 1.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(Take { count: count(params, 1)? })
+    }
+}
+
+impl Operator for Take {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        flow.counts_records("take")
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn dataset(&self) -> Option<DatasetOp> {
+        Some(DatasetOp::Take { count: self.count })
+    }
+}

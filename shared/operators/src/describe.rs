@@ -1,0 +1,119 @@
+//! Operators described for people and tools: names, declarations and parameters.
+
+use gristmill_pipeline::{
+    Declaration, DefaultValue, Entry, Kind, OF_FIELDS, OF_FILLED_FIELDS, Parameter, Registry,
+};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// An operator as `gristmill operators --json` has it.
+#[derive(Debug, Serialize)]
+pub struct Described {
+    #[serde(flatten)]
+    pub declaration: &'static Declaration,
+    pub parameters: &'static [Parameter],
+}
+
+/// All operators of a registry, in its order.
+pub fn describe(registry: &Registry) -> Vec<Described> {
+    let described =
+        |entry: &Entry| Described { declaration: entry.declaration, parameters: entry.parameters };
+    registry.entries().iter().map(described).collect()
+}
+
+/// The table of an operator's parameters, as `docs/operators.md` has it; none without parameters.
+pub fn table(parameters: &[Parameter]) -> Option<String> {
+    let is_shared = |parameter: &&Parameter| OF_FILLED_FIELDS.contains(parameter);
+    let moves_several = parameters.iter().filter(is_shared).count() >= OF_FIELDS.len();
+    let mut text = HEAD.to_owned();
+    for parameter in parameters {
+        match is_shared(&parameter) && moves_several {
+            false => text.push_str(&row(parameter, parameter.doc)),
+            true if parameter.name == OF_FIELDS[0].name => text.push_str(&row(parameter, SEE)),
+            true => {}
+        }
+    }
+    (!parameters.is_empty()).then_some(text)
+}
+
+/// The table of the parameters of all operators that move several fields.
+pub fn table_of_fields() -> String {
+    let rows = OF_FILLED_FIELDS[1..].iter().map(|parameter| row(parameter, parameter.doc));
+    rows.fold(HEAD.to_owned(), |text, row| text + &row)
+}
+
+/// The text of `docs/operators.md` with the tables of parameters as they are declared.
+///
+/// # Errors
+/// The operator that the text does not describe.
+pub fn with_tables(text: &str, registry: &Registry) -> Result<String, String> {
+    let mut text = with_table(text, FIELDS_TITLE, Some(table_of_fields()))?;
+    for entry in registry.entries() {
+        let title = format!("### `{}`\n", entry.declaration.name);
+        text = with_table(&text, &title, table(entry.parameters))?;
+    }
+    Ok(text)
+}
+
+const FIELDS_TITLE: &str = "### Images with masks and boxes\n";
+const SEE: &str = "Or `fields`, `masks`, `boxes`: see [above](#images-with-masks-and-boxes).";
+const HEAD: &str = "| parameter | takes | default | |\n|---|---|---|---|\n";
+
+/// Replaces the first table of parameters below `title`, which ends at the next title.
+fn with_table(text: &str, title: &str, table: Option<String>) -> Result<String, String> {
+    let missing = || format!("docs/operators.md has no section {}", title.trim());
+    let start = text.find(title).ok_or_else(missing)? + title.len();
+    let end = text[start..].find("\n##").map_or(text.len(), |length| start + length);
+    let Some(table) = table else { return Ok(text.to_owned()) };
+    let section = &text[start..end];
+    let begins = section.find("| parameter |").ok_or_else(|| {
+        format!("docs/operators.md has no table of parameters below {}", title.trim())
+    })?;
+    let length = section[begins..].find("\n\n").map_or(section.len() - begins, |n| n + 1);
+    let (before, after) = (&text[..start + begins], &text[start + begins + length..]);
+    Ok(format!("{before}{table}{after}"))
+}
+
+fn row(parameter: &Parameter, doc: &str) -> String {
+    let Parameter { name, kind, default, .. } = parameter;
+    let default = match default {
+        DefaultValue::Required => "required".to_owned(),
+        DefaultValue::Absent => "none".to_owned(),
+        DefaultValue::Value(value) => format!("`{value}`"),
+    };
+    format!("| `{name}` | {} | {default} | {doc} |\n", takes(kind))
+}
+
+/// The values of a kind, in words.
+pub fn takes(kind: &Kind) -> String {
+    match kind {
+        Kind::Bool => "true or false".into(),
+        Kind::Whole { min, max } if *max >= u64::from(u32::MAX) => {
+            format!("a whole number from {min} on")
+        }
+        Kind::Whole { min, max } => format!("a whole number from {min} to {max}"),
+        Kind::Number { min, max } if *min == f64::MIN && *max == f64::MAX => "a number".into(),
+        Kind::Number { min, max } => format!("a number from {min} to {max}"),
+        Kind::Text => "text".into(),
+        Kind::Field => "a field".into(),
+        Kind::Choice(names) => one_of(names),
+        Kind::List(item) => format!("a list: {}", takes(item)),
+        Kind::Map(value) => format!("by field: {}", takes(value)),
+        Kind::Features => "features".into(),
+        Kind::Other(words) => (*words).into(),
+    }
+}
+
+fn one_of(names: &[&str]) -> String {
+    let mut text = String::new();
+    for (i, name) in names.iter().enumerate() {
+        let separator = match i {
+            0 => "",
+            _ if i + 1 == names.len() => " or ",
+            _ => ", ",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(text, "{separator}`{name}`");
+    }
+    text
+}

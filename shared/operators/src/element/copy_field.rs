@@ -1,0 +1,69 @@
+//! `copy`: a field twice, for two views of it.
+
+use crate::prelude::*;
+
+/// Any field -> the same, and again in the new field `into`, whose name the element must not have yet.
+/// What follows can treat them apart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CopyField {
+    pub field: String,
+    pub into: String,
+}
+
+impl Define for CopyField {
+    const DECLARATION: Declaration = element_wise("copy", 1);
+
+    const PARAMETERS: &'static [Parameter] =
+        &[FIELD, required("into", Kind::Field, "The new field.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(CopyField { into: into(params, "copy")?, field: params.field()? })
+    }
+}
+
+impl Operator for CopyField {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let copy = flow.field("copy", &self.field)?.clone();
+        flow.write_new("copy", &self.into, copy)?;
+        flow.set_mask(&self.into, flow.is_mask(&self.field));
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn output(&self) -> Option<&str> {
+        Some(&self.into)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::transform(kernel::CopyValue))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `copy`: a field twice.
+
+    use gristmill_kernel::*;
+
+    /// Any value -> the same.
+    #[derive(Debug)]
+    pub(crate) struct CopyValue;
+
+    impl Transform for CopyValue {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let View { bytes, size } = input;
+            output.take(bytes.len())?.copy_from_slice(bytes);
+            Ok(Made { bytes: bytes.len(), size })
+        }
+    }
+}

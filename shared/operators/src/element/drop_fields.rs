@@ -1,0 +1,63 @@
+//! `drop`: fields that are not delivered.
+
+use crate::prelude::*;
+
+/// Any element -> the same without `fields`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DropFields {
+    pub fields: Vec<String>,
+}
+
+impl Define for DropFields {
+    const DECLARATION: Declaration = element_wise("drop", 1);
+
+    const PARAMETERS: &'static [Parameter] =
+        &[required("fields", Kind::List(&Kind::Field), "The fields that are left out.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let node: &Node = params.require("fields")?;
+        let fields: Vec<String> = match &node.value {
+            Value::Seq(items) if !items.is_empty() => {
+                items.iter().map(|item| params.text("fields", item)).collect::<Result<_, _>>()?
+            }
+            _ => return Err(node.error("`drop` `fields` must be a list of field names")),
+        };
+        if let Some((_, twice)) =
+            fields.iter().enumerate().find(|(i, field)| fields[..*i].contains(field))
+        {
+            return Err(node.error(format!("`drop` `fields` names {} twice", shown(twice))));
+        }
+        Ok(DropFields { fields })
+    }
+}
+
+impl Operator for DropFields {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        for field in &self.fields {
+            flow.field("drop", field)?;
+            flow.remove(field);
+        }
+        match flow.schema().fields.is_empty() {
+            true => Err("`drop` leaves the element without fields".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn forget(&mut self, field: &str) {
+        self.fields.retain(|dropped| dropped != field);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fields.is_empty()
+    }
+
+    // Its fields are not delivered, which the schema says.
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::Nothing)
+    }
+}

@@ -1,0 +1,56 @@
+//! `duplicate`: an element becomes several, which random operators then make different.
+
+use crate::prelude::*;
+
+/// Most copies of an element.
+const MAX_COPIES: u32 = 1024;
+
+/// One element -> `copies` of it, one after the other: the views of contrastive learning, such as
+/// SimCLR's two. What comes before runs once; random operators after it draw anew for each.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Duplicate {
+    pub copies: u32,
+}
+
+impl Define for Duplicate {
+    const DECLARATION: Declaration = Declaration {
+        cardinality: Cardinality::OneToMany,
+        pins_position: true,
+        ..element_wise("duplicate", 1)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[or(
+        "copies",
+        Kind::Whole { min: 1, max: MAX_COPIES as u64 },
+        "2",
+        "Elements made of each.",
+    )];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let copies = whole::<Self>(params, "copies")?;
+        Ok(Duplicate { copies })
+    }
+}
+
+impl Operator for Duplicate {
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    fn does_nothing(&self) -> Option<&'static str> {
+        (self.copies == 1).then_some("one copy is the element itself")
+    }
+
+    fn copies(&self) -> u32 {
+        self.copies
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::Duplicate { copies: self.copies })
+    }
+}

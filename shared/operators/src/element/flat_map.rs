@@ -1,0 +1,52 @@
+//! `flat_map`: an element becomes as many as a field of it has items.
+
+use crate::prelude::*;
+
+/// `[n, ..shape]` in `field` -> n elements of `[..shape]`, in order; the other fields are repeated. As
+/// `tf.data.Dataset.flat_map(Dataset.from_tensor_slices)`; no item, no element.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlatMap {
+    pub field: String,
+}
+
+impl Define for FlatMap {
+    const DECLARATION: Declaration = Declaration {
+        cardinality: Cardinality::OneToMany,
+        pins_position: true,
+        ..element_wise("flat_map", 1)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[required("field", Kind::Field, "The list.")];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        Ok(FlatMap { field: params.text("field", field)? })
+    }
+}
+
+impl Operator for FlatMap {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("flat_map", &self.field)?;
+        let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
+        let Some((_, item)) = items.filter(|_| input.dtype != DType::Bytes) else {
+            return Err(format!(
+                "`flat_map` needs a list of items of one shape, but `{}` is {input}{}",
+                self.field,
+                flow.origin(&self.field)
+            ));
+        };
+        let output = FieldSchema { shape: item.to_vec(), ..input.clone() };
+        flow.write("flat_map", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::FlatMap { item_bytes: item_bytes_of(given) })
+    }
+}

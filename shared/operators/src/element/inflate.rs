@@ -1,0 +1,98 @@
+//! `inflate`: an element becomes larger. For studies.
+
+use crate::prelude::*;
+
+/// Largest factor.
+const MAX_FACTOR: u32 = 1_000_000;
+
+/// Any numeric `[..shape]` -> `[factor, ..shape]` of the same dtype: the value, `factor` times.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Inflate {
+    pub field: String,
+    pub factor: u32,
+}
+
+impl Define for Inflate {
+    const DECLARATION: Declaration = element_wise("inflate", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        required(
+            "factor",
+            Kind::Whole { min: 1, max: MAX_FACTOR as u64 },
+            "How many times the value is repeated.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let factor = whole::<Self>(params, "factor")?;
+        Ok(Inflate { field: params.field()?, factor })
+    }
+}
+
+impl Operator for Inflate {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let field = &self.field;
+        let input = flow.field("inflate", field)?;
+        if input.dtype == DType::Bytes || input.known_shape().is_none() {
+            let origin = flow.origin(field);
+            return Err(format!(
+                "`inflate` needs numbers of one shape, but `{field}` is {input}{origin}"
+            ));
+        }
+        let shape = [Some(self.factor)].into_iter().chain(input.shape.iter().copied()).collect();
+        let output = FieldSchema { shape, ..input.clone() };
+        // A tensor this large would be refused by `batch`, but only after other ops multiplied it.
+        if output.shape.len() > 8 || output.element_bytes().is_none_or(|b| b > MAX_BATCH_BYTES) {
+            return Err(format!("`inflate` makes `{field}` {output}, which no batch can hold"));
+        }
+        flow.write("inflate", field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::transform(kernel::Repeat::new(self)))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `inflate`: a value, several times over. For studies.
+
+    use super::*;
+    use gristmill_kernel::*;
+
+    /// `[..shape]` -> `[factor, ..shape]`.
+    #[derive(Debug)]
+    pub(crate) struct Repeat {
+        factor: usize,
+    }
+
+    impl Repeat {
+        pub(crate) fn new(op: &Inflate) -> Self {
+            Repeat { factor: op.factor as usize }
+        }
+    }
+
+    impl Transform for Repeat {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let View { bytes, size } = input;
+            let made = bytes.len() * self.factor;
+            for copy in output.take(made)?.chunks_exact_mut(bytes.len().max(1)) {
+                copy.copy_from_slice(bytes);
+            }
+            Ok(Made { bytes: made, size })
+        }
+    }
+}

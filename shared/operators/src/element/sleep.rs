@@ -1,0 +1,58 @@
+//! `sleep`: every element takes longer. For studies.
+
+use crate::prelude::*;
+
+/// Longest sleep, in milliseconds: a minute per element.
+const MAX_SLEEP_MS: f64 = 60_000.0;
+
+/// What one sleep is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SleepPer {
+    Element,
+}
+
+/// Any element -> the same, `ms` milliseconds later. Uses no CPU.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sleep {
+    /// 0 to 60,000; fractions count.
+    pub ms: f64,
+    pub per: SleepPer,
+}
+
+impl Define for Sleep {
+    const DECLARATION: Declaration = element_wise("sleep", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required(
+            "ms",
+            Kind::Number { min: 0.0, max: MAX_SLEEP_MS },
+            "0 to 60,000; fractions count.",
+        ),
+        or("per", Kind::Choice(&["element"]), "element", "What one sleep is for."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let ms = real::<Self>(params, "ms")?;
+        let per = match params.get("per") {
+            Some(node) => params.choice("per", node, &[("element", SleepPer::Element)])?,
+            None => SleepPer::Element,
+        };
+        Ok(Sleep { ms, per })
+    }
+}
+
+impl Operator for Sleep {
+    fn infer(&self, _: &mut Flow) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        None
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::Wait(std::time::Duration::from_secs_f64(self.ms / 1e3)))
+    }
+}

@@ -1,0 +1,61 @@
+//! `center_crop`: the middle of an image.
+
+use crate::prelude::*;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]`: the middle; a smaller image is
+/// surrounded by zeros. Exactly as torchvision's `CenterCrop`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CenterCrop {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// Height and width in pixels.
+    pub size: [u32; 2],
+}
+
+impl Define for CenterCrop {
+    const DECLARATION: Declaration = with_effect("center_crop", 1, Effect::Window);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE], true);
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(CenterCrop { size: size(params)?, fields: Fields::parse_filled(params)? })
+    }
+}
+
+impl Operator for CenterCrop {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let [height, width] = self.size.map(Some);
+        self.fields.infer("center_crop", flow, MOVABLE, |given| {
+            let input = given.schema;
+            let fill = given.fill(0.0);
+            check_fill("center_crop", input, fill)?;
+            let shape = vec![height, width, input.shape[2]];
+            let range = input.range.map(|range| widened(range, fill));
+            Ok(FieldSchema { shape, range, dtype: input.dtype })
+        })
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        let fill = if self.fields.first_is_mask() { self.fields.mask_fill } else { 0.0 };
+        Ok(Kernel::transform(canvas::Canvas::centre(self, given, fill)))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Centre(self.clone())))
+    }
+}

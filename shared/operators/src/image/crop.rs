@@ -1,0 +1,81 @@
+//! `crop`: a fixed part of an image.
+
+use crate::prelude::*;
+
+/// Farthest first row or column.
+const MAX_CORNER: u32 = 100_000_000;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[height, width, c]`, the same part of every image, which
+/// must hold it. Exactly as `tf.image.crop_to_bounding_box`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Crop {
+    #[serde(flatten)]
+    pub fields: Fields,
+    pub top: u32,
+    pub left: u32,
+    pub height: u32,
+    pub width: u32,
+}
+
+impl Define for Crop {
+    const DECLARATION: Declaration = with_effect("crop", 1, Effect::Window);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
+        &[
+            or("top", Kind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First row."),
+            or("left", Kind::Whole { min: 0, max: MAX_CORNER as u64 }, "0", "First column."),
+            required("height", Kind::Whole { min: 1, max: MAX_SIDE as u64 }, "Rows."),
+            required("width", Kind::Whole { min: 1, max: MAX_SIDE as u64 }, "Columns."),
+        ],
+        false,
+    );
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let (top, left) = (whole::<Self>(params, "top")?, whole::<Self>(params, "left")?);
+        let (height, width) = (whole::<Self>(params, "height")?, whole::<Self>(params, "width")?);
+        Ok(Crop { fields: Fields::parse(params)?, top, left, height, width })
+    }
+}
+
+impl Operator for Crop {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let Crop { top, left, height, width, .. } = *self;
+        self.fields.infer("crop", flow, MOVABLE, |given| {
+            let Given { name, schema: input, origin, .. } = given;
+            let outside = |side: Option<u32>, end: u32| side.is_some_and(|side| end > side);
+            if outside(input.shape[0], top + height) || outside(input.shape[1], left + width) {
+                return Err(format!(
+                    "`crop` ends at row {} and column {}, but `{name}` is {input}{origin}; make it \
+                     smaller, or put a `pad` before it",
+                    top + height,
+                    left + width
+                ));
+            }
+            let shape = vec![Some(height), Some(width), input.shape[2]];
+            Ok(FieldSchema { shape, ..(*input).clone() })
+        })
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(canvas::Canvas::fixed(self, given)))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Fixed(self.clone())))
+    }
+}

@@ -1,0 +1,145 @@
+//! `decode`: an encoded image becomes pixels.
+
+use crate::prelude::*;
+
+/// bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, told apart by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to
+/// 255; or grey `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with
+/// fancy upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
+/// Pillow; BMP, TIFF (grey or RGB; plain, PackBits, LZW or deflate), PGM and PPM exactly. Grey is repeated
+/// over the channels, transparency dropped, sixteen bits cut to eight. EXIF orientation is left to the
+/// author. With `mode: indices` bytes (PNG or BMP with a palette; PNG, BMP, TIFF or PGM of grey) -> u8 or u16
+/// `[h, w, 1]`: the numbers that the file stores, whatever colours its palette has for them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decode {
+    pub field: String,
+    /// Height and width that images typically have, for judging what the operators after it gain
+    /// before any image was looked at. Changes no result.
+    #[serde(skip)]
+    pub typical_size: Option<[u32; 2]>,
+    /// 3, or 1 for grey.
+    #[serde(skip_serializing_if = "is_rgb")]
+    pub channels: u32,
+    /// What pixels are: colours, or the numbers that the file stores.
+    #[serde(skip_serializing_if = "is_colours")]
+    pub mode: DecodeMode,
+    /// Of `mode: indices`: u8, or u16 for files of sixteen bits.
+    #[serde(skip_serializing_if = "is_u8")]
+    pub dtype: DType,
+}
+
+/// What pixels are decoded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DecodeMode {
+    Colours,
+    /// Class numbers of a mask: palette indices and grey values as they are stored.
+    Indices,
+}
+
+/// The default is not written: canonical forms are as they were before there was a choice.
+fn is_rgb(channels: &u32) -> bool {
+    *channels == 3
+}
+
+fn is_colours(mode: &DecodeMode) -> bool {
+    *mode == DecodeMode::Colours
+}
+
+fn is_u8(dtype: &DType) -> bool {
+    *dtype == DType::U8
+}
+
+impl Define for Decode {
+    const DECLARATION: Declaration = element_wise("decode", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or(
+            "channels",
+            Kind::Choice(&["1", "3"]),
+            "3",
+            "3, or 1 for grey; always 1 with `mode: indices`.",
+        ),
+        or(
+            "mode",
+            Kind::Choice(&["colours", "indices"]),
+            "colours",
+            "`colours`, or `indices` for masks.",
+        ),
+        or("dtype", Kind::Choice(&["u8", "u16"]), "u8", "Of `mode: indices`: u8 or u16."),
+        absent(
+            "typical_size",
+            IMAGE_SIZE,
+            "Height and width that images typically have, for judging what the operators after it gain before any image was looked at. Changes no result.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let typical_size = image_size(params, "typical_size")?;
+        let modes = [("colours", DecodeMode::Colours), ("indices", DecodeMode::Indices)];
+        let mode = match params.get("mode") {
+            Some(node) => params.choice("mode", node, &modes)?,
+            None => DecodeMode::Colours,
+        };
+        let (default, dtypes) = match mode {
+            DecodeMode::Colours => (3, &[("u8", DType::U8)][..]),
+            DecodeMode::Indices => (1, &[("u8", DType::U8), ("u16", DType::U16)][..]),
+        };
+        let channels = channels(params, default)?;
+        if mode == DecodeMode::Indices && channels != 1 {
+            return Err(params.error("`decode` makes one channel of indices: leave `channels` out"));
+        }
+        let dtype = match params.get("dtype") {
+            Some(node) => params.choice("dtype", node, dtypes)?,
+            None => DType::U8,
+        };
+        Ok(Decode { field: params.field()?, typical_size, channels, mode, dtype })
+    }
+}
+
+impl Operator for Decode {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("decode", &self.field)?;
+        if input.dtype != DType::Bytes {
+            return Err(format!(
+                "`decode` needs bytes, but `{}` is {input}{}",
+                self.field,
+                flow.origin(&self.field)
+            ));
+        }
+        let shape = vec![None, None, Some(self.channels)];
+        let range = (self.dtype == DType::U8).then_some(ValueRange::PIXELS);
+        flow.write("decode", &self.field, FieldSchema { dtype: self.dtype, shape, range });
+        flow.set_mask(&self.field, self.mode == DecodeMode::Indices);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn typical_bytes(&self) -> Option<f64> {
+        self.typical_size.map(|[height, width]| f64::from(height) * f64::from(width) * 3.0)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        input.field()?;
+        Ok(Kernel::transform(kernel::DecodeImage::new(self)))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn fuse(&self, then: &[&dyn Operator], _: &FieldSchema) -> Option<Fused> {
+        let [next] = then else { return None };
+        let crop = next.downcast_ref::<RandomResizedCrop>()?;
+        if self.channels != 3 || crop.fields.first_is_mask() {
+            return None;
+        }
+        let crop = crate::image::random_resized_crop::kernel::CropAndResize::new(crop, 3);
+        let kernel = crate::kernels::decode_crop::DecodeAndCrop::new(crop);
+        Some(("decode+random_resized_crop", Box::new(kernel)))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel;

@@ -1,0 +1,240 @@
+//! `decode`: encoded images to RGB, or to grey. JPEG is here, other formats have files of their own.
+
+use super::*;
+use gristmill_jpeg::Frame;
+use gristmill_kernel::*;
+use libjpeg_turbo_rs::{ColorSpace, DecodeLimits, DecodeWarning, Decoder, JpegError, PixelFormat};
+
+mod bmp;
+mod indices;
+mod png;
+mod pnm;
+mod tiff;
+mod webp;
+
+/// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
+/// A fuzzer would do little else than fill large ones.
+const MAX_PIXELS: u64 = if cfg!(fuzzing) { 1_000_000 } else { 100_000_000 };
+/// Most scans of a progressive image; real scripts have about ten, a scan bomb thousands.
+const MAX_SCANS: usize = 500;
+/// Most pixels of all scans together: twenty scans of the largest image. Each scan visits all of it, so
+/// that few scans of a large image take as long as many of a small one.
+const MAX_SCAN_PIXELS: u64 = 20 * MAX_PIXELS;
+/// What a decoder may allocate by its own estimate: coefficients of a progressive image and output.
+const MAX_MEMORY_BYTES: u64 = 1 << 30;
+
+/// bytes -> u8 `[h, w, 3]`, or `[h, w, 1]`.
+#[derive(Debug)]
+pub(crate) struct DecodeImage {
+    channels: u32,
+    /// The dtype of class numbers, if those are asked for.
+    indices: Option<DType>,
+}
+
+impl DecodeImage {
+    pub(crate) fn new(op: &Decode) -> Self {
+        let indices = (op.mode == DecodeMode::Indices).then_some(op.dtype);
+        DecodeImage { channels: op.channels, indices }
+    }
+}
+
+impl Transform for DecodeImage {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+        _: &mut Draw,
+    ) -> Result<Made, String> {
+        if let Some(dtype) = self.indices {
+            return indices::decode(input.bytes, dtype, output, &mut tools.pixels);
+        }
+        if self.channels == 3 {
+            return decode(input.bytes, output, tools);
+        }
+        let mut image = std::mem::take(&mut tools.image);
+        let made = decode(input.bytes, Sink::Buffer(&mut image), tools);
+        tools.image = image;
+        let Made { bytes, size } = made?;
+        let grey = output.take(bytes / 3)?;
+        for (pixel, to) in tools.image[..bytes].as_chunks::<3>().0.iter().zip(grey) {
+            *to = luma(*pixel);
+        }
+        Ok(Made { bytes: bytes / 3, size })
+    }
+}
+
+/// The grey of a pixel, as Pillow's `convert("L")`.
+fn luma([r, g, b]: [u8; 3]) -> u8 {
+    let [r, g, b] = [r, g, b].map(u32::from);
+    ((r * 19_595 + g * 38_470 + b * 7_471 + (1 << 15)) >> 16) as u8
+}
+
+/// Decodes to RGB what its first bytes say it is.
+pub(crate) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+    let size = if bytes.starts_with(&[0xff, 0xd8]) {
+        return decode_jpeg(bytes, output, tools);
+    } else if bytes.starts_with(png::MAGIC) {
+        png::decode(bytes, output, &mut tools.pixels)?
+    } else if webp::is(bytes) {
+        webp::decode(bytes, output, &mut tools.pixels)?
+    } else if bytes.starts_with(bmp::MAGIC) {
+        bmp::decode(bytes, output)?
+    } else if tiff::is(bytes) {
+        tiff::decode(bytes, output, &mut tools.pixels)?
+    } else if pnm::is(bytes) {
+        pnm::decode(bytes, output, &mut tools.pixels)?
+    } else {
+        return Err(match bytes {
+            [] => "the image is empty".into(),
+            _ => {
+                let start = &bytes[..bytes.len().min(4)];
+                format!("not a JPEG, PNG, WebP, BMP, TIFF, PGM or PPM: it starts with {start:02x?}")
+            }
+        });
+    };
+    Ok(Made { bytes: size[0] * size[1] * 3, size })
+}
+
+/// Height and width, if an image may have them.
+pub(crate) fn checked_size(format: &str, height: u64, width: u64) -> Result<[usize; 2], String> {
+    if height == 0 || width == 0 {
+        return Err(format!("bad {format}: its size is {width} x {height}"));
+    }
+    if height.checked_mul(width).is_none_or(|pixels| pixels > MAX_PIXELS) {
+        return Err(format!("{width} x {height} is more than {MAX_PIXELS} pixels"));
+    }
+    Ok([height as usize, width as usize])
+}
+
+fn drop_alpha(rgba: &[u8], rgb: &mut [[u8; 3]]) {
+    for ([r, g, b, _], to) in rgba.as_chunks::<4>().0.iter().zip(rgb) {
+        *to = [*r, *g, *b];
+    }
+}
+
+fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
+    let Some(frame) = Frame::find(jpeg) else {
+        return decode_jpeg_by_library(jpeg, output, tools);
+    };
+    let size = checked_size("JPEG", frame.height as u64, frame.width as u64)?;
+    let bytes = size[0] * size[1] * 3;
+    let rgb = output.take(bytes)?;
+    match tools.state.get::<gristmill_jpeg::Decoder>().decode(&frame, 0..size[1], 0..size[0], rgb) {
+        Some(()) => Ok(Made { bytes, size }),
+        None => decode_jpeg_by_library(jpeg, Sink::Row(rgb), tools),
+    }
+}
+
+/// For the images that are rare, and for what is wrong with those that are damaged.
+pub(crate) fn decode_jpeg_by_library(
+    jpeg: &[u8],
+    output: Sink<'_>,
+    tools: &mut Tools,
+) -> Result<Made, String> {
+    let mut decoder = Decoder::new_with_limits(jpeg, limits(MAX_SCANS)).map_err(reason)?;
+    let header = decoder.header();
+    let size = checked_size("JPEG", header.height.into(), header.width.into())?;
+    let pixels = size[0] * size[1];
+    let scans = usize::try_from(MAX_SCAN_PIXELS / pixels as u64).unwrap_or(MAX_SCANS);
+    if scans < MAX_SCANS {
+        decoder = Decoder::new_with_limits(jpeg, limits(scans)).map_err(reason)?;
+    }
+    let bytes = pixels * 3;
+    if matches!(decoder.jpeg_color_space(), ColorSpace::Cmyk | ColorSpace::Ycck) {
+        check_black(&decoder)?;
+        decoder.set_output_format(PixelFormat::Cmyk);
+        let cmyk = Sink::Buffer(&mut tools.pixels).take(pixels * 4)?;
+        decode_into(&decoder, cmyk, size)?;
+        cmyk_to_rgb(cmyk, output.take(bytes)?);
+    } else {
+        decoder.set_output_format(PixelFormat::Rgb);
+        decode_into(&decoder, output.take(bytes)?, size)?;
+    }
+    Ok(Made { bytes, size })
+}
+
+/// The library takes for granted that black has a sample for each pixel.
+fn check_black(decoder: &Decoder<'_>) -> Result<(), String> {
+    let components = decoder.header().components.iter();
+    let all = || components.clone().map(|c| (c.horizontal_sampling, c.vertical_sampling));
+    let most = all().fold((1, 1), |(h, v), (across, down)| (h.max(across), v.max(down)));
+    match all().next_back() {
+        Some(black) if black == most => Ok(()),
+        _ => Err("a CMYK JPEG with fewer samples of black than pixels: store it as RGB".into()),
+    }
+}
+
+fn limits(max_scans: usize) -> DecodeLimits {
+    let max_memory = Some(MAX_MEMORY_BYTES);
+    DecodeLimits { max_pixels: MAX_PIXELS, max_scans, max_memory, ..DecodeLimits::default() }
+}
+
+fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Result<(), String> {
+    // The decoder's own measure of what it will write, so that no byte of the output stays old.
+    let needed = decoder.output_buffer_size().map_err(reason)?;
+    if needed != out.len() {
+        return Err(format!("bad JPEG: it decodes to {needed} bytes, not {}", out.len()));
+    }
+    let info = decoder.decode_image_into(out).map_err(reason)?;
+    if [info.height, info.width] != size || info.bytes_written != out.len() {
+        return Err("bad JPEG: its header and its image differ in size".into());
+    }
+    check_warnings(&info.warnings)
+}
+
+/// Bytes between markers are common and harmless. Other warnings made up for missing image data.
+fn check_warnings(warnings: &[DecodeWarning]) -> Result<(), String> {
+    let broken = warnings.iter().find(|w| !matches!(w, DecodeWarning::ExtraneousData { .. }));
+    match broken {
+        Some(DecodeWarning::TruncatedData { decoded_mcus, total_mcus }) => {
+            Err(format!("bad JPEG: cut short after {decoded_mcus} of {total_mcus} blocks"))
+        }
+        Some(warning) => Err(format!("bad JPEG: {}", one_line(&warning.to_string()))),
+        None => Ok(()),
+    }
+}
+
+fn reason(error: JpegError) -> String {
+    match error {
+        JpegError::LimitExceeded { what, actual, limit } => {
+            format!("JPEG beyond limits: {what} is {actual}, the limit is {limit}")
+        }
+        error => format!("bad JPEG: {}", one_line(&error.to_string())),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+/// Adobe's CMYK, which all JPEGs in the wild have: inverted, so that 255 is no ink. As Pillow and
+/// TensorFlow: each channel is scaled by black.
+fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
+    for (from, to) in cmyk.as_chunks::<4>().0.iter().zip(rgb.as_chunks_mut::<3>().0) {
+        let [c, m, y, k] = from.map(u32::from);
+        *to = [c, m, y].map(|ink| ((ink * k + 127) / 255) as u8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+    use super::*;
+    use libjpeg_turbo_rs::Encoder;
+
+    #[test]
+    fn black_of_fewer_samples_is_refused_by_name() {
+        let pixels = vec![90; 33 * 40 * 4];
+        let decoded = |black| {
+            let encoder = Encoder::new(&pixels, 33, 40, PixelFormat::Cmyk);
+            let factors = vec![(2, 2), (1, 1), (1, 1), black];
+            let jpeg = encoder.sampling_factors(factors).encode().unwrap();
+            decode(&jpeg, Sink::Buffer(&mut Vec::new()), &mut Tools::default())
+        };
+        assert_eq!(decoded((2, 2)).unwrap().size, [40, 33]);
+        let said = decoded((1, 1)).unwrap_err();
+        assert!(said.contains("fewer samples of black"), "{said}");
+    }
+}

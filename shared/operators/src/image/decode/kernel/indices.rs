@@ -1,0 +1,76 @@
+//! Masks: the class numbers that a file stores, whatever its palette shows for them.
+
+use super::{bmp, png, pnm, tiff, webp};
+use gristmill_kernel::{Made, Sink};
+use gristmill_pipeline::DType;
+
+/// What a file stores for each pixel, row by row.
+pub(super) struct Stored<'a> {
+    pub(super) size: [usize; 2],
+    /// Bits of a number: 1, 2, 4, 8 or 16.
+    pub(super) bits: usize,
+    /// Numbers of a pixel, of which the first counts.
+    pub(super) samples: usize,
+    /// Numbers below 8 bits are packed, high bits first, and each row starts with a byte. Those of 16 bits
+    /// are big-endian.
+    pub(super) bytes: &'a [u8],
+}
+
+/// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` holds what the file stores.
+pub(super) fn decode(
+    bytes: &[u8],
+    dtype: DType,
+    output: Sink<'_>,
+    spare: &mut Vec<u8>,
+) -> Result<Made, String> {
+    let stored = match bytes {
+        [] => return Err("the image is empty".into()),
+        [0xff, 0xd8, ..] => {
+            return Err("a JPEG does not keep class numbers: store masks as PNG".into());
+        }
+        _ if bytes.starts_with(png::MAGIC) => png::stored(bytes, spare)?,
+        _ if bytes.starts_with(bmp::MAGIC) => bmp::stored(bytes, spare)?,
+        _ if tiff::is(bytes) => tiff::stored(bytes, spare)?,
+        _ if pnm::is(bytes) => pnm::stored(bytes, spare)?,
+        _ if webp::is(bytes) => return Err(no_colours("WebP")),
+        _ => {
+            let start = &bytes[..bytes.len().min(4)];
+            return Err(format!("not a PNG, BMP, TIFF or PGM: it starts with {start:02x?}"));
+        }
+    };
+    if stored.bits == 16 && dtype == DType::U8 {
+        return Err("the mask stores 16 bits a pixel: say `dtype: u16`".into());
+    }
+    let [height, width] = stored.size;
+    let bytes = height * width * crate::kernels::dtype_bytes(dtype);
+    unpack(&stored, dtype, output.take(bytes)?);
+    Ok(Made { bytes, size: stored.size })
+}
+
+/// That a file of colours is no mask.
+pub(super) fn no_colours(format: &str) -> String {
+    format!("the {format} stores colours, not class numbers: a mask is grey or has a palette")
+}
+
+impl Stored<'_> {
+    /// A number of pixel `x` of row `y`.
+    pub(super) fn number(&self, y: usize, x: usize, sample: usize) -> u16 {
+        let Stored { size: [_, width], bits, samples, bytes } = *self;
+        let row = &bytes[y * (width * samples * bits).div_ceil(8)..];
+        let at = (x * samples + sample) * bits;
+        match bits {
+            16 => u16::from_be_bytes([row[at / 8], row[at / 8 + 1]]),
+            bits => u16::from(row[at / 8]) >> (8 - bits - at % 8) & ((1 << bits) - 1),
+        }
+    }
+}
+
+/// Writes one number a pixel.
+fn unpack(stored: &Stored<'_>, dtype: DType, out: &mut [u8]) {
+    let pixel_bytes = crate::kernels::dtype_bytes(dtype);
+    for (y, row) in out.chunks_exact_mut(stored.size[1] * pixel_bytes).enumerate() {
+        for (x, to) in row.chunks_exact_mut(pixel_bytes).enumerate() {
+            to.copy_from_slice(&stored.number(y, x, 0).to_le_bytes()[..pixel_bytes]);
+        }
+    }
+}

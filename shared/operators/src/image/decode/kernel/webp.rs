@@ -1,0 +1,34 @@
+//! WebP to RGB, lossy and lossless; transparency is dropped, and of an animation the first frame stays.
+
+use super::{MAX_MEMORY_BYTES, checked_size, one_line};
+use gristmill_kernel::Sink;
+use image_webp::{DecodingError, WebPDecoder};
+use std::io::Cursor;
+
+/// Whether a file begins as these do.
+pub(super) fn is(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
+}
+
+/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
+pub(super) fn decode(
+    bytes: &[u8],
+    output: Sink<'_>,
+    spare: &mut Vec<u8>,
+) -> Result<[usize; 2], String> {
+    let bad = |error: DecodingError| format!("bad WebP: {}", one_line(&error.to_string()));
+    let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(bad)?;
+    let (width, height) = decoder.dimensions();
+    let size = checked_size("WebP", height.into(), width.into())?;
+    decoder.set_memory_limit(MAX_MEMORY_BYTES as usize);
+    let pixels = size[0] * size[1];
+    let rgb = output.take(pixels * 3)?;
+    if decoder.has_alpha() {
+        let decoded = Sink::Buffer(spare).take(pixels * 4)?;
+        decoder.read_image(decoded).map_err(bad)?;
+        super::drop_alpha(decoded, rgb.as_chunks_mut::<3>().0);
+    } else {
+        decoder.read_image(rgb).map_err(bad)?;
+    }
+    Ok(size)
+}

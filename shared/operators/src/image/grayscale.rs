@@ -1,0 +1,146 @@
+//! `grayscale`: an image loses its colours, or not.
+
+use crate::prelude::*;
+
+/// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` cut to
+/// the integer below for u8, with probability `p`; or `[h, w, 1]` with `channels: 1`. As torchvision's
+/// `RandomGrayscale` and `Grayscale` on tensors: u8 within 1 of torchvision 0.29, f32 within 1e-6.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Grayscale {
+    pub field: String,
+    /// Probability, 0 to 1; 1 with one channel.
+    pub p: f64,
+    /// 1 or 3.
+    pub channels: u32,
+}
+
+impl Define for Grayscale {
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("grayscale", 1, Effect::Colour)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or("channels", Kind::Choice(&["1", "3"]), "3", "1 or 3."),
+        or(
+            "p",
+            Kind::Number { min: 0.0, max: 1.0 },
+            "1.0",
+            "Probability, 0 to 1; 1 with one channel.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let channels = channels(params, 3)?;
+        let p = real::<Self>(params, "p")?;
+        if channels == 1 && p < 1.0 {
+            return Err(params.error(
+                "`grayscale` with `channels: 1` changes the shape, so that `p` must be 1; leave \
+                 `channels` out",
+            ));
+        }
+        Ok(Grayscale { field: params.field()?, p, channels })
+    }
+}
+
+impl Operator for Grayscale {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.colours("grayscale", &self.field, &[3])?;
+        let mut shape = input.shape.clone();
+        shape[2] = Some(self.channels);
+        let output = FieldSchema { shape, ..input.clone() };
+        flow.write("grayscale", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(match self.channels {
+            1 => Kernel::transform(kernel::OneChannel { dtype: given.dtype }),
+            _ => Kernel::in_place(kernel::Grey { p: self.p, dtype: given.dtype }),
+        })
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `grayscale`: three equal channels, or one.
+
+    use super::*;
+    use crate::kernels::planes::{self, BLOCK, F32, Sample, U8};
+    use gristmill_kernel::*;
+
+    /// `[h, w, 3]` of u8 or f32 -> the same with equal channels, in place.
+    #[derive(Debug)]
+    pub(crate) struct Grey {
+        pub(crate) p: f64,
+        pub(crate) dtype: DType,
+    }
+
+    impl InPlace for Grey {
+        fn run(
+            &self,
+            value: &mut [u8],
+            _: [usize; 2],
+            _: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<(), String> {
+            if draw.unit() < self.p {
+                match self.dtype {
+                    DType::U8 => to_grey::<U8>(value),
+                    _ => to_grey::<F32>(value),
+                }
+            }
+            Ok(())
+        }
+    }
+
+    fn to_grey<S: Sample>(pixels: &mut [u8]) {
+        let mut grey = [S::Value::default(); BLOCK];
+        planes::change::<S>(pixels, |planes| {
+            S::grey(planes, &mut grey);
+            *planes = [grey; 3];
+        });
+    }
+
+    /// `[h, w, 3]` of u8 or f32 -> `[h, w, 1]`.
+    #[derive(Debug)]
+    pub(crate) struct OneChannel {
+        pub(crate) dtype: DType,
+    }
+
+    impl Transform for OneChannel {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let View { bytes, size } = input;
+            let output = output.take(bytes.len() / 3)?;
+            match self.dtype {
+                DType::U8 => to_one::<U8>(bytes, output),
+                _ => to_one::<F32>(bytes, output),
+            }
+            Ok(Made { bytes: output.len(), size })
+        }
+    }
+
+    fn to_one<S: Sample>(pixels: &[u8], output: &mut [u8]) {
+        let mut grey = [S::Value::default(); BLOCK];
+        let mut blocks = output.chunks_mut(BLOCK * S::BYTES);
+        planes::read::<S>(pixels, |planes| {
+            if let Some(block) = blocks.next() {
+                S::grey(planes, &mut grey);
+                S::store_one(&grey, block);
+            }
+        });
+    }
+}

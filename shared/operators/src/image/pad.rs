@@ -1,0 +1,110 @@
+//! `pad`: an image with something around it.
+
+use crate::prelude::*;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, the rest being `fill`: by `padding` on each side,
+/// exactly as torchvision's `Pad`; or to `size` with the image in the middle (the odd pixel right and
+/// below), as `tf.image.resize_with_crop_or_pad` pads. An image larger than `size` is an error of its
+/// record.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Pad {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub padding: Option<[u32; 4]>,
+    /// Height and width in pixels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size: Option<[u32; 2]>,
+    pub fill: f64,
+}
+
+impl Define for Pad {
+    const DECLARATION: Declaration = with_effect("pad", 1, Effect::Window);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
+        &[
+            absent(
+                "padding",
+                SIDES,
+                "Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.",
+            ),
+            absent("size", IMAGE_SIZE, "Height and width to pad to, in place of `padding`."),
+            FILL,
+        ],
+        true,
+    );
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let padding = sides(params, "padding")?;
+        let size = params.get("size").is_some().then(|| size(params)).transpose()?;
+        if padding.is_some() == size.is_some() {
+            return Err(params.error(
+                "`pad` needs either `padding` (pixels on each side) or `size` (height and width); \
+                 for sequences there is `pad_sequence`",
+            ));
+        }
+        let fill = real::<Self>(params, "fill")?;
+        Ok(Pad { fields: Fields::parse_filled(params)?, padding, size, fill })
+    }
+}
+
+impl Operator for Pad {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        self.fields.infer("pad", flow, MOVABLE, |given| self.padded(given))
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        let fill = if self.fields.first_is_mask() { self.fields.mask_fill } else { self.fill };
+        Ok(Kernel::transform(canvas::Canvas::padded(self, given, fill)))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::Window(canvas::Choice::Padded(self.clone())))
+    }
+}
+
+impl Pad {
+    fn padded(&self, given: &Given<'_>) -> Result<FieldSchema, String> {
+        let Given { name, schema: input, origin, .. } = given;
+        let fill = given.fill(self.fill);
+        check_fill("pad", input, fill)?;
+        let before = &input.shape;
+        let sides = match (self.size, self.padding) {
+            (Some(size), _) => size.map(Some),
+            (None, padding) => {
+                let [left, top, right, bottom] = padding.unwrap_or_default();
+                let more = |side: Option<u32>, by: u32| side.map(|side| side.saturating_add(by));
+                [more(before[0], top + bottom), more(before[1], left + right)]
+            }
+        };
+        let wrong = |i: usize| match (before[i], sides[i]) {
+            (Some(before), Some(after)) => after < before || after > MAX_SIDE,
+            _ => false,
+        };
+        if wrong(0) || wrong(1) {
+            return Err(format!(
+                "`pad` cannot make that of `{name}`, which is {input}{origin}; its sides must not \
+                 shrink, nor exceed {MAX_SIDE}"
+            ));
+        }
+        let shape = vec![sides[0], sides[1], before[2]];
+        let range = input.range.map(|range| widened(range, fill));
+        Ok(FieldSchema { shape, range, dtype: input.dtype })
+    }
+}

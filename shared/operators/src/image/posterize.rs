@@ -1,0 +1,54 @@
+//! `posterize`: colours become few, or not.
+
+use crate::prelude::*;
+
+/// u8 `[h, w, 1 or 3]` -> the same; with probability `p` only the upper `bits` bits of each value stay.
+/// Exactly as torchvision's `RandomPosterize`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Posterize {
+    pub field: String,
+    /// 0 to 8.
+    pub bits: u32,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl Define for Posterize {
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("posterize", 1, Effect::Value)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        required(
+            "bits",
+            Kind::Whole { min: 0, max: 8 },
+            "Bits of each value that are kept, 0 to 8.",
+        ),
+        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let bits = whole::<Self>(params, "bits")?;
+        let p = real::<Self>(params, "p")?;
+        Ok(Posterize { field: params.field()?, bits, p })
+    }
+}
+
+impl Operator for Posterize {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let field = flow.image_of("posterize", &self.field, &[DType::U8], &[1, 3])?.clone();
+        flow.write("posterize", &self.field, in_full_range(field));
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::in_place(tones::Tones::posterize(self)))
+    }
+}

@@ -1,0 +1,140 @@
+//! `random_erasing`: a random rectangle of an image is blotted out, or not.
+
+use crate::prelude::*;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same; with probability `p` a rectangle of random area
+/// and aspect ratio at a random place becomes `value`. Chosen as torchvision's `RandomErasing`: ten
+/// tries, then none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RandomErasing {
+    pub field: String,
+    /// Probability, 0 to 1.
+    pub p: f64,
+    /// Bounds of the area, as a fraction of the image's.
+    pub scale: [f64; 2],
+    /// Bounds of height / width; drawn uniformly in its logarithm.
+    pub ratio: [f64; 2],
+    pub value: f64,
+}
+
+impl Define for RandomErasing {
+    const DECLARATION: Declaration =
+        Declaration { randomness: Randomness::Random, ..element_wise("random_erasing", 1) };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+        or(
+            "scale",
+            Kind::List(&Kind::Number { min: 0.0, max: 1.0 }),
+            "[0.02, 0.33]",
+            "Bounds of the area, as a fraction of the image's.",
+        ),
+        or(
+            "ratio",
+            Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+            "[0.3, 3.3]",
+            "Bounds of height / width; drawn uniformly in its logarithm.",
+        ),
+        or("value", Kind::Number { min: -1e9, max: 1e9 }, "0.0", "Value of the rectangle."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let p = real::<Self>(params, "p")?;
+        let scale = interval(params, "scale", Some([0.02, 0.33]), 0.0..=1.0, |s| [s, s])?;
+        let ratio = interval(params, "ratio", Some([0.3, 3.3]), 1e-6..=1e6, |r| [r, r])?;
+        let value = real::<Self>(params, "value")?;
+        Ok(RandomErasing { field: params.field()?, p, scale, ratio, value })
+    }
+}
+
+impl Operator for RandomErasing {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.image_of("random_erasing", &self.field, MOVABLE, &[1, 3])?;
+        check_fill("random_erasing", input, self.value)?;
+        let range = input.range.map(|range| widened(range, self.value));
+        let output = FieldSchema { range, ..input.clone() };
+        flow.write("random_erasing", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::in_place(kernel::Erase::new(self, given)))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `random_erasing`: a random rectangle becomes one value, or not.
+
+    use super::*;
+    use crate::image::resize::kernel::Window;
+    use gristmill_kernel::*;
+
+    /// Tries before nothing is erased; torchvision's number.
+    const TRIES: u32 = 10;
+
+    /// `[h, w, c]` -> the same, in place.
+    #[derive(Debug)]
+    pub(crate) struct Erase {
+        op: RandomErasing,
+        log_ratio: [f64; 2],
+        /// One pixel, as it is stored.
+        pixel: Vec<u8>,
+    }
+
+    impl Erase {
+        pub(crate) fn new(op: &RandomErasing, image: &FieldSchema) -> Self {
+            let pixel = crate::kernels::value_bytes(image.dtype, op.value)
+                .repeat(crate::kernels::channels(image));
+            Erase { op: op.clone(), log_ratio: op.ratio.map(libm::log), pixel }
+        }
+
+        /// As `torchvision.transforms.RandomErasing.get_params`.
+        fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Option<Window> {
+            let area = (height * width) as f64;
+            for _ in 0..TRIES {
+                let erased = area * draw.between(self.op.scale[0], self.op.scale[1]);
+                let ratio = libm::exp(draw.between(self.log_ratio[0], self.log_ratio[1]));
+                let h = (erased * ratio).sqrt().round_ties_even();
+                let w = (erased / ratio).sqrt().round_ties_even();
+                if h < height as f64 && w < width as f64 {
+                    let (h, w) = (h as u32, w as u32);
+                    let top = draw.up_to(height as u32 - h);
+                    let left = draw.up_to(width as u32 - w);
+                    return Some(Window { left, top, width: w, height: h });
+                }
+            }
+            None
+        }
+    }
+
+    impl InPlace for Erase {
+        fn run(
+            &self,
+            value: &mut [u8],
+            size: [usize; 2],
+            _: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<(), String> {
+            if draw.unit() >= self.op.p {
+                return Ok(());
+            }
+            let Some(window) = self.window(size, draw) else { return Ok(()) };
+            let Window { left, top, width, height } = window;
+            let pixel = self.pixel.len();
+            let rows = value.chunks_exact_mut(size[1] * pixel).skip(top as usize);
+            for row in rows.take(height as usize) {
+                let erased = &mut row[left as usize * pixel..][..width as usize * pixel];
+                erased.chunks_exact_mut(pixel).for_each(|to| to.copy_from_slice(&self.pixel));
+            }
+            Ok(())
+        }
+    }
+}

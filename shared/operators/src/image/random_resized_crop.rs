@@ -1,0 +1,259 @@
+//! `random_resized_crop`: a random part of an image, resized.
+
+use crate::prelude::*;
+
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`: a rectangle of random area and aspect ratio at a
+/// random place, resized as `resize` does. Chosen as torchvision's `RandomResizedCrop`: ten tries,
+/// then the largest centred rectangle within the ratio bounds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RandomResizedCrop {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// Height and width in pixels.
+    pub size: [u32; 2],
+    /// Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.
+    pub scale: [f64; 2],
+    /// Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.
+    pub ratio: [f64; 2],
+    pub antialias: bool,
+}
+
+impl Define for RandomResizedCrop {
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("random_resized_crop", 1, Effect::Window)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<14>(
+        &[
+            SIZE,
+            or(
+                "scale",
+                Kind::List(&Kind::Number { min: 1e-6, max: 1.0 }),
+                "[0.08, 1.0]",
+                "Bounds of the area, as a fraction of the image's; 0 < low <= high <= 1.",
+            ),
+            or(
+                "ratio",
+                Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+                "[0.75, 1.3333333333333333]",
+                "Bounds of width / height; drawn uniformly in its logarithm; 0 < low <= high.",
+            ),
+            ANTIALIAS,
+        ],
+        false,
+    );
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let size = size(params)?;
+        let scale = bounds(params, "scale", [0.08, 1.0], 1.0)?;
+        // torchvision's 3/4 and 4/3.
+        let ratio = bounds(params, "ratio", [0.75, 1.3333333333333333], 1e6)?;
+        let antialias = flag::<Self>(params, "antialias")?;
+        Ok(RandomResizedCrop { fields: Fields::parse(params)?, size, scale, ratio, antialias })
+    }
+}
+
+impl Operator for RandomResizedCrop {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let [height, width] = self.size.map(Some);
+        self.fields.infer("random_resized_crop", flow, &[DType::U8], |given| {
+            let shape = vec![height, width, given.schema.shape[2]];
+            Ok(FieldSchema { shape, ..given.schema.clone() })
+        })
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(match self.fields.first_is_mask() {
+            true => {
+                let crop = kernel::CropAndResize::new(self, 1);
+                masks::resample(masks::To::Drawn(crop, self.size), given)
+            }
+            false => Kernel::transform(kernel::CropAndResize::new(self, channels_of(given))),
+        })
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(
+            &self.fields,
+            boxes::Geometry::CropAndResize(kernel::CropAndResize::new(self, 1), self.size),
+        )
+    }
+}
+
+/// `[low, high]` with 0 < low <= high <= `most`.
+fn bounds(
+    params: &mut Table<'_>,
+    key: &'static str,
+    default: [f64; 2],
+    most: f64,
+) -> Result<[f64; 2], PipelineError> {
+    let Some(node) = params.get(key) else { return Ok(default) };
+    let [low, high] = params.numbers(key, node, 0.0..=most)?;
+    // Below this an area has no pixel and a ratio no sense; logarithms stay tame.
+    if low < 1e-6 || low > high {
+        return Err(node.error(format!(
+            "`random_resized_crop` `{key}` must be [low, high] with 0.000001 <= low <= high, \
+             not [{low}, {high}]"
+        )));
+    }
+    Ok([low, high])
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `random_resized_crop`: a random window of an image, resized.
+
+    use super::*;
+    use crate::image::resize::kernel::{ResizeImage, Window};
+    use gristmill_kernel::*;
+
+    /// Tries before the centre is taken; torchvision's number.
+    const TRIES: u32 = 10;
+
+    /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`. The window is never copied: the resizer reads it
+    /// where it lies.
+    #[derive(Debug)]
+    pub(crate) struct CropAndResize {
+        pub(crate) resize: ResizeImage,
+        scale: [f64; 2],
+        ratio: [f64; 2],
+        log_ratio: [f64; 2],
+    }
+
+    impl CropAndResize {
+        pub(crate) fn new(op: &RandomResizedCrop, channels: usize) -> Self {
+            CropAndResize {
+                resize: ResizeImage::new(op.size, channels, op.antialias),
+                scale: op.scale,
+                ratio: op.ratio,
+                // Not the platform's logarithm, whose last bit is the C library's affair.
+                log_ratio: op.ratio.map(libm::log),
+            }
+        }
+
+        /// As `torchvision.transforms.RandomResizedCrop.get_params`.
+        pub(crate) fn window(&self, [height, width]: [usize; 2], draw: &mut Draw) -> Window {
+            let area = (height * width) as f64;
+            for _ in 0..TRIES {
+                let target = area * draw.between(self.scale[0], self.scale[1]);
+                let ratio = libm::exp(draw.between(self.log_ratio[0], self.log_ratio[1]));
+                // Square root is exactly rounded everywhere; ties to even is Python's `round`.
+                let w = (target * ratio).sqrt().round_ties_even();
+                let h = (target / ratio).sqrt().round_ties_even();
+                if w >= 1.0 && w <= width as f64 && h >= 1.0 && h <= height as f64 {
+                    let (w, h) = (w as u32, h as u32);
+                    let top = draw.up_to(height as u32 - h);
+                    let left = draw.up_to(width as u32 - w);
+                    return Window { left, top, width: w, height: h };
+                }
+            }
+            self.centre([height, width])
+        }
+
+        /// The largest centred window whose ratio is in bounds.
+        fn centre(&self, [height, width]: [usize; 2]) -> Window {
+            let ratio = width as f64 / height as f64;
+            let side =
+                |length: f64, most: usize| (length.round_ties_even() as u32).clamp(1, most as u32);
+            let (w, h) = if ratio < self.ratio[0] {
+                (width as u32, side(width as f64 / self.ratio[0], height))
+            } else if ratio > self.ratio[1] {
+                (side(height as f64 * self.ratio[1], width), height as u32)
+            } else {
+                (width as u32, height as u32)
+            };
+            Window {
+                left: (width as u32 - w) / 2,
+                top: (height as u32 - h) / 2,
+                width: w,
+                height: h,
+            }
+        }
+    }
+
+    impl Transform for CropAndResize {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            tools: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<Made, String> {
+            let window = self.window(input.size, draw);
+            self.resize.resize(input, window, output, tools)
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use gristmill_model::RecordKey;
+
+        fn crop(scale: [f64; 2], ratio: [f64; 2]) -> CropAndResize {
+            let (fields, size) = (Fields::one("image"), [8, 8]);
+            let op = RandomResizedCrop { fields, size, scale, ratio, antialias: true };
+            CropAndResize::new(&op, 3)
+        }
+
+        fn draws() -> impl Iterator<Item = Draw> {
+            (0..500).map(|record| {
+                let record = RecordKey { file: 0, record };
+                DrawKey { seed: 7, epoch: 0, record, repeat: 0, copy: 0, ordinal: 1 }.draw()
+            })
+        }
+
+        #[test]
+        fn windows_have_the_area_and_ratio_asked_for() {
+            let crop = crop([0.08, 1.0], [0.75, 4.0 / 3.0]);
+            let mut mean_area = 0.0;
+            for mut draw in draws() {
+                let Window { left, top, width, height } = crop.window([375, 500], &mut draw);
+                assert!(left + width <= 500 && top + height <= 375);
+                let (width, height) = (f64::from(width), f64::from(height));
+                assert!((0.73..1.37).contains(&(width / height)), "{width} x {height}");
+                assert!(width * height >= 0.075 * 375.0 * 500.0);
+                mean_area += width * height / (375.0 * 500.0) / 500.0;
+            }
+            assert!((0.4..0.6).contains(&mean_area), "{mean_area}");
+        }
+
+        #[test]
+        fn the_centre_is_taken_when_nothing_fits() {
+            let crop = crop([1.0, 1.0], [0.75, 4.0 / 3.0]);
+            for mut draw in draws() {
+                let wide = crop.window([10, 1000], &mut draw);
+                assert_eq!(wide, Window { left: 493, top: 0, width: 13, height: 10 });
+                let tall = crop.window([1000, 9], &mut draw);
+                assert_eq!(tall, Window { left: 0, top: 494, width: 9, height: 12 });
+                let dot = crop.window([1, 1], &mut draw);
+                assert_eq!(dot, Window { left: 0, top: 0, width: 1, height: 1 });
+            }
+        }
+
+        #[test]
+        fn extreme_parameters_stay_inside_the_image() {
+            let crop = crop([1e-6, 1.0], [1e-6, 1e6]);
+            for (mut draw, side) in draws().zip((1..).step_by(7)) {
+                let Window { left, top, width, height } = crop.window([side, 3], &mut draw);
+                assert!(width >= 1 && height >= 1);
+                assert!(left + width <= 3 && (top + height) as usize <= side);
+            }
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! `resize`: an image of any size becomes one of a given size.
+
+use crate::prelude::*;
+
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` every source pixel
+/// under the (then wider) triangle counts, as in Pillow; without, the nearest four.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Resize {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// Height and width in pixels.
+    pub size: [u32; 2],
+    pub antialias: bool,
+}
+
+impl Define for Resize {
+    const DECLARATION: Declaration = with_effect("resize", 1, Effect::Resample);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<12>(&[SIZE, ANTIALIAS], false);
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let size = size(params)?;
+        let antialias = flag::<Self>(params, "antialias")?;
+        Ok(Resize { fields: Fields::parse(params)?, size, antialias })
+    }
+}
+
+impl Operator for Resize {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let [height, width] = self.size.map(Some);
+        self.fields.infer("resize", flow, &[DType::U8], |given| {
+            let shape = vec![height, width, given.schema.shape[2]];
+            Ok(FieldSchema { shape, ..given.schema.clone() })
+        })
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(match self.fields.first_is_mask() {
+            true => masks::resample(masks::To::Size(self.size), given),
+            false => Kernel::transform(kernel::ResizeImage::new(
+                self.size,
+                channels_of(given),
+                self.antialias,
+            )),
+        })
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::Resize(self.size))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `resize`: an image to one of another size.
+
+    use fast_image_resize::{
+        FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
+        images::{TypedCroppedImage, TypedImage, TypedImageRef},
+        pixels::{U8, U8x3},
+    };
+    use gristmill_kernel::*;
+
+    /// A rectangle of pixels inside an image.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Window {
+        pub(crate) left: u32,
+        pub(crate) top: u32,
+        pub(crate) width: u32,
+        pub(crate) height: u32,
+    }
+
+    /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, the whole image or a window of it.
+    #[derive(Debug)]
+    pub(crate) struct ResizeImage {
+        size: [u32; 2],
+        channels: usize,
+        options: ResizeOptions,
+    }
+
+    impl ResizeImage {
+        pub(crate) fn new(size: [u32; 2], channels: usize, antialias: bool) -> Self {
+            let algorithm = match antialias {
+                true => ResizeAlg::Convolution(FilterType::Bilinear),
+                false => ResizeAlg::Interpolation(FilterType::Bilinear),
+            };
+            ResizeImage { size, channels, options: ResizeOptions::new().resize_alg(algorithm) }
+        }
+
+        /// Resizes `window` of the image as if it were all there is: nothing outside of it counts.
+        pub(crate) fn resize(
+            &self,
+            input: View<'_>,
+            window: Window,
+            output: Sink<'_>,
+            tools: &mut Tools,
+        ) -> Result<Made, String> {
+            // Typed, as the untyped call brings the resizer's code for every kind of pixel along.
+            match self.channels {
+                1 => self.resize_typed::<U8>(input, window, output, tools),
+                _ => self.resize_typed::<U8x3>(input, window, output, tools),
+            }
+        }
+
+        fn resize_typed<P: PixelTrait>(
+            &self,
+            input: View<'_>,
+            window: Window,
+            output: Sink<'_>,
+            tools: &mut Tools,
+        ) -> Result<Made, String> {
+            let [height, width] = input.size.map(|side| side as u32);
+            let [out_height, out_width] = self.size;
+            let bytes = out_height as usize * out_width as usize * size_of::<P>();
+            let image = TypedImageRef::<P>::from_buffer(width, height, input.bytes)
+                .map_err(|error| format!("cannot resize: {error}"))?;
+            let Window { left, top, width, height } = window;
+            let image = TypedCroppedImage::from_ref(&image, left, top, width, height)
+                .map_err(|error| format!("cannot crop: {error}"))?;
+            let output = output.take(bytes)?;
+            TypedImage::<P>::from_buffer(out_width, out_height, output)
+                .map_err(|error| error.to_string())
+                .and_then(|mut output| {
+                    let resized = tools.state.get::<Resizer>().resize_typed(
+                        &image,
+                        &mut output,
+                        &self.options,
+                    );
+                    resized.map_err(|error| error.to_string())
+                })
+                .map_err(|error| format!("cannot resize: {error}"))?;
+            Ok(Made { bytes, size: [out_height as usize, out_width as usize] })
+        }
+    }
+
+    impl Transform for ResizeImage {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            tools: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let [height, width] = input.size.map(|side| side as u32);
+            self.resize(input, Window { left: 0, top: 0, width, height }, output, tools)
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use fast_image_resize::CpuExtensions;
+        use gristmill_model::RecordKey;
+
+        fn picture(width: usize, height: usize) -> Vec<u8> {
+            (0..width * height * 3).map(|i| ((i * 7 + i / 291 * 31) % 256) as u8).collect()
+        }
+
+        /// Workers of one numerics class may differ in their vector units.
+        #[test]
+        fn resizing_does_not_depend_on_vector_units() {
+            let (width, height) = (97, 61);
+            let pixels = picture(width, height);
+            let resized = |extensions: CpuExtensions, antialias: bool, side: u32| {
+                let mut resizer = Resizer::new();
+                // Sound for what the processor has, which is asked below.
+                #[allow(unsafe_code)]
+                unsafe {
+                    resizer.set_cpu_extensions(extensions);
+                }
+                let mut tools = Tools::default();
+                *tools.state.get() = resizer;
+                let kernel = ResizeImage::new([side, side], 3, antialias);
+                let mut out = Vec::new();
+                let view = View { bytes: &pixels, size: [height, width] };
+                let mut draw = DrawKey {
+                    seed: 0,
+                    epoch: 0,
+                    record: RecordKey { file: 0, record: 0 },
+                    repeat: 0,
+                    copy: 0,
+                    ordinal: 0,
+                }
+                .draw();
+                kernel.run(view, Sink::Buffer(&mut out), &mut tools, &mut draw).unwrap();
+                out
+            };
+            let mut available = vec![CpuExtensions::None];
+            #[cfg(target_arch = "x86_64")]
+            available.extend([CpuExtensions::Sse4_1, CpuExtensions::Avx2]);
+            #[cfg(target_arch = "aarch64")]
+            available.push(CpuExtensions::Neon);
+            available.retain(CpuExtensions::is_supported);
+            for antialias in [true, false] {
+                for side in [16, 24, 61, 150] {
+                    let all: Vec<Vec<u8>> =
+                        available.iter().map(|e| resized(*e, antialias, side)).collect();
+                    assert!(all.windows(2).all(|pair| pair[0] == pair[1]), "{antialias} {side}");
+                }
+            }
+        }
+    }
+}

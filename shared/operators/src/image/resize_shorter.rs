@@ -1,0 +1,124 @@
+//! `resize_shorter`: an image keeps its aspect ratio, and its shorter side becomes a given length.
+
+use crate::prelude::*;
+
+/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]` whose shorter side is `size` and whose longer one is the integer
+/// below `size * longer / shorter`, resized as `resize` does. As torchvision's `Resize` with one number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ResizeShorter {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// The shorter side in pixels.
+    pub size: u32,
+    pub antialias: bool,
+}
+
+impl Define for ResizeShorter {
+    const DECLARATION: Declaration = with_effect("resize_shorter", 1, Effect::Resample);
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<12>(
+        &[
+            required(
+                "size",
+                Kind::Whole { min: 1, max: MAX_SIDE as u64 },
+                "The shorter side in pixels.",
+            ),
+            ANTIALIAS,
+        ],
+        false,
+    );
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let size = whole::<Self>(params, "size")?;
+        let antialias = flag::<Self>(params, "antialias")?;
+        Ok(ResizeShorter { fields: Fields::parse(params)?, size, antialias })
+    }
+}
+
+impl Operator for ResizeShorter {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        self.fields.infer("resize_shorter", flow, &[DType::U8], |given| {
+            let input = given.schema;
+            let mut shape = vec![None, None, input.shape[2]];
+            if let [Some(height), Some(width), _] = input.shape[..] {
+                let size = self.output_size([height, width])?;
+                (shape[0], shape[1]) = (Some(size[0]), Some(size[1]));
+            }
+            Ok(FieldSchema { shape, ..input.clone() })
+        })
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(match self.fields.first_is_mask() {
+            true => masks::resample(masks::To::Shorter(self.clone()), given),
+            false => Kernel::transform(kernel::KeepAspect {
+                op: self.clone(),
+                channels: channels_of(given),
+            }),
+        })
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::Shorter(self.clone()))
+    }
+}
+
+impl ResizeShorter {
+    /// Height and width of what an image becomes; an error if it is longer than any image may be.
+    pub fn output_size(&self, [height, width]: [u32; 2]) -> Result<[u32; 2], String> {
+        let (shorter, longer) = (height.min(width).max(1), height.max(width));
+        let long = u64::from(self.size) * u64::from(longer) / u64::from(shorter);
+        let long = u32::try_from(long).ok().filter(|long| *long <= MAX_SIDE);
+        let long = long.ok_or_else(|| {
+            format!("{width} x {height} resized would be longer than {MAX_SIDE} pixels")
+        })?;
+        Ok(if height <= width { [self.size, long] } else { [long, self.size] })
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `resize_shorter`: an image to one of the same aspect ratio.
+
+    use super::*;
+    use crate::image::resize::kernel::{ResizeImage, Window};
+    use gristmill_kernel::*;
+
+    /// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`.
+    #[derive(Debug)]
+    pub(crate) struct KeepAspect {
+        pub(crate) op: ResizeShorter,
+        pub(crate) channels: usize,
+    }
+
+    impl Transform for KeepAspect {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            tools: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let [height, width] = input.size.map(|side| side as u32);
+            let size = self.op.output_size([height, width])?;
+            let window = Window { left: 0, top: 0, width, height };
+            let resize = ResizeImage::new(size, self.channels, self.op.antialias);
+            resize.resize(input, window, output, tools)
+        }
+    }
+}

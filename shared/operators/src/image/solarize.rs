@@ -1,0 +1,59 @@
+//! `solarize`: bright pixels become their negative, or not.
+
+use crate::prelude::*;
+
+/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` every value of at
+/// least `threshold` becomes 255 (1) minus itself. Exactly as torchvision's `RandomSolarize`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Solarize {
+    pub field: String,
+    pub threshold: f64,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl Define for Solarize {
+    const DECLARATION: Declaration =
+        Declaration { randomness: Randomness::Random, ..with_effect("solarize", 1, Effect::Value) };
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or(
+            "threshold",
+            Kind::Number { min: 0.0, max: 255.0 },
+            "128.0",
+            "Values from it on are inverted.",
+        ),
+        or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let threshold = real::<Self>(params, "threshold")?;
+        let p = real::<Self>(params, "p")?;
+        Ok(Solarize { field: params.field()?, threshold, p })
+    }
+}
+
+impl Operator for Solarize {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let field = flow.colours("solarize", &self.field, &[1, 3])?.clone();
+        if field.dtype == DType::F32 && self.threshold > 1.0 {
+            return Err(format!(
+                "`solarize` of f32 takes a `threshold` from 0 to 1, not {}",
+                self.threshold
+            ));
+        }
+        flow.write("solarize", &self.field, in_full_range(field));
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::in_place(tones::Tones::solarize(self, given.dtype)))
+    }
+}

@@ -1,0 +1,94 @@
+//! `vertical_flip`: an image is turned upside down, or not.
+
+use crate::prelude::*;
+
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same, mirrored top to bottom with probability `p`.
+/// Exactly as torchvision's `RandomVerticalFlip`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VerticalFlip {
+    #[serde(flatten)]
+    pub fields: Fields,
+    /// Probability, 0 to 1.
+    pub p: f64,
+}
+
+impl Define for VerticalFlip {
+    const DECLARATION: Declaration = Declaration {
+        randomness: Randomness::Random,
+        ..with_effect("vertical_flip", 1, Effect::Mirror)
+    };
+
+    const PARAMETERS: &'static [Parameter] = &with_fields::<11>(
+        &[or("p", Kind::Number { min: 0.0, max: 1.0 }, "0.5", "Probability, 0 to 1.")],
+        false,
+    );
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        Ok(VerticalFlip { p: real::<Self>(params, "p")?, fields: Fields::parse(params)? })
+    }
+}
+
+impl Operator for VerticalFlip {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        self.fields.infer("vertical_flip", flow, MOVABLE, |given| Ok(given.schema.clone()))
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.fields.field)
+    }
+
+    fn together(&self) -> Option<&Fields> {
+        Some(&self.fields)
+    }
+
+    fn together_mut(&mut self) -> Option<&mut Fields> {
+        Some(&mut self.fields)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        input.field()?;
+        Ok(Kernel::in_place(kernel::UpsideDown { p: self.p }))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn boxes_kernel(&self) -> Option<Box<dyn gristmill_kernel::MoveBoxes>> {
+        boxes::mover(&self.fields, boxes::Geometry::UpsideDown { p: self.p })
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `vertical_flip`: the rows of an image change places, or not.
+
+    use gristmill_kernel::*;
+
+    /// `[h, w, c]` -> the same, in place.
+    #[derive(Debug)]
+    pub(crate) struct UpsideDown {
+        pub(crate) p: f64,
+    }
+
+    impl InPlace for UpsideDown {
+        fn run(
+            &self,
+            value: &mut [u8],
+            [height, _]: [usize; 2],
+            _: &mut Tools,
+            draw: &mut Draw,
+        ) -> Result<(), String> {
+            if draw.unit() < self.p && height > 1 {
+                let row_bytes = value.len() / height;
+                let (mut top, mut bottom) = value.split_at_mut(height / 2 * row_bytes);
+                while let Some((row, rest)) = top.split_at_mut_checked(row_bytes)
+                    && !row.is_empty()
+                {
+                    let (before, other) = bottom.split_at_mut(bottom.len() - row_bytes);
+                    row.swap_with_slice(other);
+                    (top, bottom) = (rest, before);
+                }
+            }
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What operators on images do to boxes: they go where the image goes, are cut to it, and left out with
+//! their labels when too little of them is left. Computed in f32, step by step, as torchvision does.
+
+use crate::image::random_resized_crop::kernel::CropAndResize;
+use crate::kernels::canvas::{Choice, Frame};
+use crate::kernels::warp::{Angle, Matrix};
+use crate::prelude::*;
+use gristmill_kernel::*;
+
+/// Numbers of a box.
+const NUMBERS: usize = 4;
+const BOX_BYTES: usize = NUMBERS * size_of::<f32>();
+
+/// Left, top, right, bottom, in pixels.
+type Rect = [f32; NUMBERS];
+
+/// Moves the boxes of one field.
+#[derive(Debug)]
+struct Mover {
+    geometry: Geometry,
+    rules: Boxes,
+}
+
+/// How an operator moves what is in its image.
+#[derive(Debug)]
+pub(crate) enum Geometry {
+    Mirror { p: f64 },
+    UpsideDown { p: f64 },
+    Window(Choice),
+    Resize([u32; 2]),
+    Shorter(ResizeShorter),
+    CropAndResize(CropAndResize, [u32; 2]),
+    Turn(Angle),
+}
+
+/// One move, of an image whose size is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Move {
+    Mirror,
+    UpsideDown,
+    Window(Frame),
+    Scale([usize; 2]),
+    Turn(Matrix),
+}
+
+impl Geometry {
+    /// What it does to an image of `size`, first to last: as the image's own kernel draws it.
+    fn moves(&self, size: [usize; 2], draw: &mut Draw) -> Result<[Option<Move>; 2], String> {
+        let to_size = |size: [u32; 2]| Move::Scale(size.map(|side| side as usize));
+        let one = |only: Move| Ok([Some(only), None]);
+        match self {
+            Geometry::Mirror { p } if draw.unit() < *p => one(Move::Mirror),
+            Geometry::UpsideDown { p } if draw.unit() < *p => one(Move::UpsideDown),
+            Geometry::Mirror { .. } | Geometry::UpsideDown { .. } => Ok([None, None]),
+            Geometry::Window(choice) => one(Move::Window(choice.frame(size, draw)?)),
+            Geometry::Resize(size) => one(to_size(*size)),
+            Geometry::Shorter(op) => one(to_size(op.output_size(size.map(|side| side as u32))?)),
+            Geometry::CropAndResize(crop, size_after) => {
+                let window = Move::Window(crop.window(size, draw).into());
+                Ok([Some(window), Some(to_size(*size_after))])
+            }
+            Geometry::Turn(angle) => one(Move::Turn(angle.matrix(draw))),
+        }
+    }
+}
+
+impl Move {
+    /// Where a box of an image of `size` is afterwards, cut to the image where torchvision cuts it.
+    fn of(self, [left, top, right, bottom]: Rect, size: [usize; 2]) -> Rect {
+        let [height, width] = size.map(|side| side as f32);
+        match self {
+            Move::Mirror => [width - right, top, width - left, bottom],
+            Move::UpsideDown => [left, height - bottom, right, height - top],
+            Move::Window(frame) => {
+                let [x, y] = [frame.left as f32, frame.top as f32];
+                cut([left - x, top - y, right - x, bottom - y], [frame.height, frame.width])
+            }
+            Move::Scale(to) => {
+                let share = |i: usize| (to[i] as f64 / size[i] as f64) as f32;
+                let [y, x] = [share(0), share(1)];
+                [left * x, top * y, right * x, bottom * y]
+            }
+            Move::Turn(matrix) => {
+                let corners = [(left, top), (right, top), (right, bottom), (left, bottom)];
+                let corners = corners.map(|corner| matrix.of_point(corner, size));
+                let [mut low, mut high] = [corners[0]; 2];
+                for [x, y] in &corners[1..] {
+                    low = [low[0].min(*x), low[1].min(*y)];
+                    high = [high[0].max(*x), high[1].max(*y)];
+                }
+                cut([low[0], low[1], high[0], high[1]], size)
+            }
+        }
+    }
+
+    /// Height and width of what an image becomes.
+    fn size(self, size: [usize; 2]) -> [usize; 2] {
+        match self {
+            Move::Mirror | Move::UpsideDown | Move::Turn(_) => size,
+            Move::Window(frame) => [frame.height, frame.width],
+            Move::Scale(to) => to,
+        }
+    }
+
+    /// The area of what was one pixel.
+    fn magnification(self, size: [usize; 2]) -> f64 {
+        match self {
+            Move::Scale(to) => (0..2).map(|i| to[i] as f64 / size[i] as f64).product(),
+            _ => 1.0,
+        }
+    }
+}
+
+fn cut([left, top, right, bottom]: Rect, [height, width]: [usize; 2]) -> Rect {
+    let x = |x: f32| x.clamp(0.0, width as f32);
+    let y = |y: f32| y.clamp(0.0, height as f32);
+    [x(left), y(top), x(right), y(bottom)]
+}
+
+/// Both sides of a box.
+fn sides([left, top, right, bottom]: Rect) -> [f32; 2] {
+    [right - left, bottom - top]
+}
+
+impl Mover {
+    /// What a box becomes; none if too little is left of it.
+    fn one(&self, numbers: Rect, moves: &[Option<Move>; 2], mut size: [usize; 2]) -> Option<Rect> {
+        let mut rect = self.read(numbers, size);
+        let mut area = sides(rect).map(f64::from).iter().product::<f64>();
+        for each in moves.iter().flatten() {
+            rect = each.of(rect, size);
+            area *= each.magnification(size);
+            size = each.size(size);
+        }
+        let rect = cut(rect, size);
+        let [width, height] = sides(rect);
+        let left = width * height;
+        let Boxes { min_area, min_size, min_visibility, .. } = self.rules;
+        let kept = f64::from(width.min(height)) >= min_size
+            && f64::from(left) >= min_area
+            && width > 0.0
+            && height > 0.0
+            && f64::from(left) >= area * min_visibility;
+        kept.then(|| self.write(rect, size))
+    }
+
+    fn read(&self, numbers: Rect, [height, width]: [usize; 2]) -> Rect {
+        let [mut a, mut b, mut c, mut d] = numbers;
+        if self.rules.normalised_boxes {
+            let [height, width] = [height as f32, width as f32];
+            (a, b, c, d) = (a * width, b * height, c * width, d * height);
+        }
+        match self.rules.box_format {
+            BoxFormat::Xyxy => [a, b, c, d],
+            BoxFormat::Xywh => [a, b, a + c, b + d],
+            BoxFormat::Cxcywh => {
+                let (left, top) = (a - c / 2.0, b - d / 2.0);
+                [left, top, left + c, top + d]
+            }
+        }
+    }
+
+    fn write(&self, rect: Rect, [height, width]: [usize; 2]) -> Rect {
+        let [left, top, ..] = rect;
+        let [across, down] = sides(rect);
+        let mut numbers = match self.rules.box_format {
+            BoxFormat::Xyxy => rect,
+            BoxFormat::Xywh => [left, top, across, down],
+            BoxFormat::Cxcywh => {
+                [(left * 2.0 + across) / 2.0, (top * 2.0 + down) / 2.0, across, down]
+            }
+        };
+        if self.rules.normalised_boxes {
+            let [height, width] = [height as f32, width as f32];
+            let [a, b, c, d] = numbers;
+            numbers = [a / width, b / height, c / width, d / height];
+        }
+        numbers
+    }
+}
+
+/// What moves the boxes of `fields` by `geometry`; none if there are none.
+pub(crate) fn mover(fields: &Fields, geometry: Geometry) -> Option<Box<dyn MoveBoxes>> {
+    let rules = fields.boxes.clone()?;
+    Some(Box::new(Mover { geometry, rules }))
+}
+
+impl MoveBoxes for Mover {
+    fn run(
+        &self,
+        boxes: &mut [u8],
+        size: [usize; 2],
+        draw: &mut Draw,
+        kept: &mut Vec<usize>,
+    ) -> Result<usize, String> {
+        let moves = self.geometry.moves(size, draw)?;
+        kept.clear();
+        let boxes = boxes.as_chunks_mut::<BOX_BYTES>().0;
+        for row in 0..boxes.len() {
+            let numbers = boxes[row].as_chunks::<4>().0;
+            let numbers = [0, 1, 2, 3].map(|i| f32::from_le_bytes(numbers[i]));
+            if let Some(moved) = self.one(numbers, &moves, size) {
+                let to = boxes[kept.len()].as_chunks_mut::<4>().0;
+                to.iter_mut().zip(moved).for_each(|(to, x)| *to = x.to_le_bytes());
+                kept.push(row);
+            }
+        }
+        Ok(kept.len())
+    }
+}

@@ -1,0 +1,191 @@
+//! `center_crop`, `crop`, `random_crop`, `pad`: a window of an image, filled where the image is not.
+
+use crate::image::resize::kernel::Window;
+use crate::prelude::*;
+use gristmill_kernel::*;
+
+/// `[h, w, c]` -> `[h', w', c]`.
+#[derive(Debug)]
+pub(crate) struct Canvas {
+    window: Choice,
+    pixel_bytes: usize,
+    /// One value, as it is stored.
+    fill: Vec<u8>,
+}
+
+/// How the window is chosen.
+#[derive(Debug)]
+pub(crate) enum Choice {
+    Centre(CenterCrop),
+    Fixed(Crop),
+    Random(RandomCrop),
+    Padded(Pad),
+}
+
+/// A rectangle that may reach beyond the image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    pub(crate) top: i64,
+    pub(crate) left: i64,
+    pub(crate) height: usize,
+    pub(crate) width: usize,
+}
+
+impl From<Window> for Frame {
+    fn from(window: Window) -> Self {
+        let [top, left] = [window.top, window.left].map(i64::from);
+        Frame { top, left, height: window.height as usize, width: window.width as usize }
+    }
+}
+
+impl Canvas {
+    fn new(window: Choice, image: &FieldSchema, fill: f64) -> Self {
+        let pixel_bytes = crate::kernels::pixel_bytes(image);
+        Canvas { window, pixel_bytes, fill: crate::kernels::value_bytes(image.dtype, fill) }
+    }
+
+    pub(crate) fn centre(op: &CenterCrop, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Centre(op.clone()), image, fill)
+    }
+
+    pub(crate) fn fixed(op: &Crop, image: &FieldSchema) -> Self {
+        Canvas::new(Choice::Fixed(op.clone()), image, 0.0)
+    }
+
+    pub(crate) fn random(op: &RandomCrop, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Random(op.clone()), image, fill)
+    }
+
+    pub(crate) fn padded(op: &Pad, image: &FieldSchema, fill: f64) -> Self {
+        Canvas::new(Choice::Padded(op.clone()), image, fill)
+    }
+
+    /// Copies what the frame shows of the image.
+    fn copy(&self, input: View<'_>, frame: Frame, out: &mut [u8]) {
+        let [height, width] = input.size;
+        let pixel = self.pixel_bytes;
+        // The columns of the frame that the image has.
+        let first = (-frame.left).clamp(0, frame.width as i64) as usize;
+        let end = (width as i64 - frame.left).clamp(first as i64, frame.width as i64) as usize;
+        for (y, row) in out.chunks_exact_mut(frame.width * pixel).enumerate() {
+            let source = frame.top + y as i64;
+            if source < 0 || source >= height as i64 || first == end {
+                self.fill(row);
+                continue;
+            }
+            self.fill(&mut row[..first * pixel]);
+            self.fill(&mut row[end * pixel..]);
+            let column = (frame.left + first as i64) as usize;
+            let start = (source as usize * width + column) * pixel;
+            let shown = (end - first) * pixel;
+            row[first * pixel..end * pixel].copy_from_slice(&input.bytes[start..start + shown]);
+        }
+    }
+
+    fn fill(&self, out: &mut [u8]) {
+        match self.fill.as_slice() {
+            [byte] => out.fill(*byte),
+            value if value.iter().all(|byte| *byte == 0) => out.fill(0),
+            value => out.chunks_exact_mut(value.len()).for_each(|to| to.copy_from_slice(value)),
+        }
+    }
+}
+
+impl Choice {
+    pub(crate) fn frame(
+        &self,
+        [height, width]: [usize; 2],
+        draw: &mut Draw,
+    ) -> Result<Frame, String> {
+        match self {
+            Choice::Centre(CenterCrop { size, .. }) => {
+                let size = size.map(|side| side as usize);
+                let [top, left] = [middle(height, size[0]), middle(width, size[1])];
+                Ok(Frame { top, left, height: size[0], width: size[1] })
+            }
+            Choice::Fixed(op) => {
+                let [top, left, h, w] = [op.top, op.left, op.height, op.width].map(|x| x as usize);
+                if top + h > height || left + w > width {
+                    return Err(format!(
+                        "an image {height} x {width} has no rows {top} to {} and columns {left} to {}",
+                        top + h,
+                        left + w
+                    ));
+                }
+                Ok(Frame { top: top as i64, left: left as i64, height: h, width: w })
+            }
+            Choice::Random(op) => random(op, [height, width], draw),
+            Choice::Padded(op) => padded(op, [height, width]),
+        }
+    }
+}
+
+/// Where the middle `inner` of `outer` pixels begins, as torchvision rounds: ties to even if it is cut,
+/// down if it is padded.
+fn middle(outer: usize, inner: usize) -> i64 {
+    match inner > outer {
+        true => -(((inner - outer) / 2) as i64),
+        false => ((outer - inner) as f64 / 2.0).round_ties_even() as i64,
+    }
+}
+
+fn random(op: &RandomCrop, sides: [usize; 2], draw: &mut Draw) -> Result<Frame, String> {
+    let [left, top, right, bottom] = op.padding.map(|x| x as usize);
+    let mut start = [0, 0];
+    for (i, (before, after)) in [(top, bottom), (left, right)].into_iter().enumerate() {
+        let wanted = op.size[i] as usize;
+        let (mut before, mut padded) = (before, sides[i] + before + after);
+        if op.pad_if_needed && padded < wanted {
+            let lacking = wanted - padded;
+            before += lacking;
+            padded += 2 * lacking;
+        }
+        if padded < wanted {
+            let [height, width] = sides;
+            return Err(format!(
+                "an image {height} x {width} is too small to crop {} x {}; say `pad_if_needed: true`",
+                op.size[0], op.size[1]
+            ));
+        }
+        start[i] = i64::from(draw.up_to((padded - wanted) as u32)) - before as i64;
+    }
+    let [height, width] = op.size.map(|side| side as usize);
+    Ok(Frame { top: start[0], left: start[1], height, width })
+}
+
+fn padded(op: &Pad, [height, width]: [usize; 2]) -> Result<Frame, String> {
+    if let Some(size) = op.size {
+        let [to_height, to_width] = size.map(|side| side as usize);
+        if to_height < height || to_width < width {
+            return Err(format!(
+                "an image {height} x {width} is larger than the {to_height} x {to_width} to pad it to"
+            ));
+        }
+        let (top, left) = ((to_height - height) / 2, (to_width - width) / 2);
+        let (top, left) = (-(top as i64), -(left as i64));
+        return Ok(Frame { top, left, height: to_height, width: to_width });
+    }
+    let [left, top, right, bottom] = op.padding.unwrap_or_default().map(|x| x as usize);
+    let (to_height, to_width) = (height + top + bottom, width + left + right);
+    if to_height.max(to_width) > MAX_SIDE as usize {
+        return Err(format!(
+            "an image {height} x {width} would be padded beyond {MAX_SIDE} pixels a side"
+        ));
+    }
+    Ok(Frame { top: -(top as i64), left: -(left as i64), height: to_height, width: to_width })
+}
+
+impl Transform for Canvas {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String> {
+        let frame = self.window.frame(input.size, draw)?;
+        let bytes = frame.height * frame.width * self.pixel_bytes;
+        self.copy(input, frame, output.take(bytes)?);
+        Ok(Made { bytes, size: [frame.height, frame.width] })
+    }
+}

@@ -1,0 +1,209 @@
+//! The arithmetic of colours over blocks of pixels: what `color_jitter` is made of.
+//!
+//! Pixels of u8 stay integers: 16-bit numbers with a few bits after the point, sixteen at a time, each
+//! result cut to the integer below as torchvision cuts it.
+
+use crate::kernels::planes::{BLOCK, F32, Plane, Planes, Sample, U8, vectorised};
+
+/// What can be done to the colours of a block.
+pub(crate) trait Colours: Sample {
+    /// Each value times `factor`, plus `addend`.
+    fn affine(planes: &mut Planes<Self::Value>, factor: f32, addend: f32);
+    /// Away from the grey of each pixel, or towards it.
+    fn saturate(planes: &mut Planes<Self::Value>, factor: f32);
+    /// The hue turned.
+    fn turn(planes: &mut Planes<Self::Value>, turns: f32);
+    /// Adds the greys to a sum: whole numbers exactly, others in an order that is always the same.
+    fn sum(planes: &Planes<Self::Value>, to: &mut Sum);
+}
+
+/// A sum of greys.
+pub(crate) struct Sum {
+    whole: u64,
+    lanes: [f64; LANES],
+}
+
+/// Partial sums of floats.
+const LANES: usize = 16;
+
+impl Sum {
+    pub(crate) fn new() -> Self {
+        Sum { whole: 0, lanes: [0.0; LANES] }
+    }
+
+    pub(crate) fn mean(&self, pixels: usize) -> f32 {
+        let sum = self.lanes.iter().fold(self.whole as f64, |sum, lane| sum + lane);
+        (sum / pixels.max(1) as f64) as f32
+    }
+}
+
+/// A factor as a 16-bit number; products with it have `bits` bits after the point.
+#[derive(Clone, Copy)]
+struct Factor {
+    factor: i16,
+    bits: u32,
+}
+
+/// Most bits after the point: with the eight before it, and a sign, a sum of two still fits 16 bits.
+const MOST_BITS: u32 = 6;
+/// Up to here a factor is exact enough: products have two bits after the point.
+const MAX_FACTOR: f32 = 15.99;
+
+impl Factor {
+    fn new(factor: f32) -> Self {
+        let factor = factor.clamp(0.0, MAX_FACTOR);
+        let fits = |bits: &u32| factor * (1_u32 << (bits + 9)) as f32 <= 32_767.0;
+        let bits = (0..=MOST_BITS).rev().find(fits).unwrap_or(0);
+        let factor = (factor * (1_u32 << (bits + 9)) as f32).round_ties_even() as i16;
+        Factor { factor, bits }
+    }
+}
+
+/// The upper half of a product.
+#[inline(always)]
+fn high(x: i16, y: i16) -> i16 {
+    ((i32::from(x) * i32::from(y)) >> 16) as i16
+}
+
+impl Colours for U8 {
+    #[inline(never)]
+    fn affine(planes: &mut Planes<i16>, factor: f32, addend: f32) {
+        let Factor { factor, bits } = Factor::new(factor);
+        let addend = (addend * (1_u32 << bits) as f32).round_ties_even() as i16;
+        for plane in planes {
+            vectorised(|| {
+                for x in plane {
+                    let scaled = high(*x << 7, factor).saturating_add(addend);
+                    *x = (scaled >> bits).clamp(0, 255);
+                }
+            });
+        }
+    }
+
+    fn saturate(planes: &mut Planes<i16>, factor: f32) {
+        let mut grey = [0; BLOCK];
+        U8::grey(planes, &mut grey);
+        let factor = Factor::new(factor);
+        planes.iter_mut().for_each(|plane| away(plane, &grey, factor));
+    }
+
+    #[inline(never)]
+    fn turn([reds, greens, blues]: &mut Planes<i16>, turns: f32) {
+        let turned = (turns * 6.0 * 8192.0).round_ties_even() as i16;
+        vectorised(|| {
+            for i in 0..BLOCK {
+                let (r, g, b) = (reds[i], greens[i], blues[i]);
+                let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+                // Four bits after the point: eight times a spread of 255 fills the sixteen.
+                let spread = (most - least) << 4;
+                let (base, top) = if most == r {
+                    (0, g - b)
+                } else if most == g {
+                    (2 * spread, b - r)
+                } else {
+                    (4 * spread, r - g)
+                };
+                let hue = base + (top << 4) + high((most - least) << 7, turned);
+                let hue = if hue < 0 { hue + 6 * spread } else { hue };
+                let hue = if hue >= 6 * spread { hue - 6 * spread } else { hue };
+                // torchvision's way from 0..1 to 0..255: times 255.999, cut.
+                let value = |share: i16| {
+                    let value = share.max(0).min(spread) + (least << 4);
+                    (value + (value >> 8)) >> 4
+                };
+                reds[i] = value((hue - 3 * spread).abs() - spread);
+                greens[i] = value(2 * spread - (hue - 2 * spread).abs());
+                blues[i] = value(2 * spread - (hue - 4 * spread).abs());
+            }
+        });
+    }
+
+    fn sum(planes: &Planes<i16>, to: &mut Sum) {
+        let mut grey = [0; BLOCK];
+        U8::grey(planes, &mut grey);
+        to.whole += vectorised(|| grey.iter().map(|x| i32::from(*x)).sum::<i32>()) as u64;
+    }
+}
+
+#[inline(never)]
+fn away(plane: &mut Plane<i16>, grey: &Plane<i16>, Factor { factor, bits }: Factor) {
+    vectorised(|| {
+        for (x, grey) in plane.iter_mut().zip(grey) {
+            let far = high((*x - grey) << 7, factor).saturating_add(grey << bits);
+            *x = (far >> bits).clamp(0, 255);
+        }
+    });
+}
+
+#[inline(always)]
+#[allow(clippy::manual_clamp, reason = "two instructions of a vector, and not-a-number becomes 0")]
+fn settle(x: f32) -> f32 {
+    x.max(0.0).min(1.0)
+}
+
+impl Colours for F32 {
+    #[inline(never)]
+    fn affine(planes: &mut Planes<f32>, factor: f32, addend: f32) {
+        vectorised(|| {
+            for x in planes.as_flattened_mut() {
+                *x = settle(*x * factor + addend);
+            }
+        });
+    }
+
+    #[inline(never)]
+    fn saturate(planes: &mut Planes<f32>, factor: f32) {
+        let mut grey = [0.0; BLOCK];
+        F32::grey(planes, &mut grey);
+        let rest = 1.0 - factor;
+        for plane in planes {
+            vectorised(|| {
+                for (x, grey) in plane.iter_mut().zip(&grey) {
+                    *x = settle(*x * factor + grey * rest);
+                }
+            });
+        }
+    }
+
+    /// In the hexcone model each channel is the least of the three plus a share of their spread; all is
+    /// multiplied by the spread, so that nothing is divided by it.
+    #[inline(never)]
+    fn turn([reds, greens, blues]: &mut Planes<f32>, turns: f32) {
+        let turned = turns * 6.0;
+        vectorised(|| {
+            for i in 0..BLOCK {
+                let (r, g, b) = (reds[i], greens[i], blues[i]);
+                let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+                let spread = most - least;
+                let (base, top) = if most == r {
+                    (0.0, g - b)
+                } else if most == g {
+                    (2.0, b - r)
+                } else {
+                    (4.0, r - g)
+                };
+                let hue = (base + turned) * spread + top;
+                let whole = 6.0 * spread;
+                let hue = if hue < 0.0 { hue + whole } else { hue };
+                let hue = if hue >= whole { hue - whole } else { hue };
+                let value = |share: f32| share.max(0.0).min(spread) + least;
+                reds[i] = value((hue - 3.0 * spread).abs() - spread);
+                greens[i] = value(2.0 * spread - (hue - 2.0 * spread).abs());
+                blues[i] = value(2.0 * spread - (hue - 4.0 * spread).abs());
+            }
+        });
+    }
+
+    #[inline(never)]
+    fn sum(planes: &Planes<f32>, to: &mut Sum) {
+        let mut grey = [0.0; BLOCK];
+        F32::grey(planes, &mut grey);
+        vectorised(|| {
+            for part in grey.as_chunks::<LANES>().0 {
+                for (lane, x) in to.lanes.iter_mut().zip(part) {
+                    *lane += f64::from(*x);
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,164 @@
+//! `normalise`, `layout` and `cast` as one step: pixels become what a network takes, written once.
+
+use crate::kernels::planes::{BLOCK, vectorised};
+use crate::prelude::*;
+use gristmill_kernel::*;
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+
+/// u8 or f32 `[h, w, 1 or 3]` -> f32, f16 or bf16 of that shape or, with `planes`, `[1 or 3, h, w]`: the
+/// bytes that the operators make one after the other.
+#[derive(Debug)]
+pub(crate) struct NetworkInput {
+    /// Per channel: `x * factor + addend`.
+    affine: Vec<(f32, f32)>,
+    input: DType,
+    planes: bool,
+    output: Float,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Float {
+    F32,
+    F16,
+    BF16,
+}
+
+impl NetworkInput {
+    /// Of a `normalise` and what follows it; none if that is anything but one `layout`, one `cast` to
+    /// floats, or both.
+    pub(crate) fn new(op: &Normalise, then: &[&dyn Operator], input: &FieldSchema) -> Option<Self> {
+        let (mut planes, mut output) = (None, None);
+        for op in then {
+            match (op.downcast_ref::<Layout>(), op.downcast_ref::<Cast>()) {
+                (Some(layout), _) if planes.is_none() => planes = Some(layout.to == Order::Nchw),
+                (_, Some(cast)) if output.is_none() => output = Some(Float::of(cast.dtype)?),
+                _ => return None,
+            }
+        }
+        Some(NetworkInput {
+            affine: op.affine(),
+            input: input.dtype,
+            planes: planes.unwrap_or(false),
+            output: output.unwrap_or(Float::F32),
+        })
+    }
+
+    /// Channel `c` of the pixels that `from` holds, of `C` channels each.
+    #[inline(always)]
+    fn channel<const C: usize>(&self, c: usize, from: &[u8], to: &mut [f32]) {
+        let (factor, addend) = self.affine[c];
+        match self.input {
+            DType::U8 => vectorised(|| {
+                for (pixel, to) in from.as_chunks::<C>().0.iter().zip(to) {
+                    *to = f32::from(pixel[c]) * factor + addend;
+                }
+            }),
+            _ => vectorised(|| {
+                let values = from.as_chunks::<4>().0.as_chunks::<C>().0;
+                for (pixel, to) in values.iter().zip(to) {
+                    *to = f32::from_le_bytes(pixel[c]) * factor + addend;
+                }
+            }),
+        }
+    }
+
+    fn planes<const C: usize>(&self, from: &[u8], out: &mut [u8]) {
+        let value_bytes = crate::kernels::dtype_bytes(self.input);
+        let plane_bytes = (out.len() / C).max(1);
+        let mut block = [0_f32; BLOCK];
+        for (i, pixels) in from.chunks(BLOCK * C * value_bytes).enumerate() {
+            let values = &mut block[..pixels.len() / (C * value_bytes)];
+            for (c, plane) in out.chunks_exact_mut(plane_bytes).enumerate().take(C) {
+                self.channel::<C>(c, pixels, values);
+                let start = i * BLOCK * self.output.bytes();
+                self.output.write(values, &mut plane[start..]);
+            }
+        }
+    }
+
+    /// Channels stay last.
+    fn pixels<const C: usize>(&self, from: &[u8], out: &mut [u8]) {
+        let value_bytes = crate::kernels::dtype_bytes(self.input);
+        let mut block = [0_f32; BLOCK * 3];
+        let mut channel = [0_f32; BLOCK];
+        for (i, pixels) in from.chunks(BLOCK * C * value_bytes).enumerate() {
+            let count = pixels.len() / (C * value_bytes);
+            for c in 0..C {
+                self.channel::<C>(c, pixels, &mut channel[..count]);
+                for (value, to) in channel[..count].iter().zip(block.as_chunks_mut::<C>().0) {
+                    to[c] = *value;
+                }
+            }
+            let start = i * BLOCK * C * self.output.bytes();
+            self.output.write(&block[..count * C], &mut out[start..]);
+        }
+    }
+}
+
+impl Float {
+    fn of(dtype: CastDType) -> Option<Self> {
+        match dtype {
+            CastDType::F32 => Some(Float::F32),
+            CastDType::F16 => Some(Float::F16),
+            CastDType::BF16 => Some(Float::BF16),
+            CastDType::U8
+            | CastDType::U16
+            | CastDType::I32
+            | CastDType::I64
+            | CastDType::U64
+            | CastDType::F64 => None,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        match self {
+            Float::F32 => 4,
+            Float::F16 | Float::BF16 => 2,
+        }
+    }
+
+    /// At most a block, rounded to nearest, ties to even, as `cast` does.
+    fn write(self, values: &[f32], out: &mut [u8]) {
+        match self {
+            Float::F32 => {
+                for (value, to) in values.iter().zip(out.as_chunks_mut::<4>().0) {
+                    *to = value.to_le_bytes();
+                }
+            }
+            Float::F16 => {
+                let mut halves = [f16::ZERO; BLOCK * 3];
+                let halves = &mut halves[..values.len()];
+                halves.convert_from_f32_slice(values);
+                for (value, to) in halves.iter().zip(out.as_chunks_mut::<2>().0) {
+                    *to = value.to_le_bytes();
+                }
+            }
+            Float::BF16 => {
+                for (value, to) in values.iter().zip(out.as_chunks_mut::<2>().0) {
+                    *to = bf16::from_f32(*value).to_le_bytes();
+                }
+            }
+        }
+    }
+}
+
+impl Transform for NetworkInput {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        _: &mut Tools,
+        _: &mut Draw,
+    ) -> Result<Made, String> {
+        let View { bytes, size } = input;
+        let made = bytes.len() / crate::kernels::dtype_bytes(self.input) * self.output.bytes();
+        let out = output.take(made)?;
+        match (self.planes, self.affine.len()) {
+            (true, 3) => self.planes::<3>(bytes, out),
+            (false, 3) => self.pixels::<3>(bytes, out),
+            // One channel is first and last at once.
+            _ => self.pixels::<1>(bytes, out),
+        }
+        Ok(Made { bytes: made, size })
+    }
+}

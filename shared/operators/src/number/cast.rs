@@ -1,0 +1,137 @@
+//! `cast`: the same numbers in another type.
+
+use crate::prelude::*;
+
+/// The types values can be cast to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CastDType {
+    U8,
+    U16,
+    I32,
+    I64,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+}
+
+impl CastDType {
+    const ALL: [CastDType; 9] = [
+        CastDType::U8,
+        CastDType::U16,
+        CastDType::I32,
+        CastDType::I64,
+        CastDType::U64,
+        CastDType::F16,
+        CastDType::BF16,
+        CastDType::F32,
+        CastDType::F64,
+    ];
+
+    /// What an integer type holds.
+    fn bounds(self) -> Option<[f64; 2]> {
+        match self {
+            CastDType::U8 => Some([0.0, 255.0]),
+            CastDType::U16 => Some([0.0, 65_535.0]),
+            CastDType::I32 => Some([f64::from(i32::MIN), f64::from(i32::MAX)]),
+            CastDType::U64 => Some([0.0, f64::MAX]),
+            CastDType::I64 | CastDType::F16 | CastDType::BF16 | CastDType::F32 | CastDType::F64 => {
+                None
+            }
+        }
+    }
+
+    /// The same as a field's dtype.
+    pub const fn dtype(self) -> DType {
+        match self {
+            CastDType::U8 => DType::U8,
+            CastDType::U16 => DType::U16,
+            CastDType::I32 => DType::I32,
+            CastDType::I64 => DType::I64,
+            CastDType::U64 => DType::U64,
+            CastDType::F16 => DType::F16,
+            CastDType::BF16 => DType::BF16,
+            CastDType::F32 => DType::F32,
+            CastDType::F64 => DType::F64,
+        }
+    }
+}
+
+/// Numbers of any shape -> the same shape of `dtype`: u8, u16, i32, i64, u64, f16, bf16, f32 or f64. Rounds to
+/// nearest, ties to even (`tf.cast` and torch cut towards zero); what an integer type cannot hold
+/// becomes its nearest bound, infinities too, and not-a-number becomes 0. To floats exactly as TensorFlow and
+/// torch: what is beyond f16 becomes infinite.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cast {
+    pub field: String,
+    pub dtype: CastDType,
+}
+
+impl Define for Cast {
+    const DECLARATION: Declaration = with_effect("cast", 1, Effect::Value);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        required(
+            "dtype",
+            Kind::Choice(&["u8", "u16", "i32", "i64", "u64", "f16", "bf16", "f32", "f64"]),
+            "The type of what comes out.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let choices = CastDType::ALL.map(|dtype| (dtype.dtype().name(), dtype));
+        let node = params.require("dtype")?;
+        let dtype = params.choice("dtype", node, &choices)?;
+        Ok(Cast { field: params.field()?, dtype })
+    }
+}
+
+impl Operator for Cast {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("cast", &self.field)?;
+        let field = &self.field;
+        if input.dtype == DType::Bytes {
+            let origin = flow.origin(field);
+            return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
+        }
+        let dtype = self.dtype.dtype();
+        // What it cannot hold becomes its nearest bound.
+        let range = input.range.map(|range| match self.dtype.bounds() {
+            Some([least, most]) => {
+                ValueRange { min: range.min.clamp(least, most), max: range.max.clamp(least, most) }
+            }
+            None => range,
+        });
+        let output = FieldSchema { dtype, range, ..input.clone() };
+        flow.write("cast", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn does_nothing(&self) -> Option<&'static str> {
+        // The schema before and after decides: it is the same dtype.
+        Some("its input has that dtype already")
+    }
+
+    fn is_for_delivery(&self) -> bool {
+        matches!(self.dtype, CastDType::BF16 | CastDType::F16)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(match self.dtype.dtype() == given.dtype {
+            true => Kernel::Nothing,
+            false => Kernel::transform(kernel::Convert::new(given.dtype, self.dtype)),
+        })
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel;

@@ -1,0 +1,154 @@
+//! `clip`: numbers are kept within bounds.
+
+use crate::prelude::*;
+
+/// Numbers of any shape -> the same, none below `min` or above `max`; not-a-number stays. Exactly as
+/// `tf.clip_by_value`. One of the bounds may be left out; each is one that the field's type can hold.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Clip {
+    pub field: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<Number>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<Number>,
+}
+
+impl Define for Clip {
+    const DECLARATION: Declaration = with_effect("clip", 2, Effect::Value);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        absent("min", Kind::Number { min: f64::MIN, max: f64::MAX }, "Lower bound."),
+        absent("max", Kind::Number { min: f64::MIN, max: f64::MAX }, "Upper bound."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let mut bound = |key| {
+            let node = params.get(key);
+            node.map(|node| Number::parse(params, key, node)).transpose()
+        };
+        let (min, max) = (bound("min")?, bound("max")?);
+        match (min, max) {
+            (None, None) => Err(params.error("`clip` needs `min` or `max`, or both")),
+            (Some(min), Some(max)) if min > max => {
+                Err(params
+                    .error(format!("`clip` `min` must be at most `max`, not {min} and {max}")))
+            }
+            _ => Ok(Clip { field: params.field()?, min, max }),
+        }
+    }
+}
+
+impl Operator for Clip {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("clip", &self.field)?;
+        let (field, origin) = (&self.field, flow.origin(&self.field));
+        use DType::{F32, F64, I32, I64, U8, U16, U64};
+        if !matches!(input.dtype, U8 | U16 | I32 | I64 | U64 | F32 | F64) {
+            return Err(format!(
+                "`clip` needs u8, u16, i32, i64, u64, f32 or f64, but `{field}` is {input}{origin}"
+            ));
+        }
+        for (key, bound) in [("min", self.min), ("max", self.max)] {
+            let Some(bound) = bound else { continue };
+            bound.fits(input.dtype).map_err(|wanted| {
+                format!(
+                    "`clip` `{key}` must be {wanted}, not {bound}: `{field}` is {input}{origin}"
+                )
+            })?;
+        }
+        let range = self.range(input);
+        let output = FieldSchema { range, ..input.clone() };
+        flow.write("clip", field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::in_place(kernel::Bounds::new(self, given.dtype)))
+    }
+}
+
+impl Clip {
+    fn range(&self, input: &FieldSchema) -> Option<ValueRange> {
+        let before = input.range;
+        let (own_min, own_max) = (self.min.map(Number::real), self.max.map(Number::real));
+        let low = [own_min, before.map(|range| range.min)].into_iter().flatten();
+        let high = [own_max, before.map(|range| range.max)].into_iter().flatten();
+        let (min, max) = (low.reduce(f64::max)?, high.reduce(f64::min)?);
+        // Bounds that all values lie beyond make one value of them.
+        let to = |x: f64| x.max(own_min.unwrap_or(x)).min(own_max.unwrap_or(f64::INFINITY));
+        Some(ValueRange { min: to(min.min(max)), max: to(max.max(min)) })
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `clip`: numbers are kept within bounds.
+
+    use super::*;
+    use crate::kernels::planes::vectorised;
+    use gristmill_kernel::*;
+
+    /// Numbers of any shape -> the same, in place.
+    #[derive(Debug)]
+    pub(crate) struct Bounds {
+        min: Option<Number>,
+        max: Option<Number>,
+        dtype: DType,
+    }
+
+    impl Bounds {
+        pub(crate) fn new(op: &Clip, dtype: DType) -> Self {
+            Bounds { min: op.min, max: op.max, dtype }
+        }
+    }
+
+    impl InPlace for Bounds {
+        fn run(
+            &self,
+            value: &mut [u8],
+            _: [usize; 2],
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<(), String> {
+            // The pipeline checked that the type holds each bound.
+            macro_rules! clip {
+                ($type:ty, $least:expr, $most:expr) => {{
+                    let of = |bound: Option<Number>, other: $type| match bound {
+                        Some(Number::Whole(bound)) => bound as $type,
+                        Some(Number::Real(bound)) => bound as $type,
+                        None => other,
+                    };
+                    let (min, max) = (of(self.min, $least), of(self.max, $most));
+                    vectorised(|| {
+                        for to in value.as_chunks_mut::<{ size_of::<$type>() }>().0 {
+                            let x = <$type>::from_le_bytes(*to);
+                            let x = if x < min { min } else { x };
+                            *to = if x > max { max } else { x }.to_le_bytes();
+                        }
+                    })
+                }};
+                ($type:ty) => {
+                    clip!($type, <$type>::MIN, <$type>::MAX)
+                };
+            }
+            match self.dtype {
+                DType::U8 => clip!(u8),
+                DType::U16 => clip!(u16),
+                DType::I32 => clip!(i32),
+                DType::I64 => clip!(i64),
+                DType::U64 => clip!(u64),
+                DType::F64 => clip!(f64, f64::NEG_INFINITY, f64::INFINITY),
+                DType::F32 => clip!(f32, f32::NEG_INFINITY, f32::INFINITY),
+                other => return Err(format!("cannot clip {other}")),
+            }
+            Ok(())
+        }
+    }
+}

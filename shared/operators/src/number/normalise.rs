@@ -1,0 +1,211 @@
+//! `normalise`: pixels become numbers around zero.
+
+use crate::prelude::*;
+use std::ops::RangeInclusive;
+
+/// u8 or f32 `[h, w, 3]` -> f32 `[h, w, 3]`: `(x / 255 - mean) / std` per channel, computed as one
+/// f32 multiplication and one addition. Grey `[h, w, 1]` with one mean and one std.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Normalise {
+    pub field: String,
+    /// Per channel R, G, B, or one for grey, on the scale 0 to 1.
+    pub mean: Vec<f64>,
+    /// As many as `mean`, on the scale 0 to 1.
+    pub std: Vec<f64>,
+}
+
+impl Define for Normalise {
+    const DECLARATION: Declaration = with_effect("normalise", 1, Effect::Value);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        required(
+            "mean",
+            Kind::List(&Kind::Number { min: -1e6, max: 1e6 }),
+            "Per channel R, G, B, or one for grey, on the scale 0 to 1.",
+        ),
+        required(
+            "std",
+            Kind::List(&Kind::Number { min: 1e-6, max: 1e6 }),
+            "As many as `mean`, on the scale 0 to 1.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        // Beyond these bounds f32 loses what the numbers say.
+        let mean = per_channel(params, "mean", -1e6..=1e6)?;
+        let std = per_channel(params, "std", 1e-6..=1e6)?;
+        if mean.len() != std.len() {
+            return Err(params.error("`normalise` needs as many numbers in `std` as in `mean`"));
+        }
+        Ok(Normalise { field: params.field()?, mean, std })
+    }
+}
+
+impl Operator for Normalise {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let channels = self.mean.len() as u32;
+        let dtypes = [DType::U8, DType::F32];
+        let input = flow.image_of("normalise", &self.field, &dtypes, &[channels])?;
+        let range = input.range.map(|range| self.range(range));
+        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range };
+        flow.write("normalise", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(kernel::Affine::new(self, given.dtype)))
+    }
+
+    #[cfg(feature = "kernels")]
+    fn fuse(&self, then: &[&dyn Operator], given: &FieldSchema) -> Option<Fused> {
+        let is = |i: usize| (then[i].downcast_ref::<Layout>(), then[i].downcast_ref::<Cast>());
+        let name = match (0..then.len()).map(is).collect::<Vec<_>>()[..] {
+            [(Some(_), _)] => "normalise+layout",
+            [(_, Some(_))] => "normalise+cast",
+            [(Some(_), _), (_, Some(_))] => "normalise+layout+cast",
+            [(_, Some(_)), (Some(_), _)] => "normalise+cast+layout",
+            _ => return None,
+        };
+        let kernel = crate::kernels::normalise_layout_cast::NetworkInput::new(self, then, given)?;
+        Some((name, Box::new(kernel)))
+    }
+}
+
+impl Normalise {
+    /// Per channel the factor and the addend of `x * factor + addend`.
+    pub fn affine(&self) -> Vec<(f32, f32)> {
+        let channels = self.mean.iter().zip(&self.std);
+        let affine =
+            |(mean, std): (&f64, &f64)| ((1.0 / (255.0 * std)) as f32, (-mean / std) as f32);
+        channels.map(affine).collect()
+    }
+
+    fn range(&self, input: ValueRange) -> ValueRange {
+        let at = |x: f64, c: usize| (x / 255.0 - self.mean[c]) / self.std[c];
+        let over = |x: f64| (0..self.mean.len()).map(move |c| at(x, c));
+        ValueRange {
+            min: over(input.min).fold(f64::INFINITY, f64::min),
+            max: over(input.max).fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+}
+
+/// `key`: three numbers, or one for grey, alone or in a list.
+fn per_channel(
+    params: &mut Table<'_>,
+    key: &'static str,
+    range: RangeInclusive<f64>,
+) -> Result<Vec<f64>, PipelineError> {
+    let node = params.require(key)?;
+    Ok(match &node.value {
+        Value::Seq(items) if items.len() == 1 => params.numbers::<1>(key, node, range)?.to_vec(),
+        Value::Seq(_) => params.numbers::<3>(key, node, range)?.to_vec(),
+        _ => vec![params.number(key, node, range)?],
+    })
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `normalise`: pixels become numbers around zero.
+
+    use super::*;
+    use gristmill_kernel::*;
+
+    /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
+    #[derive(Debug)]
+    pub(crate) struct Affine {
+        /// Four pixels' worth, the least common multiple of a pixel and a vector register.
+        factor: [f32; 12],
+        addend: [f32; 12],
+        input: DType,
+    }
+
+    impl Affine {
+        pub(crate) fn new(op: &Normalise, input: DType) -> Self {
+            let affine = op.affine();
+            let (mut factor, mut addend) = ([0.0; 12], [0.0; 12]);
+            for i in 0..12 {
+                (factor[i], addend[i]) = affine[i % affine.len()];
+            }
+            Affine { factor, addend, input }
+        }
+
+        /// Value `i` of some whole pixels.
+        fn one(&self, i: usize, x: f32) -> [u8; 4] {
+            (x * self.factor[i % 12] + self.addend[i % 12]).to_le_bytes()
+        }
+
+        fn pixels(&self, input: &[u8], output: &mut [u8]) {
+            let (whole, rest) = input.as_chunks::<12>();
+            let (outputs, tail) = output.as_chunks_mut::<48>();
+            for (from, to) in whole.iter().zip(outputs) {
+                let to = to.as_chunks_mut::<4>().0;
+                for i in 0..12 {
+                    to[i] = (f32::from(from[i]) * self.factor[i] + self.addend[i]).to_le_bytes();
+                }
+            }
+            for ((i, x), to) in rest.iter().enumerate().zip(tail.as_chunks_mut::<4>().0) {
+                *to = self.one(i, f32::from(*x));
+            }
+        }
+
+        fn floats(&self, input: &[u8], output: &mut [u8]) {
+            let inputs = input.as_chunks::<4>().0.iter().enumerate();
+            for ((i, x), to) in inputs.zip(output.as_chunks_mut::<4>().0) {
+                *to = self.one(i, f32::from_le_bytes(*x));
+            }
+        }
+    }
+
+    impl Transform for Affine {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let View { bytes, size } = input;
+            let values = bytes.len() / crate::kernels::dtype_bytes(self.input);
+            let output = output.take(values * 4)?;
+            match self.input {
+                DType::U8 => self.pixels(bytes, output),
+                _ => self.floats(bytes, output),
+            }
+            Ok(Made { bytes: values * 4, size })
+        }
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn both_inputs_give_the_formula() {
+            let op = Normalise {
+                field: "image".into(),
+                mean: vec![0.485, 0.456, 0.406],
+                std: vec![0.229, 0.224, 0.225],
+            };
+            let pixels: Vec<u8> = (0..=255).chain(0..17).collect();
+            let floats: Vec<u8> = pixels.iter().flat_map(|x| f32::from(*x).to_le_bytes()).collect();
+            let mut from_u8 = vec![0; pixels.len() * 4];
+            let mut from_f32 = from_u8.clone();
+            Affine::new(&op, DType::U8).pixels(&pixels, &mut from_u8);
+            Affine::new(&op, DType::F32).floats(&floats, &mut from_f32);
+            assert_eq!(from_u8, from_f32);
+            for (i, (x, y)) in pixels.iter().zip(from_u8.as_chunks::<4>().0).enumerate() {
+                let expected = (f64::from(*x) / 255.0 - op.mean[i % 3]) / op.std[i % 3];
+                let y = f64::from(f32::from_le_bytes(*y));
+                assert!((y - expected).abs() < 1e-6, "{x}: {y} is not {expected}");
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `one_hot`: the number of a class becomes a row of zeros with a one in its place.
+
+use crate::prelude::*;
+
+/// Most classes.
+const MAX_CLASSES: u32 = 1 << 24;
+
+/// An integer scalar -> f32 or u8 `[classes]`. As `tf.one_hot`, but that a number outside 0 to `classes` - 1
+/// is an error of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OneHot {
+    pub field: String,
+    pub classes: u32,
+    pub dtype: CastDType,
+}
+
+impl Define for OneHot {
+    const DECLARATION: Declaration = element_wise("one_hot", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The field of class numbers."),
+        required("classes", Kind::Whole { min: 1, max: MAX_CLASSES as u64 }, "Number of classes."),
+        or("dtype", Kind::Choice(&["f32", "u8"]), "f32", "f32 or u8."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let classes = whole::<Self>(params, "classes")?;
+        let choices = [("f32", CastDType::F32), ("u8", CastDType::U8)];
+        let dtype = match params.get("dtype") {
+            Some(node) => params.choice("dtype", node, &choices)?,
+            None => CastDType::F32,
+        };
+        Ok(OneHot { field, classes, dtype })
+    }
+}
+
+impl Operator for OneHot {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("one_hot", &self.field)?;
+        if !input.shape.is_empty() || !input.dtype.is_integer() {
+            let (field, origin) = (&self.field, flow.origin(&self.field));
+            return Err(format!(
+                "`one_hot` needs one whole number, but `{field}` is {input}{origin}"
+            ));
+        }
+        let range = Some(ValueRange { min: 0.0, max: 1.0 });
+        let output = FieldSchema::fixed(self.dtype.dtype(), [self.classes]);
+        flow.write("one_hot", &self.field, FieldSchema { range, ..output });
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(kernel::Classes::new(self, given.dtype)))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `one_hot`: zeros with a one in the place of a class.
+
+    use super::*;
+    use gristmill_kernel::*;
+
+    /// An integer -> f32 or u8 `[classes]`.
+    #[derive(Debug)]
+    pub(crate) struct Classes {
+        classes: usize,
+        input: DType,
+        one: Vec<u8>,
+    }
+
+    impl Classes {
+        pub(crate) fn new(op: &OneHot, input: DType) -> Self {
+            let one = crate::kernels::value_bytes(op.dtype.dtype(), 1.0);
+            Classes { classes: op.classes as usize, input, one }
+        }
+    }
+
+    impl Transform for Classes {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let class =
+                crate::kernels::integer(self.input, input.bytes).ok_or("it has no value")?;
+            let place = usize::try_from(class).ok().filter(|place| *place < self.classes);
+            let place = place
+                .ok_or_else(|| format!("{class} is not one of {} classes, 0 on", self.classes))?;
+            let bytes = self.classes * self.one.len();
+            let out = output.take(bytes)?;
+            out.fill(0);
+            out[place * self.one.len()..][..self.one.len()].copy_from_slice(&self.one);
+            Ok(Made { bytes, size: [0, 0] })
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! `scale`: numbers times a factor, plus an offset.
+
+use crate::prelude::*;
+
+/// Any shape of u8, f16, bf16 or f32 -> f32: `x * factor + offset`, by default u8 0 to 255 to f32 0 to 1.
+/// One f32 multiplication and one addition: within 1e-6 of torchvision's `ToDtype(scale=True)`, which
+/// divides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scale {
+    pub field: String,
+    pub factor: f64,
+    pub offset: f64,
+}
+
+impl Define for Scale {
+    const DECLARATION: Declaration = with_effect("scale", 1, Effect::Value);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        FIELD,
+        or(
+            "factor",
+            Kind::Number { min: -1e9, max: 1e9 },
+            "0.00392156862745098",
+            "Factor; 1/255 unless given.",
+        ),
+        or(
+            "offset",
+            Kind::Number { min: -1e9, max: 1e9 },
+            "0.0",
+            "Added after the multiplication.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let factor = real::<Self>(params, "factor")?;
+        let offset = real::<Self>(params, "offset")?;
+        Ok(Scale { field: params.field()?, factor, offset })
+    }
+}
+
+impl Operator for Scale {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("scale", &self.field)?;
+        if !matches!(input.dtype, DType::U8 | DType::F16 | DType::BF16 | DType::F32) {
+            let advice = match input.dtype {
+                DType::Bytes => "put `decode` before it",
+                _ => "put `cast: { dtype: f32 }` before it",
+            };
+            let (field, origin) = (&self.field, flow.origin(&self.field));
+            return Err(format!(
+                "`scale` needs u8, f16, bf16 or f32, but `{field}` is {input}{origin}; {advice}"
+            ));
+        }
+        let range = input.range.map(|ValueRange { min, max }| {
+            let ends = [min, max].map(|x| x * self.factor + self.offset);
+            ValueRange { min: ends[0].min(ends[1]), max: ends[0].max(ends[1]) }
+        });
+        let output = FieldSchema { dtype: DType::F32, shape: input.shape.clone(), range };
+        flow.write("scale", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(kernel::ScaleBy::new(self, given.dtype)))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `scale`: numbers times a factor, plus an offset.
+
+    use super::*;
+    use crate::kernels::planes::vectorised;
+    use gristmill_kernel::*;
+    use half::{bf16, f16};
+
+    /// Numbers -> f32: one multiplication and one addition each.
+    #[derive(Debug)]
+    pub(crate) struct ScaleBy {
+        factor: f32,
+        offset: f32,
+        dtype: DType,
+    }
+
+    impl ScaleBy {
+        pub(crate) fn new(op: &Scale, dtype: DType) -> Self {
+            ScaleBy { factor: op.factor as f32, offset: op.offset as f32, dtype }
+        }
+
+        #[inline(always)]
+        fn write(&self, values: impl Iterator<Item = f32>, out: &mut [u8]) {
+            for (x, to) in values.zip(out.as_chunks_mut::<4>().0) {
+                *to = (x * self.factor + self.offset).to_le_bytes();
+            }
+        }
+    }
+
+    impl Transform for ScaleBy {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let View { bytes, size } = input;
+            let made = bytes.len() / crate::kernels::dtype_bytes(self.dtype) * 4;
+            let out = output.take(made)?;
+            match self.dtype {
+                DType::U8 => vectorised(|| self.write(bytes.iter().map(|x| f32::from(*x)), out)),
+                DType::F16 => {
+                    let read = |x: &[u8; 2]| f16::from_le_bytes(*x).to_f32();
+                    self.write(bytes.as_chunks().0.iter().map(read), out);
+                }
+                DType::BF16 => {
+                    let read = |x: &[u8; 2]| bf16::from_le_bytes(*x).to_f32();
+                    self.write(bytes.as_chunks().0.iter().map(read), out);
+                }
+                DType::F32 => {
+                    let read = |x: &[u8; 4]| f32::from_le_bytes(*x);
+                    vectorised(|| self.write(bytes.as_chunks().0.iter().map(read), out));
+                }
+                other => return Err(format!("cannot scale {other}")),
+            }
+            Ok(Made { bytes: made, size })
+        }
+    }
+}

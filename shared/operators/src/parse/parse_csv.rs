@@ -1,0 +1,244 @@
+//! `parse_csv`: fields of the comma-separated line in a byte string.
+
+use crate::prelude::*;
+use std::collections::BTreeMap;
+
+/// Most columns of a line.
+const MAX_COLUMNS: usize = 4096;
+
+/// bytes (one line of comma-separated values, RFC 4180) -> a field for each of `features`. Values may be
+/// quoted with `"`, and then hold delimiters, line ends and `""` for `"`. i64 and f32 are decimal text,
+/// several in one value stand apart by spaces or commas. A line with more or fewer values than `columns`,
+/// a quote that does not end and a number that is none are errors of its record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ParseCsv {
+    pub field: String,
+    /// The names of all values of a line, in order: what the `key` of a feature names.
+    pub columns: Vec<String>,
+    /// One ASCII character between values; `"\t"` for tabs.
+    pub delimiter: char,
+    /// By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.
+    pub features: BTreeMap<String, Feature>,
+    /// Whether the byte string stays a field of the element.
+    pub keep: bool,
+}
+
+impl Define for ParseCsv {
+    const DECLARATION: Declaration = element_wise("parse_csv", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The line."),
+        required(
+            "columns",
+            Kind::List(&Kind::Text),
+            "The names of all values of a line, in order: what the `key` of a feature names.",
+        ),
+        or("delimiter", Kind::Text, ",", "One ASCII character between values; `\"\\t\"` for tabs."),
+        required(
+            "features",
+            Kind::Features,
+            "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source.",
+        ),
+        or("keep", Kind::Bool, "false", "Whether the byte string stays a field of the element."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let node = params.require("columns")?;
+        let columns = columns(params, node)?;
+        let delimiter = match params.get("delimiter") {
+            Some(node) => delimiter(node)?,
+            None => ',',
+        };
+        // Keys of any text, as those of a JSON object.
+        let features = crate::parse::parsing::features::<gristmill_sources::jsonl::Jsonl>(params)?;
+        for Feature { key, .. } in features.values() {
+            let named = columns.iter().filter(|column| *column == key).count();
+            if named != 1 {
+                let found = if named == 0 { "is none" } else { "is more than one" };
+                return Err(
+                    node.error(format!("key {} of `features` {found} of `columns`", shown(key)))
+                );
+            }
+        }
+        let keep = flag::<Self>(params, "keep")?;
+        Ok(ParseCsv { field, columns, delimiter, features, keep })
+    }
+}
+
+impl Operator for ParseCsv {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        crate::parse::parsing::infer(flow, "parse_csv", &self.field, &self.features, self.keep)
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn output(&self) -> Option<&str> {
+        None
+    }
+
+    fn outputs(&self) -> Vec<&str> {
+        self.features.keys().map(String::as_str).collect()
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::Extract(Box::new(kernel::Columns::new(self))))
+    }
+}
+
+fn columns(params: &Table<'_>, node: &Node) -> Result<Vec<String>, PipelineError> {
+    match &node.value {
+        Value::Seq(items) if (1..=MAX_COLUMNS).contains(&items.len()) => {
+            items.iter().map(|item| params.text("columns", item)).collect()
+        }
+        _ => Err(node.error(format!(
+            "`parse_csv` `columns` must be a list of 1 to {MAX_COLUMNS} names, one for each value \
+             of a line"
+        ))),
+    }
+}
+
+fn delimiter(node: &Node) -> Result<char, PipelineError> {
+    let only = match &node.value {
+        Value::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
+        _ => None,
+    };
+    // Quotes and line ends have a meaning of their own.
+    let only = only.filter(|c| c.is_ascii() && !matches!(c, '"' | '\n' | '\r' | '\0'));
+    only.ok_or_else(|| {
+        let found = node.shown();
+        node.error(format!(
+            "`parse_csv` `delimiter` must be one ASCII character such as \";\" or \"\\t\", not \
+             {found}"
+        ))
+    })
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `parse_csv`: the values of a comma-separated line.
+
+    use super::*;
+    use csv_core::{ReadRecordResult, Reader, ReaderBuilder};
+    use gristmill_kernel::*;
+    use gristmill_sources::words;
+
+    /// A reader of lines, kept from one to the next: making its tables takes longer than most lines.
+    #[derive(Debug, Default)]
+    struct LineReader {
+        made: Option<(u8, Reader)>,
+    }
+
+    impl LineReader {
+        /// The reader at the start of a line.
+        fn of(&mut self, delimiter: u8) -> &mut Reader {
+            let make = || (delimiter, ReaderBuilder::new().delimiter(delimiter).build());
+            if self.made.as_ref().is_some_and(|(other, _)| *other != delimiter) {
+                self.made = None;
+            }
+            let (_, reader) = self.made.get_or_insert_with(make);
+            reader.reset();
+            reader
+        }
+    }
+
+    /// A line -> the features found in its columns; feature i goes to cell i.
+    #[derive(Debug)]
+    pub(crate) struct Columns {
+        delimiter: u8,
+        columns: usize,
+        /// In the order of the field names: a feature and its column.
+        wanted: Vec<(Feature, usize)>,
+    }
+
+    impl Columns {
+        pub(crate) fn new(op: &ParseCsv) -> Self {
+            // The pipeline checked that it is ASCII, and that each key is one of the columns.
+            let delimiter = op.delimiter as u8;
+            let column =
+                |feature: &Feature| op.columns.iter().position(|name| *name == feature.key);
+            let wanted = op.features.values();
+            let wanted = wanted.filter_map(|feature| Some((feature.clone(), column(feature)?)));
+            Columns { delimiter, columns: op.columns.len(), wanted: wanted.collect() }
+        }
+
+        /// Writes the values of `line` without their quotes one after the other to `pixels`, and to `ends`
+        /// where each ends.
+        fn split(&self, line: &[u8], tools: &mut Tools) -> Result<(), String> {
+            let Tools { pixels: values, ends, state, .. } = tools;
+            let only_ends = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
+            if only_ends(line) {
+                return Err("the line is blank".into());
+            }
+            let wrong = |found: usize| {
+                let (found, columns) = (found.min(self.columns + 1), self.columns);
+                let more = if found > columns { " or more" } else { "" };
+                Err(format!(
+                    "the line has {found}{more} values, the pipeline reads {columns} columns"
+                ))
+            };
+            // One more than there are columns, so that a line with too many shows. Without its quotes a
+            // value is no longer than before; and there is room for the end of line, so that there
+            // always is some.
+            ends.clear();
+            ends.resize(self.columns + 1, 0);
+            let room = line.len() + 2;
+            let memory = values.try_reserve(room.saturating_sub(values.len()));
+            memory.map_err(|_| format!("there is no memory for {room} bytes"))?;
+            values.resize(room.max(values.len()), 0);
+            let reader = state.get::<LineReader>().of(self.delimiter);
+            let (result, read, written, found) = reader.read_record(line, values, ends);
+            match result {
+                ReadRecordResult::Record if found == self.columns => {
+                    return match only_ends(&line[read..]) {
+                        true => Ok(()),
+                        false => Err("it is more than one line".into()),
+                    };
+                }
+                ReadRecordResult::InputEmpty if found <= self.columns => {}
+                _ => return wrong(found),
+            }
+            // The last line need not end in one; but an end of line within quotes ends nothing.
+            let (result, _, _, more) =
+                reader.read_record(b"\n", &mut values[written..], &mut ends[found..]);
+            match result {
+                ReadRecordResult::Record if found + more == self.columns => Ok(()),
+                ReadRecordResult::Record | ReadRecordResult::OutputEndsFull => wrong(found + more),
+                _ => Err("a quote does not end".into()),
+            }
+        }
+    }
+
+    impl Extract for Columns {
+        fn extract(
+            &self,
+            input: &[u8],
+            found: &mut [Cell],
+            tools: &mut Tools,
+        ) -> Result<usize, String> {
+            self.split(input, tools)?;
+            let Tools { pixels: values, ends, .. } = tools;
+            let mut bytes = 0;
+            for ((feature, column), cell) in self.wanted.iter().zip(found) {
+                let start = column.checked_sub(1).map_or(0, |before| ends[before]);
+                let value = &values[start..ends[*column]];
+                bytes += match feature.dtype {
+                    FeatureDType::Bytes => {
+                        cell.fill(|buffer| {
+                            buffer.extend_from_slice(value);
+                            Ok::<_, String>(())
+                        })?;
+                        value.len()
+                    }
+                    _ => words::numbers(feature, value, cell)
+                        .map_err(|what| format!("column `{}` {what}", feature.key))?,
+                };
+            }
+            Ok(bytes)
+        }
+    }
+}

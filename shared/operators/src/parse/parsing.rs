@@ -1,0 +1,91 @@
+//! The part that `parse_json`, `parse_csv` and `parse_example` share: they find several fields in one byte
+//! string.
+
+use crate::prelude::*;
+use gristmill_sources::SourceFormat;
+
+/// Their parameter `features`, with keys as the format `F` has them.
+pub(crate) fn features<F: SourceFormat>(
+    params: &mut Table<'_>,
+) -> Result<BTreeMap<String, Feature>, PipelineError> {
+    gristmill_sources::features(params.require("features")?, F::check)
+}
+
+/// The byte string in `field` gives way to `features`, or stays beside them.
+pub(crate) fn infer(
+    flow: &mut Flow,
+    op: &'static str,
+    field: &str,
+    features: &BTreeMap<String, Feature>,
+    keep: bool,
+) -> Result<(), String> {
+    let input = flow.field(op, field)?;
+    if input.dtype != DType::Bytes {
+        let origin = flow.origin(field);
+        return Err(format!("`{op}` needs a byte string, but `{field}` is {input}{origin}"));
+    }
+    if !keep {
+        flow.remove(field);
+    }
+    if let Some(name) = features.keys().find(|name| flow.schema().field(name).is_some()) {
+        return Err(format!(
+            "`{op}` makes `{name}`, but the element has a field of that name{}; call it otherwise \
+             and say where it is found: `OTHER: {{ key: {}, .. }}`",
+            flow.origin(name),
+            features[name].key
+        ));
+    }
+    for (name, feature) in features {
+        let Feature { dtype, shape, .. } = feature;
+        let (dtype, shape) = (dtype.dtype(), shape.clone());
+        flow.write(op, name, FieldSchema { dtype, shape, range: None });
+    }
+    Ok(())
+}
+
+/// An operator whose parameters are the field, its features and whether the field is kept.
+macro_rules! parsing_operator {
+    ($name:ident, $op:literal, $format:ty, $extractor:path) => {
+        impl Define for $name {
+            const DECLARATION: Declaration = element_wise($op, 1);
+
+            const PARAMETERS: &'static [Parameter] = &[
+                required("field", Kind::Field, "The byte string."),
+                required("features", Kind::Features, "By the name of the new field: `{ key, dtype, shape }`, as the `features` of a source."),
+                or("keep", Kind::Bool, "false", "Whether the byte string stays a field of the element."),
+            ];
+
+            fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+                let field = params.require("field")?;
+                let field = params.text("field", field)?;
+                let features = crate::parse::parsing::features::<$format>(params)?;
+                Ok($name { field, features, keep: flag::<Self>(params, "keep")? })
+            }
+        }
+
+        impl Operator for $name {
+            fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+                crate::parse::parsing::infer(flow, $op, &self.field, &self.features, self.keep)
+            }
+
+            fn field(&self) -> Option<&str> {
+                Some(&self.field)
+            }
+
+            fn output(&self) -> Option<&str> {
+                None
+            }
+
+            fn outputs(&self) -> Vec<&str> {
+                self.features.keys().map(String::as_str).collect()
+            }
+
+            #[cfg(feature = "kernels")]
+            fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+                use $extractor as Extractor;
+                Ok(Kernel::Extract(Box::new(Extractor::new(&self.features))))
+            }
+        }
+    };
+}
+pub(crate) use parsing_operator;

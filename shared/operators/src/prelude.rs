@@ -1,0 +1,23 @@
+//! Names that most operators' files use.
+
+#[cfg(feature = "kernels")]
+pub(crate) use crate::kernels::{
+    boxes, canvas, channels as channels_of, item_bytes as item_bytes_of, masks, tones, warp,
+};
+pub(crate) use crate::parameters::*;
+pub(crate) use crate::*;
+#[cfg(feature = "kernels")]
+pub(crate) use gristmill_kernel::{Fused, Kernel};
+pub(crate) use gristmill_model::DatasetOp;
+pub(crate) use gristmill_pipeline::{
+    Asset, Batching, BoxFormat, Boxes, Buckets, CacheHere, Cardinality, DType, Declaration, Define,
+    Effect, Feature, FeatureDType, FieldSchema, Fields, Flow, Given, KernelInput, Kind,
+    MAX_BATCH_BYTES, MAX_BATCH_SIZE, MAX_SIDE, Number, Operator, Padding, Parameter, PipelineError,
+    Randomness, Scope, Table, ValueRange, check_field_name,
+    node::{Node, Value, shown},
+    parameters::optional,
+    table::nearest,
+    widened,
+};
+pub(crate) use serde::{Deserialize, Serialize};
+pub(crate) use std::{collections::BTreeMap, ops::RangeInclusive};

@@ -1,0 +1,84 @@
+//! `length`: how many items a sequence has.
+
+use crate::prelude::*;
+
+/// A sequence `[n, ..]` or byte string of n bytes -> i64 scalar n, in the new field `into`, whose name
+/// the element must not have yet. The sequence stays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Length {
+    pub field: String,
+    pub into: String,
+}
+
+impl Define for Length {
+    const DECLARATION: Declaration = element_wise("length", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The sequence or byte string."),
+        required("into", Kind::Field, "The new field."),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        Ok(Length { into: into(params, "length")?, field })
+    }
+}
+
+impl Operator for Length {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("length", &self.field)?;
+        if !input.is_sequence() && input.shape.is_empty() {
+            let origin = flow.origin(&self.field);
+            return Err(format!(
+                "`length` needs a sequence, but `{}` is {input}{origin}",
+                self.field
+            ));
+        }
+        if input.item_bytes().is_none() {
+            return Err(format!("`length` of `{}` is not known: it is {input}", self.field));
+        }
+        flow.write_new("length", &self.into, FieldSchema::fixed(DType::I64, []))
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn output(&self) -> Option<&str> {
+        Some(&self.into)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(kernel::CountItems { item_bytes: item_bytes_of(given) }))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `length`: how many items a sequence has.
+
+    use gristmill_kernel::*;
+
+    /// A sequence -> i64.
+    #[derive(Debug)]
+    pub(crate) struct CountItems {
+        pub(crate) item_bytes: usize,
+    }
+
+    impl Transform for CountItems {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let items = (input.bytes.len() / self.item_bytes) as i64;
+            output.take(8)?.copy_from_slice(&items.to_le_bytes());
+            Ok(Made { bytes: 8, size: [0, 0] })
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! `pad_sequence`: a sequence is filled up to a length.
+
+use crate::prelude::*;
+
+/// Longest length, in items.
+const MAX_LENGTH: u32 = 1 << 24;
+
+/// A sequence `[n, ..]` of numbers -> `[length, ..]`: `value` follows what is there. A longer one is an
+/// error of its record, or cut with `truncate`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PadSequence {
+    pub field: String,
+    /// Items of every sequence that comes out.
+    pub length: u32,
+    /// Whether only the first `length` items of a longer sequence are kept.
+    pub truncate: bool,
+    /// What is filled in; the field's dtype must be able to hold it.
+    pub value: Number,
+}
+
+impl Define for PadSequence {
+    const DECLARATION: Declaration = element_wise("pad_sequence", 2);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The sequence."),
+        required(
+            "length",
+            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            "Items of every sequence that comes out.",
+        ),
+        or(
+            "value",
+            Kind::Number { min: f64::MIN, max: f64::MAX },
+            "0",
+            "What is filled in; the field's dtype must be able to hold it.",
+        ),
+        or(
+            "truncate",
+            Kind::Bool,
+            "false",
+            "Whether only the first `length` items of a longer sequence are kept.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let length = whole::<Self>(params, "length")?;
+        let truncate = flag::<Self>(params, "truncate")?;
+        let value = params.get("value");
+        let value = value.map(|node| Number::parse(params, "value", node)).transpose()?;
+        let value = value.unwrap_or(Number::ZERO);
+        Ok(PadSequence { field, length, truncate, value })
+    }
+}
+
+impl Operator for PadSequence {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("pad_sequence", &self.field)?;
+        let (field, origin) = (&self.field, flow.origin(&self.field));
+        let items = input.shape.split_first().filter(|_| input.item_bytes().is_some());
+        let Some((first, item)) = items.filter(|_| input.dtype != DType::Bytes) else {
+            return Err(format!(
+                "`pad_sequence` needs a sequence of numbers, but `{field}` is {input}{origin}"
+            ));
+        };
+        if first.is_some_and(|first| first > self.length) && !self.truncate {
+            return Err(format!(
+                "`pad_sequence` to {} cannot hold `{field}`, which is {input}{origin}; say \
+                 `truncate: true` if it may be cut",
+                self.length
+            ));
+        }
+        self.value.fits(input.dtype).map_err(|wanted| {
+            let value = self.value;
+            format!(
+                "`pad_sequence` `value` must be {wanted}, not {value}: `{field}` is {input}{origin}"
+            )
+        })?;
+        let shape = [Some(self.length)].into_iter().chain(item.iter().copied()).collect();
+        let range = input.range.map(|range| widened(range, self.value.real()));
+        let output = FieldSchema { dtype: input.dtype, shape, range };
+        flow.write("pad_sequence", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        Ok(Kernel::transform(kernel::FillUp::new(self, given, item_bytes_of(given))))
+    }
+}
+
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel {
+    //! `pad_sequence`: a sequence is filled up to a length.
+
+    use super::*;
+    use gristmill_kernel::*;
+
+    /// `[n, ..]` -> `[length, ..]`.
+    #[derive(Debug)]
+    pub(crate) struct FillUp {
+        item_bytes: usize,
+        length: usize,
+        truncate: bool,
+        /// One value, as it is stored.
+        value: Vec<u8>,
+    }
+
+    impl FillUp {
+        pub(crate) fn new(op: &PadSequence, input: &FieldSchema, item_bytes: usize) -> Self {
+            let value = op.value.bytes(input.dtype);
+            FillUp { item_bytes, length: op.length as usize, truncate: op.truncate, value }
+        }
+    }
+
+    impl Transform for FillUp {
+        fn run(
+            &self,
+            input: View<'_>,
+            output: Sink<'_>,
+            _: &mut Tools,
+            _: &mut Draw,
+        ) -> Result<Made, String> {
+            let bytes = self.length.saturating_mul(self.item_bytes);
+            if input.bytes.len() > bytes && !self.truncate {
+                return Err(format!(
+                    "a sequence of {} items does not fit {}; `truncate: true` cuts it",
+                    input.bytes.len() / self.item_bytes,
+                    self.length
+                ));
+            }
+            let given = input.bytes.len().min(bytes);
+            let (start, rest) = output.take(bytes)?.split_at_mut(given);
+            start.copy_from_slice(&input.bytes[..given]);
+            if self.value.iter().all(|byte| *byte == 0) {
+                rest.fill(0);
+            } else {
+                rest.chunks_exact_mut(self.value.len())
+                    .for_each(|to| to.copy_from_slice(&self.value));
+            }
+            Ok(Made { bytes, size: [0, 0] })
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! `tokenise`: text becomes the numbers of its tokens.
+
+use crate::prelude::*;
+
+/// Longest sequence of tokens that may be asked for.
+const MAX_LENGTH: u32 = 1 << 20;
+
+/// The types token numbers can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TokenDType {
+    U16,
+    I32,
+    I64,
+}
+
+impl TokenDType {
+    /// The same as a field's dtype.
+    pub const fn dtype(self) -> DType {
+        match self {
+            TokenDType::U16 => DType::U16,
+            TokenDType::I32 => DType::I32,
+            TokenDType::I64 => DType::I64,
+        }
+    }
+
+    /// The largest token number it holds; those of tokenizers are u32.
+    pub const fn most(self) -> u32 {
+        match self {
+            TokenDType::U16 => u16::MAX as u32,
+            TokenDType::I32 => i32::MAX as u32,
+            TokenDType::I64 => u32::MAX,
+        }
+    }
+}
+
+/// bytes (UTF-8) -> `dtype` `[n]`: the numbers of its tokens, as Hugging Face's `tokenizers` makes them with
+/// that `tokenizer.json`; exactly those of its Python package 0.23. The file's own truncation and padding
+/// are left aside: `max_length` and `pad_sequence` or `padded_batch` do that. A file with BPE dropout is
+/// refused, for it draws anew each time; text that is not UTF-8 or has more than 1 MiB is an error of its
+/// record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tokenise {
+    pub field: String,
+    /// A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.
+    pub tokenizer: Asset,
+    /// Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.
+    pub add_special_tokens: bool,
+    /// Most tokens of a text, special ones included: as the package's `enable_truncation`.
+    pub max_length: Option<u32>,
+    /// i64, i32 or u16, which must be able to hold every token of the file.
+    pub dtype: TokenDType,
+}
+
+impl Define for Tokenise {
+    // Counts up whenever another release of `tokenizers` makes other tokens.
+    const DECLARATION: Declaration = element_wise("tokenise", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The text."),
+        required(
+            "tokenizer",
+            Kind::Text,
+            "A `tokenizer.json` of at most 64 MiB. Its content, not its path, is part of the fingerprint.",
+        ),
+        or(
+            "add_special_tokens",
+            Kind::Bool,
+            "true",
+            "Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.",
+        ),
+        absent(
+            "max_length",
+            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            "Most tokens of a text, special ones included: as the package's `enable_truncation`.",
+        ),
+        or(
+            "dtype",
+            Kind::Choice(&["i64", "i32", "u16"]),
+            "i64",
+            "i64, i32 or u16, which must be able to hold every token of the file.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let tokenizer = Asset::parse(params, "tokenizer")?;
+        let add_special_tokens = flag::<Self>(params, "add_special_tokens")?;
+        let max_length = optional(params, "max_length");
+        let max_length =
+            max_length.map(|node| params.whole("max_length", node, 1..=MAX_LENGTH)).transpose()?;
+        let choices = [TokenDType::I64, TokenDType::I32, TokenDType::U16];
+        let choices = choices.map(|dtype| (dtype.dtype().name(), dtype));
+        let dtype = match params.get("dtype") {
+            Some(node) => params.choice("dtype", node, &choices)?,
+            None => TokenDType::I64,
+        };
+        Ok(Tokenise { field, tokenizer, add_special_tokens, max_length, dtype })
+    }
+}
+
+impl Operator for Tokenise {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let (input, field) = (flow.field("tokenise", &self.field)?, &self.field);
+        if input.dtype != DType::Bytes {
+            let origin = flow.origin(field);
+            return Err(format!("`tokenise` needs text, but `{field}` is {input}{origin}"));
+        }
+        let range = ValueRange { min: 0.0, max: f64::from(self.dtype.most()) };
+        let (dtype, shape) = (self.dtype.dtype(), vec![None]);
+        flow.write("tokenise", field, FieldSchema { dtype, shape, range: Some(range) });
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn asset(&self) -> Option<&Asset> {
+        Some(&self.tokenizer)
+    }
+
+    fn asset_mut(&mut self) -> Option<&mut Asset> {
+        Some(&mut self.tokenizer)
+    }
+
+    #[cfg(feature = "tokenise")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        Ok(Kernel::transform(kernel::Tokens::new(self, input.assets)?))
+    }
+
+    #[cfg(not(feature = "tokenise"))]
+    fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
+        Err("`tokenise` cannot be compiled: this build has no feature `tokenise`".into())
+    }
+
+    #[cfg(feature = "tokenise")]
+    fn check_asset(&self, content: &[u8]) -> Result<(), String> {
+        kernel::check(self, content)
+    }
+}
+
+#[cfg(feature = "tokenise")]
+pub(crate) mod kernel;

@@ -1,0 +1,137 @@
+//! Tokens are those of the Python package, as kept in `tests/golden`; what cannot be used is refused.
+
+use super::*;
+use bytes::Bytes;
+use gristmill_executor::{Compiler, Program};
+use gristmill_model::RecordKey;
+use gristmill_pipeline::Pipeline;
+use serde_json::Value;
+
+const CASES: &str = include_str!("../../../../tests/golden/tokenizers.json");
+
+fn file(name: &str) -> &'static str {
+    match name {
+        "bytelevel" => include_str!("../../../../tests/golden/tokenizer-bytelevel.json"),
+        "split" => include_str!("../../../../tests/golden/tokenizer-split.json"),
+        "wordpiece" => include_str!("../../../../tests/golden/tokenizer-wordpiece.json"),
+        "unigram" => include_str!("../../../../tests/golden/tokenizer-unigram.json"),
+        other => panic!("{other}"),
+    }
+}
+
+fn load(tokenizer: &str, max_length: Option<u32>, dtype: TokenDType) -> Result<Tokens, String> {
+    let hash = Asset::hash(tokenizer.as_bytes());
+    let assets = BTreeMap::from([(hash, Bytes::copy_from_slice(tokenizer.as_bytes()))]);
+    let op = Tokenise {
+        field: "text".into(),
+        tokenizer: Asset::Content(hash),
+        add_special_tokens: true,
+        max_length,
+        dtype,
+    };
+    Tokens::new(&op, &assets).map_err(|error| error.to_string())
+}
+
+fn run(tokens: &Tokens, text: &[u8]) -> Result<Vec<u8>, String> {
+    let record = RecordKey { file: 0, record: 0 };
+    let key = DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 };
+    let mut out = Vec::new();
+    let view = View { bytes: text, size: [0, 0] };
+    let made = tokens.run(view, Sink::Buffer(&mut out), &mut Tools::default(), &mut key.draw())?;
+    out.truncate(made.bytes);
+    Ok(out)
+}
+
+#[test]
+fn tokens_are_those_of_the_python_package() {
+    let all: Value = serde_json::from_str(CASES).unwrap();
+    let cases = all["cases"].as_array().unwrap();
+    let mut tokens = 0;
+    for case in cases {
+        let (name, text) = (case["tokenizer"].as_str().unwrap(), case["text"].as_str().unwrap());
+        let max_length = case["max_length"].as_u64().map(|length| length as u32);
+        let ids: Vec<i64> =
+            case["ids"].as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+        tokens += ids.len();
+        for (dtype, made) in [
+            (TokenDType::I64, ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>()),
+            (TokenDType::I32, ids.iter().flat_map(|id| (*id as i32).to_le_bytes()).collect()),
+            (TokenDType::U16, ids.iter().flat_map(|id| (*id as u16).to_le_bytes()).collect()),
+        ] {
+            let mut tokenizer = load(file(name), max_length, dtype).unwrap();
+            tokenizer.add_special_tokens = case["add_special_tokens"].as_bool().unwrap();
+            assert_eq!(run(&tokenizer, text.as_bytes()).unwrap(), made, "{case}");
+        }
+    }
+    assert!(cases.len() > 200 && tokens > 3000, "{} cases, {tokens} tokens", cases.len());
+}
+
+#[test]
+fn what_cannot_be_used_is_refused() {
+    let good = file("wordpiece");
+    let drops = file("bytelevel").replace("\"dropout\":null", "\"dropout\":0.1");
+    let large = good.replace("\"grain\":", "\"grain\":70000,\"other\":");
+    for (tokenizer, max_length, why) in [
+        ("", None, "it is no tokenizer.json: EOF"),
+        ("{}", None, "it is no tokenizer.json"),
+        ("[1, 2]", None, "it is no tokenizer.json"),
+        (&good[..good.len() / 2], None, "it is no tokenizer.json"),
+        (&good.replace("WordPiece", "Word\nPiece"), None, "it is no tokenizer.json"),
+        (&drops, None, "set its `dropout` to null"),
+        (&large, None, "u16 cannot hold"),
+        (good, Some(1), "adds 2 tokens to every text"),
+    ] {
+        let error = load(tokenizer, max_length, TokenDType::U16).err().unwrap_or_default();
+        assert!(error.starts_with("`tokenise` cannot use its tokenizer: "), "{why}: {error}");
+        assert!(error.contains(why) && !error.contains('\n') && error.len() < 400, "{error}");
+    }
+    let tokens = load(good, Some(2), TokenDType::U16).unwrap();
+    assert_eq!(run(&tokens, b"the mill").unwrap(), [2, 0, 3, 0]);
+    assert_eq!(run(&tokens, b"a\xff").unwrap_err(), "it is not UTF-8 (byte 1), so no text");
+    let long = vec![b'a'; MAX_TEXT_BYTES + 1];
+    assert_eq!(run(&tokens, &long).unwrap_err(), "a text of 1048577 bytes; the most is 1048576");
+}
+
+#[test]
+fn programs_load_tokenizers_by_their_content() {
+    let yaml = "
+source: { jsonl: x, features: { text: { dtype: bytes } } }
+ops:
+  - tokenise: { field: text, tokenizer: vocabularies/small.json, dtype: u16 }
+  - batch: { size: 2, ragged: true }
+";
+    let pipeline = crate::parse(yaml).unwrap();
+    let refused = |pipeline: &Pipeline, compiler: Compiler<'_>| {
+        compiler.compile(pipeline).err().map_or(String::new(), |error| error.to_string())
+    };
+    assert!(refused(&pipeline, Compiler::new()).contains("vocabularies/small.json is a path"));
+    let content = file("unigram").as_bytes();
+    let pipeline = pipeline.with_assets(&mut |_| Ok(Asset::hash(content))).unwrap();
+    let pipeline = crate::from_canonical(&pipeline.canonical_json()).unwrap();
+    assert!(refused(&pipeline, Compiler::new()).contains("loads no files"));
+    let mut assets: BTreeMap<_, _> =
+        pipeline.assets().into_iter().map(|hash| (hash, Bytes::from_static(content))).collect();
+    let program: Program = Compiler::new().assets(&assets).compile(&pipeline).unwrap();
+    assert_eq!(program.steps().collect::<Vec<_>>(), ["tokenise"]);
+    assets.values_mut().for_each(|content| *content = content.slice(1..));
+    assert!(refused(&pipeline, Compiler::new().assets(&assets)).contains("store the file again"));
+}
+
+#[test]
+#[ignore = "measures: time and memory of a long text and of many short ones"]
+fn cost() {
+    let words = "The mill grinds the grain, and the grain becomes flour. ";
+    for name in ["bytelevel", "split", "wordpiece", "unigram"] {
+        let tokens = load(file(name), None, TokenDType::I32).unwrap();
+        let time = |text: &str, times: u32| {
+            let began = std::time::Instant::now();
+            let made = (0..times).map(|_| run(&tokens, text.as_bytes()).unwrap().len()).max();
+            (began.elapsed() / times, made.unwrap_or(0) / 4)
+        };
+        println!("{name}: {:?} for {} bytes", time(words, 2000), words.len());
+        let long = words.repeat(MAX_TEXT_BYTES / words.len());
+        println!("{name}: {:?} for {} bytes", time(&long, 1), long.len());
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        println!("{}", status.lines().find(|line| line.starts_with("VmHWM")).unwrap());
+    }
+}

@@ -1,0 +1,58 @@
+//! `truncate`: a sequence is cut to a length.
+
+use crate::prelude::*;
+
+/// Longest length, in items.
+const MAX_LENGTH: u32 = 1 << 24;
+
+/// A sequence `[n, ..]` or byte string -> its first `length` items; shorter ones stay as they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Truncate {
+    pub field: String,
+    pub length: u32,
+}
+
+impl Define for Truncate {
+    const DECLARATION: Declaration = element_wise("truncate", 1);
+
+    const PARAMETERS: &'static [Parameter] = &[
+        required("field", Kind::Field, "The sequence or byte string."),
+        required(
+            "length",
+            Kind::Whole { min: 1, max: MAX_LENGTH as u64 },
+            "Most items that are kept.",
+        ),
+    ];
+
+    fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let field = params.require("field")?;
+        let field = params.text("field", field)?;
+        let length = params.require("length")?;
+        Ok(Truncate { length: params.whole("length", length, 1..=MAX_LENGTH)?, field })
+    }
+}
+
+impl Operator for Truncate {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        let input = flow.field("truncate", &self.field)?;
+        if !input.is_sequence() {
+            let origin = flow.origin(&self.field);
+            let field = &self.field;
+            return Err(format!("`truncate` needs a sequence, but `{field}` is {input}{origin}"));
+        }
+        let output = input.clone();
+        flow.write("truncate", &self.field, output);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    #[cfg(feature = "kernels")]
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let given = input.field()?;
+        let most_bytes = (self.length as usize).saturating_mul(item_bytes_of(given));
+        Ok(Kernel::Shorten { most_bytes })
+    }
+}

@@ -1,0 +1,330 @@
+//! Operators of users in a pipeline: what a program must know of one that it may not be built with.
+//!
+//! Planning a job takes what an operator declares and what it makes of its field. Its canonical form
+//! holds both, so that only workers must be built with it.
+
+mod checked;
+mod reading;
+
+use crate::{
+    DType, Declaration, Described, Effect, Entry, FieldSchema, Flow, KernelInput, Op, Operator,
+    PipelineError, Randomness, Schema, Table, node::Node, parameters::optional,
+};
+use checked::{Checked, CheckedInPlace};
+use gristmill_kernel::Kernel;
+use reading::{json, schema};
+use serde::Serialize;
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+/// Keys that every operator has and that are none of its own.
+const NOT_PARAMETERS: [&str; 4] = ["field", "into", "keep_position", "assume_commutes"];
+/// Most dimensions of what it makes, as of a feature.
+const MAX_DIMS: usize = 8;
+const EFFECTS: [(&str, Effect); 7] = [
+    ("opaque", Effect::Opaque),
+    ("value", Effect::Value),
+    ("colour", Effect::Colour),
+    ("mirror", Effect::Mirror),
+    ("resample", Effect::Resample),
+    ("window", Effect::Window),
+    ("warp", Effect::Warp),
+];
+const RANDOMNESS: [(&str, Randomness); 2] =
+    [("deterministic", Randomness::Deterministic), ("random", Randomness::Random)];
+
+/// Declarations of operators in a program that was not built with them, by effect, pinning and
+/// randomness.
+static DECLARED: [Declaration; 28] = {
+    let mut all = [Declaration::new("custom", 1); 28];
+    let mut i = 0;
+    while i < all.len() {
+        all[i].randomness = RANDOMNESS[i % 2].1;
+        all[i].pins_position = i / 2 % 2 == 1;
+        all[i].effect = EFFECTS[i / 4].1;
+        i += 1;
+    }
+    all
+};
+
+/// An operator of a user, which makes one value of one value.
+#[derive(Clone, Debug, Serialize)]
+pub struct External {
+    #[serde(skip)]
+    name: String,
+    #[serde(skip)]
+    version: u32,
+    field: String,
+    /// The field it writes; none if it is the one it reads.
+    into: Option<String>,
+    /// Its own parameters as the author gave them.
+    params: BTreeMap<String, Json>,
+    randomness: Randomness,
+    effect: Effect,
+    pins_position: bool,
+    /// The schema of the field it writes, once that is known.
+    output: Option<FieldSchema>,
+    /// None in a program that was not built with it.
+    #[serde(skip)]
+    entry: Option<Entry>,
+    /// The operator itself, as the author wrote it.
+    #[serde(skip)]
+    operator: Option<Op>,
+}
+
+impl External {
+    /// Reads the parameters that an author gave.
+    pub(crate) fn parse(entry: &Entry, params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let Declaration { name, version, randomness, effect, pins_position, .. } =
+            *entry.declaration;
+        let operator = entry.parse(params)?;
+        let (Some(field), Some(output)) = (operator.field(), operator.output()) else {
+            return Err(params.error(format!("`{name}` must read one field and write one")));
+        };
+        let into = (field != output).then(|| output.to_owned());
+        let own = params.entries()?.into_iter();
+        let own = own.filter(|(key, _, _)| !NOT_PARAMETERS.contains(&key.as_str()));
+        let own = own.map(|(key, _, value)| Ok((key, json(value)?)));
+        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        Ok(External {
+            name: name.to_owned(),
+            version,
+            field: field.to_owned(),
+            into,
+            params: own,
+            randomness,
+            effect,
+            pins_position,
+            output: None,
+            entry: Some(*entry),
+            operator: Some(operator),
+        })
+    }
+
+    /// Reads the canonical form. `entry` is the operator as this program has it, if it does.
+    pub(crate) fn parse_canonical(
+        (name, version): (&str, u32),
+        entry: Option<&Entry>,
+        params: &mut Table<'_>,
+    ) -> Result<Self, PipelineError> {
+        crate::registry::check_name(name).map_err(|message| params.error(message))?;
+        let field = params.field()?;
+        let into = into(params)?;
+        let node = params.require("params")?;
+        let own = Table::new("`params`", node)?.entries()?;
+        let own = own.into_iter().map(|(key, _, value)| Ok((key, json(value)?)));
+        let own = own.collect::<Result<BTreeMap<_, _>, PipelineError>>()?;
+        let randomness = params.require("randomness")?;
+        let randomness = params.choice("randomness", randomness, &RANDOMNESS)?;
+        let effect = params.require("effect")?;
+        let effect = params.choice("effect", effect, &EFFECTS)?;
+        let pins_position = params.bool("pins_position", false)?;
+        let output = Some(schema(params.require("output")?)?);
+        Ok(External {
+            name: name.to_owned(),
+            version,
+            field,
+            into,
+            params: own,
+            randomness,
+            effect,
+            pins_position,
+            output,
+            entry: entry.copied(),
+            operator: None,
+        })
+    }
+
+    /// The field it writes.
+    fn target(&self) -> &str {
+        self.into.as_deref().unwrap_or(&self.field)
+    }
+
+    /// Whether this program's operator declares what the job's does.
+    fn is_declared(&self, declared: &Declaration) -> bool {
+        let Declaration { version, randomness, effect, pins_position, .. } = *declared;
+        (version, randomness, effect, pins_position)
+            == (self.version, self.randomness, self.effect, self.pins_position)
+    }
+
+    /// Infers the output of `operator`, which must be one field.
+    fn infer_with(&self, operator: &Op, flow: &mut Flow) -> Result<(), String> {
+        let (name, field) = (&self.name, &self.field);
+        let input = flow.field(name, field)?.clone();
+        let before = flow.schema().clone();
+        operator.infer(flow).map_err(|why| {
+            let why: String = why.chars().take(300).collect();
+            let origin = flow.origin(field);
+            format!("`{name}` on `{field}`, which is {input}{origin}: {}", one_line(&why))
+        })?;
+        let others = |schema: &Schema| {
+            let mut schema = schema.clone();
+            schema.fields.remove(self.target());
+            schema
+        };
+        match flow.schema().field(self.target()) {
+            Some(made) if others(&before) == others(flow.schema()) => self.check_made(made),
+            _ => Err(format!("`{name}` must write `{}` and no other field", self.target())),
+        }
+    }
+
+    fn check_made(&self, made: &FieldSchema) -> Result<(), String> {
+        match made.shape.len() > MAX_DIMS || made.dtype == DType::Bytes && !made.shape.is_empty() {
+            true => Err(format!("`{}` makes {made}, which no field can be", self.name)),
+            false => Ok(()),
+        }
+    }
+
+    /// The operator as this program has it, which must be the one of the job.
+    fn resolve(&self, input: &FieldSchema) -> Result<(Op, FieldSchema), String> {
+        let (name, version) = (&self.name, self.version);
+        let wrong = |why: String| format!("`{name}` {why}");
+        let Some(entry) = self.entry else {
+            return Err(wrong(format!(
+                "version {version} is an operator of a user that this program was not built with; \
+                 run the workers of whoever made it"
+            )));
+        };
+        let known = entry.declaration.version;
+        if version != known {
+            return Err(wrong(format!(
+                "is needed in version {version}, this program has {known}; run the workers that \
+                 belong to the program that registered the job"
+            )));
+        }
+        let operator = match &self.operator {
+            Some(operator) => operator.clone(),
+            None => self.read(&entry).map_err(|error| error.message)?,
+        };
+        let mut flow = Flow::new(Schema { fields: [(self.field.clone(), input.clone())].into() });
+        self.infer_with(&operator, &mut flow)?;
+        let output = flow.schema().field(self.target()).cloned();
+        let output = output.ok_or_else(|| wrong("makes nothing".into()))?;
+        if self.output.as_ref() != Some(&output) || !self.is_declared(entry.declaration) {
+            let registered = self.output.as_ref().map_or("nothing".into(), ToString::to_string);
+            return Err(wrong(format!(
+                "makes {output} in this program and {registered} in the one that registered the \
+                 job, of one version; count it up, and build both anew"
+            )));
+        }
+        Ok((operator, output))
+    }
+
+    /// Reads its parameters with this program's operator.
+    fn read(&self, entry: &Entry) -> Result<Op, PipelineError> {
+        let mut given = self.params.clone();
+        given.insert("field".into(), Json::from(self.field.as_str()));
+        if let Some(into) = &self.into {
+            given.insert("into".into(), Json::from(into.as_str()));
+        }
+        let node = Node::parse_json(&crate::pipeline::to_json(&given))?;
+        let mut table = Table::new(format!("`{}`", self.name), &node)?;
+        let operator = entry.parse(&mut table)?;
+        table.finish()?;
+        Ok(operator)
+    }
+}
+
+impl PartialEq for External {
+    fn eq(&self, other: &Self) -> bool {
+        let parts = |op: &External| {
+            let External { name, version, field, into, params, randomness, .. } = op.clone();
+            let more = (op.effect, op.pins_position, op.output.clone());
+            (name, version, field, into, params, randomness, more)
+        };
+        parts(self) == parts(other)
+    }
+}
+
+impl Described for External {
+    /// Without its true name in a program that was not built with it.
+    fn declaration(&self) -> &'static Declaration {
+        let known = self.entry.map(|entry| entry.declaration);
+        if let Some(declared) = known.filter(|declared| self.is_declared(declared)) {
+            return declared;
+        }
+        let effect = EFFECTS.iter().position(|(_, effect)| *effect == self.effect).unwrap_or(0);
+        let random = usize::from(self.randomness == Randomness::Random);
+        &DECLARED[effect * 4 + usize::from(self.pins_position) * 2 + random]
+    }
+
+    fn identity(&self) -> (&str, u32) {
+        (&self.name, self.version)
+    }
+
+    fn params_json(&self) -> String {
+        crate::pipeline::to_json(self)
+    }
+
+    fn clone_boxed(&self) -> Box<dyn Operator> {
+        Box::new(self.clone())
+    }
+
+    fn equals(&self, other: &dyn Operator) -> bool {
+        other.downcast_ref::<External>().is_some_and(|other| self == other)
+    }
+}
+
+impl Operator for External {
+    fn infer(&self, flow: &mut Flow) -> Result<(), String> {
+        if let Some(operator) = &self.operator {
+            return self.infer_with(operator, flow);
+        }
+        flow.field(&self.name, &self.field)?;
+        let Some(made) = self.output.clone() else {
+            return Err(format!("it is not known what `{}` makes", self.name));
+        };
+        self.check_made(&made)?;
+        let name = self.declaration().name;
+        if self.target() != self.field {
+            return flow.write_new(name, self.target(), made);
+        }
+        flow.write(name, &self.field, made);
+        Ok(())
+    }
+
+    fn field(&self) -> Option<&str> {
+        Some(&self.field)
+    }
+
+    fn output(&self) -> Option<&str> {
+        Some(self.target())
+    }
+
+    fn can_follow_batch(&self) -> bool {
+        false
+    }
+
+    fn is_external(&self) -> bool {
+        true
+    }
+
+    fn record_output(&mut self, flow: &Flow) {
+        self.output = flow.schema().field(self.target()).cloned();
+    }
+
+    fn kernel(&self, input: &KernelInput<'_>) -> Result<Kernel, String> {
+        let (operator, output) = self.resolve(input.field()?)?;
+        let random = self.randomness == Randomness::Random;
+        match operator.kernel(input)? {
+            Kernel::Transform(kernel) => {
+                Ok(Kernel::Transform(Box::new(Checked { kernel, output, random })))
+            }
+            Kernel::InPlace(kernel) if output == *input.field()? && self.into.is_none() => {
+                Ok(Kernel::InPlace(Box::new(CheckedInPlace { kernel, random })))
+            }
+            _ => Err(format!("`{}` must transform its field, or change it in place", self.name)),
+        }
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn into(params: &mut Table<'_>) -> Result<Option<String>, PipelineError> {
+    let Some(node) = optional(params, "into") else { return Ok(None) };
+    let name = params.text("into", node)?;
+    crate::check_field_name(&name).map_err(|message| node.error(message))?;
+    Ok(Some(name))
+}

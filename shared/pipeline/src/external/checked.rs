@@ -1,0 +1,100 @@
+//! Kernels of users' operators, whose promises are checked for every element.
+
+use super::one_line;
+use crate::{DType, FieldSchema};
+use gristmill_kernel::{Draw, InPlace, Made, Sink, Tools, Transform, View};
+
+/// The kernel of a user's operator. Its output is checked against its schema.
+pub(super) struct Checked {
+    pub(super) kernel: Box<dyn Transform>,
+    pub(super) output: FieldSchema,
+    pub(super) random: bool,
+}
+
+/// The same, of one that changes its field in place.
+pub(super) struct CheckedInPlace {
+    pub(super) kernel: Box<dyn InPlace>,
+    pub(super) random: bool,
+}
+
+/// An operator's message as a record's error: short, and on one line.
+fn said(why: String) -> String {
+    one_line(&why.chars().take(300).collect::<String>())
+}
+
+impl Transform for Checked {
+    fn run(
+        &self,
+        input: View<'_>,
+        output: Sink<'_>,
+        tools: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<Made, String> {
+        // One that declares no draws has the same everywhere, lest results depend on what no
+        // fingerprint knows.
+        let mut fixed = Draw::fixed();
+        let draw = if self.random { draw } else { &mut fixed };
+        // The old content of the room may differ from run to run.
+        let (made, room) = match output {
+            Sink::Buffer(buffer) => {
+                buffer.clear();
+                let made = self.kernel.run(input, Sink::Buffer(&mut *buffer), tools, draw);
+                (made, buffer.len())
+            }
+            Sink::Row(row) => {
+                row.fill(0);
+                let made = self.kernel.run(input, Sink::Row(&mut *row), tools, draw);
+                (made, row.len())
+            }
+        };
+        let made = made.map_err(said)?;
+        if made.bytes > room {
+            return Err(format!("the operator says that it made {} bytes, not {room}", made.bytes));
+        }
+        match is_of(&self.output, made) {
+            true => Ok(made),
+            false => {
+                let (Made { bytes, size: [height, width] }, schema) = (made, &self.output);
+                Err(format!(
+                    "the operator made {bytes} bytes, an image of {height} x {width} if it is one, \
+                     which is no {schema}"
+                ))
+            }
+        }
+    }
+}
+
+impl InPlace for CheckedInPlace {
+    fn run(
+        &self,
+        value: &mut [u8],
+        size: [usize; 2],
+        tools: &mut Tools,
+        draw: &mut Draw,
+    ) -> Result<(), String> {
+        let mut fixed = Draw::fixed();
+        let draw = if self.random { draw } else { &mut fixed };
+        self.kernel.run(value, size, tools, draw).map_err(said)
+    }
+}
+
+/// Whether what was made can be a value of this schema.
+fn is_of(schema: &FieldSchema, made: Made) -> bool {
+    if schema.dtype == DType::Bytes {
+        return true;
+    }
+    if let Some(bytes) = schema.element_bytes() {
+        return made.bytes as u64 == bytes;
+    }
+    match (schema.item_bytes(), schema.shape.as_slice(), schema.dtype.size_bytes()) {
+        (Some(item), _, _) => (made.bytes as u64).is_multiple_of(item.max(1)),
+        // An image whose size differs from one to the next.
+        (None, [height, width, Some(channels)], Some(value)) => {
+            let [h, w] = made.size.map(|side| side as u64);
+            let is = |dim: &Option<u32>, side| dim.is_none_or(|dim| u64::from(dim) == side);
+            let bytes = h.checked_mul(w).and_then(|n| n.checked_mul(u64::from(*channels) * value));
+            is(height, h) && is(width, w) && bytes == Some(made.bytes as u64)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,85 @@
+//! Parameters of users' operators as JSON, and schemas as the canonical form has them.
+
+use crate::{
+    DType, FieldSchema, MAX_SIDE, PipelineError, Table, ValueRange,
+    node::{Node, Value, shown},
+    parameters::optional,
+};
+use serde_json::Value as Json;
+use std::collections::BTreeMap;
+
+const DTYPES: [DType; 11] = [
+    DType::Bytes,
+    DType::U8,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+    DType::U16,
+    DType::I32,
+    DType::U32,
+    DType::I64,
+    DType::U64,
+];
+
+/// A value of the pipeline file as JSON.
+pub(super) fn json(node: &Node) -> Result<Json, PipelineError> {
+    Ok(match &node.value {
+        Value::Null => Json::Null,
+        Value::Bool(value) => Json::Bool(*value),
+        Value::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
+            (Ok(value), _) => value.into(),
+            (_, Ok(value)) => value.into(),
+            _ => return Err(node.error(format!("{value} is beyond 64 bits"))),
+        },
+        // Adding zero turns -0.0, which would have a canonical form of its own, into 0.0.
+        Value::Float(value) => match serde_json::Number::from_f64(*value + 0.0) {
+            Some(value) => Json::Number(value),
+            None => return Err(node.error(format!("{value} is no finite number"))),
+        },
+        Value::Str(text) => Json::String(text.clone()),
+        Value::Seq(items) => Json::Array(items.iter().map(json).collect::<Result<_, _>>()?),
+        Value::Map(entries) => {
+            let mut sorted = BTreeMap::new();
+            for (key, value) in entries {
+                let Value::Str(name) = &key.value else {
+                    return Err(key.error(format!("keys are text, not {}", key.shown())));
+                };
+                sorted.insert(name.clone(), json(value)?);
+            }
+            Json::Object(sorted.into_iter().collect())
+        }
+    })
+}
+
+/// A field's schema, as the canonical form has it.
+pub(super) fn schema(node: &Node) -> Result<FieldSchema, PipelineError> {
+    let mut table = Table::new("`output`", node)?;
+    let names = DTYPES.map(|dtype| (dtype.name(), dtype));
+    let dtype = table.require("dtype")?;
+    let dtype = table.choice("dtype", dtype, &names)?;
+    let shape = table.require("shape")?;
+    let Value::Seq(dims) = &shape.value else {
+        return Err(shape.error(format!("`shape` must be a list, not {}", shown(&shape.shown()))));
+    };
+    // No image is larger, and no list of numbers has more values.
+    let most = MAX_SIDE.max(crate::MAX_VALUES);
+    let dim = |dim: &Node| match dim.value {
+        Value::Null => Ok(None),
+        _ => table.whole("shape", dim, 0..=most).map(Some),
+    };
+    let shape = dims.iter().map(dim).collect::<Result<Vec<_>, _>>()?;
+    let range = match optional(&mut table, "range") {
+        None => None,
+        Some(node) => {
+            let mut bounds = Table::new("`range`", node)?;
+            let mut bound = |key| {
+                let node = bounds.require(key)?;
+                bounds.number(key, node, f64::MIN..=f64::MAX)
+            };
+            Some(ValueRange { min: bound("min")?, max: bound("max")? })
+        }
+    };
+    table.finish()?;
+    Ok(FieldSchema { dtype, shape, range })
+}

@@ -1,0 +1,375 @@
+//! The fields that an operator on images moves together: images, masks, and boxes with their labels.
+
+use crate::{
+    DType, DefaultValue, FieldSchema, Kind, Parameter, PipelineError,
+    flow::Flow,
+    node::{Node, Value},
+    parameters::{number, optional},
+    table::Table,
+};
+use serde::Serialize;
+
+/// Most fields that one operator moves.
+const MAX_FIELDS: usize = 64;
+/// Largest area and side that boxes may be asked to have, in pixels.
+const MAX_PIXELS: f64 = 1e9;
+
+/// The parameters of an operator that moves several fields together and makes pixels where none were.
+pub const OF_FILLED_FIELDS: &[Parameter] = &[
+    Parameter::new(
+        "field",
+        Kind::Field,
+        DefaultValue::Value("image"),
+        "The image; `fields` where there are several.",
+    ),
+    Parameter::new(
+        "fields",
+        Kind::List(&Kind::Field),
+        DefaultValue::Absent,
+        "Images and masks, in place of `field`. They must have one height and width: where a record's differ, it is bad, and its error names both. Draws depend on the first.",
+    ),
+    Parameter::new(
+        "masks",
+        Kind::List(&Kind::Field),
+        DefaultValue::Absent,
+        "Which of them hold class numbers, beside those decoded with `mode: indices`; names that `fields` lacks are added to it. Numbers of any dtype, `[h, w, c]`.",
+    ),
+    Parameter::new(
+        "boxes",
+        Kind::List(&Kind::Field),
+        DefaultValue::Absent,
+        "Fields of boxes, f32 `[n, 4]` -> `[m, 4]`: `cast` those of whole numbers before.",
+    ),
+    Parameter::new(
+        "labels",
+        Kind::List(&Kind::Field),
+        DefaultValue::Absent,
+        "Fields `[n, ..]` with a row for each box: rows leave with their boxes.",
+    ),
+    Parameter::new(
+        "box_format",
+        Kind::Choice(&["xyxy", "xywh", "cxcywh"]),
+        DefaultValue::Value("xyxy"),
+        "Left, top, right, bottom; or `xywh`: left, top, width, height; or `cxcywh`: middle, width, height.",
+    ),
+    Parameter::new(
+        "normalised_boxes",
+        Kind::Bool,
+        DefaultValue::Value("false"),
+        "Boxes are shares of width and height, 0 to 1, and not pixels.",
+    ),
+    Parameter::new(
+        "min_area",
+        Kind::Number { min: 0.0, max: MAX_PIXELS },
+        DefaultValue::Value("1"),
+        "Boxes with less area, in pixels of what comes out, leave.",
+    ),
+    Parameter::new(
+        "min_size",
+        Kind::Number { min: 0.0, max: MAX_PIXELS },
+        DefaultValue::Value("1"),
+        "As `min_area`, of width and height.",
+    ),
+    Parameter::new(
+        "min_visibility",
+        Kind::Number { min: 0.0, max: 1.0 },
+        DefaultValue::Value("0"),
+        "Boxes that keep less than this share of their area within the image leave.",
+    ),
+    Parameter::new(
+        "mask_fill",
+        Kind::Number { min: -1e9, max: 1e9 },
+        DefaultValue::Value("0"),
+        "What masks hold where the image was not, such as 255 to be ignored. Of `center_crop`, `random_crop`, `pad`, `rotate` and `shear`.",
+    ),
+];
+
+/// The same of one that makes no such pixels: without the last, `mask_fill`.
+pub const OF_FIELDS: &[Parameter] = OF_FILLED_FIELDS.split_at(OF_FILLED_FIELDS.len() - 1).0;
+
+/// The parameters that say something of boxes.
+const OF_BOXES: [&str; 6] =
+    ["labels", "box_format", "normalised_boxes", "min_area", "min_size", "min_visibility"];
+
+/// All fields of an element that one operator moves with one draw.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fields {
+    /// The first image; what is drawn depends on its size.
+    pub field: String,
+    /// All images and masks, `field` first; empty if it is alone. They have one height and width.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
+    /// Those that hold class numbers: taken from the nearest pixel, never mixed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub masks: Vec<String>,
+    /// What masks hold where the image was not.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub mask_fill: f64,
+    #[serde(flatten)]
+    pub boxes: Option<Boxes>,
+}
+
+/// Fields of boxes: f32 `[n, 4]`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Boxes {
+    pub boxes: Vec<String>,
+    /// Fields `[n, ..]` with a row for each box, which goes with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    pub box_format: BoxFormat,
+    /// Whether boxes are written as shares of the image's width and height.
+    pub normalised_boxes: bool,
+    /// Least area, in pixels of what comes out, of a box that is kept.
+    pub min_area: f64,
+    /// Least width and height.
+    pub min_size: f64,
+    /// Least share of its area that a box must keep within the image.
+    pub min_visibility: f64,
+}
+
+/// What the four numbers of a box are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BoxFormat {
+    /// Left, top, right, bottom.
+    Xyxy,
+    /// Left, top, width, height.
+    Xywh,
+    /// Middle, width, height.
+    Cxcywh,
+}
+
+/// An image or mask that an operator is given.
+pub struct Given<'a> {
+    pub name: &'a str,
+    pub schema: &'a FieldSchema,
+    /// " after `decode`".
+    pub origin: String,
+    is_mask: bool,
+    mask_fill: f64,
+}
+
+impl Given<'_> {
+    /// What is around it, if images are given `fill`.
+    pub fn fill(&self, fill: f64) -> f64 {
+        if self.is_mask { self.mask_fill } else { fill }
+    }
+}
+
+fn is_zero(x: &f64) -> bool {
+    *x == 0.0
+}
+
+impl Fields {
+    /// One image alone.
+    pub fn one(field: impl Into<String>) -> Self {
+        let (fields, masks) = (Vec::new(), Vec::new());
+        Fields { field: field.into(), fields, masks, mask_fill: 0.0, boxes: None }
+    }
+
+    /// Reads `field` or `fields`, `masks`, `boxes` and what belongs to these.
+    pub fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let masks = names(params, "masks")?;
+        let first = params.get("field").map(|node| params.text("field", node)).transpose()?;
+        let mut fields = names(params, "fields")?;
+        let field = match (first, fields.first()) {
+            (Some(field), Some(first)) if field != *first => {
+                return Err(params.error(
+                    "`field` is the first of `fields` where both are given: write `fields` alone",
+                ));
+            }
+            (Some(field), _) => field,
+            (None, Some(first)) => first.clone(),
+            (None, None) => "image".to_owned(),
+        };
+        if fields.is_empty() {
+            fields.push(field.clone());
+        }
+        fields.extend(
+            masks.iter().filter(|mask| !fields.contains(mask)).cloned().collect::<Vec<_>>(),
+        );
+        let boxes = Boxes::parse(params)?;
+        let moved = boxes.iter().flat_map(|boxes| boxes.boxes.iter().chain(&boxes.labels));
+        let all: Vec<&String> = fields.iter().chain(moved).collect();
+        if let Some(twice) = (1..all.len()).find(|i| all[..*i].contains(&all[*i])) {
+            return Err(params.error(format!("`{}` is named twice; once is enough", all[twice])));
+        }
+        if all.len() > MAX_FIELDS {
+            return Err(params.error(format!("more than {MAX_FIELDS} fields are named")));
+        }
+        if fields.len() == 1 {
+            fields.clear();
+        }
+        Ok(Fields { field, fields, masks, mask_fill: 0.0, boxes })
+    }
+
+    /// As [`parse`](Self::parse), of an operator that makes pixels where none were: with `mask_fill`.
+    pub fn parse_filled(params: &mut Table<'_>) -> Result<Self, PipelineError> {
+        let mask_fill = number(params, "mask_fill", 0.0, -1e9..=1e9)?;
+        Ok(Fields { mask_fill, ..Self::parse(params)? })
+    }
+
+    /// Images and masks, `field` first.
+    pub fn images(&self) -> impl Iterator<Item = &str> {
+        let others = self.fields.iter().map(String::as_str).filter(|name| *name != self.field);
+        [self.field.as_str()].into_iter().chain(others)
+    }
+
+    /// Every field it moves.
+    pub fn all(&self) -> impl Iterator<Item = &str> {
+        let boxes = self.boxes.iter().flat_map(|boxes| boxes.boxes.iter().chain(&boxes.labels));
+        self.images().chain(boxes.map(String::as_str))
+    }
+
+    /// Whether it moves one field and no other.
+    pub fn is_one(&self) -> bool {
+        self.all().nth(1).is_none()
+    }
+
+    /// Whether the first of its images holds class numbers.
+    pub fn first_is_mask(&self) -> bool {
+        self.is_mask(&self.field)
+    }
+
+    pub fn is_mask(&self, name: &str) -> bool {
+        self.masks.iter().any(|mask| mask == name)
+    }
+
+    /// The same for one of its images alone.
+    #[must_use]
+    pub fn only(&self, name: &str) -> Self {
+        let masks = self.masks.iter().filter(|mask| *mask == name).cloned().collect();
+        Fields { masks, mask_fill: self.mask_fill, ..Fields::one(name) }
+    }
+
+    /// Counts those of its images as masks that were decoded as such.
+    pub fn find_masks(&mut self, flow: &Flow) {
+        let found = |name: &&str| flow.is_mask(name) && !self.is_mask(name);
+        let found: Vec<String> = self.images().filter(found).map(str::to_owned).collect();
+        self.masks.extend(found);
+    }
+
+    /// Writes what `op` makes of each of them. Images are of `dtypes` and have 1 or 3 channels; masks are
+    /// numbers. `made` tells what becomes of one of either.
+    pub fn infer(
+        &self,
+        op: &'static str,
+        flow: &mut Flow,
+        dtypes: &[DType],
+        made: impl Fn(&Given<'_>) -> Result<FieldSchema, String>,
+    ) -> Result<(), String> {
+        let mut writes = Vec::new();
+        for name in self.images() {
+            let is_mask = self.is_mask(name);
+            let schema = match is_mask {
+                true => flow.mask_of(op, name)?,
+                false => flow.image_of(op, name, dtypes, &[1, 3])?,
+            };
+            let first = flow.field(op, &self.field)?;
+            let differ = |i: usize| matches!((schema.shape[i], first.shape[i]), (Some(a), Some(b)) if a != b);
+            if differ(0) || differ(1) {
+                return Err(format!(
+                    "`{op}` moves `{name}` with `{}`, but the one is {schema}{} and the other {first}{}: \
+                     they must have the same height and width",
+                    self.field,
+                    flow.origin(name),
+                    flow.origin(&self.field)
+                ));
+            }
+            let origin = flow.origin(name);
+            let given = Given { name, schema, origin, is_mask, mask_fill: self.mask_fill };
+            writes.push((name, made(&given)?));
+        }
+        for (name, schema) in writes {
+            flow.write(op, name, schema);
+        }
+        self.boxes.iter().try_for_each(|boxes| boxes.infer(op, flow))
+    }
+}
+
+impl Boxes {
+    fn parse(params: &mut Table<'_>) -> Result<Option<Self>, PipelineError> {
+        let boxes = names(params, "boxes")?;
+        if boxes.is_empty() {
+            let given = OF_BOXES.iter().find(|key| params.get(key).is_some());
+            return given.map_or(Ok(None), |key| {
+                Err(params.error(format!("`{key}` is about boxes: name their fields with `boxes`")))
+            });
+        }
+        let labels = names(params, "labels")?;
+        if boxes.len() > 1 && !labels.is_empty() {
+            return Err(params.error(
+                "`labels` have a row for each box of one field: name one in `boxes`, or no `labels`",
+            ));
+        }
+        let formats =
+            [("xyxy", BoxFormat::Xyxy), ("xywh", BoxFormat::Xywh), ("cxcywh", BoxFormat::Cxcywh)];
+        let box_format = match params.get("box_format") {
+            Some(node) => params.choice("box_format", node, &formats)?,
+            None => BoxFormat::Xyxy,
+        };
+        let normalised_boxes = params.bool("normalised_boxes", false)?;
+        let min_area = number(params, "min_area", 1.0, 0.0..=MAX_PIXELS)?;
+        let min_size = number(params, "min_size", 1.0, 0.0..=MAX_PIXELS)?;
+        let min_visibility = number(params, "min_visibility", 0.0, 0.0..=1.0)?;
+        Ok(Some(Boxes {
+            boxes,
+            labels,
+            box_format,
+            normalised_boxes,
+            min_area,
+            min_size,
+            min_visibility,
+        }))
+    }
+
+    fn infer(&self, op: &'static str, flow: &mut Flow) -> Result<(), String> {
+        let mut rows = None;
+        for name in &self.boxes {
+            let field = flow.field(op, name)?;
+            if field.dtype != DType::F32 || !matches!(field.shape[..], [_, Some(4)]) {
+                let advice = match field.dtype {
+                    DType::F32 | DType::Bytes => "",
+                    _ => "; `cast` it to f32 before",
+                };
+                return Err(format!(
+                    "`{op}` moves boxes (f32 [n, 4]), but `{name}` is {field}{}{advice}",
+                    flow.origin(name)
+                ));
+            }
+            rows = field.shape[0];
+            let shape = vec![None, Some(4)];
+            flow.write(op, name, FieldSchema { dtype: DType::F32, shape, range: None });
+        }
+        for name in &self.labels {
+            let field = flow.field(op, name)?;
+            let items = field.shape.split_first().filter(|_| field.dtype != DType::Bytes);
+            let items = items.filter(|_| field.item_bytes().is_some());
+            let differ = |n: Option<u32>| matches!((n, rows), (Some(a), Some(b)) if a != b);
+            let Some((_, item)) = items.filter(|(n, _)| !differ(**n)) else {
+                return Err(format!(
+                    "`{op}` keeps a row of `labels` for each box (numbers [n, ..]), but `{name}` is \
+                     {field}{}",
+                    flow.origin(name)
+                ));
+            };
+            let shape = [None].into_iter().chain(item.iter().copied()).collect();
+            let output = FieldSchema { shape, ..field.clone() };
+            flow.write(op, name, output);
+        }
+        Ok(())
+    }
+}
+
+/// `key`: a field name, or a list of them; none unless given.
+fn names(params: &mut Table<'_>, key: &'static str) -> Result<Vec<String>, PipelineError> {
+    let Some(node) = optional(params, key) else { return Ok(Vec::new()) };
+    let nodes: &[Node] = match &node.value {
+        Value::Seq(items) if items.is_empty() => {
+            return Err(params.wrong(key, node, "a list of field names"));
+        }
+        Value::Seq(items) => items,
+        _ => std::slice::from_ref(node),
+    };
+    nodes.iter().map(|node| params.text(key, node)).collect()
+}

@@ -1,0 +1,113 @@
+//! The set of operators that a program has, by name.
+
+use crate::{Cardinality, Declaration, Define, Effect, Op, Parameter, PipelineError, Scope, Table};
+use std::fmt;
+
+/// Longest name of an operator, in bytes.
+const MAX_NAME_BYTES: usize = 100;
+
+/// One operator of a [`Registry`].
+#[derive(Clone, Copy)]
+pub struct Entry {
+    pub declaration: &'static Declaration,
+    pub parameters: &'static [Parameter],
+    parse: fn(&mut Table<'_>) -> Result<Op, PipelineError>,
+}
+
+impl Entry {
+    fn of<T: Define>() -> Self {
+        Entry {
+            declaration: const { &T::DECLARATION },
+            parameters: T::PARAMETERS,
+            parse: |params| T::parse(params).map(Op::new),
+        }
+    }
+
+    /// Reads the operator's parameters.
+    ///
+    /// # Errors
+    /// The first that is wrong.
+    pub fn parse(&self, params: &mut Table<'_>) -> Result<Op, PipelineError> {
+        (self.parse)(params)
+    }
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Entry").field("declaration", self.declaration).finish_non_exhaustive()
+    }
+}
+
+/// Operators in the order of the documentation. Reading a pipeline takes one.
+#[derive(Clone, Debug, Default)]
+pub struct Registry {
+    entries: Vec<Entry>,
+}
+
+impl Registry {
+    /// No operator at all.
+    pub const fn new() -> Self {
+        Registry { entries: Vec::new() }
+    }
+
+    /// These and `T`, an operator of this project.
+    #[must_use]
+    pub fn and<T: Define>(mut self) -> Self {
+        self.entries.push(Entry::of::<T>());
+        self
+    }
+
+    /// These and `T`, an operator of a user. Its name is `crate.op`: the dot tells it from those of this
+    /// project, now and later.
+    ///
+    /// # Errors
+    /// If its name is taken or no name, or it declares what operators of users cannot be.
+    pub fn with<T: Define>(mut self) -> Result<Self, String> {
+        let Declaration { name, version, cardinality, scope, effect, .. } = T::DECLARATION;
+        check_name(name)?;
+        let whole_elements = cardinality == Cardinality::OneToOne && scope == Scope::Element;
+        if !whole_elements || effect == Effect::Select || version == 0 {
+            return Err(format!(
+                "operator `{name}` must make one element of one (cardinality, scope, effect) and \
+                 have a version of at least 1"
+            ));
+        }
+        if self.get(name).is_some() {
+            return Err(format!("there are two operators `{name}`; rename one"));
+        }
+        self.entries.push(Entry::of::<T>());
+        Ok(self)
+    }
+
+    /// The operator called `name`.
+    pub fn get(&self, name: &str) -> Option<&Entry> {
+        self.entries.iter().find(|entry| entry.declaration.name == name)
+    }
+
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// All names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.entries.iter().map(|entry| entry.declaration.name)
+    }
+}
+
+/// Names are `crate.op`: the dot tells them from ours, now and later.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    let part = |part: &str| {
+        let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';
+        !part.is_empty() && part.bytes().all(plain)
+    };
+    let mut parts = name.split('.');
+    let two = parts.by_ref().take(2).filter(|name| part(name)).count() == 2;
+    match two && parts.next().is_none() && name.len() <= MAX_NAME_BYTES {
+        true => Ok(()),
+        false => Err(format!(
+            "an operator of a user is called `crate.op`, lower-case letters, digits and _ on both \
+             sides of one dot, not {}",
+            crate::node::shown(name)
+        )),
+    }
+}

@@ -1,0 +1,140 @@
+//! Operators as pipeline files and the canonical form have them: a name, its parameters, its place.
+
+use crate::{
+    Asset, Op, PipelineError, Registry, Stage,
+    external::External,
+    node::{Node, Value, shown},
+    pipeline::MAX_OPS,
+    table::{Table, nearest},
+};
+
+pub(crate) fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
+    match &node.value {
+        Value::Seq(ops) if ops.len() > MAX_OPS => {
+            Err(node.error(format!("`ops` has {} entries; the limit is {MAX_OPS}", ops.len())))
+        }
+        Value::Seq(ops) => Ok(ops),
+        _ => Err(node.error(format!("`ops` must be a list of operators, not {}", node.shown()))),
+    }
+}
+
+/// `- name`, or `- name: { parameters }`.
+pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, PipelineError> {
+    let (name, params) = match &node.value {
+        Value::Str(name) => (name, None),
+        Value::Map(entries) => match entries.as_slice() {
+            [(Node { value: Value::Str(name), .. }, params)] => (name, Some(params)),
+            [(first, _), (second, _), ..] => {
+                return Err(second.error(format!(
+                    "an op is one name with its parameters below it; {} stands beside {}: indent \
+                     it further, or start it with a dash",
+                    second.shown(),
+                    first.shown()
+                )));
+            }
+            _ => return Err(node.error("an op is a name, or a name with its parameters")),
+        },
+        _ => {
+            let found = node.shown();
+            return Err(node.error(format!("an op is a name with its parameters, not {found}")));
+        }
+    };
+    let mut params = match params {
+        Some(params) => Table::new(format!("`{}`", cut(name)), params)?,
+        None => Table::empty(format!("`{}`", cut(name)), node.line),
+    };
+    let entry = registry.get(name).ok_or_else(|| unknown(name, node, registry))?;
+    let op = match name.contains('.') {
+        true => Op::new(External::parse(entry, &mut params)?),
+        false => entry.parse(&mut params)?,
+    };
+    let keep_position = params.bool("keep_position", false)?;
+    let assume_commutes = params.bool("assume_commutes", false)?;
+    params.finish()?;
+    Ok(Stage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
+}
+
+/// Gives operators their ordinals: from 0, places to cache from [`MAX_OPS`] down, so that one more of
+/// these changes nobody's draws.
+pub(crate) fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
+    let (mut next, mut next_point) = (0_u32, MAX_OPS as u32);
+    let mut after_point = false;
+    for stage in stages {
+        let is_point = stage.op.cache_point().is_some();
+        if is_point && after_point {
+            let message = "`autocache` comes after `autocache`; keep one of them";
+            return Err(PipelineError::at_line(stage.line, message));
+        }
+        after_point = is_point;
+        if is_point {
+            stage.ordinal = next_point;
+            next_point -= 1;
+        } else {
+            stage.ordinal = next;
+            next += 1;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn read_canonical_stages(
+    node: &Node,
+    registry: &Registry,
+) -> Result<Vec<Stage>, PipelineError> {
+    op_nodes(node)?.iter().map(|node| read_canonical_stage(node, registry)).collect()
+}
+
+fn read_canonical_stage(node: &Node, registry: &Registry) -> Result<Stage, PipelineError> {
+    let mut table = Table::new("an op", node)?;
+    let name = table.require("op")?;
+    let name = table.text("op", name)?;
+    let version = table.require("version")?;
+    let version = table.whole("version", version, 0..=u32::MAX)?;
+    let ordinal = table.require("ordinal")?;
+    let ordinal = table.whole("ordinal", ordinal, 0..=MAX_OPS as u32)?;
+    let keep_position = table.bool("keep_position", false)?;
+    let mut params = Table::new(format!("`{}`", cut(&name)), table.require("params")?)?;
+    table.finish()?;
+    let op = match name.contains('.') {
+        true => {
+            let entry = registry.get(&name);
+            Op::new(External::parse_canonical((&name, version), entry, &mut params)?)
+        }
+        false => {
+            let entry = registry.get(&name).ok_or_else(|| unknown(&name, node, registry))?;
+            entry.parse(&mut params)?
+        }
+    };
+    params.finish()?;
+    if let Some(Asset::Path(path)) = op.asset() {
+        return Err(node.error(format!(
+            "op `{name}` names the file {} and not its content, which workers need; register the \
+             job with a release that stores it",
+            shown(path)
+        )));
+    }
+    let (_, known) = op.identity();
+    if version != known {
+        return Err(node.error(format!(
+            "op `{name}` is needed in version {version}, this build has {known}; use the release \
+             the job was registered with"
+        )));
+    }
+    Ok(Stage { op, ordinal, keep_position, assume_commutes: false, line: None })
+}
+
+fn cut(name: &str) -> &str {
+    name.char_indices().nth(32).map_or(name, |(end, _)| &name[..end])
+}
+
+fn unknown(name: &str, node: &Node, registry: &Registry) -> PipelineError {
+    let known: Vec<&str> = registry.names().collect();
+    let advice = match nearest(name, &known) {
+        None if name.contains('.') => "its dot says that it is an operator of a user: run the \
+             `gristmill` and the workers that were built with it (docs/operators.md)"
+            .into(),
+        Some(meant) => format!("did you mean `{meant}`?"),
+        None => format!("docs/operators.md has the {} there are", known.len()),
+    };
+    node.error(format!("op {} is not known; {advice}", shown(name)))
+}

@@ -1,0 +1,284 @@
+//! What passes do, and what they refuse.
+
+#![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
+
+use gristmill_pipeline::{Pipeline, passes::*};
+
+fn pipeline(ops: &str) -> Pipeline {
+    let ops: String = ops.lines().map(|line| format!("  {}\n", line.trim())).collect();
+    let source = "
+source:
+  tfrecord: x
+  features:
+    image: { dtype: bytes }
+    label: { dtype: i64 }
+    boxes: { dtype: f32, shape: [4] }
+ops:
+";
+    gristmill_operators::parse(&format!("{source}{ops}")).unwrap()
+}
+
+fn optimised(ops: &str) -> (Vec<&'static str>, Vec<Note>) {
+    let Optimised { pipeline, notes } = optimise(&pipeline(ops), &Measured::new());
+    let stages = pipeline.stages().iter().chain(&pipeline.deliver().stages);
+    (stages.map(|stage| stage.op.name()).collect(), notes)
+}
+
+const NORMALISE: &str = "normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]";
+
+#[test]
+fn what_makes_images_smaller_comes_first() {
+    let (order, notes) = optimised(
+        "- decode: { typical_size: [375, 500] }
+         - flip
+         - resize: { size: 224 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "flip", "batch"]);
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes[0].change, Change::Moved { from: 2, to: 1 });
+    assert_eq!(notes[0].reason, "it makes elements smaller (inflation factor 0.27)");
+}
+
+#[test]
+fn nothing_moves_on_a_guess() {
+    let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
+    assert_eq!(optimised(ops).0, ["decode", "flip", "resize", "batch"]);
+    // Those who looked know.
+    let measured = Measured::from([(2, (1e6, 150_528.0))]);
+    let order = optimise(&pipeline(ops), &measured).pipeline;
+    assert_eq!(order.stages()[1].op.name(), "resize");
+}
+
+#[test]
+fn a_factor_of_1_04_moves_nothing() {
+    let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
+    for factor in [0.96, 1.0, 1.04] {
+        let measured = Measured::from([(2, (100.0, 100.0 * factor))]);
+        assert!(optimise(&pipeline(ops), &measured).notes.is_empty(), "{factor}");
+    }
+}
+
+#[test]
+fn nothing_crosses_what_keeps_its_position() {
+    for keep in ["flip: { keep_position: true }", "flip"] {
+        let own = if keep == "flip" { ", keep_position: true" } else { "" };
+        let (order, _) = optimised(&format!(
+            "- decode: {{ typical_size: 500 }}\n- {keep}\n- resize: {{ size: 224{own} }}\n- batch: {{ size: 4 }}"
+        ));
+        assert_eq!(order, ["decode", "flip", "resize", "batch"]);
+    }
+}
+
+#[test]
+fn the_author_can_forbid_it_all() {
+    let text = "
+auto_order: false
+source: { tfrecord: x, features: { image: { dtype: bytes } } }
+ops: [{ decode: { typical_size: 500 } }, flip, { resize: { size: 224 } }, { batch: { size: 4 } }]
+";
+    let pipeline = gristmill_operators::parse(text).unwrap();
+    assert_eq!(optimise(&pipeline, &Measured::new()).pipeline, pipeline);
+}
+
+#[test]
+fn what_makes_elements_larger_comes_late() {
+    let (order, _) = optimised(
+        "- decode
+         - resize: { size: 224 }
+         - normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] }
+         - flip
+         - batch: { size: 4 }",
+    );
+    // So late that the fetcher does it.
+    assert_eq!(order, ["decode", "resize", "flip", "batch", "normalise"]);
+}
+
+#[test]
+fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
+    let text = format!(
+        "- decode\n- resize: {{ size: 64 }}\n- {NORMALISE} }}\n- layout: {{ to: nchw }}\n\
+         - cast: {{ dtype: f16 }}\n- one_hot: {{ field: label, classes: 9 }}\n- batch: {{ size: 4 }}"
+    );
+    let before = pipeline(&text);
+    let Optimised { pipeline: after, notes } = optimise(&before, &Measured::new());
+    let names = |stages: &[gristmill_pipeline::Stage]| -> Vec<_> {
+        stages.iter().map(|stage| stage.op.name()).collect()
+    };
+    assert_eq!(names(after.stages()), ["decode", "resize", "one_hot", "batch"]);
+    assert_eq!(names(&after.deliver().stages), ["normalise", "layout", "cast"]);
+    assert_eq!(after.delivered_schema(), before.output_schema());
+    assert_eq!(after.output_schema().field("image").unwrap().to_string(), "u8 [64, 64, 3]");
+    assert_eq!(notes.last().unwrap().change, Change::ToFetcher { from: 4 });
+    // What is registered says the same.
+    let read = gristmill_operators::from_canonical(&after.canonical_json()).unwrap();
+    assert_eq!(read.canonical_json(), after.canonical_json());
+    assert_eq!(read.finishing_schemas(), after.finishing_schemas());
+    // Once there, it stays there.
+    assert_eq!(optimise(&after, &Measured::new()).pipeline, after);
+}
+
+#[test]
+fn what_saves_nothing_or_may_not_move_stays_in_workers() {
+    let resize = "- decode\n- resize: { size: 64 }\n";
+    for ops in [
+        // Pixels only change places.
+        "- layout: { to: nchw }\n- batch: { size: 4 }".to_owned(),
+        format!("- {NORMALISE}, keep_position: true }}\n- batch: {{ size: 4 }}"),
+        // What comes after it needs it.
+        format!("- {NORMALISE} }}\n- random_erasing: {{ p: 1 }}\n- batch: {{ size: 4 }}"),
+        format!("- {NORMALISE} }}\n- duplicate: {{ copies: 2 }}\n- batch: {{ size: 4 }}"),
+        // What is cached is what the author said.
+        format!("- {NORMALISE} }}\n- autocache\n- batch: {{ size: 4 }}"),
+        format!("- {NORMALISE} }}\n- drop: {{ fields: [image] }}\n- batch: {{ size: 4 }}"),
+    ] {
+        let before = pipeline(&format!("{resize}{ops}"));
+        let after = optimise(&before, &Measured::new()).pipeline;
+        assert!(after.deliver().stages.is_empty(), "{ops}");
+        assert_eq!(after.delivered_schema(), after.output_schema());
+        assert!(!after.canonical_json().contains("\"deliver\":{\"normalise\":null,"), "{ops}");
+    }
+}
+
+#[test]
+fn a_dtype_that_others_need_is_not_taken_away() {
+    // Resizing works on u8: it cannot come after the normalisation, nor this before it.
+    let (order, notes) = optimised(
+        "- decode: { typical_size: 64 }
+         - resize: { size: 128 }
+         - normalise: { mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5] }
+         - cast: { dtype: bf16 }
+         - flip
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "flip", "resize", "batch", "normalise", "cast"]);
+    assert!(notes.iter().all(|note| ["auto_order", "to_fetcher"].contains(&note.pass)));
+}
+
+#[test]
+fn a_crop_is_not_moved_before_a_resize() {
+    let (order, notes) = optimised(
+        "- decode: { typical_size: 100 }
+         - resize: { size: 256 }
+         - random_resized_crop: { size: 64 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "random_resized_crop", "batch"]);
+    assert!(notes.iter().any(|note| note.reason.contains("assume_commutes")), "{notes:?}");
+}
+
+#[test]
+fn a_filter_comes_before_work_it_saves() {
+    let (order, notes) = optimised(
+        "- decode
+         - resize: { size: 64 }
+         - filter: { field: label, max: 9 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["filter", "decode", "resize", "batch"]);
+    assert_eq!(notes[0].reason, "what it leaves out needs no work");
+}
+
+#[test]
+fn what_nobody_sees_is_removed() {
+    let (order, notes) = optimised(
+        "- decode
+         - resize: { size: 64 }
+         - cast: { dtype: u8 }
+         - flip: { p: 0 }
+         - copy: { into: second }
+         - length: { field: boxes, into: corners }
+         - drop: { fields: [second] }
+         - duplicate: { copies: 1 }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "length", "batch"]);
+    assert_eq!(notes.iter().filter(|note| note.change == Change::Removed).count(), 5);
+}
+
+#[test]
+fn draws_stay_with_their_operator() {
+    let text =
+        "- decode: { typical_size: 500 }\n- flip\n- resize: { size: 64 }\n- batch: { size: 4 }";
+    let ordered = optimise(&pipeline(text), &Measured::new()).pipeline;
+    let flip = ordered.stages().iter().find(|stage| stage.op.name() == "flip").unwrap();
+    assert_eq!(flip.ordinal, 1);
+    let frozen = gristmill_operators::from_canonical(&ordered.canonical_json()).unwrap();
+    assert_eq!(frozen.canonical_json(), ordered.canonical_json());
+}
+
+#[test]
+fn nothing_crosses_a_place_to_cache() {
+    let size = "decode: { typical_size: [375, 500] }";
+    let (order, notes) = optimised(&format!(
+        "- {size}\n- vertical_flip: {{ p: 1 }}\n- autocache: {{ reuse_random: true }}\n- resize: {{ size: 224 }}\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["decode", "vertical_flip", "autocache", "resize", "batch"]);
+    assert!(notes.is_empty(), "{notes:?}");
+    // A filter goes up as far as the point; what inflates goes down as far as it.
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- autocache\n- flip\n- filter: {{ field: label, min: 1 }}\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["decode", "resize", "autocache", "filter", "flip", "batch"]);
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- normalise: {{ mean: [0, 0, 0], std: [1, 1, 1] }}\n- pad: {{ padding: 1 }}\n- autocache\n- layout: {{ to: chw }}\n- batch: {{ size: 4 }}\n- autocache"
+    ));
+    let points: Vec<usize> = (0..order.len()).filter(|i| order[*i] == "autocache").collect();
+    assert_eq!(points, [4, 7], "{order:?}");
+    // Operators on the dataset come first, also before a point.
+    let (order, _) = optimised(&format!(
+        "- {size}\n- resize: {{ size: 8 }}\n- take: {{ count: 4 }}\n- autocache\n- batch: {{ size: 4 }}"
+    ));
+    assert_eq!(order, ["take", "decode", "resize", "autocache", "batch"]);
+}
+
+#[test]
+fn dead_operators_go_and_places_to_cache_stay() {
+    let (order, notes) = optimised(
+        "- decode
+         - autocache
+         - flip: { p: 0 }
+         - autocache: { reuse_random: true }
+         - drop: { fields: [label] }
+         - resize: { size: 8 }
+         - autocache: { reuse_random: true }
+         - batch: { size: 4 }",
+    );
+    let expected = ["decode", "autocache", "autocache", "drop", "resize", "autocache", "batch"];
+    assert_eq!(order, expected);
+    assert_eq!(notes.len(), 1, "{notes:?}");
+    let (order, _) = optimised(
+        "- decode
+         - resize: { size: 8 }
+         - copy: { field: image, into: seen }
+         - copy: { field: image, into: unseen }
+         - autocache
+         - drop: { fields: [unseen] }
+         - batch: { size: 4 }",
+    );
+    assert_eq!(order, ["decode", "resize", "copy", "autocache", "batch"]);
+}
+
+#[test]
+fn fields_that_are_moved_together_stay_together() {
+    let order = |ops: &str| optimised(&format!("{ops}\n- batch: {{ size: 4 }}")).0;
+    let decoded = "- decode: { typical_size: [375, 500] }
+                   - copy: { into: other }";
+    // The same images and nothing else: as one image alone.
+    let flip = "- flip: { fields: [image, other] }";
+    let resize = "- resize: { size: 224, fields: [image, other] }";
+    let both = order(&format!("{decoded}\n{flip}\n{resize}"));
+    assert_eq!(both, ["decode", "copy", "resize", "flip", "batch"]);
+    // Were one image mirrored before, and the other not, it would be another part of it that is kept.
+    let apart = order(&format!("{decoded}\n- flip\n{resize}"));
+    assert_eq!(apart, ["decode", "copy", "flip", "resize", "batch"]);
+    let mask = order(&format!(
+        "{decoded}\n- flip: {{ masks: [other] }}\n- resize: {{ size: 224, masks: [other] }}"
+    ));
+    assert_eq!(mask, ["decode", "copy", "flip", "resize", "batch"]);
+    // What is seen of one of them needs all; what is seen of none goes, and takes nothing with it.
+    let one = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image] }}"));
+    assert_eq!(one, ["decode", "copy", "resize", "drop", "batch"]);
+    let none = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image, other] }}"));
+    assert_eq!(none, ["drop", "batch"]);
+}
