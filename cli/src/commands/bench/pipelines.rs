@@ -3,8 +3,9 @@
 use super::{Failure, tokens};
 use crate::{output::say, thread_cpu, training};
 use bytes::Bytes;
-use gristmill_executor::{Part, Program, SplitInput, floor};
+use gristmill_executor::{Part, Program, SplitInput};
 use gristmill_model::RecordKey;
+use gristmill_operators::floor;
 use gristmill_pipeline::{Pipeline, passes::optimise};
 use gristmill_sources::{FileIndex, IndexBuilder};
 use gristmill_synthetic::{DatasetSpec, Random};
