@@ -1,15 +1,13 @@
-//! Folders of images as datasets: listed once, put in an order that mixes classes, and grouped into
-//! packs that are leased like files.
+//! Folders of images as datasets: their packs are stored and stand in for files.
 
 use crate::dataset::ListError;
 use bytes::Bytes;
+use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{Dataset, PACK_IMAGES, Pack, PackedImage, SourceFile};
-use gristmill_model::{Fingerprint, Namespace};
+use gristmill_model::wire::{Dataset, Pack, SourceFile};
 use gristmill_pipeline::Source as PipelineSource;
 use gristmill_ports::{ObjectInfo, ObjectPath, Objects};
-use gristmill_sources::images::{LABEL_KEY, record_bytes};
-use std::collections::BTreeSet;
+use gristmill_sources::images::{BadImage, packs};
 
 /// Stores images that were found below a directory of `bucket` as packs in `own_bucket`.
 pub(crate) async fn pack_images(
@@ -20,12 +18,13 @@ pub(crate) async fn pack_images(
     (bucket, pattern): (&str, &str),
     found: Vec<ObjectInfo>,
 ) -> Result<Dataset, ListError> {
-    let labelled = source.features.values().any(|feature| feature.key == LABEL_KEY);
-    let images = arrange(found, root(pattern), labelled)?;
+    let file = |ObjectInfo { key, size, etag }| SourceFile { key, size, etag };
+    let found = found.into_iter().map(file).collect();
+    let packs = packs(bucket, pattern, &source.features, found)
+        .map_err(|BadImage { key, why }| ListError::Image(key, why))?;
     let mut files = Vec::new();
-    for images in images.chunks(PACK_IMAGES) {
-        let size = images.iter().map(|image| image.size).sum();
-        let pack = Pack { bucket: bucket.to_owned(), images: images.to_vec() };
+    for pack in packs {
+        let size = pack.images.iter().map(|image| image.size).sum();
         let stored = serde_json::to_vec(&pack).map_err(ListError::Stored)?;
         let fingerprint = Pack::fingerprint(&stored);
         let key = keys::pack(ns, fingerprint);
@@ -35,45 +34,6 @@ pub(crate) async fn pack_images(
         files.push(SourceFile { key, size, etag: fingerprint.to_string() });
     }
     Ok(Dataset::one(own_bucket, files))
-}
-
-/// Labels images, and puts them in an order that has nothing to do with their names: a split then has
-/// images of many classes, though those of a class lie together.
-fn arrange(
-    found: Vec<ObjectInfo>,
-    root: &str,
-    labelled: bool,
-) -> Result<Vec<PackedImage>, ListError> {
-    let class = |key: &str| {
-        let below = key.strip_prefix(root).unwrap_or(key).trim_start_matches('/');
-        below.split_once('/').map(|(class, _)| class.to_owned())
-    };
-    let classes: BTreeSet<String> = found.iter().filter_map(|info| class(&info.key)).collect();
-    let classes: Vec<String> = classes.into_iter().collect();
-    let mut images = Vec::with_capacity(found.len());
-    for ObjectInfo { key, size, etag } in found {
-        record_bytes(size).map_err(|error| ListError::Image(key.clone(), error.to_string()))?;
-        let label = class(&key).and_then(|class| classes.binary_search(&class).ok());
-        if label.is_none() && labelled {
-            let what = "it lies in no directory that names its class; without `label` among the \
-                        features it needs none";
-            return Err(ListError::Image(key, what.to_owned()));
-        }
-        let label = label.map_or(0, |label| label as u32);
-        let below = key.strip_prefix(root).unwrap_or(&key);
-        let place = Fingerprint::of("gristmill order of images v1", below.as_bytes());
-        images.push((place, PackedImage { key, size, etag, label }));
-    }
-    images.sort_by(|(a, one), (b, other)| (a, &one.key).cmp(&(b, &other.key)));
-    Ok(images.into_iter().map(|(_, image)| image).collect())
-}
-
-/// The directory whose directories are classes: the pattern as far as nothing in it is wild.
-fn root(pattern: &str) -> &str {
-    match pattern.find(['*', '?', '[', '{']) {
-        Some(wild) => &pattern[..pattern[..wild].rfind('/').map_or(0, |slash| slash + 1)],
-        None => pattern,
-    }
 }
 
 #[cfg(test)]

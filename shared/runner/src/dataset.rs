@@ -372,7 +372,7 @@ impl DatasetCache {
         let path = ObjectPath::new(&self.manifest.bucket, &source.key);
         if format.definition().is_packed {
             let pack = read_pack(objects, &path).await?;
-            let index = images::index(pack.images.iter().map(|image| image.size))
+            let index = images::pack_index(&pack)
                 .map_err(|error| RunError::fatal(format!("{path}: {error}")))?;
             return Ok(IndexedFile { path, index, pack: Some(pack) });
         }

@@ -6,10 +6,10 @@ use crate::{Compute, RunError};
 use bytes::Bytes;
 use gristmill_model::Namespace;
 use gristmill_model::stored::keys;
-use gristmill_model::wire::{PACK_IMAGES, Pack, SourceFile};
+use gristmill_model::wire::{Pack, SourceFile};
 use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
-use gristmill_sources::{FileIndex, IndexBuilder, SourceError};
+use gristmill_sources::{FileIndex, IndexBuilder, SourceError, images};
 
 /// Makes sure that the index of `file` exists; returns its record count.
 pub(crate) async fn ensure_index(
@@ -70,12 +70,8 @@ async fn build_index(
     builder.finish().map_err(bad)
 }
 
-/// A pack is its own index.
+/// Reads the pack at `path`, which is its own index.
 pub(crate) async fn read_pack(objects: &dyn Objects, path: &ObjectPath) -> Result<Pack, RunError> {
-    let pack: Pack = serde_json::from_slice(&objects.get(path).await?)
-        .map_err(|error| RunError::fatal(format!("{path} is not a pack of images: {error}")))?;
-    match pack.images.len() <= PACK_IMAGES {
-        true => Ok(pack),
-        false => Err(RunError::fatal(format!("{path} has more than {PACK_IMAGES} images"))),
-    }
+    images::read_pack(&objects.get(path).await?)
+        .map_err(|error| RunError::fatal(format!("{path}: {error}")))
 }

@@ -11,7 +11,7 @@ use toml::Value;
 const MAY_IMPORT: &[(&str, &str)] = &[
     ("model", ""),
     ("syntax", ""),
-    ("sources", "syntax kernel chunk"),
+    ("sources", "model syntax kernel chunk"),
     ("pipeline", "model syntax sources kernel"),
     ("chunk", "model"),
     ("report", ""),
