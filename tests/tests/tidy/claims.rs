@@ -19,7 +19,10 @@ pub fn code(text: &str) -> Vec<(usize, String)> {
     let mut block = false;
     for (line, event) in events(text) {
         match event {
-            Event::Start(Tag::CodeBlock(_)) => block = true,
+            // A patch names files that it adds.
+            Event::Start(Tag::CodeBlock(kind)) => {
+                block = !matches!(kind, CodeBlockKind::Fenced(language) if &*language == "diff");
+            }
             Event::End(_) => block = false,
             Event::Code(text) => code.push((line, text.into_string())),
             Event::Text(text) if block => code.push((line, text.into_string())),
@@ -80,7 +83,8 @@ fn files_and_scripts_named_in_documents_exist() {
             let words = code.split(|c: char| c.is_whitespace() || "'\"(),;:=".contains(c));
             let words = words.map(|word| word.trim_start_matches("./").trim_end_matches('.'));
             for word in words.filter(|word| PLACES.iter().any(|place| word.starts_with(place))) {
-                let pattern = word.contains(['*', '{', '<', '$', '%']) || word.contains("..");
+                let pattern = word.contains(['*', '{', '<', '$', '%'])
+                    || ["..", "NAME"].iter().any(|part| word.contains(part));
                 if !pattern && !root().join(word).exists() {
                     violations.push(format!("{path}:{line}: `{word}` does not exist"));
                 }

@@ -102,7 +102,9 @@ fn mistake(words: &[String], commands: &BTreeMap<String, Flags>) -> Option<Strin
 fn commands_named_in_documents_exist_with_their_flags() {
     let commands = commands();
     let mut violations = Vec::new();
-    for path in documents().into_iter().filter(|path| path != HISTORY && path != PAGE) {
+    // The examples of CONTRIBUTING.md add commands.
+    let exempt = [HISTORY, PAGE, "CONTRIBUTING.md"];
+    for path in documents().into_iter().filter(|path| !exempt.contains(&&**path)) {
         for (line, code) in code(&read(&path)) {
             for words in command_lines(&code) {
                 let mistake = mistake(&words, &commands);

@@ -4,6 +4,7 @@
 mod book;
 mod claims;
 mod commands;
+mod contributing;
 mod dependencies;
 mod docs;
 mod files;
