@@ -24,7 +24,7 @@ fn yaml(op: &str) -> String {
 }
 
 fn parse(op: &str) -> Result<Pipeline, String> {
-    gristmill_operators::parse(&yaml(op), &operators().unwrap()).map_err(|error| error.to_string())
+    Pipeline::parse(&yaml(op), &operators().unwrap()).map_err(|error| error.to_string())
 }
 
 fn run(program: &Program, seed: u64) -> Vec<Vec<f32>> {
