@@ -10,14 +10,16 @@ pub(crate) use crate::*;
 pub(crate) use gristmill_kernel::{Fused, Kernel};
 pub(crate) use gristmill_model::DatasetOp;
 pub(crate) use gristmill_pipeline::{
-    Asset, Batching, BoxFormat, Boxes, Buckets, CacheHere, Cardinality, DType, Declaration, Define,
-    Effect, Feature, FeatureDType, FieldSchema, Fields, Flow, Given, KernelInput, Kind,
-    MAX_BATCH_BYTES, MAX_BATCH_SIZE, MAX_SIDE, Number, Operator, Padding, Parameter, PipelineError,
-    Randomness, Scope, Table, ValueRange, check_field_name,
+    Asset, Batching, Buckets, CacheHere, Cardinality, DType, Declaration, Define, Effect, Feature,
+    FieldSchema, Fields, Flow, Given, Kind, MAX_BATCH_BYTES, MAX_BATCH_SIZE, MAX_SIDE, Number,
+    Operator, Padding, Parameter, PipelineError, Randomness, Scope, Table, ValueRange,
+    check_field_name,
     node::{Node, Value, shown},
     parameters::optional,
     table::nearest,
     widened,
 };
+#[cfg(feature = "kernels")]
+pub(crate) use gristmill_pipeline::{BoxFormat, Boxes, FeatureDType, KernelInput};
 pub(crate) use serde::{Deserialize, Serialize};
 pub(crate) use std::{collections::BTreeMap, ops::RangeInclusive};

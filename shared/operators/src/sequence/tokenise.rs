@@ -130,7 +130,7 @@ impl Operator for Tokenise {
         Ok(Kernel::transform(kernel::Tokens::new(self, input.assets)?))
     }
 
-    #[cfg(not(feature = "tokenise"))]
+    #[cfg(all(feature = "kernels", not(feature = "tokenise")))]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Err("`tokenise` cannot be compiled: this build has no feature `tokenise`".into())
     }
