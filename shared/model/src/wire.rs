@@ -23,7 +23,7 @@ pub use caching::{
     CacheEntry, CacheListed, CacheManifest, CacheMode, CacheOrders, CachedChunk, CachingView,
     EpochMode, OpWork, PointOrder, PointView, WorkProfile,
 };
-pub use calls::{AnyCall, AnyReply, Applied, Call, Listed, Refusal, RefusalKind, Request};
+pub use calls::*;
 pub use events::{Barren, ScaleDecision, ScaleState, ScalerEvent, WorkerEvent};
 pub use job::{
     Dataset, JobSpec, JobState, JobView, Manifest, ManifestFile, Plan, Register, SkippedAt,

@@ -112,7 +112,7 @@ def hello(world):
     serve(world, "a", pipeline)
     for says, word in (
         (lambda client: client.ack(0, 0), "before a hello"),
-        (lambda client: client.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), "README"),
+        (lambda client: client.sock.sendall(b"GET / HTTP/1.1\r\n\r\n"), "docs/training.md"),
         (lambda client: client.hello(job="z"), "job z"),
         (lambda client: client.hello(dataset="0" * 64), "another dataset"),
         (lambda client: client.hello(fingerprint="0" * 64), "pipeline or seed"),

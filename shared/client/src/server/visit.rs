@@ -287,5 +287,5 @@ fn gone(_: io::Error) -> VisitEnd {
 }
 
 fn invalid(what: &str) -> VisitEnd {
-    VisitEnd::Refused(format!("the trainer sent {what}: the README has the protocol"))
+    VisitEnd::Refused(format!("the trainer sent {what}: docs/training.md has the protocol"))
 }
