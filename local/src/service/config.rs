@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Credentials;
 use crate::functions::Schedule;
 
-/// Configuration of a [`Service`].
+/// Configuration of a [`Service`](crate::Service).
 #[derive(Debug)]
 pub struct ServiceConfig {
     /// State directory; created if missing, readable by its owner only.
@@ -87,7 +87,7 @@ pub struct Others {
     pub dynamodb: Option<String>,
 }
 
-/// Endpoints of a [`Service`].
+/// Endpoints of a [`Service`](crate::Service).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoints {
     /// For `aws-sdk-lambda`, and the admin routes.

@@ -33,7 +33,7 @@ impl CallError {
     }
 }
 
-/// The coordinator of one namespace. `dyn Coordinator` has the typed [`call`](Self::call).
+/// The coordinator of one namespace. `dyn Coordinator` has the typed `call`.
 #[async_trait]
 pub trait Coordinator: Send + Sync {
     /// Sends any call once, with a deadline. A refusal is an error, never [`AnyReply::Refused`].
