@@ -1,8 +1,8 @@
-//! Places to cache, compiled: what an element consists of there, and how that is stored.
+//! Compiled cache points: the fields of an element there, and how they are stored.
 //!
-//! A cache object is a chunk object. Its batch frames hold the elements that reached the place, a row
-//! each: its fields, and where the element comes from. A remainder frame, if there is one, lists the records
-//! that were refused before.
+//! A cache object is a chunk object. Its batch frames hold the elements that reached the cache
+//! point, one per row, with their fields and origin. An optional remainder frame lists the records
+//! that were refused before it.
 
 use crate::{
     ExecError,
@@ -16,48 +16,49 @@ use gristmill_model::Epoch;
 use gristmill_pipeline::{COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline};
 use std::fmt::Display;
 
-/// The epoch as which what comes before a place to cache draws when it is put there, whichever epoch
-/// puts it.
+/// Epoch with which operators before a cache point draw during a capture, in any epoch.
 pub(crate) const REUSED_EPOCH: Epoch = gristmill_pipeline::CachePoint::DRAWN_EPOCH;
 
-/// Tensors beside the fields; names that begin so are no author's. Of elements: place of the record in
-/// the split, which time the epoch has it, and height and width of the images that differ in them.
+/// Tensors beside the fields; authors cannot use names with this prefix. For elements: position of
+/// the record in the split, occurrence of the record in the epoch, and height and width of images
+/// that vary in size.
 const RECORD: &str = "__record__";
 const REPEAT: &str = "__repeat__";
 const SIZES: &str = "__sizes__";
-/// Of refused records.
+/// For refused records: the operator and its reason.
 const OP: &str = "__op__";
 const REASON: &str = "__reason__";
 
-/// A place to cache.
+/// A compiled cache point.
 #[derive(Debug)]
 pub(crate) struct Point {
-    /// Its index among the steps.
+    /// Index among the steps.
     pub(crate) step: usize,
-    /// How errors call it.
+    /// Name in error messages.
     name: String,
-    /// Of the frames of elements.
+    /// Schema of the frames of elements.
     pub(crate) schema: Schema,
     pub(crate) origin: Origin,
-    /// Of height and width, u32 `[n, 2]` for the n fields that have a place there.
+    /// Tensor of height and width, u32 `[n, 2]` for the n fields of varying size.
     pub(crate) sizes: Option<usize>,
     pub(crate) fields: Vec<PointField>,
-    /// Bytes an element takes whatever its values are.
+    /// Bytes that every element takes, without its ragged values.
     pub(crate) row_bytes: usize,
 }
 
-/// The tensors that say where an element comes from.
+/// Tensors that identify the origin of an element.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
-    /// u64.
+    /// Dtype u64.
     pub(crate) key: usize,
-    /// The others are u32. The element's number among those of its record, as it is at this place.
+    /// Dtype u32, as the other two. Number of the element among those of its record at this cache
+    /// point.
     pub(crate) copy: usize,
     pub(crate) record: usize,
     pub(crate) repeat: usize,
 }
 
-/// A field that the element has there.
+/// A field of an element at the cache point.
 #[derive(Debug)]
 pub(crate) struct PointField {
     pub(crate) name: String,
@@ -65,14 +66,14 @@ pub(crate) struct PointField {
     pub(crate) tensor: usize,
     pub(crate) schema: FieldSchema,
     pub(crate) ragged: bool,
-    /// Its place among the sizes, if it has one.
+    /// Index in the sizes tensor, if the field has one.
     pub(crate) size: Option<usize>,
-    /// The tensor in whose row it already is here, finished.
+    /// The tensor whose row already holds the final value at this cache point.
     pub(crate) row: Option<usize>,
 }
 
 impl Point {
-    /// That something is wrong here.
+    /// An error at this cache point.
     pub(crate) fn error(&self, reason: impl Display) -> ExecError {
         ExecError::Cache { point: self.name.clone(), reason: reason.to_string() }
     }
@@ -84,7 +85,7 @@ impl Point {
     }
 }
 
-/// The tensors of the frame of refused records: in the order of the split, with their place in it.
+/// Tensors of the frame of refused records, which are in the order of the split.
 pub(crate) struct Refused {
     pub(crate) schema: Schema,
     pub(crate) key: usize,
@@ -105,7 +106,7 @@ impl Refused {
     }
 }
 
-/// The places of a pipeline whose steps have been compiled. `names` are those of the cells.
+/// Compiles the cache points of a pipeline. `names` are the names of the cells.
 pub(crate) fn compile(
     pipeline: &Pipeline,
     names: &[&str],
@@ -121,8 +122,8 @@ pub(crate) fn compile(
         let point = format!("`autocache` {nth}, after `{before}`");
         let mut fields = Vec::new();
         let mut sized = 0;
-        // All of the element, whether the steps after it here read it or not: those of another job with
-        // the same prefix may.
+        // Stores every field, even if no later step here reads it: another job with the same prefix
+        // may.
         for (name, schema) in &pipeline.schemas()[stage].fields {
             let Some(cell) = names.iter().position(|known| known == name) else {
                 let reason = format!("field `{name}` has no place: please report this");
@@ -154,8 +155,7 @@ fn compiled(
     let mut tensors = Vec::new();
     for field in &mut fields {
         let PointField { name, schema, .. } = field;
-        // Values that differ in several dimensions are stored as a row of numbers; their sizes say the
-        // rest.
+        // A value that varies in several dimensions is stored flat; the sizes tensor has its shape.
         let spec = tensor_spec(name, schema);
         let spec = spec.unwrap_or_else(|| TensorSpec::ragged(name.as_str(), dtype(schema), []));
         field.ragged = spec.ragged;
@@ -170,7 +170,7 @@ fn compiled(
     let schema = Schema::new(tensors)
         .map_err(|error| ExecError::Cache { point: name.clone(), reason: error.to_string() })?;
     let row_bytes = |(tensor, spec): (usize, &TensorSpec)| match spec.ragged {
-        // An offset.
+        // Ragged tensors take one offset per row.
         true => size_of::<u64>(),
         false => schema.item_bytes(tensor).unwrap_or(0),
     };

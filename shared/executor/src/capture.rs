@@ -1,7 +1,7 @@
-//! Putting elements aside at a place to cache, on their way through the steps.
+//! Captures elements at a cache point while they pass through the steps.
 //!
-//! What is put aside must not depend on what comes after: an element that fails later is kept, and so
-//! are those that its record still becomes before the place, though none of them goes on.
+//! The captured data must not depend on later steps. An element that fails after the cache point is
+//! still captured, and so are further elements of its record, which then do not continue.
 
 use crate::{
     ExecError, Program,
@@ -15,30 +15,30 @@ use gristmill_kernel::Place;
 use gristmill_model::{Epoch, RecordKey, SkippedRecord};
 use std::sync::Arc;
 
-/// Frames end when they have this many bytes: whoever reads one back checks it and uses it while a
-/// processor's cache still has it, and values of differing length, which are collected beside the
-/// object, take no more room than this. A larger element is a frame of its own.
+/// Size at which a frame ends. A reader can check and use such a frame while it is in the
+/// processor's cache. Ragged values are collected outside the object and take at most this much
+/// memory. A larger element is a frame of its own.
 const FRAME_BYTES: usize = 2 << 20;
 
-/// Elements of one split on their way into the cache.
+/// Elements of one split that are being written to the cache.
 pub(crate) struct Capture {
     point: Arc<Point>,
-    /// Rows to plan frames for: elements that are expected to come.
+    /// Number of elements still expected, to plan frames.
     expected: usize,
-    /// Place in the split of the record at hand.
+    /// Position of the current record in the split.
     record: u32,
     frame: OpenFrame,
-    /// Why the record at hand failed after the place.
+    /// Error of the current record after the cache point.
     failed: Option<Fault>,
-    /// Records refused before the place, with their place in the split.
+    /// Records refused before the cache point, each with its position in the split.
     refused: Vec<(u32, SkippedRecord)>,
-    /// Parts that are complete, and what elements of the one at hand take.
+    /// Complete parts. `bytes` counts the elements of the current part.
     parts: Vec<Vec<u8>>,
     bytes: usize,
     part_bytes: usize,
 }
 
-/// The frame being filled; of 0 planned rows if there is none.
+/// The frame being filled. `planned` is 0 if no frame is open.
 #[derive(Clone, Copy, Default)]
 struct OpenFrame {
     planned: usize,
@@ -47,7 +47,7 @@ struct OpenFrame {
 }
 
 impl Capture {
-    /// Captures `records` records that run through `program` and past `point`, in parts of about `part_bytes`.
+    /// Captures `records` records of `program` at `point`, in parts of about `part_bytes`.
     pub(crate) fn new(
         program: &Program,
         point: &Arc<Point>,
@@ -56,7 +56,7 @@ impl Capture {
     ) -> Self {
         let before = program.steps[..point.step].iter();
         let width = before.fold(1_u32, |n, step| n.saturating_mul(step.action.width()));
-        // Lists of 65,536 items can be, but few have more than this many.
+        // Lists may have 65,536 items, but few have more than 64.
         let expected = (records as usize).saturating_mul(width.min(64) as usize);
         let (frame, failed, refused) = (OpenFrame::default(), None, Vec::new());
         let (point, parts) = (Arc::clone(point), Vec::new());
@@ -67,12 +67,13 @@ impl Capture {
         !self.parts.is_empty()
     }
 
-    /// Gives away the parts that are complete.
+    /// Returns the complete parts.
     pub(crate) fn take_parts(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.parts)
     }
 
-    /// Ends a record: `outcome` is what became of it before the place. Returns what became of it in all.
+    /// Ends a record. `outcome` is its result before the cache point; returns the result of the
+    /// whole record.
     pub(crate) fn end_record(
         &mut self,
         key: RecordKey,
@@ -83,7 +84,7 @@ impl Capture {
             self.refused.push((self.record, record));
         }
         self.record += 1;
-        // What came first in time counts, as it does where nothing is put aside.
+        // The earlier failure counts, as in a run that captures nothing.
         match (self.failed.take(), outcome) {
             (Some(failed), Ok(()) | Err(Fault::Record { .. })) => Err(failed),
             (_, outcome) => outcome,
@@ -96,12 +97,12 @@ impl Capture {
 }
 
 impl Run<'_> {
-    /// Whether elements are put aside at step `i`.
+    /// Whether elements are captured at step `i`.
     pub(crate) fn is_captured(&self, i: usize) -> bool {
         self.capture.as_ref().is_some_and(|capture| capture.point.step == i)
     }
 
-    /// The epoch as which step `i` draws.
+    /// The epoch with which step `i` draws.
     pub(crate) fn drawn_epoch(&self, i: usize) -> Epoch {
         match &self.capture {
             Some(capture) if i < capture.point.step => REUSED_EPOCH,
@@ -109,7 +110,7 @@ impl Run<'_> {
         }
     }
 
-    /// Puts an element aside at step `i`, and takes it on.
+    /// Captures an element at step `i`, then runs the remaining steps.
     pub(crate) fn put(&mut self, i: usize, element: Element<'_>) -> Result<(), Fault> {
         let bytes = self.store(element)?;
         let active_ns = self.lap();
@@ -128,7 +129,7 @@ impl Run<'_> {
         }
     }
 
-    /// Copies what is needed of an element into the cache's frame. Returns its bytes.
+    /// Copies an element into the cache's frame. Returns its bytes.
     fn store(&mut self, element: Element<'_>) -> Result<usize, Fault> {
         let (copy, row) = (self.copy, self.row);
         let Some(capture) = &mut self.capture else { return Ok(0) };
@@ -147,7 +148,7 @@ impl Run<'_> {
                 let row = cache.row_mut(sizes, at).map_err(|error| capture.fault(error))?;
                 for (slot, side) in row[size * 8..].as_chunks_mut::<4>().0.iter_mut().zip(cell.size)
                 {
-                    // Sides are at most what images can have, far below this.
+                    // Image sides are far below this limit.
                     *slot = u32::try_from(side).unwrap_or(u32::MAX).to_le_bytes();
                 }
             }
@@ -173,7 +174,7 @@ impl Run<'_> {
         Ok(bytes)
     }
 
-    /// Ends the part at hand behind a record if it is large enough.
+    /// Ends the current part if it is large enough. Called after each record.
     pub(crate) fn end_part(&mut self) -> Result<(), Fault> {
         let Some(capture) = &mut self.capture else { return Ok(()) };
         if capture.bytes >= capture.part_bytes {
@@ -184,7 +185,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Ends what is put aside: its last part.
+    /// Ends the capture and returns its last part.
     pub(crate) fn end_capture(&mut self, capture: &mut Capture) -> Result<Vec<u8>, ExecError> {
         let object = end_object(capture, &mut self.scratch.cache);
         let object = object.map_err(|error| capture.point.error(error))?;

@@ -1,10 +1,10 @@
-//! What a pipeline is compiled with: all that its operators need and it does not say itself.
+//! Compiles pipelines with the assets that their operators need.
 
 use crate::{ExecError, Program};
 use gristmill_kernel::{Assets, NoAssets};
 use gristmill_pipeline::Pipeline;
 
-/// Compiles pipelines. With nothing set, those whose operators need nothing beside the pipeline.
+/// Compiles pipelines. The default has no assets and fuses operators.
 #[derive(Clone, Copy)]
 pub struct Compiler<'a> {
     pub(crate) assets: &'a dyn Assets,
@@ -28,14 +28,14 @@ impl<'a> Compiler<'a> {
         Self::default()
     }
 
-    /// Where the files are that operators name by the hash of their content.
+    /// Sets where operators find files by the hash of their content.
     #[must_use]
     pub fn assets(self, assets: &'a dyn Assets) -> Self {
         Compiler { assets, ..self }
     }
 
-    /// Every operator is a step of its own: slower, equal in what it makes, and its metrics tell operators
-    /// apart.
+    /// Makes every operator a step of its own. Slower, with the same output and separate metrics
+    /// for each operator.
     #[must_use]
     pub fn apart(self) -> Self {
         Compiler { fuse: false, ..self }
@@ -44,8 +44,8 @@ impl<'a> Compiler<'a> {
     /// Compiles a pipeline.
     ///
     /// # Errors
-    /// [`ExecError::Pipeline`] if this build cannot run it, or a file that an operator needs is missing or not
-    /// what it should be; [`ExecError::Output`] if its tensors cannot be stored.
+    /// [`ExecError::Pipeline`] if this build cannot run the pipeline, or if a file that an operator
+    /// needs is missing or not as expected. [`ExecError::Output`] if its tensors cannot be stored.
     pub fn compile(&self, pipeline: &Pipeline) -> Result<Program, ExecError> {
         Program::compile_with(pipeline, self)
     }

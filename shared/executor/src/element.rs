@@ -1,4 +1,4 @@
-//! One element on its way through the steps: changed, left out, or become several.
+//! Takes one element through the steps, which change it, drop it, or make several of it.
 
 use crate::{
     run::{Fault, Run, Scratch, too_many},
@@ -9,18 +9,18 @@ use crate::{
 use gristmill_kernel::{DrawKey, MAX_ITEMS, View};
 use gristmill_model::RecordKey;
 
-/// What is the same for all steps of an element.
+/// Data that stays the same for all steps of an element.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Element<'a> {
     pub(crate) key: RecordKey,
     pub(crate) record: &'a [u8],
-    /// Which of the elements made of its record.
+    /// Number of the element among those of its record.
     pub(crate) copy: u32,
-    /// How many times its record became several.
+    /// How many steps so far made several elements of one.
     pub(crate) level: usize,
 }
 
-/// What a step did with an element.
+/// Result of a step on one element.
 struct Done {
     bytes_in: usize,
     bytes_out: usize,
@@ -28,7 +28,7 @@ struct Done {
 }
 
 impl Run<'_> {
-    /// The steps from index `from` on, and what follows for every element that comes out.
+    /// Runs the steps from index `from` on, and emits every element that results.
     pub(crate) fn steps(
         &mut self,
         from: usize,
@@ -105,8 +105,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Puts all values aside for several elements to start from; returns where it is written down
-    /// what they were.
+    /// Saves all values as the start of several elements. Returns the index in `places` of the
+    /// saved places.
     fn hold(&mut self, level: usize) -> usize {
         let Scratch { cells, places, .. } = &mut *self.scratch;
         let saved = places.len();
@@ -125,7 +125,7 @@ impl Run<'_> {
         element: Element<'e>,
         copy: u32,
     ) -> Result<Element<'e>, Fault> {
-        // The one before may have completed a batch.
+        // The previous element may have completed a batch.
         self.begin_frame()?;
         let Scratch { cells, places, .. } = &mut *self.scratch;
         for (cell, (place, size)) in cells.iter_mut().zip(&places[saved..]) {
@@ -139,7 +139,7 @@ impl Run<'_> {
         Ok(Element { copy, level: element.level + 1, ..element })
     }
 
-    /// Does what a step does to one element.
+    /// Runs one step on one element.
     fn act(&mut self, i: usize, step: &Step, element: Element<'_>) -> Result<Done, Fault> {
         let epoch = self.drawn_epoch(i);
         let Scratch { cells, tools, writer, .. } = &mut *self.scratch;

@@ -1,4 +1,4 @@
-//! The same elements in every format give the same values, and the same objects.
+//! The same elements give the same values and the same objects in every format.
 
 use crate::{Part, Program, SplitInput};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use gristmill_sources::{
 };
 use proptest::prelude::*;
 
-/// One element: numbers of any count, two floats, and a text.
+/// One element: any number of integers, two floats, and a text.
 #[derive(Clone, Debug)]
 struct Element {
     tokens: Vec<i64>,
@@ -40,7 +40,7 @@ impl Element {
     }
 }
 
-/// Files of these elements in every format that can hold them, and within gzip if that may be.
+/// Files of these elements in every format that can hold them, and in gzip where that is allowed.
 fn files(elements: &[Element]) -> Vec<(Format, Bytes)> {
     let rows: Vec<Row> = elements.iter().map(Element::row).collect();
     let mut files = Vec::new();

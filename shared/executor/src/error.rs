@@ -1,9 +1,9 @@
-//! What can go wrong, by what the caller does next.
+//! Errors, grouped by the action that the caller takes.
 
 use gristmill_chunk::FormatError;
 use gristmill_model::SkippedRecord;
 
-/// Errors of indexing a source and running a split.
+/// Errors of indexing a source and of running a split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecError {
@@ -11,21 +11,20 @@ pub enum ExecError {
     #[error("the split was cancelled before it was done")]
     Cancelled,
 
-    /// A record cannot be read or processed and the job's policy is to fail: fail the job.
+    /// A bad record under the error policy `Fail`: fail the job.
     #[error("{} ({}): {}", .0.key, .0.op, .0.reason)]
     Record(SkippedRecord),
 
-    /// The source file, its index or the bytes read of it are not what they should be: fail the
-    /// job, naming the file.
+    /// The source file, its index or its bytes are not as expected: fail the job and name the file.
     #[error("{0}")]
     Source(String),
 
-    /// The pipeline cannot be run by this build: refuse the job.
+    /// This build cannot run the pipeline: refuse the job.
     #[error("{0}")]
     Pipeline(String),
 
-    /// A split cannot be put into the cache, or what was read of it is not what was put there: run
-    /// it without.
+    /// A split cannot be cached, or its cache object is damaged or of another pipeline: run the
+    /// split without it.
     #[error("{point}: {reason}")]
     Cache { point: String, reason: String },
 

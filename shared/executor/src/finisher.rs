@@ -1,4 +1,4 @@
-//! The operators that are left to the fetcher, applied to batches that workers made.
+//! Applies the operators that are left to the fetcher to batches from workers.
 
 use crate::{
     Compiler, ExecError,
@@ -12,12 +12,12 @@ use gristmill_chunk::{FormatError, Frame, Limits, TensorSpec, replace_tensors};
 use gristmill_kernel::{Cell, Draw, Place, Tools};
 use gristmill_pipeline::{Pipeline, Schema, Stage};
 
-/// Takes batches from what crosses the wire to what is delivered. The bytes are those that workers would
+/// Turns batches as transferred into batches as delivered. The bytes equal those that workers would
 /// have made with the same operators.
 pub struct Finisher {
-    /// The tensors that it makes, in place of those of the same name.
+    /// Tensors it computes. Each replaces the tensor of the same name.
     tensors: Vec<TensorSpec>,
-    /// What makes each of them.
+    /// The steps that compute each tensor.
     steps: Vec<Vec<Step>>,
     cell: Cell,
     tools: Tools,
@@ -30,7 +30,7 @@ impl std::fmt::Debug for Finisher {
 }
 
 impl Finisher {
-    /// Of a pipeline that leaves operators to the fetcher; none of others.
+    /// Compiles the fetcher's operators of a pipeline. Returns `None` if it has none.
     ///
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run them, or they cannot be run on batches.
@@ -58,11 +58,11 @@ impl Finisher {
         Ok(Some(Finisher { tensors, steps, cell: Cell::default(), tools: Tools::default() }))
     }
 
-    /// The batch as it is delivered, in the empty buffer that `buffer` gives for that many bytes.
+    /// Returns the delivered batch. `buffer` gets its size in bytes and returns an empty buffer.
     ///
     /// # Errors
-    /// [`FormatError::Invalid`] if the frame is not of this pipeline, [`FormatError::OverLimit`] if what is
-    /// delivered would be larger than `limits` allow.
+    /// [`FormatError::Invalid`] if the frame does not belong to this pipeline,
+    /// [`FormatError::OverLimit`] if the delivered batch would exceed `limits`.
     pub fn finish(
         &mut self,
         frame: &Frame,
@@ -76,7 +76,7 @@ impl Finisher {
     }
 }
 
-/// The steps of one field's operators, each with the schema it is given.
+/// Compiles the steps of one field; each operator comes with the schema of its input.
 fn compile_field<'p>(
     stages: impl Iterator<Item = (&'p Stage, &'p Schema)>,
     compiler: &'p Compiler<'p>,
@@ -85,7 +85,8 @@ fn compile_field<'p>(
     for (stage, input) in stages {
         steps.operator((stage, 0), input, |_| Some(0))?;
     }
-    // A deterministic operator that writes its own field in one piece; anything else was forged.
+    // Only deterministic operators on their own field are left to the fetcher; anything else was
+    // forged.
     let fits = |step: &Step| {
         matches!(step.action, Action::Transform { .. } | Action::InPlace { .. } | Action::Nothing)
     };
@@ -93,7 +94,7 @@ fn compile_field<'p>(
     if !steps.iter().all(fits) {
         return Err(refused("one of them works on more than its field"));
     }
-    // What is last written goes straight to its row.
+    // The last transformation writes straight to the row.
     let last = steps.iter_mut().rev().find_map(|step| match &mut step.action {
         Action::Transform { to_row, .. } => Some(to_row),
         _ => None,
@@ -106,7 +107,7 @@ fn refused(why: &str) -> ExecError {
     ExecError::Pipeline(format!("operators cannot be applied to delivered batches: {why}"))
 }
 
-/// Takes one row through the steps.
+/// Runs the steps on one row.
 fn run(
     steps: &[Step],
     cell: &mut Cell,

@@ -1,4 +1,4 @@
-//! The kernels of a pipeline in a bare loop: what no engine built on them can go below. For benchmarks.
+//! Runs the kernels of a pipeline in a bare loop: a lower bound on engine time, for benchmarks.
 
 use crate::{
     ExecError, Program, Scratch,
@@ -11,13 +11,13 @@ use gristmill_kernel::{Cell, DrawKey, Tools};
 use gristmill_model::Epoch;
 
 impl Program {
-    /// Parses every record of `part`, runs the operators' kernels over it, and copies what is delivered,
-    /// sequences as they are. No batches are laid out, nothing is measured and nothing kept: what is left
-    /// out is the engine. Returns the bytes copied.
+    /// Parses every record of `part`, runs the kernels on it, and copies the delivered fields,
+    /// sequences unpadded. It skips the engine's work: no batches, no metrics, no output. Returns
+    /// the bytes copied.
     ///
     /// # Errors
-    /// [`ExecError::Source`] for the first record that is bad, or if an operator is no kernel: those that
-    /// make lists into elements, or cache.
+    /// [`ExecError::Source`] for the first bad record, or if an operator is not a kernel: one that
+    /// filters, makes lists into elements, or caches.
     pub fn run_kernels(
         &self,
         scratch: &mut Scratch,
@@ -25,7 +25,7 @@ impl Program {
         epoch: Epoch,
     ) -> Result<u64, ExecError> {
         part.check()?;
-        // Of each tensor a row, which all elements write one over the other.
+        // One row per tensor, which every element overwrites.
         let row = |tensor| vec![0; self.schema.item_bytes(tensor).unwrap_or(0)];
         let mut rows: Vec<Vec<u8>> = (0..self.schema.tensors().len()).map(row).collect();
         let Scratch { cells, tools, .. } = scratch;

@@ -1,11 +1,11 @@
 //! Runs a pipeline over one split: source bytes in, one chunk object out.
 //!
-//! [`Program::compile`] turns a checked pipeline into steps once; [`Program::run_split`] runs them
-//! over the records of a split with scratch buffers that are reused from element to element and
-//! from split to split. Rows are computed in place in the batch they are delivered in. The output
-//! is a function of pipeline, seed, epoch and records, and of nothing else: not of what ran before,
-//! nor where. [`Program::resume_split`] makes the same object of what a run put aside at a place to
-//! cache. Synchronous; no I/O, and no clock but to time the operators.
+//! [`Program::compile`] turns a checked pipeline into steps once. [`Program::run_split`] runs them
+//! over the records of a split, with scratch buffers that are reused for all elements and splits.
+//! Rows are computed in place in their batch. The output depends only on pipeline, seed, epoch and
+//! records, not on earlier runs or the machine. [`Program::resume_split`] makes the same object
+//! from elements that a run captured at a cache point. The crate is synchronous, does no I/O, and
+//! reads the clock only to time operators and waits.
 
 mod cache_point;
 mod capture;
@@ -37,8 +37,8 @@ pub use resume::ResumeInput;
 pub use run::{Scratch, Unfinished};
 pub use split::{CACHED_PART_BYTES, Part, Pick, SplitInput, SplitOutput, Zipped};
 
-/// What the bytes of a pipeline depend on beside its operators' versions: who decodes, resizes and
-/// tokenises. Our own kernels are covered by those versions.
+/// Libraries that decode, resize and tokenise: with the versions of operators, they determine the
+/// bytes of a pipeline. Our own kernels are covered by the operator versions.
 macro_rules! class_of {
     ($architecture:literal) => {
         concat!(
@@ -48,8 +48,8 @@ macro_rules! class_of {
     };
 }
 
-/// The numerics class of this build: workers of one class give equal bytes. It begins with the
-/// architecture.
+/// The numerics class of this build, which begins with the architecture. Workers of one class
+/// produce equal bytes.
 pub const NUMERICS: &str = if cfg!(target_arch = "x86_64") {
     class_of!("x86_64")
 } else if cfg!(target_arch = "aarch64") {

@@ -1,4 +1,4 @@
-//! What each operator cost and made: what the policies feed on.
+//! Cost and output of each operator, the input of the policies.
 
 use serde::Serialize;
 
@@ -7,11 +7,11 @@ use serde::Serialize;
 pub struct OpMetrics {
     /// The operator as the pipeline file names it; `source` for reading and parsing records.
     pub op: &'static str,
-    /// Index in the pipeline's stages; none for the source.
+    /// Index in the pipeline's stages; `None` for the source.
     pub stage: Option<u32>,
-    /// Time spent in it, in nanoseconds.
+    /// Time spent in the operator, in nanoseconds.
     pub active_ns: u64,
-    /// Elements it yielded; of `batch`, frames.
+    /// Elements it produced; for `batch`, frames.
     pub num_elements: u64,
     /// Bytes of the values it read.
     pub bytes_in: u64,

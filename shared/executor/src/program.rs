@@ -1,4 +1,4 @@
-//! A pipeline compiled: everything that does not depend on the split is decided here.
+//! A compiled pipeline, with every decision that does not depend on the split.
 
 use crate::{
     Compiler, ExecError, ResumeInput, Scratch, SplitInput, SplitOutput, Unfinished,
@@ -12,41 +12,41 @@ use gristmill_pipeline::{Batching, COPY_FIELD, FieldSchema, KEY_FIELD, Pipeline}
 use gristmill_sources::Reader;
 use std::sync::Arc;
 
-/// A pipeline ready to run; shared by any number of threads, each with a [`Scratch`] of its own.
+/// A compiled pipeline. Threads share it; each has its own [`Scratch`].
 pub struct Program {
     pub(crate) reader: Reader,
-    /// Of the further datasets of a zip.
+    /// Readers of the further datasets of a zip.
     pub(crate) zipped: Vec<ZippedReader>,
     pub(crate) steps: Vec<Step>,
     /// Name of the batch op, and its index in the pipeline's stages.
     pub(crate) batch_op: (&'static str, u32),
     pub(crate) batching: Batching,
-    /// Whether batches are cut from the rows of neighbouring splits, in order. Their sequences can only
-    /// be padded then.
+    /// True if batches are cut from the rows of consecutive splits, in order. The fetcher then pads
+    /// sequences, since a worker does not know the batch.
     pub(crate) in_order: bool,
     pub(crate) schema: Schema,
-    /// Fields an element has on its way, delivered or not.
+    /// Number of fields that an element has at any step, delivered or not.
     pub(crate) cells: usize,
     pub(crate) delivered: Vec<Delivered>,
-    /// The places to cache before the batch.
+    /// Cache points before the batch.
     pub(crate) points: Vec<Arc<Point>>,
     pub(crate) key_tensor: usize,
     pub(crate) copy_tensor: usize,
-    /// Elements that one record can become, as far as they are numbered.
+    /// Upper bound of the elements that one record can become; their numbers stay below it.
     pub(crate) width: u32,
-    /// Of the tensors that are not ragged.
+    /// Bytes of a row in all tensors that are not ragged.
     pub(crate) row_bytes: usize,
 }
 
-/// A field that is delivered.
+/// A field of the output batches.
 #[derive(Debug)]
 pub(crate) struct Delivered {
     pub(crate) name: String,
     pub(crate) cell: usize,
     pub(crate) tensor: usize,
-    /// Whether batching has to copy it, as no step writes it to its row.
+    /// True if batching copies the field, because no step writes it to its row.
     pub(crate) copied: bool,
-    /// Of a sequence: what one item takes, and one value of padding.
+    /// Sizes of a sequence, if the field is one.
     pub(crate) sequence: Option<Sequence>,
 }
 
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// Compiles a pipeline whose operators need nothing beside it; a [`Compiler`] does others.
+    /// Compiles a pipeline whose operators need no assets. For others use a [`Compiler`].
     ///
     /// # Errors
     /// [`ExecError::Pipeline`] if this build cannot run it, [`ExecError::Output`] if its tensors
@@ -73,8 +73,8 @@ impl Program {
         Compiler::new().compile(pipeline)
     }
 
-    /// As [`compile`](Self::compile), with every operator a step of its own: slower, equal in what it
-    /// makes, and its metrics tell operators apart.
+    /// Like [`compile`](Self::compile), but every operator is a step of its own. Slower, with the
+    /// same output and separate metrics for each operator.
     ///
     /// # Errors
     /// As [`compile`](Self::compile).
@@ -96,7 +96,8 @@ impl Program {
                 batch_op = (stage.op.name(), i);
                 continue;
             }
-            // Resolved before records are read; and what is cached of whole batches is the object itself.
+            // Datasets are resolved before records are read, and a cache of whole batches is the
+            // object itself.
             if stage.op.dataset().is_some() || whole(i) {
                 steps.interrupt();
                 continue;
@@ -166,17 +167,17 @@ impl Program {
         })
     }
 
-    /// The steps by name, batching left out: operators that run as one are one, `a+b`.
+    /// Names of the steps without batching. Fused operators are one step, `a+b`.
     pub fn steps(&self) -> impl Iterator<Item = &'static str> {
         self.steps.iter().map(|step| step.name)
     }
 
-    /// What one thread needs to run splits of this program.
+    /// Creates the buffers that one thread needs to run splits of this program.
     pub fn scratch(&self) -> Scratch {
         Scratch::new(self)
     }
 
-    /// Runs the pipeline over the records of one split. `cancelled` is asked before each element.
+    /// Runs the pipeline over the records of one split. Calls `cancelled` before each element.
     ///
     /// # Errors
     /// [`ExecError::Cancelled`] when asked to stop, [`ExecError::Record`] for a bad record under
@@ -191,9 +192,11 @@ impl Program {
         crate::run::run(self, scratch, input, cancelled)
     }
 
-    /// As [`run_split`](Self::run_split), of a split whose records are read in several portions: runs
-    /// those of `input` after those of `before`, with `more` to come after them. Portions differ in their
-    /// records alone. [`Unfinished::ran`] tells how far it came with one that is run in turns. [`end_split`](Self::end_split) gives what all of them became.
+    /// Runs a split whose records are read in several portions: those of `input` after those of
+    /// `before`; `more` records follow in later portions. The inputs differ only in their records.
+    /// [`Unfinished::ran`] returns how many records of the input have run if
+    /// [`SplitInput::in_turns`] is set. [`end_split`](Self::end_split) returns the result of all
+    /// portions.
     ///
     /// # Errors
     /// As [`run_split`](Self::run_split).
@@ -208,7 +211,7 @@ impl Program {
         crate::run::run_portion(self, (scratch, before), input, more, cancelled)
     }
 
-    /// Ends a split of which all portions have been run, with the scratch that they were run with.
+    /// Ends a split after its last portion. Needs the scratch of the portions.
     ///
     /// # Errors
     /// [`ExecError::Output`] if the object gets too large.
@@ -220,10 +223,10 @@ impl Program {
         crate::run::end(self, scratch, unfinished)
     }
 
-    /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) put aside at a
-    /// place to cache: makes what it makes of the records themselves, and lists the same records as
-    /// left out. Payloads of those are not there any more: `quarantined` is empty. `cancelled` is
-    /// asked before each element.
+    /// Runs the rest of the pipeline over a split that [`run_split`](Self::run_split) captured at a
+    /// cache point. The object and the list of skipped records are the same as from the records
+    /// themselves. The cache has no payloads of skipped records, so `quarantined` is empty. Calls
+    /// `cancelled` before each element.
     ///
     /// # Errors
     /// [`ExecError::Cache`] if `input.object` is damaged or of another pipeline; else as
@@ -237,8 +240,9 @@ impl Program {
         crate::resume::resume(self, scratch, input, cancelled)
     }
 
-    /// As [`resume_split`](Self::resume_split), of a split that was put aside in parts: runs the one of
-    /// `input` after those of `before`. [`end_resumed`](Self::end_resumed) gives what all of them became.
+    /// Like [`resume_split`](Self::resume_split) for a split that was captured in parts: runs the
+    /// part in `input` after those of `before`. [`end_resumed`](Self::end_resumed) returns the
+    /// result of all parts.
     ///
     /// # Errors
     /// As [`resume_split`](Self::resume_split).
@@ -253,8 +257,8 @@ impl Program {
         crate::resume::resume_part(self, (scratch, before), input, is_last, cancelled)
     }
 
-    /// Ends a split of which all parts were run from what was put aside at `point`, with the scratch that
-    /// they were run with.
+    /// Ends a split after its last part was resumed from cache point `point`. Needs the scratch of
+    /// the parts.
     ///
     /// # Errors
     /// [`ExecError::Output`] if the object gets too large.
@@ -267,13 +271,13 @@ impl Program {
         crate::resume::end_resumed(self, scratch, point, unfinished)
     }
 
-    /// The tensors of every frame this program writes; where it pads sequences, those of the remainder
-    /// frame, which has them as they are.
+    /// Tensors of every frame that this program writes. If the program pads sequences, this is the
+    /// schema of the remainder frame, which is not padded.
     pub fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    /// The place to cache with this index among those of the pipeline.
+    /// The cache point with this index among those of the pipeline.
     pub(crate) fn point(&self, point: u32) -> Result<&Arc<Point>, ExecError> {
         self.points.get(point as usize).ok_or_else(|| {
             let inner = self.points.len();
@@ -284,22 +288,22 @@ impl Program {
         })
     }
 
-    /// The tensor that cell `cell` is delivered in.
+    /// Index of the tensor that delivers `cell`.
     pub(crate) fn tensor_of(&self, cell: usize) -> usize {
         let field = self.delivered.iter().find(|field| field.cell == cell);
-        // Only delivered fields have rows; a tensor that is not there is refused by the writer.
+        // Only delivered fields have rows; the writer refuses a tensor that does not exist.
         field.map_or(usize::MAX, |field| field.tensor)
     }
 
-    /// Whether a record can become other than one element.
+    /// Whether every record becomes exactly one element.
     pub(crate) fn is_one_to_one(&self) -> bool {
         let one = |step: &Step| !matches!(step.action, Action::Filter { .. });
         self.width == 1 && self.steps.iter().all(one)
     }
 }
 
-/// Every field that an element has at some time: those of the source first, dataset by dataset, in the
-/// order in which readers find them.
+/// Names of every field that an element has at any step. Fields of the source come first, dataset
+/// by dataset, in the order of the readers.
 fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
     let features = pipeline.source().members().flat_map(|source| source.features.keys());
     let mut names: Vec<&str> = features.map(String::as_str).collect();
@@ -313,9 +317,9 @@ fn cell_names(pipeline: &Pipeline) -> Vec<&str> {
     names
 }
 
-/// The last transformation of a field writes to its row; what comes after changes it there. Not
-/// before an element becomes several, each of which has a row of its own, nor if the value is read
-/// once more.
+/// Makes the last transformation of a field write to the field's row; later steps change it there.
+/// Excluded are transformations before an element becomes several, since each needs its own row,
+/// and values that a later step reads.
 fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) {
     let mut settled = vec![true; cells];
     for field in delivered.iter().filter(|field| field.sequence.is_none()) {
@@ -335,7 +339,7 @@ fn write_to_rows(steps: &mut [Step], delivered: &mut [Delivered], cells: usize) 
                 outputs.iter().for_each(|output| settled[*output] = true);
             }
             Action::Filter { field, .. } | Action::Shorten { field, .. } => settled[*field] = true,
-            // Sequences, which are written to no row.
+            // Boxes are sequences, which have no fixed row.
             Action::Boxes { .. } => {}
             Action::Duplicate { .. } | Action::FlatMap { .. } => return,
             Action::InPlace { .. } | Action::Wait(_) | Action::Point(_) | Action::Nothing => {}
@@ -353,7 +357,8 @@ fn tensor_schema(pipeline: &Pipeline) -> Result<Schema, ExecError> {
     Ok(Schema::new(tensors)?)
 }
 
-/// The tensor of a field's values, one a row; none if they differ in more than their first dimension.
+/// Tensor of a field with one value per row. `None` if values vary in another dimension than the
+/// first.
 pub(crate) fn tensor_spec(name: &str, field: &FieldSchema) -> Option<TensorSpec> {
     let known = |dims: &[Option<u32>]| -> Option<Vec<usize>> {
         dims.iter().map(|dim| dim.map(|dim| dim as usize)).collect()

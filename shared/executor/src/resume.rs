@@ -1,4 +1,4 @@
-//! Running the rest of a pipeline over what was put aside at a place to cache.
+//! Runs the rest of a pipeline over elements that were captured at a cache point.
 
 use crate::{
     ExecError, OpMetrics, Program, Scratch, SplitOutput,
@@ -13,25 +13,26 @@ use gristmill_kernel::Place;
 use gristmill_model::{Epoch, ErrorPolicy, RecordKey, SkippedRecord};
 use std::{iter::Peekable, ops::Range, time::Instant, vec::IntoIter};
 
-/// What metrics call reading elements from a cache.
+/// Name of reading elements from a cache in metrics.
 const CACHE: &str = "cache";
 
-/// One split, or a part of it, to run from what was cached of it.
+/// A split, or a part of it, to resume from its cache object.
 #[derive(Clone, Debug)]
 pub struct ResumeInput {
-    /// The place where it was put aside: its index among those of the pipeline.
+    /// Cache point of the capture: its index among those of the pipeline.
     pub point: u32,
-    /// [`SplitOutput::cached`] of the run that put it aside, or one of [`SplitOutput::cached_before`].
+    /// [`SplitOutput::cached`] of the run that captured it, or one of
+    /// [`SplitOutput::cached_before`].
     pub object: Bytes,
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
 }
 
-/// Longest reason for leaving a record out, in bytes: operators give a line.
+/// Maximum length in bytes of the reason for a skipped record; operators give one line.
 const MAX_REASON_BYTES: usize = 4096;
 
-/// Records refused before the place, with their place in the split, from first to last.
+/// Records refused before the cache point, in order, each with its position in the split.
 type RefusedRecords = Peekable<IntoIter<(u32, SkippedRecord)>>;
 
 pub(crate) fn resume(
@@ -44,7 +45,7 @@ pub(crate) fn resume(
     end_resumed(program, scratch, input.point, all)
 }
 
-/// Ends a split of which all parts have been run.
+/// Ends a split after its last part.
 pub(crate) fn end_resumed(
     program: &Program,
     scratch: &mut Scratch,
@@ -69,10 +70,10 @@ pub(crate) fn resume_part(
     let chunk = Chunk::open(input.object.clone(), &Limits::default());
     let chunk = chunk.map_err(|error| point.error(error))?;
     let frames = 0..chunk.remainder().unwrap_or(chunk.frames().len());
-    // Elements are counted as records are, which are fewer than this.
+    // Elements get numbers of type `u32`, like records.
     let rows: u64 = chunk.frames()[frames.clone()].iter().map(|frame| u64::from(frame.rows)).sum();
     let left = u32::try_from(rows).map_err(|_| point.error(format!("it has {rows} elements")))?;
-    // How many are in other parts is not known: a batch of them may be.
+    // Other parts may have enough elements for one more batch.
     let left = left.saturating_add(if is_last { 0 } else { program.batching.size });
     let refused = refused(&chunk, point)?;
     let run = match before {
@@ -95,18 +96,18 @@ pub(crate) fn resume_part(
     Ok(resumed.run.suspend())
 }
 
-/// A resumed split and how far it is.
+/// A split that is being resumed.
 struct Resumed<'a> {
     run: Run<'a>,
     point: &'a Point,
     refused: RefusedRecords,
-    /// Place in the split of the record reached.
+    /// Position in the split of the current record.
     reached: u32,
-    /// The record of which nothing more is wanted, as an element of it failed.
+    /// The record whose remaining elements are skipped, because one of them failed.
     left_out: Option<u32>,
 }
 
-/// The tensors of one frame, which may number them otherwise than the program does.
+/// Tensors of one frame, whose order may differ from the program's.
 struct Elements<'f> {
     bytes: &'f [u8],
     fields: Vec<TensorView<'f>>,
@@ -115,7 +116,7 @@ struct Elements<'f> {
 }
 
 impl<'f> Elements<'f> {
-    /// None if the frame is not of this place.
+    /// Returns `None` if the frame has another schema than the cache point.
     fn new(frame: &'f Frame, point: &Point) -> Option<Self> {
         let known: &Schema = &point.schema;
         if frame.schema() != known {
@@ -132,7 +133,7 @@ impl<'f> Elements<'f> {
         Some(Elements { bytes: frame.bytes(), fields, sizes, origin })
     }
 
-    /// Height and width of a field that has a place among the sizes.
+    /// Height and width of a field that is in the sizes tensor.
     fn size(&self, row: usize, size: usize) -> [usize; 2] {
         let sizes = self.sizes.and_then(|sizes| sizes.row(row)).unwrap_or_default();
         let at = |side: usize| number(sizes.get(size * 8 + side * 4..)) as usize;
@@ -140,7 +141,7 @@ impl<'f> Elements<'f> {
     }
 }
 
-/// The u32 that `bytes` begin with; 0 if they are too few.
+/// The first u32 of `bytes`, or 0 if they are too few.
 fn number(bytes: Option<&[u8]>) -> u32 {
     bytes.and_then(<[u8]>::first_chunk::<4>).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
@@ -169,7 +170,7 @@ impl Resumed<'_> {
         Ok(())
     }
 
-    /// Runs one element, and applies the policy if it is bad.
+    /// Runs one element, and applies the error policy if it is bad.
     fn element(
         &mut self,
         elements: &Elements<'_>,
@@ -203,7 +204,7 @@ impl Resumed<'_> {
         }
     }
 
-    /// Leaves out the records that were refused before the place and come before `record`, or all.
+    /// Reports the records that were refused before the cache point, up to `record` or to the end.
     fn refuse_before(&mut self, record: Option<u32>) -> Result<(), ExecError> {
         let is_before = |at: u32| record.is_none_or(|record| at < record);
         while let Some((at, refused)) = self.refused.next_if(|(at, _)| is_before(*at)) {
@@ -220,8 +221,8 @@ impl Resumed<'_> {
 }
 
 impl Run<'_> {
-    /// Puts the fields of an element where the steps find them; those that are finished into their
-    /// rows. Returns the element's bytes.
+    /// Loads an element's fields into their cells. Final values go to their rows. Returns the
+    /// element's bytes.
     fn load(&mut self, point: &Point, elements: &Elements<'_>, row: usize) -> Result<usize, Fault> {
         let Scratch { cells, writer, .. } = &mut *self.scratch;
         for cell in cells.iter_mut() {
@@ -251,8 +252,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether a value that differs in several dimensions is as long as its size says: what operators on
-/// images take for granted.
+/// Checks that the length of a value that varies in several dimensions matches its size. Operators
+/// on images rely on it.
 fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Result<(), String> {
     let schema = &field.schema;
     if schema.is_sequence() {
@@ -279,7 +280,7 @@ fn check_size(field: &PointField, range: &Range<usize>, size: [usize; 2]) -> Res
     }
 }
 
-/// The records refused before the place, in the order of the split.
+/// Reads the records refused before the cache point, in the order of the split.
 fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
     let Some(last) = chunk.remainder() else { return Ok(Vec::new().into_iter().peekable()) };
     let wrong = || point.error("what was cached does not list the records left out as it should");
@@ -296,7 +297,7 @@ fn refused(chunk: &Chunk, point: &Point) -> Result<RefusedRecords, ExecError> {
         let text = |view: TensorView<'_>| {
             let text = str::from_utf8(view.row(row).unwrap_or_default()).map_err(|_| wrong())?;
             match text.len() <= MAX_REASON_BYTES {
-                // People read it, as one line.
+                // People read it as one line.
                 true => Ok(text.replace(char::is_control, " ")),
                 false => Err(wrong()),
             }

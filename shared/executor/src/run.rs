@@ -1,4 +1,4 @@
-//! Running one split: record by record, straight into the rows of its batches.
+//! Runs one split, record by record, straight into the rows of its batches.
 
 use crate::{
     ExecError, OpMetrics, Program,
@@ -26,18 +26,18 @@ mod tests;
 pub use portion::Unfinished;
 pub(crate) use portion::{end, run_portion};
 
-/// What errors and metrics call reading and parsing a record.
+/// Name of reading and parsing a record in errors and metrics.
 const SOURCE: &str = "source";
 
-/// What one thread works with: buffers that grow to what the largest element needs, and stay.
+/// Buffers of one thread. They grow to the size of the largest element and are reused.
 pub struct Scratch {
     pub(crate) cells: Vec<Cell>,
-    /// Where every field was when the element became several, for each of them; one after the other
-    /// if that happened more than once.
+    /// Place and size of every field, saved for each of the elements that one becomes. Nested
+    /// splits of an element append to it.
     pub(crate) places: Vec<(Place, [usize; 2])>,
     pub(crate) tools: Tools,
     pub(crate) writer: ChunkWriter,
-    /// Of what is put aside.
+    /// Writes the cache object.
     pub(crate) cache: ChunkWriter,
     staging: Staging,
 }
@@ -60,22 +60,22 @@ impl Scratch {
         }
     }
 
-    /// How frames are kept in the objects of the next split.
+    /// Sets how frames are stored in the objects of the next split.
     pub fn set_codec(&mut self, codec: Codec) {
         self.writer.set_codec(codec);
         self.cache.set_codec(codec);
     }
 
-    /// Gives back the memory of an object that is done with, for the next one.
+    /// Takes back the memory of a finished object, to reuse it for the next one.
     pub fn recycle(&mut self, object: Vec<u8>) {
         self.writer.recycle(object);
     }
 }
 
-/// Why an element was not finished.
+/// Reason why an element was not finished.
 pub(crate) enum Fault {
     Cancelled,
-    /// The record is to blame.
+    /// The record is bad: the job's error policy applies.
     Record {
         op: &'static str,
         reason: String,
@@ -99,7 +99,7 @@ pub(crate) fn run(
     end(program, scratch, all)
 }
 
-/// What holds for all records of a split.
+/// Parameters that are the same for all records of a split.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
     pub(crate) epoch: Epoch,
@@ -112,23 +112,23 @@ pub(crate) struct Run<'a> {
     pub(crate) scratch: &'a mut Scratch,
     pub(crate) terms: Terms,
     pub(crate) cancelled: &'a dyn Fn() -> bool,
-    /// The source, the steps, the batch.
+    /// One entry for the source, one per step, and one for the batch.
     pub(crate) metrics: Vec<OpMetrics>,
     skipped: Vec<SkippedRecord>,
     quarantined: Vec<(RecordKey, Bytes)>,
-    /// What is put aside, if anything is.
+    /// Present when elements are captured for the cache.
     pub(crate) capture: Option<Capture>,
-    /// Records, or elements of a cache, not yet begun.
+    /// Records, or elements of a cache, that have not started yet.
     pub(crate) left: u32,
     /// Records of the input that have been run.
     ran: u32,
-    /// Which time the epoch has the record at hand.
+    /// Occurrence of the current record in the epoch, from 0.
     pub(crate) copy: u32,
-    /// Whether a frame is open, and its rows so far. Not of staged batches.
+    /// True while a frame is open; `row` counts its rows. Staged batches do not use it.
     open: bool,
     pub(crate) row: usize,
     batches: u32,
-    /// The end of the last thing timed and so the start of the next.
+    /// End of the last timed interval, which is the start of the next.
     pub(crate) lap: Instant,
 }
 
@@ -140,7 +140,7 @@ impl<'a> Run<'a> {
         left: u32,
         cancelled: &'a dyn Fn() -> bool,
     ) -> Result<Self, ExecError> {
-        // Of what did not end well before.
+        // A run before may have stopped half-way.
         scratch.writer.reset();
         scratch.cache.reset();
         scratch.staging.reset();
@@ -172,10 +172,11 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Room for the rows of all that is left, each of which can become `width`.
+    /// Reserves memory for the rows of all remaining records, each of which can become `width`
+    /// rows.
     pub(crate) fn reserve(&mut self, width: u32) {
         let rows = (self.left as usize).saturating_mul(width.min(64) as usize);
-        // Headers and footer take a little more; growing once for a small split is no harm.
+        // Headers and the footer take a little more; a small split can afford to grow once.
         self.scratch.writer.reserve(rows.saturating_mul(self.program.row_bytes) + (64 << 10));
     }
 
@@ -198,7 +199,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Runs one record and those that go with it, and applies the policy if one of them is bad.
+    /// Runs one record and its zipped records. Applies the error policy if one of them is bad.
     fn one(&mut self, record: &Record<'_>, others: &[zip::Beside<'_>]) -> Result<(), ExecError> {
         if (self.cancelled)() {
             return Err(ExecError::Cancelled);
@@ -255,7 +256,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Opens a frame for the rows to come, if there is none.
+    /// Opens a frame for the next rows if none is open.
     pub(crate) fn begin_frame(&mut self) -> Result<(), Fault> {
         if self.open || self.program.stages() {
             return Ok(());
@@ -284,8 +285,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Applies the job's policy to a record that failed. Its half-written row is written again; what
-    /// it had already become stays. `stored` is not known of a record that comes from a cache.
+    /// Applies the job's error policy to a failed record. Its unfinished row will be overwritten;
+    /// its finished rows stay. `stored` is `None` for a record that comes from a cache.
     pub(crate) fn bad_record(
         &mut self,
         record: SkippedRecord,
@@ -308,7 +309,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One record, and those that go with it, into the rows of what it becomes.
+    /// Turns one record and its zipped records into rows.
     fn record(
         &mut self,
         key: RecordKey,
@@ -340,27 +341,27 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Does `work` on one record; a panic on the way is that record's error, put down to the operator
-    /// that `work` says it is at.
+    /// Runs `work` on one record. Turns a panic into an error of that record, and blames the
+    /// operator that `work` reached.
     pub(crate) fn guarded(
         &mut self,
         work: impl FnOnce(&mut Self, &mut &'static str) -> Result<(), Fault>,
     ) -> Result<(), Fault> {
         let mut at = SOURCE;
-        // What a panic leaves half-written is written anew by the next element.
+        // The next element overwrites a half-written row.
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self, &mut at)));
         outcome.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<&str>().copied();
             let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
             let text: String = text.unwrap_or("").chars().take(160).collect();
             let reason = format!("the operator panicked: {}", text.replace(char::is_control, " "));
-            // A broken operator may also have broken the tools it was given.
+            // The panic may have left the tools in a broken state.
             self.scratch.tools = Tools::default();
             Err(Fault::Record { op: at, reason })
         })
     }
 
-    /// The finished element becomes a row, and maybe completes a batch.
+    /// Writes the finished element as a row, which may complete a batch.
     pub(crate) fn emit(&mut self, element: Element<'_>) -> Result<(), Fault> {
         let copy = self.copy.checked_mul(self.program.width);
         let copy = copy.and_then(|first| first.checked_add(element.copy));
@@ -381,8 +382,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Copies the fields that no operator wrote to their rows, and says where they came from.
-    /// Returns the bytes copied.
+    /// Copies the fields that no operator wrote to their rows, and writes key and copy. Returns the
+    /// bytes copied.
     fn stack(&mut self, element: Element<'_>, copy: u32) -> Result<usize, Fault> {
         let Scratch { cells, writer, .. } = &mut *self.scratch;
         let op = self.program.batch_op.0;
@@ -411,7 +412,7 @@ impl<'a> Run<'a> {
         Ok(copied_bytes)
     }
 
-    /// Puts the element beside others until a batch of them is full.
+    /// Stages the element until its batch is full.
     fn stage(&mut self, element: Element<'_>, copy: u32) -> Result<(), Fault> {
         let Scratch { cells, writer, staging, .. } = &mut *self.scratch;
         let value = |field: &Delivered| cells[field.cell].value(element.record, &[]);
@@ -430,7 +431,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Nanoseconds since the last lap.
+    /// Returns the nanoseconds since the last lap.
     pub(crate) fn lap(&mut self) -> u64 {
         let now = Instant::now();
         let lap = now.duration_since(self.lap);
@@ -439,7 +440,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// A record that became more elements than have numbers.
+/// Error of a record that becomes more elements than a `u32` can number.
 pub(crate) fn too_many(op: &'static str) -> Fault {
     Fault::Record { op, reason: "it becomes more elements than can be numbered".into() }
 }

@@ -1,4 +1,4 @@
-//! What a split is to whoever has it run: records in, one object out.
+//! Input and output of running a split: records in, one object out.
 
 use crate::{ExecError, OpMetrics};
 use bytes::Bytes;
@@ -12,61 +12,62 @@ pub struct SplitInput<'a> {
     pub epoch: Epoch,
     pub seed: u64,
     pub on_error: ErrorPolicy,
-    /// What was read for it.
+    /// Records as read from their files.
     pub parts: Vec<Part<'a>>,
-    /// Which time the epoch has these records, from 0: each draws anew.
+    /// Occurrence of these records in the epoch, from 0. Each occurrence draws anew.
     pub copy: u32,
-    /// The records to run, one after the other; if not given, all there are.
+    /// Records to run, in this order. `None` runs all records.
     pub picks: Option<Vec<Pick>>,
-    /// What was read of each further dataset of a zip.
+    /// Records of each further dataset of a zip.
     pub zipped: Vec<Zipped<'a>>,
-    /// The place to cache at which elements are put aside: its index among those of the pipeline, one
-    /// before the batch. What comes before it then draws as in epoch 0.
+    /// Cache point at which elements are captured: its index among the pipeline's cache points, one
+    /// before the batch. Operators before it then draw as in epoch 0.
     pub put: Option<u32>,
-    /// Elements that are put aside are cut into parts behind the record with which one has this many bytes.
+    /// Captured elements are cut into parts. A part ends after the record with which it reaches
+    /// this many bytes.
     pub put_bytes: usize,
-    /// Records that have been run already.
+    /// Records that earlier calls have run.
     pub begin: u32,
-    /// [`Program::run_portion`] comes back behind the record with which such a part is complete, so that
-    /// it can be taken before there are more.
+    /// [`Program::run_portion`] returns after the record that completes a part, so that the caller
+    /// can take the part before there are more.
     ///
     /// [`Program::run_portion`]: crate::Program::run_portion
     pub in_turns: bool,
 }
 
-/// Neighbours in a file.
+/// Consecutive records of one file.
 #[derive(Clone, Debug)]
 pub struct Part<'a> {
     pub first: RecordKey,
     pub n_records: u32,
-    /// The bytes of these records, framing included: [`FileIndex::byte_range`] of the file.
+    /// Bytes of these records with their framing: [`FileIndex::byte_range`] of the file.
     pub data: Bytes,
-    /// The index of the file they are in.
+    /// Index of their file.
     pub index: &'a FileIndex,
 }
 
-/// Records of a dataset that is zipped to the first: as many as that has, in the same order.
+/// Records of a dataset that is zipped to the first one: the same number, in the same order.
 #[derive(Clone, Debug)]
 pub struct Zipped<'a> {
     pub parts: Vec<Part<'a>>,
-    /// What errors call the file of each part.
+    /// Name of each part's file in error messages.
     pub files: Vec<String>,
-    /// As [`SplitInput::picks`]; copies are those of the first.
+    /// Like [`SplitInput::picks`], but copies are those of the first dataset.
     pub picks: Option<Vec<Pick>>,
 }
 
-/// One record of what was read.
+/// Reference to one record that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pick {
     pub part: u32,
-    /// From 0 in its part.
+    /// Index of the record in its part, from 0.
     pub record: u32,
-    /// Which time the epoch has it.
+    /// Occurrence of the record in the epoch, from 0.
     pub copy: u32,
 }
 
 impl<'a> SplitInput<'a> {
-    /// All records of one part, once, for epoch 0 of seed 0; a bad one is an error.
+    /// Runs all records of one part once, in epoch 0 with seed 0. A bad record is an error.
     pub fn whole(part: Part<'a>) -> Self {
         let on_error = ErrorPolicy::Fail;
         SplitInput {
@@ -84,7 +85,7 @@ impl<'a> SplitInput<'a> {
         }
     }
 
-    /// How many records it has.
+    /// Number of records to run.
     pub fn n_records(&self) -> u32 {
         count(&self.parts, self.picks.as_deref())
     }
@@ -94,17 +95,17 @@ impl<'a> SplitInput<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record<'a> {
     pub(crate) key: RecordKey,
-    /// Its bytes, framing included.
+    /// Bytes of the record with its framing.
     pub(crate) stored: &'a [u8],
     pub(crate) copy: u32,
-    /// The part it is of.
+    /// Index of its part.
     pub(crate) part: u32,
 }
 
-/// Records one after the other, found as they are asked for: small ones are too many for a list.
+/// Records in order. Lazy, because a list of small records would be too large.
 pub(crate) type Records<'a> = Box<dyn Iterator<Item = Result<Record<'a>, ExecError>> + 'a>;
 
-/// The records of `parts` that are to be run, in their order.
+/// The records of `parts` to run, in order.
 pub(crate) fn records<'a>(
     parts: &'a [Part<'_>],
     picks: Option<&'a [Pick]>,
@@ -128,7 +129,7 @@ pub(crate) fn records<'a>(
     }))
 }
 
-/// How many records are run.
+/// Number of records to run.
 fn count(parts: &[Part<'_>], picks: Option<&[Pick]>) -> u32 {
     match picks {
         Some(picks) => picks.len() as u32,
@@ -137,14 +138,14 @@ fn count(parts: &[Part<'_>], picks: Option<&[Pick]>) -> u32 {
 }
 
 impl Zipped<'_> {
-    /// How many records there are.
+    /// Number of records to run.
     pub(crate) fn n_records(&self) -> u32 {
         count(&self.parts, self.picks.as_deref())
     }
 }
 
 impl Part<'_> {
-    /// Checks that its bytes are those of its records.
+    /// Checks that the data has the size that the index gives for the records.
     pub(crate) fn check(&self) -> Result<(), ExecError> {
         let Part { first, n_records, index, data } = self;
         let expected = index.byte_range(first.record, *n_records).ok_or_else(|| {
@@ -163,15 +164,15 @@ impl Part<'_> {
         )))
     }
 
-    /// One of its records, which is the `at`-th part.
+    /// The given record of this part, which has index `at`.
     fn record(&self, at: u32, record: u32, bytes: Range<usize>, copy: u32) -> Record<'_> {
         let key = RecordKey { file: self.first.file, record: self.first.record + record };
-        // All of them together are as long as `data`, which was checked.
+        // `check` compared the sum of all sizes with the length of `data`.
         let stored = self.data.get(bytes).unwrap_or_default();
         Record { key, stored, copy, part: at }
     }
 
-    /// Its records in order: number and bytes.
+    /// Yields index and byte range of each record, in order.
     pub(crate) fn records(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
         let mut start = 0;
         let sizes = self.index.sizes(self.first.record, self.n_records);
@@ -182,33 +183,33 @@ impl Part<'_> {
     }
 }
 
-/// About what a part of a cached split has, in bytes, unless one record alone makes more: little beside the
-/// memory of a worker, much beside what a request costs.
+/// Target size in bytes of a part of a cached split; a single record can exceed it. Small beside a
+/// worker's memory, and large enough that the cost of a request hardly counts.
 pub const CACHED_PART_BYTES: usize = 64 << 20;
 
-/// What a split became.
+/// Result of running a split.
 #[derive(Clone, Debug)]
 pub struct SplitOutput {
-    /// The chunk object: full batches, then at most one remainder frame. Without any row it is an
-    /// object without frames.
+    /// The chunk object: full batches, then at most one remainder frame. It has no frames if there
+    /// are no rows.
     pub object: Vec<u8>,
-    /// Rows in all, those of the remainder included.
+    /// Number of rows, including the remainder.
     pub rows: u32,
-    /// Full batches.
+    /// Number of full batches.
     pub batches: u32,
-    /// Rows of the remainder frame; 0 if there is none.
+    /// Rows of the remainder frame, 0 if there is none.
     pub remainder_rows: u32,
-    /// Records left out, in order.
+    /// Records that were left out, in order.
     pub skipped: Vec<SkippedRecord>,
-    /// Payloads of the records left out, under [`ErrorPolicy::Quarantine`].
+    /// Payloads of these records under [`ErrorPolicy::Quarantine`].
     pub quarantined: Vec<(RecordKey, Bytes)>,
-    /// The source, then every operator in the order of the pipeline.
+    /// Metrics of the source, then of every operator in pipeline order.
     pub metrics: Vec<OpMetrics>,
-    /// The cache object of the place that [`SplitInput::put`] names: every element that reached it, and
-    /// the records refused before; of a large split, those of its last records.
+    /// Cache object of the cache point that [`SplitInput::put`] names: every element that reached
+    /// it, and the records refused before it. For a large split, only its last part.
     pub cached: Option<Vec<u8>>,
-    /// Cache objects of the records before those, in order, that [`Unfinished::take_cached`] has not
-    /// given away.
+    /// Cache objects of the earlier parts, in order, without those that [`Unfinished::take_cached`]
+    /// returned.
     ///
     /// [`Unfinished::take_cached`]: crate::Unfinished::take_cached
     pub cached_before: Vec<Vec<u8>>,

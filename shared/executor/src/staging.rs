@@ -1,4 +1,4 @@
-//! Rows that wait until a batch of them is full: sequences, whose padding depends on the longest.
+//! Stages rows until their batch is full: the longest sequence of a batch determines its padding.
 
 use crate::program::{Delivered, Program};
 use bytes::BytesMut;
@@ -6,15 +6,15 @@ use gristmill_chunk::{
     ChunkWriter, FormatError, Frame, FrameKind, Limits, Schema, TensorSpec, TensorView,
 };
 
-/// The open batches of a split, one for each bucket.
+/// The open batches of a split, one per bucket.
 #[derive(Debug, Default)]
 pub(crate) struct Staging {
     buckets: Vec<Rows>,
-    /// What buckets had left at the end of the split.
+    /// Rows left in the buckets at the end of the split.
     rest: Rows,
 }
 
-/// Rows of one open batch: of each delivered field the values, one after the other.
+/// Rows of one open batch, stored by field.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     /// Key and copy of each row.
@@ -25,7 +25,7 @@ pub(crate) struct Rows {
 #[derive(Debug, Default)]
 struct Column {
     values: Vec<u8>,
-    /// Where each row ends in `values`.
+    /// The end of each row in `values`.
     ends: Vec<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Rows {
         }
     }
 
-    /// Starts a row; its fields follow in their order.
+    /// Starts a row. The caller then pushes its fields in order.
     fn begin(&mut self, origin: (u64, u32), fields: usize) {
         self.fields.resize_with(fields, Column::default);
         self.origins.push(origin);
@@ -109,29 +109,30 @@ impl Rows {
 }
 
 impl Program {
-    /// Whether batches have their sequences padded, which remainders have not.
+    /// Whether batches have padded sequences. Remainder frames never have.
     pub fn pads(&self) -> bool {
         self.batching.padding.is_some() && self.schema.has_ragged()
     }
 
-    /// Whether that is left to whoever joins splits, for whole batches too: how long a row becomes
-    /// depends on the others of its batch, and in order these may be of the split before.
+    /// Whether padding is left to the joining of splits, for full batches too. A row's padding
+    /// depends on the other rows of its batch, and with batches in order these may be in the
+    /// previous split.
     pub fn pads_late(&self) -> bool {
         self.pads() && self.in_order
     }
 
-    /// Whether rows wait until their batch is full.
+    /// Whether rows are staged until their batch is full.
     pub(crate) fn stages(&self) -> bool {
         self.batching.padding.is_some() && !self.in_order
     }
 
-    /// The batch of the rows of `frame`, which has this program's tensors with sequences as they are:
-    /// what a worker would have made of the same rows. `buffer` gives an empty buffer for that many
-    /// bytes.
+    /// Pads the rows of `frame` to a batch, as a worker would have made it of the same rows. The
+    /// frame has this program's tensors with unpadded sequences. `buffer` gets a size in bytes and
+    /// returns an empty buffer for it.
     ///
     /// # Errors
     /// [`FormatError::Invalid`] if the frame has other tensors, [`FormatError::OverLimit`] if the
-    /// padded one would be larger than `limits` allow.
+    /// padded frame would exceed `limits`.
     pub fn pad(
         &self,
         frame: &Frame,
@@ -141,7 +142,7 @@ impl Program {
         if *frame.schema() != self.schema {
             return Err(FormatError::invalid("the frame is not of this pipeline"));
         }
-        // A frame that was read may number its tensors otherwise.
+        // A frame that was read may have its tensors in another order.
         let views = self.schema.tensors().iter().map(|spec| frame.get(&spec.name));
         let views: Option<Vec<TensorView<'_>>> = views.collect();
         let views = views.ok_or_else(|| FormatError::invalid("the frame lacks a tensor"))?;
@@ -175,15 +176,15 @@ impl Program {
         Ok(padded)
     }
 
-    /// The tensors of a batch: every sequence as long as the longest of its rows is padded to, whose
-    /// bytes `longest` tells by the index of the field.
+    /// Schema of a padded batch: every sequence gets the padded length of its longest row.
+    /// `longest` returns the bytes of that row by index of the field.
     fn padded_schema(&self, longest: impl Fn(usize) -> usize) -> Result<Schema, FormatError> {
         let mut tensors: Vec<TensorSpec> = self.schema.tensors().to_vec();
         for (i, field) in self.delivered.iter().enumerate() {
             let Some(sequence) = &field.sequence else { continue };
             let longest = longest(i) / sequence.item_bytes;
             let items = self.batching.padded_length(&field.name, longest);
-            // Rows that are too long were refused when they came.
+            // `push` has refused rows that are too long.
             let items = items.unwrap_or(longest);
             let spec = &mut tensors[field.tensor];
             let shape = [items].into_iter().chain(spec.shape.iter().copied()).collect::<Vec<_>>();
@@ -193,7 +194,7 @@ impl Program {
     }
 }
 
-/// Fills `out` with one value, over and over.
+/// Fills `out` with copies of one value.
 fn fill(out: &mut [u8], value: &[u8]) {
     match value {
         [byte] => out.fill(*byte),
@@ -203,17 +204,17 @@ fn fill(out: &mut [u8], value: &[u8]) {
 }
 
 impl Staging {
-    /// Forgets all rows; the memory stays.
+    /// Drops all rows and keeps the memory.
     pub(crate) fn reset(&mut self) {
         self.buckets.iter_mut().for_each(Rows::clear);
         self.rest.clear();
     }
 
-    /// Takes in a row: `value` gives the bytes of a delivered field. Writes the batch it completes;
-    /// returns whether it did.
+    /// Adds a row; `value` returns the bytes of a delivered field. Writes the batch if the row
+    /// completes it, and returns whether it did.
     ///
     /// # Errors
-    /// A row that is longer than its padding allows is the record's error.
+    /// [`Refused::Row`] if a sequence is longer than its padding allows; the record is bad then.
     pub(crate) fn push<'v>(
         &mut self,
         program: &Program,
@@ -243,8 +244,8 @@ impl Staging {
         write_if_full(rows, program, writer)
     }
 
-    /// Writes what is left: full batches of neighbouring buckets, then the remainder. Returns the
-    /// number of batches and the rows of the remainder.
+    /// Writes the remaining rows: full batches across neighbouring buckets, then the remainder.
+    /// Returns the number of batches and the rows of the remainder.
     pub(crate) fn finish(
         &mut self,
         program: &Program,
@@ -275,7 +276,7 @@ impl Staging {
     }
 }
 
-/// Why a row was not taken in.
+/// Reason why a row was not added.
 pub(crate) enum Refused {
     Row(String),
     Fatal(FormatError),

@@ -1,4 +1,4 @@
-//! The steps of a compiled pipeline, and how one element goes through them.
+//! The steps of a compiled pipeline, and how they apply to one element.
 
 use gristmill_kernel::{
     Cell, Draw, Extract, InPlace, MAX_ITEMS, MoveBoxes, Place, Predicate, Tools, Transform, View,
@@ -8,9 +8,9 @@ use std::time::Duration;
 /// Bytes of a box: four f32.
 const BOX_BYTES: usize = 16;
 
-/// What a step does.
+/// The action of a step.
 pub(crate) enum Action {
-    /// `to_row`: the output is final, and goes straight to where it is delivered.
+    /// `to_row`: the output is final and is written straight to its row.
     Transform {
         input: usize,
         output: usize,
@@ -25,27 +25,27 @@ pub(crate) enum Action {
         field: usize,
         kernel: Box<dyn Predicate>,
     },
-    /// The value keeps at most its first bytes.
+    /// Truncates the value to its first bytes.
     Shorten {
         field: usize,
         most_bytes: usize,
     },
-    /// The element several times.
+    /// Makes several copies of the element.
     Duplicate {
         copies: u32,
     },
-    /// An element for each item of a field.
+    /// Makes one element of each item of a field.
     FlatMap {
         field: usize,
         item_bytes: usize,
     },
-    /// Several values found in one, in the order of `outputs`.
+    /// Extracts several values from one, in the order of `outputs`.
     Parse {
         input: usize,
         outputs: Vec<usize>,
         kernel: Box<dyn Extract>,
     },
-    /// Boxes, and the labels that go with them, where the image before went.
+    /// Moves boxes as the preceding image was moved, and drops labels with their boxes.
     Boxes {
         field: usize,
         labels: Vec<Labels>,
@@ -54,12 +54,12 @@ pub(crate) enum Action {
     Wait(Duration),
     /// A place to cache: index in [`Program::points`](crate::Program).
     Point(usize),
-    /// The value is already what the operator asks for.
+    /// The value already has the form that the operator asks for.
     Nothing,
 }
 
 impl Action {
-    /// How many numbers the elements that it makes of one need; 1 if it makes one at most.
+    /// How many numbers the resulting elements need; 1 if there is at most one.
     pub(crate) fn width(&self) -> u32 {
         match self {
             Action::Duplicate { copies } => *copies,
@@ -69,21 +69,21 @@ impl Action {
     }
 }
 
-/// One operator of the author's graph, compiled.
+/// One compiled operator, or several fused ones.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
-    /// The operator that a record's error is put down to.
+    /// The operator to which a record's error is attributed.
     pub(crate) blame: &'static str,
     /// Index in the pipeline's stages.
     pub(crate) stage: u32,
     pub(crate) ordinal: u32,
-    /// Height and width of its input, where the schema says them; else the element does.
+    /// Height and width of its input if the schema has them; otherwise the element has them.
     pub(crate) size: Option<[usize; 2]>,
     pub(crate) follows: Option<Follows>,
     pub(crate) action: Action,
 }
 
-/// The names of a field and of the image before it whose draw it shares: they have one size.
+/// A field, and the preceding image whose draw it shares. Both must have the same size.
 #[derive(Clone, Debug)]
 pub(crate) struct Follows {
     pub(crate) field: String,
@@ -91,12 +91,12 @@ pub(crate) struct Follows {
 }
 
 impl Step {
-    /// Does to the values of one element what a step does that makes one of one, and returns the bytes it
-    /// read and made. `row` is where its field is delivered, if it writes there or finds it there; `draw`
-    /// is asked for if anything is drawn.
+    /// Applies a step that makes one element of one. Returns the bytes read and written. `row` is
+    /// the row of the step's field if the step writes there or finds its value there. `draw` is
+    /// called only if the step draws.
     ///
     /// # Errors
-    /// What is wrong with the record, in one line.
+    /// Returns the reason why the record is bad, in one line.
     pub(crate) fn apply(
         &self,
         cells: &mut [Cell],
@@ -149,7 +149,7 @@ impl Step {
         }
     }
 
-    /// Height and width of what it is given: where the schema does not say them, `size`.
+    /// Height and width of the input; `size` applies if the schema has none.
     fn given_size(&self, size: [usize; 2], tools: &mut Tools) -> Result<[usize; 2], String> {
         let size = self.size.unwrap_or(size);
         match &self.follows {
@@ -167,7 +167,7 @@ impl Step {
         }
     }
 
-    /// Whether it reads or writes the value of `cell`, or decides what becomes of the element.
+    /// Whether the step reads or writes the value of `cell`, or affects the whole element.
     pub(crate) fn touches(&self, cell: usize) -> bool {
         match &self.action {
             Action::Transform { input, output, .. } => [*input, *output].contains(&cell),
@@ -195,7 +195,7 @@ impl Step {
     }
 }
 
-/// Finds the values of `outputs` in that of `input`; returns the bytes found.
+/// Extracts the values of `outputs` from the value of `input`. Returns the bytes found.
 fn parse(
     kernel: &dyn Extract,
     cells: &mut [Cell],
@@ -211,7 +211,7 @@ fn parse(
     let found = &mut all[..outputs.len()];
     let mut parsed = kernel.extract(text, found, tools);
     if start.is_none() && parsed.is_ok() {
-        // The input's buffer may be given to one of the outputs.
+        // An output may take over the input's buffer.
         let owned = found.iter_mut().try_for_each(|cell| cell.own(text));
         parsed = parsed.and_then(|bytes| owned.map(|()| bytes));
     }
@@ -224,11 +224,11 @@ fn parse(
     parsed
 }
 
-/// A field of labels: its name, its cell, and the bytes of a row.
+/// A field of labels: its name, its cell, and the bytes of one label.
 pub(crate) type Labels = (String, usize, usize);
 
-/// Moves the boxes in cell `field` and leaves out the labels of those that go. Returns the bytes read and
-/// left.
+/// Moves the boxes in cell `field`, and drops the labels of dropped boxes. Returns the bytes read
+/// and kept.
 fn move_boxes(
     kernel: &dyn MoveBoxes,
     (field, labels): (usize, &[Labels]),

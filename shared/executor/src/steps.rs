@@ -1,5 +1,5 @@
-//! Operators as steps: those that are cheaper as one become one, and one that moves several fields becomes
-//! a step for each.
+//! Turns operators into steps. Fuses operators where that is cheaper, and makes one step per field
+//! of an operator that moves several fields.
 
 use crate::{
     Compiler, ExecError,
@@ -12,9 +12,9 @@ use gristmill_pipeline::{FieldSchema, Fields, KernelInput, Op, Operator, Schema,
 pub(crate) struct Steps<'p> {
     compiler: &'p Compiler<'p>,
     pub(crate) list: Vec<Step>,
-    /// For each step the operators that it consists of, and what the first of them is given.
+    /// For each step its operators, and the schema of the first one's input.
     chains: Vec<Chain<'p>>,
-    /// Steps before this one stay as they are.
+    /// Fusing leaves the steps before this index alone.
     settled: usize,
 }
 
@@ -29,13 +29,13 @@ impl<'p> Steps<'p> {
         Steps { compiler, list: Vec::new(), chains: Vec::new(), settled: 0 }
     }
 
-    /// A step that is no operator on fields.
+    /// Adds a step that is not an operator on fields. Nothing fuses across it.
     pub(crate) fn push(&mut self, step: Step) {
         self.add(step, Chain::default());
         self.interrupt();
     }
 
-    /// What comes next is not one with what came before.
+    /// Prevents later operators from fusing with the steps so far.
     pub(crate) fn interrupt(&mut self) {
         self.settled = self.list.len();
     }
@@ -45,8 +45,8 @@ impl<'p> Steps<'p> {
         self.chains.push(chain);
     }
 
-    /// The operator of `stage`, index `i` of its pipeline, on elements of schema `input`; `cell` finds
-    /// the cell of a field.
+    /// Adds the operator of `stage`, which has index `i` in the pipeline. `input` is the schema of
+    /// its elements; `cell` finds the cell of a field.
     pub(crate) fn operator(
         &mut self,
         (stage, i): (&'p Stage, u32),
@@ -66,8 +66,8 @@ impl<'p> Steps<'p> {
         }
     }
 
-    /// What an operator does to fields beside its first. Its draws are keyed by its ordinal, so that each of
-    /// its steps has the same.
+    /// Adds the steps of an operator for its fields after the first. All of them have its ordinal,
+    /// so that they share its draw.
     fn followers(
         &mut self,
         (stage, i): (&'p Stage, u32),
@@ -101,8 +101,8 @@ impl<'p> Steps<'p> {
         Step { name, blame: name, stage: i, ordinal, size, follows, action }
     }
 
-    /// Makes the operator one step with that which made its field, if that is cheaper. Steps on other
-    /// fields may stand between.
+    /// Fuses the operator with the step that made its field, if that is cheaper. Steps on other
+    /// fields may stand between. Returns whether it did.
     fn fuse(&mut self, (stage, i): (&'p Stage, u32), cell: impl Fn(&str) -> Option<usize>) -> bool {
         let Some(field) = stage.op.field().and_then(cell) else { return false };
         let Some(at) = self.list.iter().rposition(|step| step.touches(field)) else { return false };
@@ -135,7 +135,7 @@ impl<'p> Steps<'p> {
     }
 }
 
-/// The action of `op` on elements of schema `input`; `cell` finds the cell of a field.
+/// The action of `op` on elements of schema `input`. `cell` finds the cell of a field.
 fn action(
     op: &Op,
     input: &Schema,
@@ -167,7 +167,7 @@ fn action(
         Kernel::InPlace(kernel) => Action::InPlace { field, kernel },
         Kernel::Filter(kernel) => Action::Filter { field, kernel },
         Kernel::Extract(kernel) => {
-            // Every field an operator writes has a cell.
+            // Every field that an operator writes has a cell.
             let outputs = op.outputs().into_iter().filter_map(&cell).collect();
             Action::Parse { input: field, outputs, kernel }
         }
@@ -179,7 +179,7 @@ fn action(
     })
 }
 
-/// The action of an operator on boxes that it moves beside its images.
+/// The action of an operator on the boxes that it moves with its images.
 fn boxes_action(
     op: &Op,
     name: &str,
@@ -201,7 +201,7 @@ fn cannot(op: &Op, why: &str) -> ExecError {
     ExecError::Pipeline(format!("`{}` cannot be compiled: {why}", op.name()))
 }
 
-/// Whether `second` works on what `first` made, in place of it, and on nothing else.
+/// Whether `second` replaces the output of `first` in its field and touches nothing else.
 fn is_chained(first: &Op, second: &Op) -> bool {
     let field = first.field();
     let alone = first.together().is_none_or(Fields::is_one);
@@ -210,7 +210,7 @@ fn is_chained(first: &Op, second: &Op) -> bool {
         && [first.output(), second.field(), second.output()].iter().all(|f| *f == field)
 }
 
-/// Height and width of an image, if all elements have the same.
+/// Height and width of an image, if they are the same for all elements.
 fn known_size(field: &FieldSchema) -> Option<[usize; 2]> {
     match field.shape.as_slice() {
         [Some(height), Some(width), _] => Some([*height as usize, *width as usize]),

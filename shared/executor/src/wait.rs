@@ -1,11 +1,11 @@
-//! `sleep`: waiting that can be called off.
+//! `sleep`: a wait that can be cancelled.
 
 use std::time::{Duration, Instant};
 
-/// How long a wait goes on before it looks whether it was called off.
+/// Interval between checks for cancellation.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// Waits for `duration`; false if `cancelled` became true meanwhile.
+/// Waits for `duration`. Returns false if `cancelled` became true meanwhile.
 pub(crate) fn sleep(duration: Duration, cancelled: &dyn Fn() -> bool) -> bool {
     let started = Instant::now();
     loop {

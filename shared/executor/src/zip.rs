@@ -1,4 +1,4 @@
-//! Records of further datasets beside those of the first, read into cells of their own.
+//! Reads records of the further datasets of a zip into cells of their own.
 
 use crate::{
     ExecError, Program, SplitInput,
@@ -15,11 +15,11 @@ use std::ops::Range;
 #[derive(Debug)]
 pub(crate) struct ZippedReader {
     reader: Reader,
-    /// The cells of its features, among those of the element.
+    /// Cells of its features in the element.
     cells: Range<usize>,
 }
 
-/// The readers of all datasets but the first, whose features have the first cells.
+/// Readers of all datasets but the first, whose features have the first cells.
 pub(crate) fn readers(source: &Source) -> Vec<ZippedReader> {
     let mut start = source.features.len();
     let reader = |source: &Source| {
@@ -30,23 +30,23 @@ pub(crate) fn readers(source: &Source) -> Vec<ZippedReader> {
     source.zipped.iter().map(reader).collect()
 }
 
-/// A record that goes with one of the first dataset.
+/// The record of a further dataset that is zipped to one of the first.
 #[derive(Clone, Copy)]
 pub(crate) struct Beside<'a> {
     by: &'a ZippedReader,
     record: Record<'a>,
-    /// What errors call its file.
+    /// Name of its file in error messages.
     file: &'a str,
 }
 
-/// The records of a further dataset, one after the other.
+/// The records of a further dataset, in order.
 pub(crate) struct Besides<'a> {
     by: &'a ZippedReader,
     zipped: &'a Zipped<'a>,
     records: Records<'a>,
 }
 
-/// What goes with the records of the first dataset: of each further one.
+/// Prepares the records of each further dataset.
 pub(crate) fn besides<'a>(
     program: &'a Program,
     input: &'a SplitInput<'a>,
@@ -83,10 +83,12 @@ impl Beside<'_> {
         self.record.stored.len()
     }
 
-    /// Finds its features among `cells`, those of the element; returns the bytes of their values.
+    /// Reads the features into their cells among `cells`, which are those of the element. Returns
+    /// the bytes of their values.
     ///
     /// # Errors
-    /// What is wrong with the record, which is not the one that errors name.
+    /// Returns the reason, with file and record: the caller's error names the record of the first
+    /// dataset.
     pub(crate) fn read(&self, cells: &mut [Cell]) -> Result<usize, String> {
         let named = |reason| {
             let RecordKey { record, .. } = self.record.key;
@@ -94,12 +96,12 @@ impl Beside<'_> {
         };
         let cells = cells.get_mut(self.by.cells.clone()).unwrap_or_default();
         let (bytes, kept_bytes) = self.by.reader.read(self.record.stored, cells).map_err(named)?;
-        // An element refers to one record, the first dataset's.
+        // An element refers to the bytes of one record only, that of the first dataset.
         cells.iter_mut().try_for_each(|cell| cell.own(bytes)).map_err(named)?;
         Ok(kept_bytes)
     }
 
-    /// The record as a person would want to look at it.
+    /// The payload of the record, for people to inspect.
     pub(crate) fn raw(&self) -> (RecordKey, Bytes) {
         // A copy: a slice would keep the whole split's bytes alive.
         let raw = Bytes::copy_from_slice(self.by.reader.raw(self.record.stored));

@@ -1,38 +1,38 @@
-//! Files that operators need beside the pipeline, such as a tokenizer's vocabulary.
+//! Files that operators need in addition to the pipeline, such as a tokenizer's vocabulary.
 //!
-//! A pipeline file names them by path; a job by the BLAKE3 of their content, so that fingerprints say what
-//! is in them and no worker needs the author's disk. Whoever registers a job reads them
-//! ([`Pipeline::asset_paths`]), puts each where workers find it by its hash, and has the hashes take the
-//! place of the paths ([`Pipeline::with_assets`]). This crate does no I/O: it is told.
+//! A pipeline file names them by path, a job by the BLAKE3 hash of their content. Fingerprints so
+//! cover the content, and workers do not need the author's disk. To register a job, the client
+//! reads the files ([`Pipeline::asset_paths`]), stores each under its hash, and replaces the paths
+//! by the hashes ([`Pipeline::with_assets`]). This crate does no I/O itself.
 
 use crate::{Pipeline, PipelineError, Stage, table::Table};
 use gristmill_model::Fingerprint;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeSet;
 
-/// Largest file an operator may need, in bytes: the vocabularies of the largest language models take a
-/// quarter of it, and every worker loads it.
+/// Maximum size of an asset in bytes, since every worker loads it. The vocabularies of the largest
+/// language models take a quarter of this.
 pub const MAX_ASSET_BYTES: u64 = 64 << 20;
 
-/// What stands before the hash where a path could stand.
+/// Prefix that marks a hash where a path is possible.
 const BY_CONTENT: &str = "blake3:";
 
 /// A file that an operator needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asset {
-    /// Where its author has it.
+    /// Path on the author's machine.
     Path(String),
-    /// The BLAKE3 of its content.
+    /// BLAKE3 hash of its content.
     Content(Fingerprint),
 }
 
 impl Asset {
-    /// The hash that names this content.
+    /// The hash that identifies this content.
     pub fn hash(content: &[u8]) -> Fingerprint {
         Fingerprint(*blake3::hash(content).as_bytes())
     }
 
-    /// `key`: a path, or a hash as the canonical form has it.
+    /// Reads `key`: a path, or a hash as in the canonical form.
     ///
     /// # Errors
     /// If it is neither.
@@ -57,8 +57,8 @@ impl Serialize for Asset {
 }
 
 impl Pipeline {
-    /// The paths of files that operators need and that are not yet known by their content, as the author
-    /// wrote them, each once.
+    /// Paths of the assets whose hash is not known yet, as the author wrote them, without
+    /// duplicates.
     pub fn asset_paths(&self) -> Vec<&str> {
         let paths = self.stages().iter().filter_map(|stage| match stage.op.asset()? {
             Asset::Path(path) => Some(path.as_str()),
@@ -67,7 +67,7 @@ impl Pipeline {
         paths.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The contents that operators need, each once: what a worker loads before it compiles.
+    /// Hashes of the assets that a worker loads before it compiles, without duplicates.
     pub fn assets(&self) -> Vec<Fingerprint> {
         let hashes = self.stages().iter().filter_map(|stage| match stage.op.asset()? {
             Asset::Content(hash) => Some(*hash),
@@ -76,11 +76,11 @@ impl Pipeline {
         hashes.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// The same with every path replaced by the hash of its content, which `hash_of` finds out: it reads
-    /// the file, checks that it has at most [`MAX_ASSET_BYTES`], and returns [`Asset::hash`] of it.
+    /// Replaces every path by the hash of the file's content. `hash_of` reads the file, checks that
+    /// it has at most [`MAX_ASSET_BYTES`], and returns its [`Asset::hash`].
     ///
     /// # Errors
-    /// What `hash_of` says of a path, with the operator's line.
+    /// The error of `hash_of` for a path, with the operator's line.
     pub fn with_assets(
         self,
         hash_of: &mut dyn FnMut(&str) -> Result<Fingerprint, String>,

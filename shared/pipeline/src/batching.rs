@@ -1,67 +1,68 @@
-//! How elements become batches: which size, and what of elements that differ in length.
+//! How elements become batches: the size, and the handling of sequences of different lengths.
 
 use crate::Number;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// Most elements of one batch.
+/// Maximum number of elements in a batch.
 pub const MAX_BATCH_SIZE: u32 = 1 << 20;
 
-/// What the last operator of a pipeline declares.
+/// Declared by the operator that makes batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batching {
-    /// Elements of a batch.
+    /// Elements per batch.
     pub size: u32,
-    /// Whether the last batch of an epoch is left out when it is short.
+    /// Whether an epoch drops its last batch if that is short.
     pub drop_remainder: bool,
-    /// None if fields that differ in length are delivered as they are, values and offsets.
+    /// `None` delivers sequences unpadded, as values and offsets.
     pub padding: Option<Padding>,
-    /// Elements of like lengths come together.
+    /// Groups elements of similar length into the same batches.
     pub buckets: Option<Buckets>,
 }
 
 /// How sequences of different lengths become one tensor.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Padding {
-    /// Items each sequence of a field is padded to; without an entry, as many as the longest of the
-    /// batch has.
+    /// Padded length of each field, in items. Fields without an entry are padded to the longest
+    /// sequence of the batch.
     pub lengths: BTreeMap<String, u32>,
-    /// The value each field is padded with; 0 without an entry.
+    /// Padding value of each field; 0 without an entry.
     pub values: BTreeMap<String, Number>,
 }
 
-/// Groups of like lengths.
+/// Groups of similar length.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Buckets {
-    /// The sequence whose length decides.
+    /// The sequence whose length selects the bucket.
     pub field: String,
-    /// Ascending. Bucket `i` holds lengths from boundary `i - 1` up to, not including, boundary `i`.
+    /// Ascending. Bucket `i` holds lengths from boundary `i - 1` up to, but not including, boundary
+    /// `i`.
     pub boundaries: Vec<u32>,
-    /// Whether the deciding field is padded to the longest its bucket can hold.
+    /// Whether that field is padded to the maximum length of its bucket.
     pub pad_to_boundary: bool,
 }
 
 impl Buckets {
-    /// The bucket of a sequence of `length` items: 0 to the number of boundaries.
+    /// The bucket for a sequence of `length` items, from 0 to the number of boundaries.
     pub fn of(&self, length: usize) -> usize {
         self.boundaries.partition_point(|boundary| *boundary as usize <= length)
     }
 }
 
-/// Batches to a bucket in a split: fewer, and most of them would be made of what buckets have left.
+/// Batches per bucket in a split. With fewer, most batches would mix the remainders of buckets.
 const BATCHES_A_BUCKET: u64 = 4;
 
 impl Batching {
-    /// Batches that a split should have at least for buckets to fill in it; 1 without buckets.
+    /// Minimum number of batches in a split, so that buckets can fill; 1 without buckets.
     pub fn batches_together(&self) -> u64 {
         let buckets = self.buckets.as_ref().map(|buckets| buckets.boundaries.len() as u64 + 1);
         buckets.map_or(1, |buckets| buckets * BATCHES_A_BUCKET)
     }
 
-    /// Items that sequences of `field` are padded to in a batch whose longest has `longest`.
+    /// Padded length in items of `field`, in a batch whose longest sequence has `longest` items.
     ///
     /// # Errors
-    /// If it is longer than the author allowed.
+    /// If `longest` exceeds the length that the author set.
     pub fn padded_length(&self, field: &str, longest: usize) -> Result<usize, String> {
         let fixed = self.padding.as_ref().and_then(|padding| padding.lengths.get(field));
         if let Some(&length) = fixed {
@@ -76,11 +77,11 @@ impl Batching {
         }
         let bucket = self.buckets.as_ref().filter(|b| b.pad_to_boundary && b.field == field);
         let boundary = bucket.and_then(|b| b.boundaries.get(b.of(longest)));
-        // Beyond the last boundary there is none to pad to. A tensor has no empty dimension.
+        // The last bucket has no upper boundary. A tensor must not have an empty dimension.
         Ok(boundary.map_or(longest, |boundary| *boundary as usize - 1).max(1))
     }
 
-    /// What `field` is padded with.
+    /// The padding value of `field`.
     pub fn pad_value(&self, field: &str) -> Number {
         let values = self.padding.as_ref().map(|padding| &padding.values);
         values.and_then(|values| values.get(field)).copied().unwrap_or(Number::ZERO)

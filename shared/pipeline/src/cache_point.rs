@@ -1,24 +1,24 @@
-//! Places of a pipeline where elements may be cached, and what names the elements that are.
+//! Cache points of a pipeline, and the fingerprints of the elements cached there.
 
 use crate::{Pipeline, Randomness};
 use gristmill_model::{Epoch, Fingerprint};
 use serde_json::Value;
 
-/// What the operator before a point is called where there is none.
+/// Name of the predecessor of a point that has no operator before it.
 const SOURCE: &str = "source";
 
 /// An `autocache` of a pipeline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CachePoint {
-    /// Its index in [`Pipeline::stages`].
+    /// Index in [`Pipeline::stages`].
     pub stage: usize,
-    /// Name of the operator before it; `source` if it is the first.
+    /// Name of the operator before it, or `source` if there is none.
     pub after: String,
-    /// Whether an operator before it draws at random.
+    /// Whether an operator before it is random.
     pub random: bool,
-    /// Whether its author allows to reuse what was drawn.
+    /// Whether the author allows reuse of random results.
     pub reuse_random: bool,
-    /// Whether it comes after the batch: what is delivered would be stored.
+    /// Whether it comes after the batch, so that it stores the delivered batches.
     pub whole: bool,
 }
 
@@ -27,30 +27,30 @@ pub struct CachePoint {
 pub struct DescribedOp {
     pub op: String,
     pub version: u32,
-    /// Defaults filled in.
+    /// Parameters with defaults filled in.
     pub params: Value,
-    /// Of random operators only: it keys what they draw.
+    /// Set for random operators only, since it keys their draws.
     pub ordinal: Option<u32>,
 }
 
-/// What takes part in the fingerprint of a prefix beside dataset and numerics class.
+/// Inputs of a prefix's fingerprint other than dataset and numerics class.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescribedPrefix {
     /// How records are stored and which features are read.
     pub source: Value,
     pub ops: Vec<DescribedOp>,
-    /// Seed and epoch, if an operator draws.
+    /// Seed and epoch if an operator of the prefix is random.
     pub drawn: Option<(u64, Epoch)>,
 }
 
 impl CachePoint {
-    /// The epoch whose draws a random prefix has in every cache, whichever epoch stores it: a cache
-    /// that several jobs find must not depend on how far the one was that wrote it.
+    /// Epoch with which a random prefix draws in every cache. Several jobs may use one cache, so it
+    /// must not depend on the epoch of the job that wrote it.
     pub const DRAWN_EPOCH: Epoch = 0;
 }
 
 impl Pipeline {
-    /// The places to cache, in their order.
+    /// The cache points, in pipeline order.
     pub fn cache_points(&self) -> Vec<CachePoint> {
         let (mut random, mut whole) = (false, false);
         let mut after = SOURCE;
@@ -68,8 +68,8 @@ impl Pipeline {
         points
     }
 
-    /// What is stored at `point`, by name. A random prefix draws as in epoch 0, whichever epoch stores
-    /// it, so seed and epoch 0 take part. Points take no part, neither this one nor those before.
+    /// Fingerprint of the elements stored at `point`. A random prefix always draws as in epoch 0,
+    /// so its seed and epoch 0 are inputs. Cache points themselves are not.
     pub fn point_fingerprint(
         &self,
         point: &CachePoint,
@@ -80,8 +80,8 @@ impl Pipeline {
         self.prefix_fingerprint(point.stage, dataset, numerics, drawn(point, seed))
     }
 
-    /// All that takes part in [`point_fingerprint`](Self::point_fingerprint) beside dataset and
-    /// numerics, in a form that can be compared.
+    /// Inputs of [`point_fingerprint`](Self::point_fingerprint) other than dataset and numerics
+    /// class, in a form that can be compared.
     pub fn described_prefix(&self, point: &CachePoint, seed: u64) -> DescribedPrefix {
         DescribedPrefix { drawn: drawn(point, seed), ..self.describe(point.stage) }
     }

@@ -1,4 +1,4 @@
-//! The canonical form of a pipeline: what a job freezes.
+//! The canonical form of a pipeline, which a job freezes.
 
 use crate::{Op, Source, Stage};
 use serde::Serialize;

@@ -1,6 +1,6 @@
-//! Operators as data: what each declares, independent of its parameters.
+//! Declarations of operators as data, independent of their parameters.
 //!
-//! Ordering, caching, cutting and planning read declarations; nothing looks at an operator's name.
+//! Passes and policies rely on declarations and never on an operator's name.
 
 use serde::Serialize;
 
@@ -9,11 +9,11 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub enum Randomness {
     Deterministic,
-    /// Output depends on (seed, epoch, record, repeat, copy, ordinal) as well.
+    /// The output also depends on (seed, epoch, record, repeat, copy, ordinal).
     Random,
 }
 
-/// How many elements come out for those that go in.
+/// How many elements an operator makes of its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cardinality {
@@ -32,41 +32,42 @@ pub enum Scope {
     Global,
 }
 
-/// The effect of an operator on its field: it decides which operators it may change places with.
+/// The effect of an operator on its field, which decides with which operators it commutes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
-    /// Nothing is known: others on the same field stay on their side of it.
+    /// Unknown effect: other operators on the same field cannot move across it.
     Opaque,
-    /// Each value changes by itself.
+    /// Changes each value on its own.
     Value,
-    /// Each pixel changes by itself, its channels together.
+    /// Changes each pixel on its own, with its channels together.
     Colour,
-    /// Pixels change places.
+    /// Permutes the pixels of the image.
     Mirror,
-    /// The same picture with another number of pixels.
+    /// Changes the resolution of the image.
     Resample,
-    /// Part of the picture, or the picture with something around it.
+    /// Cuts out a part of the image, or adds a border.
     Window,
-    /// Pixels move across the picture and its edges.
+    /// Moves pixels across the image and its edges.
     Warp,
-    /// The element stays as it is, or is left out.
+    /// Keeps or drops the element without changing it.
     Select,
 }
 
 impl Effect {
-    /// Whether pixels change places.
+    /// Whether the effect moves pixels.
     pub(crate) fn moves(self) -> bool {
         matches!(self, Effect::Mirror | Effect::Resample | Effect::Window | Effect::Warp)
     }
 
-    /// Whether two operators on one field can change places and still mean the same. What is computed
-    /// may differ by rounding and interpolation, not by what is in the picture.
+    /// Whether two operators on one field can swap without changing the meaning. Values may then
+    /// differ by rounding and interpolation, but the image shows the same.
     pub fn commutes_with(self, other: Effect) -> bool {
         use Effect::{Colour, Mirror, Opaque, Resample, Select, Value, Warp, Window};
         match (self, other) {
             (Opaque | Select, _) | (_, Opaque | Select) => false,
-            // Gray has no hue left to change; a corner filled before is not one filled after.
+            // Gray has no hue to change, and a corner filled before a change differs from one
+            // filled after.
             (Colour, Colour)
             | (Value, Warp)
             | (Warp, Value)
@@ -87,20 +88,21 @@ impl Effect {
 pub struct Declaration {
     /// The name used in pipeline files.
     pub name: &'static str,
-    /// Counts up whenever the same parameters give other results; part of every fingerprint.
+    /// Increases when the same parameters give other results; part of every fingerprint.
     pub version: u32,
     pub randomness: Randomness,
     pub cardinality: Cardinality,
-    /// No operator may be moved across it.
+    /// Prevents other operators from moving across it.
     pub pins_position: bool,
     pub scope: Scope,
     pub effect: Effect,
 }
 
 impl Declaration {
-    /// Declares what most operators are: deterministic, one element in and one out, movable, and of
-    /// unknown effect, so that others on its field stay on their side of it. Name the rest before it:
-    /// `Declaration { randomness: Randomness::Random, ..Declaration::new("my_crate.my_op", 1) }`.
+    /// The defaults fit most operators: deterministic, one element in and one out, movable, and of
+    /// unknown effect, so that other operators on its field cannot move across it. Override others
+    /// like this: `Declaration { randomness: Randomness::Random,
+    /// ..Declaration::new("my_crate.my_op", 1) }`.
     pub const fn new(name: &'static str, version: u32) -> Declaration {
         Declaration {
             name,

@@ -1,18 +1,18 @@
-//! What happens to a batch after workers have made it.
+//! Operators that apply to a batch after workers have made it.
 
 use crate::{Op, PipelineError, Registry, Schema, Stage, flow::Flow, node::Node, table::Table};
 
-/// The operator that trainers apply, where `deliver` has it.
+/// The operator of `deliver` that trainers apply.
 const BY_TRAINER: &str = "normalise";
 
-/// What the fetcher and then the trainer do with a batch, so that it can cross the wire as u8, at a
-/// quarter of the bytes.
+/// Operators that the fetcher and then the trainer apply to a batch. The batch can so cross the
+/// wire as u8, at a quarter of the bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Deliver {
-    /// Operators that the fetcher applies to every element, in this order. No author writes them here: a
-    /// pass moves them.
+    /// Operators that the fetcher applies to every element, in this order. A pass moves them here;
+    /// authors cannot write them.
     pub stages: Vec<Stage>,
-    /// Recorded with the pipeline and applied by trainers: it changes no delivered byte.
+    /// Recorded with the pipeline and applied by trainers. It changes no delivered byte.
     pub normalise: Option<Op>,
 }
 
@@ -24,7 +24,7 @@ impl Deliver {
         Ok(deliver)
     }
 
-    /// What an author may write; the table may hold more.
+    /// Reads the keys that an author may write; the table may have others.
     pub(crate) fn read(table: &mut Table<'_>, registry: &Registry) -> Result<Self, PipelineError> {
         let mut deliver = Deliver::default();
         if let Some(node) = table.get(BY_TRAINER)
@@ -39,8 +39,8 @@ impl Deliver {
         Ok(deliver)
     }
 
-    /// Takes what workers make to what is delivered: one element before each operator of the fetcher, and
-    /// after the last. Checks that the trainer's part can be applied to that.
+    /// Infers the element before each operator of the fetcher and after the last, starting from the
+    /// output of workers. Checks that the trainer can apply its part to the result.
     pub(crate) fn infer(&self, flow: &mut Flow) -> Result<Vec<Schema>, String> {
         let mut schemas = vec![flow.schema().clone()];
         for stage in &self.stages {

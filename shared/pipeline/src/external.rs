@@ -1,7 +1,7 @@
-//! Operators of users in a pipeline: what a program must know of one that it may not be built with.
+//! Operators of users in a pipeline, for programs that may not be built with them.
 //!
-//! Planning a job takes what an operator declares and what it makes of its field. Its canonical form
-//! holds both, so that only workers must be built with it.
+//! Planning a job needs an operator's declaration and its output schema. The canonical form has
+//! both, so only workers must be built with the operator.
 
 mod checked;
 mod reading;
@@ -17,9 +17,9 @@ use serde::Serialize;
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
 
-/// Keys that every operator has and that are none of its own.
+/// Keys that every operator has, which are not its own parameters.
 const NOT_PARAMETERS: [&str; 4] = ["field", "into", "keep_position", "assume_commutes"];
-/// Most dimensions of what it makes, as of a feature.
+/// Maximum number of dimensions of its output, as for a feature.
 const MAX_DIMS: usize = 8;
 const EFFECTS: [(&str, Effect); 7] = [
     ("opaque", Effect::Opaque),
@@ -33,7 +33,7 @@ const EFFECTS: [(&str, Effect); 7] = [
 const RANDOMNESS: [(&str, Randomness); 2] =
     [("deterministic", Randomness::Deterministic), ("random", Randomness::Random)];
 
-/// Declarations of operators in a program that was not built with them, by effect, pinning and
+/// Declarations for operators that the program was not built with, by effect, pinning and
 /// randomness.
 static DECLARED: [Declaration; 28] = {
     let mut all = [Declaration::new("custom", 1); 28];
@@ -55,16 +55,16 @@ pub struct External {
     #[serde(skip)]
     version: u32,
     field: String,
-    /// The field it writes; none if it is the one it reads.
+    /// The field it writes; `None` if it writes the one it reads.
     into: Option<String>,
     /// Its own parameters as the author gave them.
     params: BTreeMap<String, Json>,
     randomness: Randomness,
     effect: Effect,
     pins_position: bool,
-    /// The schema of the field it writes, once that is known.
+    /// The schema of the field it writes, once known.
     output: Option<FieldSchema>,
-    /// None in a program that was not built with it.
+    /// `None` in a program that was not built with the operator.
     #[serde(skip)]
     entry: Option<Entry>,
     /// The operator itself, as the author wrote it.
@@ -73,7 +73,7 @@ pub struct External {
 }
 
 impl External {
-    /// Reads the parameters that an author gave.
+    /// Reads the parameters from a pipeline file.
     pub(crate) fn parse(entry: &Entry, params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let Declaration { name, version, randomness, effect, pins_position, .. } =
             *entry.declaration;
@@ -101,7 +101,7 @@ impl External {
         })
     }
 
-    /// Reads the canonical form. `entry` is the operator as this program has it, if it does.
+    /// Reads the canonical form. `entry` is this program's version of the operator, if it has one.
     pub(crate) fn parse_canonical(
         (name, version): (&str, u32),
         entry: Option<&Entry>,
@@ -140,7 +140,7 @@ impl External {
         self.into.as_deref().unwrap_or(&self.field)
     }
 
-    /// Whether this program's operator declares what the job's does.
+    /// Whether this program's declaration of the operator equals the job's.
     fn is_declared(&self, declared: &Declaration) -> bool {
         let Declaration { version, randomness, effect, pins_position, .. } = *declared;
         (version, randomness, effect, pins_position)
@@ -175,7 +175,7 @@ impl External {
         }
     }
 
-    /// The operator as this program has it, which must be the one of the job.
+    /// Returns this program's version of the operator, which must be the one of the job.
     fn resolve(&self, input: &FieldSchema) -> Result<(Op, FieldSchema), String> {
         let (name, version) = (&self.name, self.version);
         let wrong = |why: String| format!("`{name}` {why}");
@@ -210,7 +210,7 @@ impl External {
         Ok((operator, output))
     }
 
-    /// Reads its parameters with this program's operator.
+    /// Reads the parameters with this program's operator.
     fn read(&self, entry: &Entry) -> Result<Op, PipelineError> {
         let mut given = self.params.clone();
         given.insert("field".into(), Json::from(self.field.as_str()));
@@ -237,7 +237,7 @@ impl PartialEq for External {
 }
 
 impl Described for External {
-    /// Without its true name in a program that was not built with it.
+    /// Lacks the true name in a program that was not built with the operator.
     fn declaration(&self) -> &'static Declaration {
         let known = self.entry.map(|entry| entry.declaration);
         if let Some(declared) = known.filter(|declared| self.is_declared(declared)) {

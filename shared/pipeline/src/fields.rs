@@ -1,4 +1,4 @@
-//! The fields that an operator on images moves together: images, masks, and boxes with their labels.
+//! The fields that an operator on images moves together: images, masks, and boxes with labels.
 
 use crate::{
     DType, DefaultValue, FieldSchema, Kind, Parameter, PipelineError,
@@ -9,12 +9,12 @@ use crate::{
 };
 use serde::Serialize;
 
-/// Most fields that one operator moves.
+/// Maximum number of fields that one operator moves.
 const MAX_FIELDS: usize = 64;
-/// Largest area and side that boxes may be asked to have, in pixels.
+/// Maximum of the smallest area and side of boxes that an author may require, in pixels.
 const MAX_PIXELS: f64 = 1e9;
 
-/// The parameters of an operator that moves several fields together and makes pixels where none were.
+/// Parameters of an operator that moves several fields together and creates new pixels.
 pub const OF_FILLED_FIELDS: &[Parameter] = &[
     Parameter::new(
         "field",
@@ -84,25 +84,27 @@ pub const OF_FILLED_FIELDS: &[Parameter] = &[
     ),
 ];
 
-/// The same of one that makes no such pixels: without the last, `mask_fill`.
+/// Parameters of an operator that creates no new pixels: without `mask_fill`, the last one.
 pub const OF_FIELDS: &[Parameter] = OF_FILLED_FIELDS.split_at(OF_FILLED_FIELDS.len() - 1).0;
 
-/// The parameters that say something of boxes.
+/// Parameters that concern boxes.
 const OF_BOXES: [&str; 6] =
     ["labels", "box_format", "normalised_boxes", "min_area", "min_size", "min_visibility"];
 
 /// All fields of an element that one operator moves with one draw.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fields {
-    /// The first image; what is drawn depends on its size.
+    /// The first image. Draws depend on its size.
     pub field: String,
-    /// All images and masks, `field` first; empty if it is alone. They have one height and width.
+    /// All images and masks, `field` first; empty if there is only one. All have the same height
+    /// and width.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fields: Vec<String>,
-    /// Those that hold class numbers: taken from the nearest pixel, never mixed.
+    /// Images that hold class numbers. They are resampled from the nearest pixel, never
+    /// interpolated.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub masks: Vec<String>,
-    /// What masks hold where the image was not.
+    /// Value of new pixels in masks.
     #[serde(skip_serializing_if = "is_zero")]
     pub mask_fill: f64,
     #[serde(flatten)]
@@ -113,21 +115,21 @@ pub struct Fields {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Boxes {
     pub boxes: Vec<String>,
-    /// Fields `[n, ..]` with a row for each box, which goes with it.
+    /// Fields `[n, ..]` with one row per box. Rows are dropped with their boxes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
     pub box_format: BoxFormat,
-    /// Whether boxes are written as shares of the image's width and height.
+    /// Whether coordinates are fractions of the image's width and height.
     pub normalised_boxes: bool,
-    /// Least area, in pixels of what comes out, of a box that is kept.
+    /// Minimum area in output pixels of a box that is kept.
     pub min_area: f64,
-    /// Least width and height.
+    /// Minimum width and height in output pixels.
     pub min_size: f64,
-    /// Least share of its area that a box must keep within the image.
+    /// Minimum fraction of its area that a box must keep within the image.
     pub min_visibility: f64,
 }
 
-/// What the four numbers of a box are.
+/// Meaning of the four numbers of a box.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BoxFormat {
@@ -135,22 +137,22 @@ pub enum BoxFormat {
     Xyxy,
     /// Left, top, width, height.
     Xywh,
-    /// Middle, width, height.
+    /// Centre, width, height.
     Cxcywh,
 }
 
-/// An image or mask that an operator is given.
+/// An image or mask as input of an operator.
 pub struct Given<'a> {
     pub name: &'a str,
     pub schema: &'a FieldSchema,
-    /// " after `decode`".
+    /// Origin for messages, such as " after `decode`".
     pub origin: String,
     is_mask: bool,
     mask_fill: f64,
 }
 
 impl Given<'_> {
-    /// What is around it, if images are given `fill`.
+    /// Value of new pixels, given that of images.
     pub fn fill(&self, fill: f64) -> f64 {
         if self.is_mask { self.mask_fill } else { fill }
     }
@@ -161,13 +163,13 @@ fn is_zero(x: &f64) -> bool {
 }
 
 impl Fields {
-    /// One image alone.
+    /// A single image.
     pub fn one(field: impl Into<String>) -> Self {
         let (fields, masks) = (Vec::new(), Vec::new());
         Fields { field: field.into(), fields, masks, mask_fill: 0.0, boxes: None }
     }
 
-    /// Reads `field` or `fields`, `masks`, `boxes` and what belongs to these.
+    /// Reads `field` or `fields`, `masks`, `boxes` and the parameters of boxes.
     pub fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let masks = names(params, "masks")?;
         let first = params.get("field").map(|node| params.text("field", node)).transpose()?;
@@ -203,7 +205,8 @@ impl Fields {
         Ok(Fields { field, fields, masks, mask_fill: 0.0, boxes })
     }
 
-    /// As [`parse`](Self::parse), of an operator that makes pixels where none were: with `mask_fill`.
+    /// Like [`parse`](Self::parse), for an operator that creates new pixels: also reads
+    /// `mask_fill`.
     pub fn parse_filled(params: &mut Table<'_>) -> Result<Self, PipelineError> {
         let mask_fill = number(params, "mask_fill", 0.0, -1e9..=1e9)?;
         Ok(Fields { mask_fill, ..Self::parse(params)? })
@@ -215,18 +218,18 @@ impl Fields {
         [self.field.as_str()].into_iter().chain(others)
     }
 
-    /// Every field it moves.
+    /// Every field that the operator moves.
     pub fn all(&self) -> impl Iterator<Item = &str> {
         let boxes = self.boxes.iter().flat_map(|boxes| boxes.boxes.iter().chain(&boxes.labels));
         self.images().chain(boxes.map(String::as_str))
     }
 
-    /// Whether it moves one field and no other.
+    /// Whether it moves only one field.
     pub fn is_one(&self) -> bool {
         self.all().nth(1).is_none()
     }
 
-    /// Whether the first of its images holds class numbers.
+    /// Whether the first image is a mask.
     pub fn first_is_mask(&self) -> bool {
         self.is_mask(&self.field)
     }
@@ -235,22 +238,22 @@ impl Fields {
         self.masks.iter().any(|mask| mask == name)
     }
 
-    /// The same for one of its images alone.
+    /// Returns these settings for one of the images alone.
     #[must_use]
     pub fn only(&self, name: &str) -> Self {
         let masks = self.masks.iter().filter(|mask| *mask == name).cloned().collect();
         Fields { masks, mask_fill: self.mask_fill, ..Fields::one(name) }
     }
 
-    /// Counts those of its images as masks that were decoded as such.
+    /// Adds the images that were decoded as masks to the masks.
     pub fn find_masks(&mut self, flow: &Flow) {
         let found = |name: &&str| flow.is_mask(name) && !self.is_mask(name);
         let found: Vec<String> = self.images().filter(found).map(str::to_owned).collect();
         self.masks.extend(found);
     }
 
-    /// Writes what `op` makes of each of them. Images are of `dtypes` and have 1 or 3 channels; masks are
-    /// numbers. `made` tells what becomes of one of either.
+    /// Writes the output schema of each field to `flow`. Images must have one of `dtypes` and 1 or
+    /// 3 channels; masks must be numbers. `made` returns the output schema of an image or mask.
     pub fn infer(
         &self,
         op: &'static str,
@@ -361,7 +364,7 @@ impl Boxes {
     }
 }
 
-/// `key`: a field name, or a list of them; none unless given.
+/// Reads `key`: a field name, or a list of them. Returns an empty list if it is absent.
 fn names(params: &mut Table<'_>, key: &'static str) -> Result<Vec<String>, PipelineError> {
     let Some(node) = optional(params, key) else { return Ok(Vec::new()) };
     let nodes: &[Node] = match &node.value {

@@ -1,10 +1,10 @@
-//! Names for results: equal fingerprints mean equal bytes.
+//! Fingerprints of results: equal fingerprints mean equal bytes.
 
 use crate::{Declaration, DescribedOp, DescribedPrefix, Op, Pipeline, Randomness, Source, Stage};
 use gristmill_model::{Epoch, Fingerprint};
 use serde::Serialize;
 
-/// What determines the output of a prefix. The order of fields is part of the fingerprint.
+/// Everything that determines the output of a prefix. The field order is part of the fingerprint.
 #[derive(Serialize)]
 struct Identity<'a> {
     version: u32,
@@ -12,7 +12,7 @@ struct Identity<'a> {
     dataset: Fingerprint,
     source: &'a Source,
     ops: Vec<OpIdentity<'a>>,
-    /// Of a prefix with random operators.
+    /// Set if the prefix has random operators.
     drawn: Option<(u64, Epoch)>,
 }
 
@@ -21,7 +21,7 @@ struct OpIdentity<'a> {
     op: &'a str,
     version: u32,
     params: &'a Op,
-    /// Of random operators only: it keys what they draw.
+    /// Set for random operators only, since it keys their draws.
     ordinal: Option<u32>,
 }
 
@@ -34,20 +34,20 @@ impl<'a> OpIdentity<'a> {
     }
 }
 
-/// Operators as they take part: places to cache change no result, and do not.
+/// The operators that count. Cache points are left out because they change no result.
 fn identities(stages: &[Stage]) -> impl Iterator<Item = OpIdentity<'_>> {
     stages.iter().filter(|stage| stage.op.cache_point().is_none()).map(OpIdentity::new)
 }
 
 impl Pipeline {
-    /// What this pipeline is over `dataset` in numerics class `numerics`, whatever seed and epoch.
-    /// Neither its name, nor where the data lies, nor what trainers do last is part of it.
+    /// Fingerprint of this pipeline over `dataset` in numerics class `numerics`, for all seeds and
+    /// epochs. Name, location of the data and the trainer's steps are not inputs.
     pub fn fingerprint(&self, dataset: &Fingerprint, numerics: &str) -> Fingerprint {
         self.prefix_fingerprint(self.stages().len(), dataset, numerics, None)
     }
 
-    /// What each prefix yields, by the number of its operators: entry 0 is the source alone, the
-    /// last one is the whole. From the first random operator on, seed and epoch take part.
+    /// Fingerprints of all prefixes by number of operators: entry 0 is the source alone, the last
+    /// entry the whole pipeline. Seed and epoch are inputs from the first random operator on.
     pub fn prefix_fingerprints(
         &self,
         dataset: &Fingerprint,
@@ -63,7 +63,7 @@ impl Pipeline {
         (0..=self.stages().len()).map(prefix).collect()
     }
 
-    /// What the first `ops` operators make.
+    /// Fingerprint of the output of the first `ops` operators.
     pub(crate) fn prefix_fingerprint(
         &self,
         ops: usize,
@@ -81,9 +81,9 @@ impl Pipeline {
         };
         Fingerprint::of("gristmill pipeline v1", crate::pipeline::to_json(&identity).as_bytes())
     }
-    /// What takes part in it; nothing drawn.
+    /// The inputs of that fingerprint, without draws.
     pub(crate) fn describe(&self, ops: usize) -> DescribedPrefix {
-        // Plain data without maps of other keys than text always has a JSON form.
+        // Plain data whose map keys are all text always has a JSON form.
         let params = |op: &Op| serde_json::to_value(op).unwrap_or_default();
         let described = identities(&self.stages()[..ops]).map(|identity| DescribedOp {
             op: identity.op.to_owned(),

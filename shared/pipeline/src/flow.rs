@@ -1,20 +1,20 @@
-//! The schema as it flows through the operators while a pipeline is checked.
+//! Tracks the schema through the operators while a pipeline is checked.
 
 use crate::{Cardinality, DType, Declaration, FieldSchema, Randomness, Schema, Scope};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The schema so far, and who wrote each field: what a refusal needs to say.
+/// The schema so far, and facts about earlier operators that error messages need.
 #[derive(Clone, Debug, Default)]
 pub struct Flow {
     schema: Schema,
     writers: BTreeMap<String, &'static str>,
-    /// The operator since which there are other elements than records.
+    /// The first operator after which elements no longer correspond one to one to records.
     recounted: Option<&'static str>,
     /// The first operator on the sequence of records.
     resequenced: Option<&'static str>,
-    /// The first operator that draws at random, and whether it works on the sequence of records.
+    /// The first random operator, and whether it works on the sequence of records.
     random: Option<(&'static str, bool)>,
-    /// Whether elements may have been cached before.
+    /// Whether there was a cache point before.
     cached: bool,
     /// Fields that were decoded as class numbers.
     masks: BTreeSet<String>,
@@ -29,7 +29,7 @@ impl Flow {
         &self.schema
     }
 
-    /// The field an operator reads.
+    /// Returns a field that an operator reads.
     pub fn field(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
         self.schema.field(name).ok_or_else(|| {
             let known: Vec<String> = self.schema.fields.keys().map(|f| format!("`{f}`")).collect();
@@ -41,7 +41,7 @@ impl Flow {
         })
     }
 
-    /// The field as an image: `[h, w, c]` of one of `dtypes` and of one of `channels`.
+    /// Returns the field as an image: `[h, w, c]` of one of `dtypes`, with one of `channels`.
     pub fn image_of(
         &self,
         op: &str,
@@ -69,7 +69,7 @@ impl Flow {
         ))
     }
 
-    /// The field as a mask: numbers `[h, w, c]`.
+    /// Returns the field as a mask: numbers `[h, w, c]`.
     pub fn mask_of(&self, op: &str, name: &str) -> Result<&FieldSchema, String> {
         let field = self.field(op, name)?;
         if field.dtype != DType::Bytes && matches!(field.shape[..], [_, _, Some(1..)]) {
@@ -90,7 +90,7 @@ impl Flow {
         self.masks.contains(name)
     }
 
-    /// Notes whether a field holds class numbers.
+    /// Records whether a field holds class numbers.
     pub fn set_mask(&mut self, name: &str, is_mask: bool) {
         match is_mask {
             true => self.masks.insert(name.to_owned()),
@@ -98,7 +98,7 @@ impl Flow {
         };
     }
 
-    /// The field as an image of colours: u8 from 0 to 255, or f32 from 0 to 1.
+    /// Returns the field as a colour image: u8 from 0 to 255, or f32 from 0 to 1.
     pub fn colours(&self, op: &str, name: &str, channels: &[u32]) -> Result<&FieldSchema, String> {
         let field = self.image_of(op, name, &[DType::U8, DType::F32], channels)?;
         let wrong = field.range.filter(|range| range.min < -1e-6 || range.max > 1.0 + 1e-6);
@@ -114,7 +114,7 @@ impl Flow {
         }
     }
 
-    /// Refuses an operator that counts records where elements are no longer as many.
+    /// Refuses an operator that counts records if elements no longer correspond to records.
     pub fn counts_records(&self, op: &str) -> Result<(), String> {
         match self.recounted {
             None => Ok(()),
@@ -125,7 +125,7 @@ impl Flow {
         }
     }
 
-    /// Refuses an operator on files where their order has been changed.
+    /// Refuses an operator on files after an operator that changes the order of records.
     pub fn works_on_files(&self, op: &str) -> Result<(), String> {
         match self.resequenced {
             None => Ok(()),
@@ -135,17 +135,17 @@ impl Flow {
         }
     }
 
-    /// The first operator that draws at random, and whether it works on the sequence of records.
+    /// The first random operator, and whether it works on the sequence of records.
     pub fn random(&self) -> Option<(&'static str, bool)> {
         self.random
     }
 
-    /// Notes that elements may be cached here.
+    /// Records that there is a cache point here.
     pub fn pass_cache_point(&mut self) {
         self.cached = true;
     }
 
-    /// Refuses an operator on the sequence of records after a place to cache.
+    /// Refuses an operator on the sequence of records after a cache point.
     pub fn comes_before_caches(&self, op: &str) -> Result<(), String> {
         match self.cached {
             false => Ok(()),
@@ -156,7 +156,7 @@ impl Flow {
         }
     }
 
-    /// Notes what an operator did to the number and the order of elements, and whether it drew.
+    /// Records how an operator affects the number and order of elements, and whether it draws.
     pub fn pass(&mut self, declared: &Declaration) {
         if declared.randomness == Randomness::Random {
             self.random.get_or_insert((declared.name, declared.scope == Scope::Global));
@@ -168,7 +168,7 @@ impl Flow {
         }
     }
 
-    /// " after `decode`", or " in the source".
+    /// The origin of a field for messages: " after `decode`", or " in the source".
     pub fn origin(&self, name: &str) -> String {
         match self.writers.get(name) {
             Some(op) => format!(" after `{op}`"),
@@ -176,13 +176,13 @@ impl Flow {
         }
     }
 
-    /// Replaces a field by what `op` makes of it.
+    /// Replaces the schema of a field by the output of `op`.
     pub fn write(&mut self, op: &'static str, name: &str, field: FieldSchema) {
         self.schema.fields.insert(name.to_owned(), field);
         self.writers.insert(name.to_owned(), op);
     }
 
-    /// Adds the field `into` that `op` makes beside those there are.
+    /// Adds the new field `into` that `op` makes.
     pub fn write_new(
         &mut self,
         op: &'static str,
@@ -200,7 +200,7 @@ impl Flow {
         Ok(())
     }
 
-    /// Takes a field away.
+    /// Removes a field.
     pub fn remove(&mut self, name: &str) {
         self.schema.fields.remove(name);
         self.masks.remove(name);

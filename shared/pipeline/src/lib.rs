@@ -1,8 +1,8 @@
-//! A preprocessing pipeline as data: a source, a row of operators, and what the trainer does last.
+//! A preprocessing pipeline as data: a source, a sequence of operators, and the steps of delivery.
 //!
-//! [`Pipeline::parse`] reads the YAML people write, fills in defaults and checks it as a whole:
-//! every operator declares what it takes and gives ([`Schema`]), and a pipeline that parses runs.
-//! [`Pipeline::canonical_json`] is the frozen form that jobs carry, and fingerprints name its
+//! [`Pipeline::parse`] reads a YAML file, fills in defaults and checks the pipeline as a whole.
+//! Every operator declares its input and output ([`Schema`]), so a pipeline that parses also runs.
+//! [`Pipeline::canonical_json`] is the frozen form that jobs carry; fingerprints identify its
 //! results. Pure: no I/O, no clock, no randomness.
 
 mod asset;
@@ -46,9 +46,9 @@ pub use pipeline::Pipeline;
 pub use registry::{Entry, Registry};
 pub use source::Source;
 
-/// Largest batch, in bytes of all its tensors: what fits one frame of a chunk object with room for
-/// its header.
+/// Maximum size of a batch in bytes of all its tensors. It fits one frame of a chunk object, with
+/// room for the header.
 pub const MAX_BATCH_BYTES: u64 = 511 << 20;
 
-/// Largest side of an image an operator may be asked to make.
+/// Maximum side in pixels of an image that an operator makes.
 pub const MAX_SIDE: u32 = 16_384;

@@ -1,4 +1,4 @@
-//! Numbers as authors write them, for fields of any type: whole ones are kept exactly.
+//! Numbers as authors write them, for fields of any type. Whole numbers stay exact.
 
 use crate::{
     DType, PipelineError,
@@ -9,13 +9,13 @@ use half::{bf16, f16};
 use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// Beyond this an f64 does not hold every whole number.
+/// Above this, an f64 cannot represent every whole number.
 const MAX_EXACT: f64 = (1_u64 << 53) as f64;
 /// The largest finite bf16 and f16.
 const MAX_BF16: f64 = 3.389_531_389_251_535_5e38;
 const MAX_F16: f64 = 65_504.0;
 
-/// A finite number; a whole one fits i64 or u64.
+/// A finite number. A whole number fits i64 or u64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     Whole(i128),
@@ -28,13 +28,13 @@ impl Number {
     /// Reads the value of `key`.
     ///
     /// # Errors
-    /// If it is no such number.
+    /// If it is not such a number.
     pub fn parse(table: &Table<'_>, key: &str, node: &Node) -> Result<Self, PipelineError> {
         let bits = i128::from(i64::MIN)..=i128::from(u64::MAX);
         match node.value {
             Value::Int(number) if bits.contains(&number) => Ok(Number::Whole(number)),
             Value::Int(_) => Err(table.wrong(key, node, "a number of at most 64 bits")),
-            // `2.0` is 2: one number has one canonical form.
+            // `2.0` is 2, so that every number has one canonical form.
             Value::Float(number) if number.fract() == 0.0 && number.abs() <= MAX_EXACT => {
                 Ok(Number::Whole(number as i128))
             }
@@ -43,10 +43,10 @@ impl Number {
         }
     }
 
-    /// The value of an integer field of `dtype`.
+    /// Returns the value of an integer field of `dtype`.
     ///
     /// # Errors
-    /// What it should have been, if it is none.
+    /// Describes the valid values if `dtype` cannot hold the number.
     pub fn whole(self, dtype: DType) -> Result<i128, String> {
         let (low, high): (i128, i128) = match dtype {
             DType::U8 => (0, u8::MAX.into()),
@@ -65,10 +65,10 @@ impl Number {
         }
     }
 
-    /// The value of a field of `dtype`, rounded if it is a float.
+    /// Checks that a field of `dtype` can hold the number, rounded if `dtype` is a float type.
     ///
     /// # Errors
-    /// What it should have been, if `dtype` cannot hold it.
+    /// Describes the valid values if `dtype` cannot hold the number.
     pub fn fits(self, dtype: DType) -> Result<(), String> {
         let most = match dtype {
             DType::F16 => MAX_F16,
@@ -83,7 +83,7 @@ impl Number {
         }
     }
 
-    /// The number as it is stored in a field of `dtype`, which holds it.
+    /// The little-endian bytes of the number in a field of `dtype`, which must be able to hold it.
     pub fn bytes(self, dtype: DType) -> Vec<u8> {
         match (dtype, self) {
             (DType::I64, Number::Whole(number)) => (number as i64).to_le_bytes().to_vec(),
@@ -140,7 +140,7 @@ impl Serialize for Number {
     }
 }
 
-/// `value` as it is stored in a field of `dtype`.
+/// The little-endian bytes of `value` in a field of `dtype`.
 pub fn value_bytes(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
         DType::Bytes | DType::U8 => vec![value as u8],

@@ -1,8 +1,9 @@
 //! The interface of an operator, and an operator in its place.
 //!
-//! A file of an operator implements two traits: [`Define`], what holds of all its instances, and
-//! [`Operator`], what holds of one with its parameters. The pipeline asks questions of [`Operator`] and
-//! knows no operator by type or name. Most questions have an answer that fits most operators.
+//! An operator's file implements two traits: [`Define`] for facts about all its instances, and
+//! [`Operator`] for facts about one instance with its parameters. The pipeline calls methods of
+//! [`Operator`] and knows no operator by type or name. Most methods have a default that fits most
+//! operators.
 
 use crate::{
     Asset, Batching, Declaration, FieldSchema, Fields, Flow, Parameter, PipelineError, Table,
@@ -34,12 +35,12 @@ pub trait Define: Operator + Clone + PartialEq + Serialize + Sized {
 /// Facts that follow from an operator's [`Define`], by a blanket implementation.
 pub trait Described: Any + fmt::Debug + Send + Sync {
     fn declaration(&self) -> &'static Declaration;
-    /// Name and version, as the canonical form has them.
+    /// Name and version in the canonical form.
     fn identity(&self) -> (&str, u32) {
         let declaration = self.declaration();
         (declaration.name, declaration.version)
     }
-    /// The parameters as one JSON object, defaults filled in.
+    /// The parameters as a JSON object, with defaults filled in.
     fn params_json(&self) -> String;
     fn clone_boxed(&self) -> Box<dyn Operator>;
     fn equals(&self, other: &dyn Operator) -> bool;
@@ -68,13 +69,13 @@ pub trait Operator: Described {
     /// Turns the schema of its input into that of its output.
     ///
     /// # Errors
-    /// Why it cannot, in one line for the author of the pipeline.
+    /// The reason why it cannot, in one line for the author of the pipeline.
     fn infer(&self, flow: &mut Flow) -> Result<(), String>;
 
-    /// The field it reads; none if it leaves all fields alone.
+    /// The field it reads; `None` if it reads none.
     fn field(&self) -> Option<&str>;
 
-    /// The field it writes: the one it reads, unless it makes another. None if it writes several.
+    /// The field it writes, by default the one it reads. `None` if it writes several.
     fn output(&self) -> Option<&str> {
         self.field()
     }
@@ -87,7 +88,7 @@ pub trait Operator: Described {
         }
     }
 
-    /// The fields it moves with one draw, if it moves several.
+    /// The fields it moves with one draw, if it can move several.
     fn together(&self) -> Option<&Fields> {
         None
     }
@@ -96,20 +97,20 @@ pub trait Operator: Described {
         None
     }
 
-    /// How it makes batches of elements, if it does.
+    /// How it makes batches, if it does.
     fn batching(&self) -> Option<Batching> {
         None
     }
 
-    /// Sets the number of elements of its batches, if it makes batches.
+    /// Sets the batch size, if it makes batches.
     fn set_batch_size(&mut self, _: u32) {}
 
-    /// The change to the sequence of records, if it works on that.
+    /// Its operation on the sequence of records, if it has one.
     fn dataset(&self) -> Option<DatasetOp> {
         None
     }
 
-    /// The file it needs beside the pipeline, if it does.
+    /// The file it needs in addition to the pipeline, if any.
     fn asset(&self) -> Option<&Asset> {
         None
     }
@@ -118,22 +119,22 @@ pub trait Operator: Described {
         None
     }
 
-    /// The place to cache that it is, if it is one.
+    /// Its settings as a cache point, if it is one.
     fn cache_point(&self) -> Option<CacheHere> {
         None
     }
 
-    /// Elements that it makes of each.
+    /// Number of elements it makes of each.
     fn copies(&self) -> u32 {
         1
     }
 
-    /// Bytes of its output that the author estimates, where no schema says.
+    /// The author's estimate of its output bytes, for outputs whose size the schema does not have.
     fn typical_bytes(&self) -> Option<f64> {
         None
     }
 
-    /// Why it changes nothing where the schema stays the same, if that is so.
+    /// The reason why it changes nothing when the schema stays the same, if that is so.
     fn does_nothing(&self) -> Option<&'static str> {
         None
     }
@@ -143,32 +144,32 @@ pub trait Operator: Described {
         false
     }
 
-    /// Whether the fetcher can apply it to what was delivered, as far as it changes values or their order
-    /// alone.
+    /// Whether the fetcher can apply it to batches, provided that it changes only values or their
+    /// order.
     fn can_follow_batch(&self) -> bool {
         self.declaration().effect == crate::Effect::Value
     }
 
-    /// Whether it is defined by a user's crate, so that nothing is known of when it refuses a record.
+    /// Whether it is defined by a user's crate. It may then refuse records for unknown reasons.
     fn is_external(&self) -> bool {
         false
     }
 
-    /// Leaves `field` out of those it takes away: nobody makes it any more.
+    /// Removes `field` from the fields it drops, because no operator makes it any more.
     fn forget(&mut self, _: &str) {}
 
-    /// Whether nothing is left for it to do, after [`forget`](Self::forget).
+    /// Whether it has nothing left to do after [`forget`](Self::forget).
     fn is_empty(&self) -> bool {
         false
     }
 
-    /// Notes what it wrote, after [`infer`](Self::infer).
+    /// Records its output schema after [`infer`](Self::infer).
     fn record_output(&mut self, _: &Flow) {}
 
     /// The kernel for elements whose field has the schema of `input`.
     ///
     /// # Errors
-    /// Why this build or this input has none.
+    /// The reason why this build or this input has no kernel.
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         let name = self.declaration().name;
         Err(format!("`{name}` cannot be compiled: this build does not have it"))
@@ -179,17 +180,17 @@ pub trait Operator: Described {
         None
     }
 
-    /// One kernel that does what this operator and those of `then` do one after the other, cheaper than
-    /// all of them. Every one of `then` works on the output of the one before, in place of it. `given` is
-    /// the schema that this operator is given.
+    /// A kernel that replaces this operator and those of `then`, and is cheaper than running them
+    /// one by one. Each operator of `then` works in place on the previous one's output. `given` is
+    /// the schema of this operator's field.
     fn fuse(&self, _then: &[&dyn Operator], _given: &FieldSchema) -> Option<Fused> {
         None
     }
 
-    /// Whether it can use `content`, that of its [`asset`](Self::asset).
+    /// Checks that it can use `content` as its [`asset`](Self::asset).
     ///
     /// # Errors
-    /// Why not, in one line that does not name the file.
+    /// The reason why not, in one line that does not name the file.
     fn check_asset(&self, _content: &[u8]) -> Result<(), String> {
         Ok(())
     }
@@ -202,18 +203,18 @@ impl dyn Operator {
     }
 }
 
-/// The settings of a place to cache.
+/// The settings of a cache point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheHere {
-    /// Whether the author allows to reuse what was drawn before it.
+    /// Whether the author allows reuse of random results from before it.
     pub reuse_random: bool,
 }
 
-/// Input to making a kernel, beside the operator's own parameters.
+/// Inputs for making a kernel, in addition to the operator's parameters.
 #[derive(Clone, Copy)]
 pub struct KernelInput<'a> {
     field: Option<&'a FieldSchema>,
-    /// The files that operators name by the hash of their content.
+    /// Files that operators name by the hash of their content.
     pub assets: &'a dyn Assets,
 }
 
@@ -224,7 +225,7 @@ impl fmt::Debug for KernelInput<'_> {
 }
 
 impl<'a> KernelInput<'a> {
-    /// `field` is the schema of the operator's field; none if it has no field.
+    /// `field` is the schema of the operator's field, `None` if it has no field.
     pub fn new(field: Option<&'a FieldSchema>, assets: &'a dyn Assets) -> Self {
         KernelInput { field, assets }
     }
@@ -232,13 +233,13 @@ impl<'a> KernelInput<'a> {
     /// The schema of the operator's field.
     ///
     /// # Errors
-    /// If it has none, which no checked pipeline does.
+    /// If it has none. A checked pipeline never causes this.
     pub fn field(&self) -> Result<&'a FieldSchema, String> {
         self.field.ok_or_else(|| "an operator cannot be compiled: its field is missing".to_owned())
     }
 }
 
-/// An operator with its parameters, of any type. Serialises as its parameters alone.
+/// An operator of any type with its parameters. Serialises as the parameters alone.
 pub struct Op(Box<dyn Operator>);
 
 impl Op {
@@ -256,7 +257,7 @@ impl Op {
         self.declaration().name
     }
 
-    /// The same for one of the images that it moves alone.
+    /// Returns the operator for one of its images alone.
     #[must_use]
     pub fn only(&self, image: &str) -> Op {
         let mut op = self.clone();
@@ -266,7 +267,7 @@ impl Op {
         op
     }
 
-    /// Settles what depends on how its fields were made.
+    /// Sets the properties that depend on how its fields were made.
     pub(crate) fn settle(&mut self, flow: &Flow) {
         if let Some(fields) = self.together_mut() {
             fields.find_masks(flow);
@@ -313,19 +314,19 @@ impl Serialize for Op {
     }
 }
 
-/// An operator in its place.
+/// An operator with its position in a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     pub op: Op,
-    /// Place in the graph as its author wrote it, from 0: keys the randomness of the operator, so
-    /// that moving it does not change what it draws. Places to cache do not count: theirs go down
-    /// from `MAX_OPS`, so that adding one changes no draw.
+    /// Position in the author's graph, from 0. Keys the operator's draws, so that moving the
+    /// operator does not change them. Cache points count down from `MAX_OPS` instead, so that
+    /// adding one changes no draws.
     pub ordinal: u32,
-    /// The author forbids moving it.
+    /// The author forbids moving the operator.
     pub keep_position: bool,
-    /// The author vouches that it may change places with any operator of its field. Says nothing about
-    /// results, and so is not part of the canonical form.
+    /// The author vouches that it commutes with any operator on its field. Does not affect results,
+    /// so it is not part of the canonical form.
     pub assume_commutes: bool,
-    /// Line of the pipeline file; none when read from the canonical form.
+    /// Line in the pipeline file; `None` when read from the canonical form.
     pub line: Option<u32>,
 }

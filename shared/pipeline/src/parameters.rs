@@ -1,12 +1,12 @@
-//! Forms of parameters that several operators take.
+//! Readers for parameters that several operators have.
 
 use crate::{Node, PipelineError, Table, node::Value};
 use std::ops::RangeInclusive;
 
-/// `key`: a number in `range`, `default` unless given.
+/// Reads `key`: a number in `range`, `default` unless given.
 ///
 /// # Errors
-/// If it is no such number.
+/// If the value is not such a number.
 pub fn number(
     params: &mut Table<'_>,
     key: &'static str,
@@ -16,7 +16,8 @@ pub fn number(
     params.get(key).map_or(Ok(default), |node| params.number(key, node, range))
 }
 
-/// The value of `key`, if it is there and is not null, as the canonical form writes what is not there.
+/// The value of `key`. `None` if it is absent or null, which the canonical form writes for absent
+/// values.
 pub fn optional<'a>(params: &mut Table<'a>, key: &'static str) -> Option<&'a Node> {
     params.get(key).filter(|node| node.value != Value::Null)
 }

@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 
 /// Version of the canonical form.
 const CANONICAL_VERSION: u32 = 1;
-/// Most operators of a pipeline, places to cache among them.
+/// Maximum number of operators in a pipeline, including cache points.
 pub(crate) const MAX_OPS: usize = 1024;
 
-/// A pipeline that can run: its schema is known on every edge, and it ends in one batch.
+/// A pipeline that can run: every edge has a schema, and the pipeline makes batches exactly once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipeline {
     name: Option<String>,
@@ -32,7 +32,7 @@ pub struct Pipeline {
     options: Options,
 }
 
-/// Settings of a pipeline file that change no result.
+/// Settings of a pipeline file that do not change results.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Options {
     auto_order: bool,
@@ -49,7 +49,7 @@ impl Pipeline {
     /// Reads a pipeline file whose operators are in `registry`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its line, and what to do about it.
+    /// The first problem, with its line and advice on how to fix it.
     pub fn parse(yaml: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
         let root = Node::parse(yaml)?;
         if root.value == Value::Null {
@@ -71,7 +71,7 @@ impl Pipeline {
         let source = table.get("source");
         let ops = table.get("ops");
         let deliver = table.get("deliver");
-        // A misspelt key is the better message than the missing one it leaves behind.
+        // A misspelt key gives a better message than the missing key that it causes.
         let missing = |key| PipelineError::general(format!("the pipeline needs `{key}`"));
         table.finish()?;
         let source = Source::parse(source.ok_or_else(|| missing("source"))?)?;
@@ -88,12 +88,12 @@ impl Pipeline {
         checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
 
-    /// The same source with other operators.
+    /// Returns this pipeline with other operators.
     pub(crate) fn with_stages(&self, stages: Vec<Stage>) -> Result<Pipeline, PipelineError> {
         self.with_delivery(stages, self.deliver.clone())
     }
 
-    /// The same source with other operators, in workers and after them.
+    /// Returns this pipeline with other operators in workers and in the fetcher.
     pub(crate) fn with_delivery(
         &self,
         stages: Vec<Stage>,
@@ -104,14 +104,15 @@ impl Pipeline {
         checked.map(|pipeline| Pipeline { options, ..pipeline })
     }
 
-    /// Reads what [`canonical_json`](Self::canonical_json) wrote. Name and source path are not part
-    /// of it. Operators of users need not be in `registry`; those that are have kernels.
+    /// Reads the output of [`canonical_json`](Self::canonical_json), which has no name and no
+    /// source paths. Operators of users may be missing from `registry`; then they have no kernels.
     ///
     /// # Errors
-    /// If it is not that, or needs operators or versions that this build does not have.
+    /// If the JSON is not a canonical pipeline, or needs operators or versions that this build
+    /// lacks.
     pub fn from_canonical(json: &str, registry: &Registry) -> Result<Pipeline, PipelineError> {
         let parsed = Node::parse_json(json).and_then(|root| Self::read_canonical(&root, registry));
-        // Lines of a text that no person wrote help nobody.
+        // Line numbers help nobody in generated text.
         parsed.map_err(|error| PipelineError::general(error.message)).map(|mut pipeline| {
             let Pipeline { stages, deliver, .. } = &mut pipeline;
             stages.iter_mut().chain(&mut deliver.stages).for_each(|stage| stage.line = None);
@@ -145,7 +146,7 @@ impl Pipeline {
         Self::check(None, source, stages, None, deliver, None)
     }
 
-    /// Infers the schema of every edge and checks what concerns the pipeline as a whole.
+    /// Infers the schema of every edge and checks the pipeline as a whole.
     fn check(
         name: Option<String>,
         source: Source,
@@ -160,7 +161,7 @@ impl Pipeline {
         for stage in &mut stages {
             let line = stage.line;
             let at = |message: String| PipelineError::at_line(line, message);
-            // The last place to cache is that of what is delivered.
+            // Only a cache point may follow the batch; it stores the delivered batches.
             if batching.is_some() && stage.op.cache_point().is_none() {
                 let name = stage.op.name();
                 let message = match stage.op.batching() {
@@ -221,8 +222,8 @@ impl Pipeline {
         })
     }
 
-    /// The versioned, deterministic form that a job freezes: defaults filled in, without name and
-    /// source path, which change no result.
+    /// The versioned, deterministic form that a job freezes. Defaults are filled in; name and
+    /// source paths are left out because they do not change results.
     pub fn canonical_json(&self) -> String {
         let Deliver { stages, normalise } = &self.deliver;
         to_json(&Canonical {
@@ -233,34 +234,34 @@ impl Pipeline {
         })
     }
 
-    /// Whether operators may be moved where they cost less.
+    /// Whether passes may reorder operators to reduce cost.
     pub fn auto_order(&self) -> bool {
         self.options.auto_order
     }
 
-    /// How the objects that workers store are kept.
+    /// How workers compress the objects that they store.
     pub fn compression(&self) -> Compression {
         self.options.compress
     }
 
-    /// What its author calls it.
+    /// The name that the author gave it.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Where its elements come from.
+    /// The source of its elements.
     pub fn source(&self) -> &Source {
         &self.source
     }
 
-    /// Where the data lies, as the author wrote it: paths, directories, globs or
-    /// `s3://bucket/prefix`, whose files follow each other; of zipped datasets those of the first, then
-    /// those of the next. Empty when read from the canonical form.
+    /// Locations of the data as the author wrote them: paths, directories, globs or
+    /// `s3://bucket/prefix`, in order. Those of zipped datasets follow dataset by dataset. Empty
+    /// when read from the canonical form.
     pub fn source_paths(&self) -> Vec<String> {
         self.source.members().flat_map(|source| &source.paths).cloned().collect()
     }
 
-    /// The operators in the order they run; the last one is the batch, or the place to cache after it.
+    /// The operators in execution order. The last one is the batch, or the cache point after it.
     pub fn stages(&self) -> &[Stage] {
         &self.stages
     }
@@ -268,33 +269,33 @@ impl Pipeline {
     /// Index of the batch among the operators.
     pub fn batch_stage(&self) -> usize {
         let batch = self.stages.iter().rposition(|stage| stage.op.batching().is_some());
-        // Every pipeline that was checked has one.
+        // Every checked pipeline has one.
         batch.unwrap_or(self.stages.len())
     }
 
-    /// What is done to batches after workers have made them.
+    /// Operators that apply to batches after workers have made them.
     pub fn deliver(&self) -> &Deliver {
         &self.deliver
     }
 
-    /// One element on every edge: entry 0 is what the source yields, entry i + 1 what op i does.
-    /// `batch` stacks elements and leaves their schema as it is.
+    /// Schema of an element on every edge: entry 0 is the output of the source, entry i + 1 the
+    /// output of operator i. `batch` leaves the schema as it is.
     pub fn schemas(&self) -> &[Schema] {
         &self.schemas
     }
 
-    /// One element as workers make it, `__key__` and `__copy__` included.
+    /// Schema of an element as workers make it, with `__key__` and `__copy__`.
     pub fn output_schema(&self) -> &Schema {
         &self.output
     }
 
-    /// One element on its way through the fetcher: entry 0 is what workers make, entry i + 1 what operator
-    /// i of [`Deliver::stages`] does.
+    /// Schema of an element in the fetcher: entry 0 is the output of workers, entry i + 1 the
+    /// output of operator i of [`Deliver::stages`].
     pub fn finishing_schemas(&self) -> &[Schema] {
         &self.finishing
     }
 
-    /// One element as it is delivered, `__key__` and `__copy__` included: what the fetcher makes of
+    /// Schema of an element as delivered, with `__key__` and `__copy__`: the fetcher's output for
     /// [`output_schema`](Self::output_schema).
     pub fn delivered_schema(&self) -> &Schema {
         &self.delivered
@@ -309,21 +310,21 @@ impl Pipeline {
         })
     }
 
-    /// What is done to the sequence of records before elements are made of them, first to last.
+    /// Operators on the sequence of records, in order. They apply before records are read.
     pub fn dataset_ops(&self) -> Vec<DatasetOp> {
         self.stages.iter().filter_map(|stage| stage.op.dataset()).collect()
     }
 
-    /// Bytes of one element as workers make it; `None` if elements differ.
+    /// Bytes of an element as workers make it; `None` if elements differ in size.
     pub fn element_bytes(&self) -> Option<u64> {
         self.output.element_bytes()
     }
 
-    /// About how many bytes a record makes of batches, given those it has where it is stored: for
-    /// dividing data into splits.
+    /// Estimated bytes in batches per record that takes `stored_bytes` in its file. Used to divide
+    /// data into splits.
     pub fn bytes_per_record(&self, stored_bytes: u64) -> u64 {
-        // Numbers written as text take a quarter of what they take as i64; images that are delivered
-        // in their own size take more than that, which costs larger objects, within their limit.
+        // Numbers in text take about a quarter of their size as i64. Images delivered in their own
+        // size exceed this estimate, which makes objects larger, but within their limit.
         let unknown = stored_bytes.saturating_mul(4);
         let fields = self.output.fields.values();
         let known = fields.filter_map(|field| field.element_bytes()).fold(0, u64::saturating_add);
@@ -332,7 +333,7 @@ impl Pipeline {
         copies.fold(element_bytes, u64::saturating_mul)
     }
 
-    /// Elements of a batch.
+    /// Elements per batch.
     pub fn batch_size(&self) -> u32 {
         self.batching.size
     }
@@ -342,7 +343,7 @@ impl Pipeline {
         &self.batching
     }
 
-    /// Whether the last batch of an epoch is left out when it is short.
+    /// Whether an epoch drops its last batch if that is short.
     pub fn drop_remainder(&self) -> bool {
         self.batching.drop_remainder
     }
@@ -352,10 +353,10 @@ impl Pipeline {
         self.stages.iter().any(is_in_order)
     }
 
-    /// The same with another batch size.
+    /// Returns this pipeline with another batch size.
     ///
     /// # Errors
-    /// If it is 0, or a batch would be too large.
+    /// If the size is 0, or a batch would be too large.
     pub fn with_batch_size(self, size: u32) -> Result<Pipeline, PipelineError> {
         let most = crate::MAX_BATCH_SIZE;
         if !(1..=most).contains(&size) {
@@ -368,11 +369,11 @@ impl Pipeline {
             stage.op.set_batch_size(size);
         }
         let checked = self.with_stages(stages);
-        // The number came from elsewhere than the file.
+        // The size does not come from the file, so its line would mislead.
         checked.map_err(|error| PipelineError::general(error.message))
     }
 
-    /// The same over other data.
+    /// Returns this pipeline for other data.
     #[must_use]
     pub fn with_source_path(mut self, path: impl Into<String>) -> Pipeline {
         self.source.paths = vec![path.into()];
@@ -384,8 +385,8 @@ fn is_in_order(stage: &Stage) -> bool {
     stage.op.dataset() == Some(DatasetOp::InOrder)
 }
 
-/// JSON of plain data, in the order of its declaration.
+/// JSON of plain data, with fields in declaration order.
 pub(crate) fn to_json(value: &impl Serialize) -> String {
-    // Serialising fails only on maps with keys that are not text; there are none.
+    // Serialising fails only for maps whose keys are not text; there are none.
     serde_json::to_string(value).unwrap_or_default()
 }

@@ -3,7 +3,7 @@
 use crate::{Cardinality, Declaration, Define, Effect, Op, Parameter, PipelineError, Scope, Table};
 use std::fmt;
 
-/// Longest name of an operator, in bytes.
+/// Maximum length of an operator's name, in bytes.
 const MAX_NAME_BYTES: usize = 100;
 
 /// One operator of a [`Registry`].
@@ -26,7 +26,7 @@ impl Entry {
     /// Reads the operator's parameters.
     ///
     /// # Errors
-    /// The first that is wrong.
+    /// The first parameter that is wrong.
     pub fn parse(&self, params: &mut Table<'_>) -> Result<Op, PipelineError> {
         (self.parse)(params)
     }
@@ -38,30 +38,31 @@ impl fmt::Debug for Entry {
     }
 }
 
-/// Operators in the order of the documentation. Reading a pipeline takes one.
+/// Operators in the order of the documentation. Needed to read a pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct Registry {
     entries: Vec<Entry>,
 }
 
 impl Registry {
-    /// No operator at all.
+    /// A registry without operators.
     pub const fn new() -> Self {
         Registry { entries: Vec::new() }
     }
 
-    /// These and `T`, an operator of this project.
+    /// Adds `T`, an operator of this project.
     #[must_use]
     pub fn and<T: Define>(mut self) -> Self {
         self.entries.push(Entry::of::<T>());
         self
     }
 
-    /// These and `T`, an operator of a user. Its name is `crate.op`: the dot tells it from those of this
-    /// project, now and later.
+    /// Adds `T`, an operator of a user. Its name is `crate.op`; the dot keeps it apart from present
+    /// and future operators of this project.
     ///
     /// # Errors
-    /// If its name is taken or no name, or it declares what operators of users cannot be.
+    /// If the name is invalid or taken, or if the declaration is not allowed for operators of
+    /// users.
     pub fn with<T: Define>(mut self) -> Result<Self, String> {
         let Declaration { name, version, cardinality, scope, effect, .. } = T::DECLARATION;
         check_name(name)?;
@@ -94,7 +95,8 @@ impl Registry {
     }
 }
 
-/// Names are `crate.op`: the dot tells them from ours, now and later.
+/// Checks that a name is `crate.op`; the dot keeps it apart from present and future operators of
+/// this project.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     let part = |part: &str| {
         let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_';

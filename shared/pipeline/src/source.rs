@@ -1,4 +1,4 @@
-//! Where elements come from, and which of their features are kept.
+//! The source of a pipeline: its files, their format, and the features to read.
 
 use crate::{FieldSchema, PipelineError, Schema, node::Node, table::Table};
 use gristmill_sources::{Feature, Features, Format, Parsed, Reading};
@@ -6,24 +6,24 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 mod zip;
 
-/// The source in messages.
+/// Name of the source in messages.
 const WHAT: &str = "`source`";
 
 /// Files of records.
 ///
-/// Serialises without paths: the place of the data does not change what it is, which the dataset's
-/// own fingerprint says.
+/// Serialises without paths. The dataset's own fingerprint identifies the data, wherever it is
+/// stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Path, directory, glob or `s3://bucket/prefix`, or several of them, whose files follow each
-    /// other; empty when read from the canonical form.
+    /// Paths, directories, globs or `s3://bucket/prefix`. Their files form one sequence in this
+    /// order. Empty when read from the canonical form.
     pub paths: Vec<String>,
     pub format: Format,
     pub features: Features,
-    /// How often its records come, one time after the other: of a dataset in a zip, else once.
+    /// How often its records repeat, one pass after the other. Always 1 outside a zip.
     pub repeat: u32,
-    /// Datasets that are zipped to it: record i of it goes with record i of each of them, as far as the
-    /// shortest has any. Their features are fields beside its own.
+    /// Datasets zipped to this one: record i goes with record i of each of them, up to the end of
+    /// the shortest. Their features become further fields.
     pub zipped: Vec<Source>,
 }
 
@@ -33,7 +33,7 @@ impl From<Parsed> for Source {
     }
 }
 
-/// One dataset, without others that are zipped to it.
+/// Reads one dataset, without those zipped to it.
 impl<'a> From<&'a Source> for Reading<'a> {
     fn from(Source { format, features, .. }: &'a Source) -> Self {
         Reading { format, features }
@@ -54,25 +54,26 @@ impl Serialize for Source {
 }
 
 impl Source {
-    /// Whether it is several datasets side by side.
+    /// Whether it zips several datasets.
     pub fn is_zip(&self) -> bool {
         !self.zipped.is_empty()
     }
 
-    /// The datasets side by side, this one first.
+    /// The zipped datasets, this one first.
     pub fn members(&self) -> impl Iterator<Item = &Source> {
         std::iter::once(self).chain(&self.zipped)
     }
 
-    /// How the records of all datasets are stored, for naming them: other records are found in the
-    /// same files of another format.
+    /// Identifies the format of each dataset's records. The same files have other records in
+    /// another format.
     pub fn stored_as(&self) -> String {
         self.members().map(|source| source.format.index_name()).collect::<Vec<_>>().join("+")
     }
 
-    /// What is read, to show how it differs between two pipelines: of a zip, dataset by dataset.
+    /// The source as a JSON value, to show differences between two pipelines. For a zip, one entry
+    /// per dataset.
     pub(crate) fn described(&self) -> serde_json::Value {
-        // Plain data without maps of other keys than text always has a JSON form.
+        // Plain data whose map keys are all text always has a JSON form.
         if !self.is_zip() {
             return serde_json::to_value(self).unwrap_or_default();
         }
@@ -83,7 +84,7 @@ impl Source {
         serde_json::Value::Object((1..).zip(self.members()).map(dataset).collect())
     }
 
-    /// The `source` of a pipeline file.
+    /// Reads the `source` of a pipeline file.
     pub(crate) fn parse(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new(WHAT, node)?;
         match table.get(zip::KEY) {
@@ -99,7 +100,7 @@ impl Source {
         }
     }
 
-    /// The `source` of the canonical form.
+    /// Reads the `source` of the canonical form.
     pub(crate) fn parse_canonical(node: &Node) -> Result<Self, PipelineError> {
         let mut table = Table::new(WHAT, node)?;
         if let Some(datasets) = table.get(zip::KEY) {
@@ -111,7 +112,7 @@ impl Source {
         Ok(parsed.into())
     }
 
-    /// The schema of its elements.
+    /// The schema of the elements it yields.
     pub(crate) fn schema(&self) -> Schema {
         let field = |(name, feature): (&String, &Feature)| {
             let (dtype, shape) = (feature.dtype.dtype(), feature.shape.clone());

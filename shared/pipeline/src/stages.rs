@@ -1,4 +1,4 @@
-//! Operators as pipeline files and the canonical form have them: a name, its parameters, its place.
+//! Reads operators from pipeline files and the canonical form.
 
 use crate::{
     Asset, Op, PipelineError, Registry, Stage,
@@ -18,7 +18,7 @@ pub(crate) fn op_nodes(node: &Node) -> Result<&[Node], PipelineError> {
     }
 }
 
-/// `- name`, or `- name: { parameters }`.
+/// Reads `- name`, or `- name: { parameters }`.
 pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, PipelineError> {
     let (name, params) = match &node.value {
         Value::Str(name) => (name, None),
@@ -54,8 +54,8 @@ pub(crate) fn parse_stage(node: &Node, registry: &Registry) -> Result<Stage, Pip
     Ok(Stage { op, ordinal: 0, keep_position, assume_commutes, line: node.line })
 }
 
-/// Gives operators their ordinals: from 0, places to cache from [`MAX_OPS`] down, so that one more of
-/// these changes nobody's draws.
+/// Assigns ordinals: operators count up from 0, cache points count down from [`MAX_OPS`], so that
+/// adding a cache point changes no draws.
 pub(crate) fn number(stages: &mut [Stage]) -> Result<(), PipelineError> {
     let (mut next, mut next_point) = (0_u32, MAX_OPS as u32);
     let mut after_point = false;

@@ -1,4 +1,5 @@
-//! A split in portions: what is kept between them, so that not all of its records are in memory at a time.
+//! Runs a split in portions and keeps its state between them, so that only some of its records are
+//! in memory.
 
 use super::{Run, Scratch, Terms};
 use crate::{
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use gristmill_model::{RecordKey, SkippedRecord};
 use std::time::Instant;
 
-/// Runs some records of a split, after those of `before`.
+/// Runs one portion of a split after those of `before`.
 pub(crate) fn run_portion(
     program: &Program,
     (scratch, before): (&mut Scratch, Option<Unfinished>),
@@ -38,7 +39,7 @@ pub(crate) fn run_portion(
     Ok(run.suspend())
 }
 
-/// Ends a split whose records have all been run.
+/// Ends a split after its last portion.
 pub(crate) fn end(
     program: &Program,
     scratch: &mut Scratch,
@@ -47,7 +48,7 @@ pub(crate) fn end(
     Run::again(program, scratch, unfinished, &|| false)?.finish()
 }
 
-/// A split of which some records have been run. The rows they became are in the scratch.
+/// A split that is partly run. The rows of its open frame are in the scratch.
 pub struct Unfinished {
     terms: Terms,
     metrics: Vec<OpMetrics>,
@@ -76,25 +77,25 @@ impl Unfinished {
         &self.skipped
     }
 
-    /// Gives away the parts of what is put aside that are complete, in order: those that are not taken are
-    /// in [`SplitOutput::cached_before`].
+    /// Returns the complete parts of the capture, in order. Parts that are not taken end up in
+    /// [`SplitOutput::cached_before`].
     pub fn take_cached(&mut self) -> Vec<Vec<u8>> {
         self.capture.as_mut().map_or(Vec::new(), Capture::take_parts)
     }
 
-    /// Records of the last input that have been run: all, unless it is run in turns.
+    /// Records of the last input that have been run: all, unless [`SplitInput::in_turns`] is set.
     pub fn ran(&self) -> u32 {
         self.ran
     }
 
-    /// With so many records, or elements of a cache, to come.
+    /// Sets the number of records, or elements of a cache, to come.
     pub(crate) fn with_left(self, left: u32) -> Self {
         Unfinished { left, ..self }
     }
 }
 
 impl<'a> Run<'a> {
-    /// Goes on with a split.
+    /// Continues a split.
     pub(crate) fn again(
         program: &'a Program,
         scratch: &'a mut Scratch,

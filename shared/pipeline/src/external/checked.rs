@@ -1,4 +1,4 @@
-//! Kernels of users' operators, whose promises are checked for every element.
+//! Kernels of users' operators that check every output.
 
 use super::one_line;
 use crate::{DType, FieldSchema};
@@ -11,13 +11,13 @@ pub(super) struct Checked {
     pub(super) random: bool,
 }
 
-/// The same, of one that changes its field in place.
+/// The same for an operator that changes its field in place.
 pub(super) struct CheckedInPlace {
     pub(super) kernel: Box<dyn InPlace>,
     pub(super) random: bool,
 }
 
-/// An operator's message as a record's error: short, and on one line.
+/// Turns an operator's message into a record's error: short, and on one line.
 fn said(why: String) -> String {
     one_line(&why.chars().take(300).collect::<String>())
 }
@@ -30,11 +30,11 @@ impl Transform for Checked {
         tools: &mut Tools,
         draw: &mut Draw,
     ) -> Result<Made, String> {
-        // One that declares no draws has the same everywhere, lest results depend on what no
-        // fingerprint knows.
+        // An operator declared deterministic always gets the same draws: otherwise its results
+        // could depend on values that are not part of its fingerprint.
         let mut fixed = Draw::fixed();
         let draw = if self.random { draw } else { &mut fixed };
-        // The old content of the room may differ from run to run.
+        // The buffer's old content may differ from run to run.
         let (made, room) = match output {
             Sink::Buffer(buffer) => {
                 buffer.clear();
@@ -78,7 +78,7 @@ impl InPlace for CheckedInPlace {
     }
 }
 
-/// Whether what was made can be a value of this schema.
+/// Whether the output can be a value of this schema.
 fn is_of(schema: &FieldSchema, made: Made) -> bool {
     if schema.dtype == DType::Bytes {
         return true;
@@ -88,7 +88,7 @@ fn is_of(schema: &FieldSchema, made: Made) -> bool {
     }
     match (schema.item_bytes(), schema.shape.as_slice(), schema.dtype.size_bytes()) {
         (Some(item), _, _) => (made.bytes as u64).is_multiple_of(item.max(1)),
-        // An image whose size differs from one to the next.
+        // An image of varying size.
         (None, [height, width, Some(channels)], Some(value)) => {
             let [h, w] = made.size.map(|side| side as u64);
             let is = |dim: &Option<u32>, side| dim.is_none_or(|dim| u64::from(dim) == side);

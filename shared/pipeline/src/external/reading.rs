@@ -1,4 +1,4 @@
-//! Parameters of users' operators as JSON, and schemas as the canonical form has them.
+//! Reads parameters of users' operators as JSON, and schemas from the canonical form.
 
 use crate::{
     DType, FieldSchema, MAX_SIDE, PipelineError, Table, ValueRange,
@@ -22,7 +22,7 @@ const DTYPES: [DType; 11] = [
     DType::U64,
 ];
 
-/// A value of the pipeline file as JSON.
+/// Converts a value of the pipeline file to JSON.
 pub(super) fn json(node: &Node) -> Result<Json, PipelineError> {
     Ok(match &node.value {
         Value::Null => Json::Null,
@@ -32,7 +32,7 @@ pub(super) fn json(node: &Node) -> Result<Json, PipelineError> {
             (_, Ok(value)) => value.into(),
             _ => return Err(node.error(format!("{value} is beyond 64 bits"))),
         },
-        // Adding zero turns -0.0, which would have a canonical form of its own, into 0.0.
+        // Adding zero turns -0.0 into 0.0, so that zero has one canonical form.
         Value::Float(value) => match serde_json::Number::from_f64(*value + 0.0) {
             Some(value) => Json::Number(value),
             None => return Err(node.error(format!("{value} is no finite number"))),
@@ -52,7 +52,7 @@ pub(super) fn json(node: &Node) -> Result<Json, PipelineError> {
     })
 }
 
-/// A field's schema, as the canonical form has it.
+/// Reads a field's schema from the canonical form.
 pub(super) fn schema(node: &Node) -> Result<FieldSchema, PipelineError> {
     let mut table = Table::new("`output`", node)?;
     let names = DTYPES.map(|dtype| (dtype.name(), dtype));
@@ -62,7 +62,7 @@ pub(super) fn schema(node: &Node) -> Result<FieldSchema, PipelineError> {
     let Value::Seq(dims) = &shape.value else {
         return Err(shape.error(format!("`shape` must be a list, not {}", shown(&shape.shown()))));
     };
-    // No image is larger, and no list of numbers has more values.
+    // No image side is larger, and no list has more values.
     let most = MAX_SIDE.max(crate::MAX_VALUES);
     let dim = |dim: &Node| match dim.value {
         Value::Null => Ok(None),

@@ -1,10 +1,10 @@
-//! Operators on the sequence of records come first: they are resolved before anything is read, and
-//! between operators on elements they would keep these from running as one.
+//! Moves operators on the sequence of records to the front. They are resolved before records are
+//! read, and between operators on elements they would prevent fusing.
 
 use super::{Change, Note, Optimised};
 use crate::Stage;
 
-/// Moves them before all others, in their order.
+/// Moves them to the front and keeps their order.
 pub(super) fn first(optimised: &mut Optimised) {
     let stages = optimised.pipeline.stages();
     let of_dataset = |stage: &&Stage| stage.op.dataset().is_some();
@@ -29,7 +29,7 @@ pub(super) fn first(optimised: &mut Optimised) {
     if moved.is_empty() {
         return;
     }
-    // It is the same pipeline to every operator; were it not, it would stay.
+    // The move changes nothing for any operator. If the check fails anyway, the order stays.
     if let Ok(pipeline) = optimised.pipeline.with_stages(order) {
         optimised.pipeline = pipeline;
         optimised.notes.extend(moved);

@@ -1,10 +1,10 @@
-//! Operators that do nothing, or whose work nobody sees, are removed.
+//! Removes operators that do nothing or whose output is unused.
 
 use super::{Change, Note, Optimised};
 use crate::{Cardinality, Fields, Stage};
 use std::collections::BTreeSet;
 
-/// Removes operators until none is left that does nothing.
+/// Removes useless operators until there are no more.
 pub(super) fn remove(optimised: &mut Optimised) {
     while let Some((at, reason)) = find(optimised) {
         let mut stages = optimised.pipeline.stages().to_vec();
@@ -14,7 +14,7 @@ pub(super) fn remove(optimised: &mut Optimised) {
         for made in op.outputs().into_iter().filter(|field| given.field(field).is_none()) {
             forget(&mut stages, made, &mut removed);
         }
-        // A pipeline that does not hold together without it needs it after all.
+        // If the pipeline is invalid without the operator, it is needed.
         let Ok(pipeline) = optimised.pipeline.with_stages(stages) else { return };
         optimised.pipeline = pipeline;
         optimised.notes.extend(removed.into_iter().map(|(stage, reason)| {
@@ -24,7 +24,7 @@ pub(super) fn remove(optimised: &mut Optimised) {
     }
 }
 
-/// A field that is not made need not be dropped.
+/// Removes the field from operators that drop it, since nothing makes it any more.
 fn forget(stages: &mut Vec<Stage>, made: &str, removed: &mut Vec<(Stage, String)>) {
     for stage in stages.iter_mut() {
         stage.op.forget(made);
@@ -39,7 +39,7 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
     let pipeline = &optimised.pipeline;
     let stages = pipeline.stages();
     let mut seen = BTreeSet::new();
-    // From the end: a field is seen if it is delivered, or read by an operator that is.
+    // Walks backwards. A field is used if it is delivered, or read by a later operator.
     seen.extend(pipeline.output_schema().fields.keys().map(String::as_str));
     for (i, stage) in stages.iter().enumerate().rev() {
         let (input, output) = (&pipeline.schemas()[i], &pipeline.schemas()[i + 1]);
@@ -51,12 +51,12 @@ fn find(optimised: &Optimised) -> Option<(usize, String)> {
         }
         let writes = stage.op.outputs();
         let unseen = !writes.is_empty() && writes.iter().all(|field| !seen.contains(field));
-        // What it takes away would be delivered without it.
+        // Removing an operator that takes its field away would deliver that field.
         let takes = stage.op.field().is_some_and(|field| output.field(field).is_none());
         if unseen && !takes && declared.cardinality == Cardinality::OneToOne {
             return Some((i, format!("nobody sees `{}` after it", writes.join("`, `"))));
         }
-        // What is dropped is not seen before, unless read.
+        // A dropped field is used only if an earlier operator reads it.
         seen.extend(stage.op.field());
         seen.extend(stage.op.together().into_iter().flat_map(Fields::all));
     }

@@ -1,27 +1,26 @@
-//! How much larger or smaller an operator makes its field: the inflation factor (Pecan, section 5.2).
+//! Inflation factors: how much an operator enlarges or shrinks its field (Pecan, section 5.2).
 
 use crate::{Op, Pipeline};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What operators did to elements that were looked at, by the operators' ordinals: mean bytes of the
-/// field before and after.
+/// Measured mean bytes of the field before and after each operator, keyed by ordinal.
 pub type Measured = BTreeMap<u32, (f64, f64)>;
 
 /// How a factor is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// By dtypes and shapes alone.
+    /// From dtypes and shapes alone.
     Static,
-    /// By the size that the author says images typically have.
+    /// From the typical image size that the author gives.
     Typical,
-    /// By running some elements.
+    /// From a sample of elements.
     Sampled,
     Unknown,
 }
 
-/// An operator's inflation factor: bytes of its field after it / before it, of all elements together.
+/// An operator's inflation factor: bytes of its field after it / before it, over all elements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Factor {
     pub inflation_factor: Option<f64>,
@@ -29,7 +28,7 @@ pub struct Factor {
 }
 
 impl Factor {
-    /// Closer to 1 than this counts as 1: 0.95 to 1.05.
+    /// Factors closer to 1 than this count as 1: 0.95 to 1.05.
     const TIE: f64 = 0.05;
 
     pub(super) fn is_deflationary(&self) -> bool {
@@ -41,7 +40,7 @@ impl Factor {
     }
 }
 
-/// Of an operator whose field has a known size before and after.
+/// The factor of an operator whose field has a known size before and after.
 pub(super) fn known(op: &Op, input: &crate::Schema, output: &crate::Schema) -> Factor {
     let bytes = |schema: &crate::Schema| schema.field(op.field()?)?.element_bytes();
     let ratio = |(before, after): (u64, u64)| (before > 0).then(|| after as f64 / before as f64);
@@ -49,11 +48,11 @@ pub(super) fn known(op: &Op, input: &crate::Schema, output: &crate::Schema) -> F
     Factor { inflation_factor, basis: Basis::Static }
 }
 
-/// Bytes of a field, and whether they are an author's estimate.
+/// Bytes of a field, and whether they are an estimate.
 type Size = (f64, bool);
 
 pub(super) fn factors(pipeline: &Pipeline, measured: &Measured) -> Vec<Factor> {
-    // What fields of unknown size are estimated to have.
+    // Estimated bytes of fields of unknown size.
     let mut estimates: BTreeMap<&str, f64> = BTreeMap::new();
     let mut factors = Vec::new();
     for (i, stage) in pipeline.stages().iter().enumerate() {
@@ -68,7 +67,7 @@ pub(super) fn factors(pipeline: &Pipeline, measured: &Measured) -> Vec<Factor> {
             None => None,
             Some(_) if typical.is_some() => typical,
             Some((from, to)) => known(output, to).or_else(|| {
-                // Of unknown size before and after: the size stays, the dtype may not.
+                // The size is unknown on both sides: assume that only the dtype changes.
                 let dtype = |schema: &crate::Schema, field: &str| {
                     schema.field(field).and_then(|field| field.dtype.size_bytes())
                 };

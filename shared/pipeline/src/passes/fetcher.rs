@@ -1,15 +1,15 @@
-//! What makes a field larger just before it is delivered is left to the fetcher: pixels then cross the
-//! wire as u8 and become numbers around zero in the trainer's host, which so receives a quarter of the
-//! bytes.
+//! Leaves operators that enlarge a field just before delivery to the fetcher. Pixels then cross the
+//! wire as u8 and become floats on the trainer's host, which receives a quarter of the bytes.
 
 use super::{Change, Note, Optimised};
 use crate::{Cardinality, Deliver, FieldSchema, Op, Pipeline, Randomness, Stage};
 use std::collections::BTreeSet;
 
-/// Less saved than this is not worth the trainer's time: the field as delivered is that much larger.
+/// Minimum ratio of delivered to transferred bytes. Below it, the saving is not worth the trainer
+/// host's time.
 const LEAST_RATIO: f64 = 1.05;
 
-/// Moves what widens delivered fields from workers to the fetcher.
+/// Moves operators that widen delivered fields from workers to the fetcher.
 pub(super) fn move_widening(optimised: &mut Optimised) {
     let pipeline = &optimised.pipeline;
     let moved = widening(pipeline);
@@ -32,7 +32,8 @@ pub(super) fn move_widening(optimised: &mut Optimised) {
     }
 }
 
-/// The pipeline with these operators in workers and after them, if what is delivered stays the same.
+/// Returns the pipeline with these operators in workers and in the fetcher, if the delivered schema
+/// stays the same.
 fn same_when_delivered(
     pipeline: &Pipeline,
     stages: Vec<Stage>,
@@ -59,14 +60,14 @@ fn note(from: usize, stage: &Stage, pipeline: &Pipeline) -> Note {
     }
 }
 
-/// Indices of the operators that widen what is delivered, and of those after them on the same field.
+/// Indices of the operators that widen delivered fields, and of later operators on the same fields.
 fn widening(pipeline: &Pipeline) -> BTreeSet<usize> {
     let mut moved = BTreeSet::new();
     for field in pipeline.output_schema().fields.keys() {
         let last = last_on(pipeline, field);
         let bytes =
             |i: usize| pipeline.schemas()[i].field(field).and_then(FieldSchema::element_bytes);
-        // Of equally small places the last one, with the least left to do.
+        // Of equally small places takes the last, which leaves the fetcher the least work.
         let smallest = last.iter().filter_map(|&i| Some((bytes(i)?, std::cmp::Reverse(i)))).min();
         let (Some((smallest, at)), Some(delivered)) =
             (smallest, last.last().and_then(|&i| bytes(i + 1)))
@@ -80,8 +81,7 @@ fn widening(pipeline: &Pipeline) -> BTreeSet<usize> {
     moved
 }
 
-/// The operators at the end of what happens to `field` that can be applied to what was delivered as
-/// well, first to last.
+/// Indices, in order, of the last operators on `field` that the fetcher could apply.
 fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
     let stages = &pipeline.stages()[..pipeline.batch_stage()];
     let mut last: Vec<usize> = Vec::new();
@@ -100,7 +100,8 @@ fn last_on(pipeline: &Pipeline, field: &str) -> Vec<usize> {
     last
 }
 
-/// Whether elements stay what and how many they are, but for the operator's own field.
+/// Whether an operator changes only its own field, and neither the number nor the order of
+/// elements.
 fn touches_nothing_else(op: &Op) -> bool {
     let declared = op.declaration();
     declared.cardinality == Cardinality::OneToOne
@@ -109,8 +110,8 @@ fn touches_nothing_else(op: &Op) -> bool {
         && !op.is_external()
 }
 
-/// Whether the fetcher can do it: the same for every element whatever its origin, in place of its
-/// field, and without records that it refuses.
+/// Whether the fetcher can apply the operator: it treats all elements alike, works in place on its
+/// field, and refuses no records.
 fn can_follow(stage: &Stage) -> bool {
     let Stage { op, keep_position, .. } = stage;
     let declared = op.declaration();
@@ -121,7 +122,7 @@ fn can_follow(stage: &Stage) -> bool {
         && op.output() == op.field()
 }
 
-/// Whether all elements have the same shape, so that a batch holds nothing but their values.
+/// Whether all elements have the same shape, so that a batch holds only their values.
 fn is_fixed(field: &FieldSchema) -> bool {
     field.known_shape().is_some() && field.dtype.size_bytes().is_some()
 }

@@ -1,8 +1,8 @@
-//! Rewriting a pipeline so that it costs less and means the same.
+//! Rewrites a pipeline so that it costs less and means the same.
 //!
-//! Each pass takes a checked pipeline and gives one; whatever a pass proposes is checked again as a
-//! whole, and what it did, or would not do and why, is noted for people to read. They run once, before a
-//! job is registered: what comes out is what the job freezes.
+//! Each pass takes a checked pipeline and returns one. Every change is checked again as a whole.
+//! Notes tell people what a pass did, or refused to do and why. Passes run once, before a job is
+//! registered; the job freezes the result.
 
 mod dataset;
 mod dead;
@@ -15,14 +15,14 @@ pub use factor::{Basis, Factor, Measured};
 use crate::Pipeline;
 use serde::Serialize;
 
-/// What a pass did with one operator, or left.
+/// A change that a pass made to an operator, or refused to make.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Note {
     pub pass: &'static str,
     pub op: &'static str,
-    /// Place in the graph as its author wrote it.
+    /// Position in the author's graph.
     pub ordinal: u32,
-    /// Line of the pipeline file.
+    /// Line in the pipeline file.
     pub line: Option<u32>,
     #[serde(flatten)]
     pub change: Change,
@@ -33,29 +33,30 @@ pub struct Note {
 #[serde(tag = "change", rename_all = "snake_case")]
 pub enum Change {
     Removed,
-    /// From one index among the operators to another.
+    /// Moved from one index among the operators to another.
     Moved {
         from: usize,
         to: usize,
     },
-    /// It would have been moved across the operator of this name.
+    /// The pass could not move it across the operator of this name.
     Refused {
         across: &'static str,
     },
-    /// From this index among the operators to the fetcher, which applies it to what was delivered.
+    /// Moved from this index among the operators to the fetcher, which applies it to batches from
+    /// workers.
     ToFetcher {
         from: usize,
     },
 }
 
-/// A pipeline after all passes, and what they did.
+/// A pipeline after all passes, and notes on what they did.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimised {
     pub pipeline: Pipeline,
     pub notes: Vec<Note>,
 }
 
-/// Runs every pass. `measured` says what operators did to elements that were looked at, if any were.
+/// Runs every pass. `measured` has sizes from a sample of elements, if there was one.
 pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
     let mut optimised = Optimised { pipeline: pipeline.clone(), notes: Vec::new() };
     dataset::first(&mut optimised);
@@ -68,12 +69,12 @@ pub fn optimise(pipeline: &Pipeline, measured: &Measured) -> Optimised {
 }
 
 impl Pipeline {
-    /// What each operator does to the size of its field, in the order of the operators.
+    /// Inflation factor of each operator, in order.
     pub fn factors(&self, measured: &Measured) -> Vec<Factor> {
         factor::factors(self, measured)
     }
 
-    /// What each operator of the fetcher does to the size of its field; their shapes are known.
+    /// Inflation factors of the fetcher's operators, whose shapes are known.
     pub fn finishing_factors(&self) -> Vec<Factor> {
         let schemas = self.finishing_schemas().windows(2);
         let stages = self.deliver().stages.iter().zip(schemas);

@@ -1,18 +1,18 @@
-//! Cheaper orders: what makes elements smaller comes early, what makes them larger late.
+//! Reorders operators: those that shrink elements move early, those that enlarge them move late.
 //!
-//! AutoOrder (Pecan, section 5.2, algorithm 2), with three differences. Operators that shrink keep their
-//! order among themselves. An operator moves past one neighbour at a time, and only past one it
-//! commutes with; the pipeline must then still hold together and deliver the same. And a filter moves
-//! before whatever does not touch the field it tests: what is thrown away needs no work.
+//! Implements AutoOrder (Pecan, section 5.2, algorithm 2) with three differences. Operators that
+//! shrink keep their relative order. An operator moves past one neighbour at a time, only if the
+//! two commute, the pipeline stays valid and the output schema stays the same. A filter also moves
+//! before operators that do not touch its field, since a dropped element needs no work.
 
 use super::{Change, Factor, Measured, Note, Optimised};
 use crate::{Cardinality, DType, Pipeline, Stage};
 use std::collections::BTreeSet;
 
-/// The name in notes.
+/// Name of the pass in notes.
 const PASS: &str = "auto_order";
 
-/// Which way an operator wants to go.
+/// Direction in which an operator should move.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Up,
@@ -45,9 +45,9 @@ fn way(stage: &Stage, factor: &Factor) -> Way {
     match declared.cardinality {
         _ if declared.pins_position || stage.keep_position => Way::Stay,
         Cardinality::Filter => Way::Up,
-        // The field it reads stays as it is.
+        // The operator keeps its input field.
         _ if stage.op.field() != stage.op.output() => Way::Stay,
-        // CPUs compute slowly on half precision: it is for the wire.
+        // CPUs are slow on half precision; it is meant for the wire.
         _ if stage.op.is_for_delivery() => Way::Down,
         _ if factor.is_deflationary() => Way::Up,
         _ if factor.is_inflationary() => Way::Down,
@@ -69,7 +69,7 @@ fn why(stage: &Stage, factor: &Factor, way: Way) -> String {
     }
 }
 
-/// Moves an operator past its neighbours as far as it wants and may.
+/// Moves an operator in the wanted direction as far as possible.
 fn bubble(
     pipeline: &mut Pipeline,
     ordinal: u32,
@@ -88,7 +88,7 @@ fn bubble(
             Way::Up => at.checked_sub(1),
             _ => Some(at + 1).filter(|next| *next < stages.len()),
         };
-        // Those that want the same keep their order.
+        // Operators with the same direction keep their order.
         let Some(past) = past.filter(|past| way(&stages[*past], &factors[*past]) != wanted) else {
             return;
         };
@@ -110,13 +110,13 @@ fn note(stage: &Stage, change: Change, reason: String) -> Note {
     Note { pass: PASS, op: op.name(), ordinal: *ordinal, line: *line, change, reason }
 }
 
-/// The fields it reads or writes.
+/// The fields that an operator reads or writes.
 fn touches(stage: &Stage) -> Vec<&str> {
     stage.op.field().into_iter().chain(stage.op.outputs()).collect()
 }
 
-/// Whether two operators that move pixels may change places as far as their fields go: they move the
-/// same images, and nothing that would not come out exactly the same.
+/// Whether the fields allow two operators that move pixels to swap: both move the same images,
+/// without masks or boxes, which must come out exactly the same.
 fn alike(one: &Stage, other: &Stage) -> bool {
     let exact = |stage: &Stage| {
         let fields = stage.op.together();
@@ -126,7 +126,8 @@ fn alike(one: &Stage, other: &Stage) -> bool {
     fields(one) == fields(other) && !exact(one) && !exact(other)
 }
 
-/// The pipeline with two neighbours changed, if that means the same; else why not, where that is news.
+/// Returns the pipeline with two neighbours swapped if that means the same. Otherwise returns the
+/// reason, or `None` if the reason is obvious.
 fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Option<String>> {
     let stages = pipeline.stages();
     let (mover, other) = (&stages[at], &stages[past]);
@@ -138,12 +139,12 @@ fn swapped(pipeline: &Pipeline, at: usize, past: usize) -> Result<Pipeline, Opti
         return Err(Some(format!("`{}` keeps its position", other.op.name())));
     }
     let shared = touches(mover).iter().any(|field| touches(other).contains(field));
-    // A drop names no field, yet takes some away.
+    // A drop has no input field, but still takes fields away.
     let apart = !shared && mover.op.field().is_some() && other.op.field().is_some();
     if !apart {
         let both = (mover.op.declaration().effect, pinned.effect);
         let vouched = mover.assume_commutes || other.assume_commutes;
-        // Bytes become numbers, or a number of dimensions another: nothing crosses that.
+        // Conversions from bytes to numbers, or to another number of dimensions, are a barrier.
         let converts = |i: usize| {
             let schema = |i: usize, name: Option<&str>| pipeline.schemas()[i].field(name?).cloned();
             let op = &stages[i].op;

@@ -1,4 +1,4 @@
-//! Several datasets side by side: `zip`, a list of sources.
+//! Zipped datasets: `zip`, a list of sources.
 
 use super::Source;
 use crate::{
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The key of `source` that lists datasets.
 pub(super) const KEY: &str = "zip";
-/// Most datasets side by side: a split reads of each of them.
+/// Maximum number of zipped datasets; every split reads from each.
 const MAX_DATASETS: usize = 16;
 const REPEAT: &str = "repeat";
 
@@ -31,7 +31,8 @@ impl Serialize for Alone<'_> {
     }
 }
 
-/// The list of datasets under `zip`, each read by `member`, which is told what messages call it.
+/// Reads the list of datasets under `zip`. `member` reads one of them and gets its name for
+/// messages.
 pub(super) fn parse(
     node: &Node,
     member: impl Fn(String, &Node) -> Result<Source, PipelineError>,
@@ -72,12 +73,12 @@ pub(super) fn parse(
         members.push(source);
     }
     let zipped = members.split_off(1);
-    // There are at least two.
+    // The list has at least two entries.
     let first = members.pop().ok_or_else(|| node.error("`zip` has no datasets"))?;
     Ok(Source { zipped, ..first })
 }
 
-/// A dataset as an author writes it.
+/// Reads a dataset as an author writes it.
 pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, PipelineError> {
     let mut table = Table::new(&*what, node)?;
     if let Some(inner) = table.get(KEY) {
@@ -90,7 +91,7 @@ pub(super) fn parse_member(what: String, node: &Node) -> Result<Source, Pipeline
     repeated(source, table)
 }
 
-/// A dataset of the canonical form.
+/// Reads a dataset of the canonical form.
 pub(super) fn parse_canonical_member(what: String, node: &Node) -> Result<Source, PipelineError> {
     let mut table = Table::new(&*what, node)?;
     let source = Format::parse_canonical(&what, &mut table)?.into();
@@ -106,7 +107,7 @@ fn repeated(source: Source, mut table: Table<'_>) -> Result<Source, PipelineErro
     Ok(Source { repeat, ..source })
 }
 
-/// Where a dataset names a field, for the line of a message.
+/// The node where a dataset names a field, for the line of a message.
 fn at_feature<'a>(dataset: &'a Node, name: &str) -> &'a Node {
     let is = |node: &Node, name: &str| matches!(&node.value, Value::Str(text) if text == name);
     let within = |node: &'a Node, name: &str| match &node.value {
