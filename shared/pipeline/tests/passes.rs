@@ -1,4 +1,4 @@
-//! What passes do, and what they refuse.
+//! Changes that passes make, and those that they refuse.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -44,7 +44,7 @@ fn what_makes_images_smaller_comes_first() {
 fn nothing_moves_on_a_guess() {
     let ops = "- decode\n- flip\n- resize: { size: 224 }\n- batch: { size: 4 }";
     assert_eq!(optimised(ops).0, ["decode", "flip", "resize", "batch"]);
-    // Those who looked know.
+    // A measurement allows the move.
     let measured = Measured::from([(2, (1e6, 150_528.0))]);
     let order = optimise(&pipeline(ops), &measured).pipeline;
     assert_eq!(order.stages()[1].op.name(), "resize");
@@ -90,7 +90,7 @@ fn what_makes_elements_larger_comes_late() {
          - flip
          - batch: { size: 4 }",
     );
-    // So late that the fetcher does it.
+    // So late that it runs in the fetcher.
     assert_eq!(order, ["decode", "resize", "flip", "batch", "normalise"]);
 }
 
@@ -110,11 +110,11 @@ fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
     assert_eq!(after.delivered_schema(), before.output_schema());
     assert_eq!(after.output_schema().field("image").unwrap().to_string(), "u8 [64, 64, 3]");
     assert_eq!(notes.last().unwrap().change, Change::ToFetcher { from: 4 });
-    // What is registered says the same.
+    // The canonical form keeps this.
     let read = gristmill_operators::from_canonical(&after.canonical_json()).unwrap();
     assert_eq!(read.canonical_json(), after.canonical_json());
     assert_eq!(read.finishing_schemas(), after.finishing_schemas());
-    // Once there, it stays there.
+    // A second run changes nothing.
     assert_eq!(optimise(&after, &Measured::new()).pipeline, after);
 }
 
@@ -122,13 +122,13 @@ fn what_widens_a_field_at_the_end_is_left_to_the_fetcher() {
 fn what_saves_nothing_or_may_not_move_stays_in_workers() {
     let resize = "- decode\n- resize: { size: 64 }\n";
     for ops in [
-        // Pixels only change places.
+        // Transposing saves no bytes.
         "- layout: { to: nchw }\n- batch: { size: 4 }".to_owned(),
         format!("- {NORMALISE}, keep_position: true }}\n- batch: {{ size: 4 }}"),
-        // What comes after it needs it.
+        // A later operator needs the output.
         format!("- {NORMALISE} }}\n- random_erasing: {{ p: 1 }}\n- batch: {{ size: 4 }}"),
         format!("- {NORMALISE} }}\n- duplicate: {{ copies: 2 }}\n- batch: {{ size: 4 }}"),
-        // What is cached is what the author said.
+        // Operators do not move across a cache point.
         format!("- {NORMALISE} }}\n- autocache\n- batch: {{ size: 4 }}"),
         format!("- {NORMALISE} }}\n- drop: {{ fields: [image] }}\n- batch: {{ size: 4 }}"),
     ] {
@@ -142,7 +142,7 @@ fn what_saves_nothing_or_may_not_move_stays_in_workers() {
 
 #[test]
 fn a_dtype_that_others_need_is_not_taken_away() {
-    // Resizing works on u8: it cannot come after the normalisation, nor this before it.
+    // Resizing works on u8, so the two operators cannot swap.
     let (order, notes) = optimised(
         "- decode: { typical_size: 64 }
          - resize: { size: 128 }
@@ -215,7 +215,7 @@ fn nothing_crosses_a_place_to_cache() {
     ));
     assert_eq!(order, ["decode", "vertical_flip", "autocache", "resize", "batch"]);
     assert!(notes.is_empty(), "{notes:?}");
-    // A filter goes up as far as the point; what inflates goes down as far as it.
+    // A filter moves up to the cache point, and an inflating operator down to it.
     let (order, _) = optimised(&format!(
         "- {size}\n- resize: {{ size: 8 }}\n- autocache\n- flip\n- filter: {{ field: label, min: 1 }}\n- batch: {{ size: 4 }}"
     ));
@@ -225,7 +225,7 @@ fn nothing_crosses_a_place_to_cache() {
     ));
     let points: Vec<usize> = (0..order.len()).filter(|i| order[*i] == "autocache").collect();
     assert_eq!(points, [4, 7], "{order:?}");
-    // Operators on the dataset come first, also before a point.
+    // Operators on the dataset come first, even before a cache point.
     let (order, _) = optimised(&format!(
         "- {size}\n- resize: {{ size: 8 }}\n- take: {{ count: 4 }}\n- autocache\n- batch: {{ size: 4 }}"
     ));
@@ -264,19 +264,19 @@ fn fields_that_are_moved_together_stay_together() {
     let order = |ops: &str| optimised(&format!("{ops}\n- batch: {{ size: 4 }}")).0;
     let decoded = "- decode: { typical_size: [375, 500] }
                    - copy: { into: other }";
-    // The same images and nothing else: as one image alone.
+    // Operators that share all their images commute as for one image.
     let flip = "- flip: { fields: [image, other] }";
     let resize = "- resize: { size: 224, fields: [image, other] }";
     let both = order(&format!("{decoded}\n{flip}\n{resize}"));
     assert_eq!(both, ["decode", "copy", "resize", "flip", "batch"]);
-    // Were one image mirrored before, and the other not, it would be another part of it that is kept.
+    // Flipping only one image before the shared crop would keep another part of it.
     let apart = order(&format!("{decoded}\n- flip\n{resize}"));
     assert_eq!(apart, ["decode", "copy", "flip", "resize", "batch"]);
     let mask = order(&format!(
         "{decoded}\n- flip: {{ masks: [other] }}\n- resize: {{ size: 224, masks: [other] }}"
     ));
     assert_eq!(mask, ["decode", "copy", "flip", "resize", "batch"]);
-    // What is seen of one of them needs all; what is seen of none goes, and takes nothing with it.
+    // If one field is used, the operator must run on all; if none is used, it is removed.
     let one = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image] }}"));
     assert_eq!(one, ["decode", "copy", "resize", "drop", "batch"]);
     let none = order(&format!("{decoded}\n{resize}\n- drop: {{ fields: [image, other] }}"));

@@ -1,4 +1,4 @@
-//! Zips as pipeline files say them, and as jobs freeze them.
+//! Zips in pipeline files and in frozen jobs.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -17,7 +17,7 @@ ops:
   - batch: { size: 2, drop_remainder: true }
 ";
 
-/// A pipeline whose fields all have a length.
+/// A pipeline whose fields all have fixed length.
 fn pipeline(source: &str, ops: &str) -> Result<Pipeline, String> {
     let text = format!("source:\n{source}\nops: [{ops}batch: {{ size: 2 }}]\n");
     gristmill_operators::parse(&text).map_err(|error| error.to_string())
@@ -32,7 +32,7 @@ const B: &str = "    - jsonl: b\n      features: { y: { dtype: i64 } }";
 
 #[test]
 fn the_fields_of_all_datasets_are_one_elements() {
-    // Bytes differ in length: what is read is all that counts here.
+    // Byte fields vary in length; this test only checks the source.
     let text = TWO.replace("batch: { size: 2, drop_remainder: true }", "padded_batch: { size: 2 }");
     let pipeline = gristmill_operators::parse(&text).unwrap();
     let source = pipeline.source();
@@ -54,7 +54,8 @@ fn the_canonical_form_has_all_datasets_and_none_of_their_paths() {
     assert_eq!(read.canonical_json(), canonical);
     assert_eq!(read.source().zipped[0].repeat, 3);
     assert!(read.source_paths().is_empty());
-    // What is read of each, how often, and in which order of datasets: all of it names the result.
+    // The fingerprint covers the features of each dataset, how often it repeats, and the order of
+    // datasets.
     let version = Fingerprint::of("test", b"");
     let fingerprint = |source: &str| pipeline(source, "").unwrap().fingerprint(&version, "");
     let all = [
@@ -69,7 +70,7 @@ fn the_canonical_form_has_all_datasets_and_none_of_their_paths() {
     named.sort_unstable();
     named.dedup();
     assert_eq!(named.len(), all.len());
-    // What differs from another pipeline's is told by dataset.
+    // Differences between pipelines are listed by dataset.
     let cached = pipeline(&repeated, "autocache, ").unwrap();
     let described = cached.described_prefix(&cached.cache_points()[0], 0).source;
     assert_eq!(

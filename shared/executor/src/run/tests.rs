@@ -1,4 +1,4 @@
-//! Whole splits: exactness, determinism, policies, and bad records of every kind.
+//! Whole splits: exactness, determinism, error policies, and bad records of every kind.
 
 use super::*;
 use crate::{Part, Pick, step::Action};
@@ -36,7 +36,7 @@ ops:
   - batch: { size: 4 }
 ";
 
-/// A smooth picture with an edge in it, so that crops differ and mirrors show.
+/// A smooth image with an edge, so that crops differ and mirroring is visible.
 fn picture(seed: u32, width: u16, height: u16, components: usize) -> Vec<u8> {
     let mut pixels = Vec::new();
     for y in 0..u32::from(height) {
@@ -80,7 +80,7 @@ fn index(file: &[u8]) -> FileIndex {
     builder.finish().unwrap()
 }
 
-/// A file of records, and a program to run over it.
+/// A file of records, and a program that runs over it.
 struct Bench {
     program: Program,
     file: Bytes,
@@ -125,7 +125,7 @@ impl Bench {
         self.run(0, self.index.len()).unwrap()
     }
 
-    /// The reason why the only record fails, and the op that says so.
+    /// The reason why the only record fails, and the operator that reports it.
     fn reason(&self) -> (String, String) {
         match self.run(0, 1).unwrap_err() {
             ExecError::Record(SkippedRecord { op, reason, .. }) => {
@@ -151,7 +151,7 @@ fn keys(output: &SplitOutput) -> Vec<u64> {
     frames(output).iter().flat_map(of_frame).collect()
 }
 
-/// All rows as (key, image), whatever batch they are in.
+/// All rows as (key, image), in the order of the object.
 fn rows(output: &SplitOutput) -> Vec<(u64, Vec<u8>)> {
     let mut rows = Vec::new();
     for frame in frames(output) {
@@ -219,8 +219,9 @@ fn seed_and_epoch_change_what_is_drawn() {
     assert_ne!(base, run(1, 2));
 }
 
-/// Decoded and resized pixels of a fixed dataset. If this changes, results of frozen jobs change:
-/// count up the version of the operator responsible, and the numerics class if it was a library.
+/// Decoded and resized pixels of a fixed dataset. If they change, results of frozen jobs change:
+/// increase the version of the responsible operator, or the numerics class if a library is
+/// responsible.
 #[test]
 fn numerics_are_what_they_were() {
     let bench = Bench::new(RESNET, &image_records(10));
@@ -301,7 +302,7 @@ fn casts_and_normalisation_agree_with_arithmetic() {
             assert_eq!(half::bf16::from_f32(value).to_le_bytes(), *half);
         }
     }
-    // A cast to what it already is, and one there and back, change nothing.
+    // A cast to the same dtype, and a cast to another dtype and back, change nothing.
     let same = Bench::new(&yaml("{ cast: { dtype: u8 } },"), &records).all();
     assert_eq!(pixels, rows(&same));
     let back = Bench::new(&yaml("{ cast: { dtype: f16 } }, { cast: { dtype: u8 } },"), &records);
@@ -317,7 +318,7 @@ fn grayscale_and_cmyk_become_rgb() {
     let (width, height) = (40, 30);
     let gray = vec![100_u8; 1200];
     let gray = encode(&gray, width, height, jpeg_encoder::ColorType::Luma);
-    // The encoder takes ink as it is and stores it inverted, as Adobe does.
+    // The encoder takes ink values and stores them inverted, as Adobe does.
     let ink: Vec<u8> = [0, 128, 255, 0].repeat(1200);
     let cmyk = encode(&ink, width, height, jpeg_encoder::ColorType::Cmyk);
     let ycck = encode(&ink, width, height, jpeg_encoder::ColorType::CmykAsYcck);
@@ -363,7 +364,7 @@ fn pipelines_without_images_work_and_shapes_follow_inflation() {
     let vec = frames[1].get("vec").unwrap();
     let floats: Vec<f32> =
         vec.values().as_chunks().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
-    // [2, 2, 3]: the row of two triples, twice, each with its triples swapped.
+    // [2, 2, 3]: the row of two triples occurs twice, each time with the triples swapped.
     let row = [33.0, 34.0, 35.0, 30.0, 31.0, 32.0];
     assert_eq!(floats, [row, row].concat());
 }
@@ -397,7 +398,7 @@ fn fail_names_the_first_bad_record() {
     assert!(error.to_string().starts_with("file 3 record 5 (decode): bad JPEG"), "{error}");
     let mut scratch = bench.program.scratch();
     assert!(bench.program.run_split(&mut scratch, &bench.input(2, 9), &|| false).is_err());
-    // A scratch that has seen a failure still works.
+    // A scratch still works after a failure.
     let output = bench.program.run_split(&mut scratch, &bench.input(1, 4), &|| false).unwrap();
     assert_eq!(output.object, bench.run(1, 4).unwrap().object);
 }
@@ -451,7 +452,7 @@ fn bad_images_say_what_is_wrong() {
         "not a JPEG, PNG, WebP, BMP, TIFF, PGM or PPM: it starts with [89, 50, 4e, 47]"
     );
     assert!(reason(&[0xff, 0xd8]).1.starts_with("bad JPEG"));
-    // A header that promises 65,000 x 65,000 pixels.
+    // A header that claims 65,000 x 65,000 pixels.
     let sof = good.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
     let mut huge = good.clone();
     huge[sof + 5..sof + 9].copy_from_slice(&[0xfd, 0xe8, 0xfd, 0xe8]);
@@ -474,7 +475,7 @@ fn every_cut_and_many_changes_of_an_image_are_survived() {
     let bench = Bench::new(RESNET, &records).policy(ErrorPolicy::Skip);
     let output = bench.all();
     assert_eq!(output.rows as usize + output.skipped.len(), records.len());
-    // Cut before the end-of-image marker, nothing is whole.
+    // An image cut before its end-of-image marker is never complete.
     let cut = good.len().div_ceil(7);
     let listed = output.skipped.iter().filter(|r| (r.key.record as usize) < cut).count();
     assert_eq!(listed, cut);
@@ -577,7 +578,7 @@ fn metrics_count_elements_and_bytes() {
     let ops: Vec<&str> = output.metrics.iter().map(|m| m.op).collect();
     assert_eq!(ops, ["source", "decode+random_resized_crop", "flip", "batch"]);
     let counts: Vec<u64> = output.metrics.iter().map(|m| m.num_elements).collect();
-    // Of eleven records one has no label, three do not decode; two frames are made of seven.
+    // Eleven records: one has no label, three do not decode, and the other seven fill two frames.
     assert_eq!(counts, [10, 7, 7, 2]);
     let row_bytes = 24 * 24 * 3;
     assert_eq!(output.metrics[1].bytes_produced, 7 * row_bytes);

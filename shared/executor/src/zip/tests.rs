@@ -1,4 +1,4 @@
-//! Zipped records against the same fields in one record.
+//! Compares zipped records with the same fields in one record.
 
 use crate::{ExecError, Part, Pick, Program, SplitInput, SplitOutput, Zipped};
 use bytes::Bytes;
@@ -17,7 +17,7 @@ const ID: &str = "id: { dtype: i64 }, w: { dtype: f32, shape: [2] }";
 const TEXT: &str = "text: { dtype: bytes }, n: { dtype: i64, shape: [-1] }";
 const OPS: &str = "ops: [filter: { field: id, min: 2 }, flat_map: { field: n }, batch: { size: 3, ragged: true }]";
 
-/// id, w, text, n.
+/// The fields id, w, text, n.
 type Row = (i64, [f32; 2], String, Vec<i64>);
 
 fn program(source: &str) -> Program {
@@ -106,7 +106,7 @@ proptest! {
             &program(&format!("{{ tfrecord: a, features: {{ {ID}, {TEXT} }} }}")),
             &SplitInput::whole(whole.part(0, 0, n)),
         );
-        // Parts of each begin and end elsewhere.
+        // The parts of the datasets begin and end at different records.
         let cut = cut.index(rows.len()) as u32;
         let parts = vec![texts.part(1, 0, cut), texts.part(1, cut, n - cut)];
         let input = SplitInput {
@@ -139,7 +139,7 @@ fn picks_of_each_dataset_are_its_own() {
     let expected = records(&expected, true);
     let alone = program(&format!("{{ tfrecord: a, features: {{ {ID}, {TEXT} }} }}"));
     let expected = run(&alone, &SplitInput::whole(expected.part(0, 0, 5))).unwrap();
-    // Their keys are those of the picked records.
+    // Keys are those of the picked records.
     for name in ["id", "w", "text", "n"] {
         assert_eq!(values(&found, name), values(&expected, name), "{name}");
     }

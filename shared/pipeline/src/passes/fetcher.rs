@@ -67,7 +67,7 @@ fn widening(pipeline: &Pipeline) -> BTreeSet<usize> {
         let last = last_on(pipeline, field);
         let bytes =
             |i: usize| pipeline.schemas()[i].field(field).and_then(FieldSchema::element_bytes);
-        // Of equally small places takes the last, which leaves the fetcher the least work.
+        // Takes the last of equally small places, which leaves the fetcher the least work.
         let smallest = last.iter().filter_map(|&i| Some((bytes(i)?, std::cmp::Reverse(i)))).min();
         let (Some((smallest, at)), Some(delivered)) =
             (smallest, last.last().and_then(|&i| bytes(i + 1)))

@@ -1,11 +1,11 @@
-//! Formats and shapes as pipeline files say them.
+//! Formats and shapes in pipeline files.
 
 use super::*;
 use crate::MAX_VALUES;
 
-/// A pipeline that drops the records' values: what a feature says is all that matters.
+/// Parses only the source, since only its features matter here.
 fn parse(source: &str) -> Result<Source, String> {
-    // A node of its own: the operators that make lengths equal are not this file's business.
+    // Operators that make lengths equal are out of scope here.
     let text = format!("{source}\n");
     let node = Node::parse(&text).map_err(|error| error.to_string())?;
     Source::parse(&node).map_err(|error| error.to_string())

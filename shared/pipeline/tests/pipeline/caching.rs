@@ -1,4 +1,5 @@
-//! Places to cache: where they may stand, what they leave as it is, and what names what they store.
+//! Cache points: valid positions, what they leave unchanged, and the fingerprints of stored
+//! elements.
 
 use super::*;
 
@@ -12,7 +13,7 @@ fn ordinals(pipeline: &Pipeline) -> Vec<(&'static str, u32)> {
 }
 
 const PLAIN: &str = "  - take: { count: 9 }\n  - decode\n  - resize: { size: 8 }\n  - flip\n  - normalise: { mean: [0, 0, 0], std: [1, 1, 1] }\n  - batch: { size: 2 }\n";
-/// The same with points everywhere: nothing drawn before the first three.
+/// The same with cache points everywhere. Nothing is random before the first three.
 const POINTS: &str = "  - take: { count: 9 }\n  - autocache\n  - decode\n  - autocache\n  - resize: { size: 8 }\n  - autocache: { reuse_random: false }\n  - flip\n  - autocache: { reuse_random: true }\n  - normalise: { mean: [0, 0, 0], std: [1, 1, 1] }\n  - batch: { size: 2 }\n  - autocache: { reuse_random: true, keep_position: true }\n";
 
 #[test]

@@ -1,8 +1,8 @@
-//! Operators on images and tokens: shapes, ranges, defaults, and what is refused with what advice.
+//! Operators on images and tokens: shapes, ranges, defaults, and errors with their advice.
 
 use super::*;
 
-/// The image after these operators, of which the last is not the batch.
+/// The image's schema after these operators, without the batch.
 fn image_after(ops: &str) -> FieldSchema {
     let yaml = with_ops(&format!("{ops}  - batch: {{ size: 2 }}\n"));
     let pipeline =

@@ -1,4 +1,4 @@
-//! What pipeline files may say, what is wrong with others, and what never changes.
+//! Valid pipeline files, errors in others, and forms that must never change.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -401,7 +401,7 @@ fn fingerprints_change_with_what_they_name_and_with_nothing_else() {
     assert!(!same("size: 224", "size: 225"));
     assert!(!same("p: 0.5", "p: 0.4"));
     assert!(!same("image/encoded", "image/other"));
-    // A random operator moved behind another is keyed by another ordinal.
+    // A random operator that moves behind another has another ordinal, which keys its draws.
     assert!(!same("  - random", "  - sleep: { ms: 0 }\n  - random"));
 }
 
@@ -446,7 +446,7 @@ fn number(low: f64, high: f64) -> impl Strategy<Value = f64> {
     (low..=high).prop_map(|x| x + 0.0)
 }
 
-/// Lines of operators that make an image of fixed size of an encoded one.
+/// Operators that make an image of fixed size from an encoded one.
 fn any_ops() -> impl Strategy<Value = String> {
     let size = || (1_u32..600, 1_u32..600);
     let shaped = prop_oneof![

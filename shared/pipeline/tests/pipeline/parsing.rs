@@ -1,4 +1,4 @@
-//! Operators that find several fields in one.
+//! Operators that parse several fields from one.
 
 use super::*;
 
@@ -83,12 +83,12 @@ fn passes_know_every_field_that_is_written() {
         names(&gristmill_pipeline::passes::optimise(&pipeline, &Default::default()).pipeline)
     };
     let parse = format!("  - parse_json: {{ field: line, keep: true, {FEATURES} }}\n");
-    // A filter of another field comes before, one of a field that is found does not.
+    // A filter on another field moves before the parser; a filter on a parsed field does not.
     let other = format!("{parse}  - filter: {{ field: id, min: 1 }}\n");
     assert_eq!(optimised(&other), ["filter", "parse_json", "batch"]);
     let found = format!("{parse}  - filter: {{ field: text, min: 1 }}\n");
     assert_eq!(optimised(&found), ["parse_json", "filter", "batch"]);
-    // Nobody sees what it finds; but without it, what it takes away would be delivered.
+    // The parsed fields are unused, but without the parser its input would be delivered.
     let unseen = format!("{parse}  - drop: {{ fields: [text, tokens] }}\n");
     assert_eq!(optimised(&unseen), ["batch"]);
     let one_seen = format!("{parse}  - drop: {{ fields: [tokens] }}\n");
@@ -114,7 +114,8 @@ fn how_objects_are_kept_is_chosen_and_changes_no_result() {
     assert_eq!(error, expected);
 }
 
-/// What is stored is read by the JSON reader: nothing that only YAML knows, no key twice, nothing that costs the stack.
+/// Stored pipelines are read by the JSON reader: no YAML syntax, no duplicate keys, no deep
+/// nesting.
 #[test]
 fn a_canonical_form_is_json_and_nothing_else() {
     let yaml =

@@ -1,8 +1,8 @@
-//! Operators on token sequences: shapes, and what is refused with what advice.
+//! Operators on token sequences: shapes, and errors with their advice.
 
 use super::*;
 
-/// A pipeline over fields of known length, of any length, and of rows.
+/// A pipeline over fields of fixed length, of any length, and of rows.
 fn with(op: &str) -> String {
     format!(
         "source:\n  tfrecord: x\n  features:\n    tokens: {{ dtype: i64, shape: [4] }}\n    \
@@ -46,7 +46,7 @@ fn text_becomes_tokens_of_a_file_that_is_named_by_its_content() {
     let pipeline = gristmill_operators::parse(&with(op)).unwrap();
     assert_eq!(pipeline.output_schema().field("text").unwrap().to_string(), "u16 [?]");
     assert_eq!((pipeline.asset_paths(), pipeline.assets()), (vec!["a/tokenizer.json"], vec![]));
-    // A path is nothing that a job could keep.
+    // A job cannot keep a path.
     let unresolved =
         gristmill_operators::from_canonical(&pipeline.canonical_json()).unwrap_err().to_string();
     assert!(unresolved.contains("`a/tokenizer.json` and not its content"), "{unresolved}");
@@ -62,7 +62,7 @@ fn text_becomes_tokens_of_a_file_that_is_named_by_its_content() {
     assert!(!json.contains("a/tokenizer"), "{json}");
     let again = gristmill_operators::from_canonical(&json).unwrap();
     assert_eq!((again.canonical_json(), again.assets()), (json, resolved.assets()));
-    // The content, not the path, is what it is.
+    // The fingerprint depends on the file's content and not on its path.
     let fingerprint = |p: &Pipeline| p.fingerprint(&Fingerprint([1; 32]), "x86");
     let elsewhere = gristmill_operators::parse(&with(&op.replace("a/", "b/"))).unwrap();
     let elsewhere = elsewhere.with_assets(&mut |_| Ok(Asset::hash(b"one"))).unwrap();

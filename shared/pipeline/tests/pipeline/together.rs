@@ -1,4 +1,4 @@
-//! Operators that move several fields: what they name, what comes out, and what is refused.
+//! Operators that move several fields: parameters, output schemas and errors.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn every_field_that_is_named_changes() {
             assert_eq!(after, [image.as_str(), &mask, "f32 [?, 4]", "i64 [?]"], "{op}");
         }
     }
-    // A mask may be alone, and of any dtype.
+    // A mask may be moved alone and have any dtype.
     let alone = "  - cast: { field: mask, dtype: i64 }\n  - resize: { field: mask, size: 8 }\n  \
                  - resize: { size: 8 }\n";
     assert_eq!(schema_after(&format!("{alone}{BATCH}"))[1], "i64 [8, 8, 1]");
@@ -61,7 +61,7 @@ fn what_was_decoded_as_indices_is_a_mask() {
         json.contains(r#""field":"image","fields":["image","mask"],"masks":["mask"]"#),
         "{json}"
     );
-    // What names one image alone is written as ever.
+    // The canonical form for a single image stays as it was.
     let json = gristmill_operators::parse(RESNET).unwrap().canonical_json();
     assert!(json.contains(r#""params":{"field":"image","size":[224,224],"scale""#), "{json}");
 }

@@ -1,4 +1,4 @@
-//! Numbers that fields are compared with and filled with, and new fields beside those there are.
+//! Numbers to compare with fields or to fill them with, and new fields beside the existing ones.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn parse(ops: &str) -> Result<Pipeline, String> {
     gristmill_operators::parse(&text).map_err(|error| error.to_string())
 }
 
-/// With a batch that takes what comes.
+/// A pipeline with a batch that accepts any fields.
 fn element(op: &str) -> Result<Pipeline, String> {
     parse(&format!("{op}\npadded_batch: {{ size: 4 }}"))
 }

@@ -1,5 +1,5 @@
-//! Places to cache: a split that is resumed from what was put aside there is the split as computed,
-//! byte for byte, in every epoch; and nothing else is taken for what was put aside.
+//! Cache points: a split resumed from its cache object equals the computed split byte for byte, in
+//! every epoch, and other objects are refused.
 
 use super::*;
 use crate::ResumeInput;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 mod strangers;
 
-/// Any u8 -> the same plus a drawn number; by the draw it also refuses elements, or panics.
+/// Maps u8 of any shape to the same plus a drawn number. Some draws refuse the element or panic.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 struct Moody(String);
 
@@ -82,7 +82,8 @@ impl Cached {
         Cached { bench: Bench { program, file, index, on_error }, pipeline }
     }
 
-    /// All records; if `twice`, each again after it as the epoch's second time, and from the last on.
+    /// Runs all records. `twice` runs them from last to first, each followed by its second
+    /// occurrence in the epoch.
     fn run(&self, epoch: Epoch, put: Option<u32>, twice: bool) -> SplitOutput {
         let input = self.input(epoch, put, twice, self.bench.index.len());
         let mut scratch = self.bench.program.scratch();
@@ -97,7 +98,7 @@ impl Cached {
         SplitInput { epoch, put, picks, ..self.bench.input(0, n_records) }
     }
 
-    /// The same in portions of `size` records.
+    /// Runs all records in portions of `size`.
     fn portions(&self, epoch: Epoch, put: Option<u32>, size: u32) -> SplitOutput {
         let Bench { program, index, .. } = &self.bench;
         let (mut scratch, mut so_far, mut first) = (program.scratch(), None, 0);
@@ -119,7 +120,7 @@ impl Cached {
         self.bench.program.resume_split(&mut self.bench.program.scratch(), &input, &|| false)
     }
 
-    /// What this module promises, at every point of the pipeline before the batch.
+    /// Checks the promises of this module at every cache point before the batch.
     fn check(&self, twice: bool) {
         let points = self.pipeline.cache_points();
         for (at, point) in (0..).zip(points.iter().filter(|point| !point.whole)) {
@@ -147,7 +148,7 @@ impl Cached {
         }
     }
 
-    /// Put aside in parts of any size it is the same, and goes on the same.
+    /// Checks that a capture in parts of any size gives the same output, and resumes the same.
     fn check_parts(&self, point: u32, twice: bool, whole: &SplitOutput) {
         for bytes in [1, 1000] {
             let parts = self.in_parts(2, point, bytes, twice);
@@ -170,7 +171,7 @@ impl Cached {
         }
     }
 
-    /// In turns parts are the same, one after the other.
+    /// Checks that taking the parts in turns, one at a time, gives the same parts.
     fn check_turns(&self, point: u32, put_bytes: usize, twice: bool, whole: &SplitOutput) {
         let Bench { program, index, .. } = &self.bench;
         let (mut scratch, mut so_far, mut parts) = (program.scratch(), None, Vec::new());
@@ -196,7 +197,8 @@ impl Cached {
         assert_eq!((&parts, &output.cached), (&whole.cached_before, &whole.cached));
     }
 
-    /// As `run`, put aside in parts that end behind the record with which they have `put_bytes`.
+    /// Like `run`, with a capture in parts that end after the record with which they reach
+    /// `put_bytes`.
     fn in_parts(&self, epoch: Epoch, point: u32, put_bytes: usize, twice: bool) -> SplitOutput {
         let n_records = self.bench.index.len();
         let put = Some(point);
@@ -231,12 +233,13 @@ fn same(one: &SplitOutput, other: &SplitOutput) {
     assert!(!one.skipped.iter().any(ours), "{:?}", one.skipped);
 }
 
-/// The operators that are there, with a place to cache before each whose bit is set, and the batch.
+/// A pipeline of the given operators and the batch. A set bit adds a cache point before its
+/// operator.
 fn pipeline(source: &str, ops: &[Option<String>], points: u32, batch: &str) -> String {
     let mut yaml = format!("{source}ops:\n");
     let mut before = false;
     for (i, op) in ops.iter().enumerate() {
-        // Not two in a row.
+        // Two cache points in a row are invalid.
         if points >> i & 1 == 1 && !before {
             yaml.push_str("  - autocache: { reuse_random: true }\n");
             before = true;
@@ -315,7 +318,7 @@ fn line_ops() -> impl Strategy<Value = Vec<Option<String>>> {
         .prop_map(|((a, b, c, d), (e, f, g, h, i, j, k))| vec![a, b, c, d, e, f, g, h, i, j, k])
 }
 
-/// Every third record cannot be parsed.
+/// Records of which every third cannot be parsed.
 fn line_records() -> Vec<Vec<u8>> {
     let record = |i: i64| {
         let tokens: Vec<i64> = (0..i % 8).collect();
@@ -328,7 +331,7 @@ fn line_records() -> Vec<Vec<u8>> {
     (0..14).map(record).collect()
 }
 
-/// Two of seven are no images.
+/// Seven records, two of which are not images.
 fn picture_records() -> Vec<Vec<u8>> {
     let record = |i: u32| match i {
         2 => image_record(b"no image", 50),
@@ -378,7 +381,7 @@ fn points_tell_what_caching_there_would_store() {
     let points: Vec<&OpMetrics> =
         output.metrics.iter().filter(|metric| metric.op == "autocache").collect();
     let images: usize = (0..6).map(|i| jpeg(i).len()).sum();
-    // Label, key, copy, record and repeat; where images differ in length, an offset.
+    // Label, key, copy, record and repeat; for images of different lengths also an offset.
     assert_eq!(points[0].bytes_produced, (images + 6 * (8 + 8 + 4 + 4 + 4 + 8)) as u64);
     assert_eq!(points[1].bytes_produced, 6 * (16 * 16 * 3 + 8 + 8 + 4 + 4 + 4));
     for (at, point) in (0..).zip(points) {
@@ -404,7 +407,7 @@ fn a_random_prefix_draws_as_in_epoch_0_and_what_follows_draws_anew() {
 
 #[test]
 fn what_fails_later_is_put_aside_with_the_rest_of_its_record() {
-    // Of the three copies of a record all are there, whichever of them fails first.
+    // All three copies of a record are captured, even if one of them fails later.
     let ops = "ops:\n  - decode\n  - resize: { size: 8 }\n  - duplicate: { copies: 3 }\n  - autocache\n  - test.moody: { field: image }\n  - batch: { size: 4 }\n";
     let cached = Cached::new(&format!("{IMAGES}{ops}"), &image_records(12));
     let output = cached.run(1, Some(0), false);
@@ -421,12 +424,12 @@ fn large_splits_are_several_frames() {
         let chunk = Chunk::open(object.into(), &Limits::default()).unwrap();
         chunk.frames().iter().map(|frame| frame.rows).collect::<Vec<_>>()
     };
-    // 750 kB each: as many as the frame has room for are planned.
+    // At 750 kB each, a frame is planned with as many rows as fit.
     let ops = "ops:\n  - decode\n  - resize: { size: 500 }\n  - autocache\n  - resize: { size: 4 }\n  - batch: { size: 4 }\n";
     let cached = Cached::new(&format!("{IMAGES}{ops}"), &picture_records());
     assert_eq!(frames(&cached), [2, 2, 1, 2], "the last are the records left out");
     cached.check(true);
-    // The same of values that differ in length: a frame ends when it is full.
+    // The same with ragged values: a frame ends when it is full.
     let line =
         |i: i64| example([("line", bytes(&vec![7; 700_000 + i as usize])), ("id", ints(&[i]))]);
     let ops = "ops:\n  - autocache\n  - truncate: { field: line, length: 5 }\n  - padded_batch: { size: 4 }\n";
@@ -468,14 +471,14 @@ fn nothing_is_put_aside_after_the_batch_and_cancelling_ends_a_resumed_split() {
     assert_eq!(error, ExecError::Cancelled);
 }
 
-/// Milliseconds this thread has run, so that whatever else the machine does is not counted.
+/// CPU milliseconds of this thread, so that other load on the machine does not count.
 fn cpu_ms() -> f64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e6
 }
 
-/// Not a test of speed, which machines differ in: prints what a resumed split costs beside computing
-/// it. `cargo test --release -p gristmill-executor -- --ignored --nocapture cost_of`
+/// Prints what a resumed split costs compared with computing it. It asserts no speed, since
+/// machines differ. `cargo test --release -p gristmill-executor -- --ignored --nocapture cost_of`
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_a_resumed_split() {

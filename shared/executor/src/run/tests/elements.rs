@@ -1,4 +1,4 @@
-//! Elements that are left out, become several, or differ in length.
+//! Elements that are dropped, become several, or differ in length.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn duplicates_are_elements_of_their_own() {
     assert_eq!(all("id"), [[0; 9], [1; 9]].concat());
     let (zero, one) = ([0, 1, 2].repeat(3), [10, 11, 12].repeat(3));
     assert_eq!(all("three"), [zero, one].concat());
-    // Every element of a record has a number of its own.
+    // Every element of a record has its own number.
     let mut numbers: Vec<u32> = frames.iter().flat_map(copies).take(9).collect();
     numbers.dedup();
     assert_eq!(numbers.len(), 9);
@@ -96,7 +96,8 @@ fn random_operators_draw_anew_for_each_view() {
     let views = rows(&output);
     let differ = views.chunks(2).filter(|pair| pair[0].1 != pair[1].1).count();
     assert!(differ >= 5, "{differ} of 6 pairs differ");
-    // The first view is not the image without the copy's number: it is copy 0.
+    // The first view is copy 0. It differs from the image without `duplicate` because its draws
+    // differ.
     let single = rows(&Bench::new(RESNET, &image_records(6)).all());
     let firsts: Vec<_> = views.iter().step_by(2).map(|(key, _)| *key).collect();
     assert_eq!(firsts, single.iter().map(|(key, _)| *key).collect::<Vec<_>>());
@@ -168,8 +169,9 @@ fn buckets_bring_like_lengths_together() {
     let frames = frames(&output);
     let widths: Vec<usize> =
         frames.iter().take(5).map(|frame| frame.get("text").unwrap().shape()[1]).collect();
-    // Lengths 0..=6 three times each: nine below 3, nine below 6, three of 6. Of each bucket one is
-    // left over, or three: the first batch of the rest is 0, 3 and two 6.
+    // Lengths 0..=6, three times each: nine below 3, nine below 6, three of 6. The buckets leave
+    // one, one and three rows, so the first batch of the rest has one row of each short bucket and
+    // two of length 6.
     assert_eq!(widths, [2, 5, 2, 5, 6]);
     let mut ids: Vec<i64> = frames.iter().flat_map(|frame| longs(frame, "id")).collect();
     ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! Batches that the fetcher finishes are those that workers would have made.
+//! Batches that the fetcher finishes equal those that workers would have made.
 
 use super::*;
 use crate::Finisher;
@@ -8,13 +8,13 @@ use gristmill_pipeline::passes::{Measured, optimise};
 
 const NORMALISE: &str = "normalise: { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]";
 
-/// Pixels that no block or vector divides evenly.
+/// A pipeline with an image size that no block or vector size divides.
 fn pipeline(ops: &str) -> Pipeline {
     let text = RESNET.replace("size: 24 }", "size: [23, 29] }");
     gristmill_operators::parse(&text.replace("  - batch", &format!("{ops}  - batch"))).unwrap()
 }
 
-/// Every batch, remainder included, whole; of a bench over these records.
+/// Every batch, with the remainder, of a bench over these records.
 fn batches(pipeline: &Pipeline, fused: bool) -> Vec<Bytes> {
     let mut bench = Bench::new(RESNET, &image_records(10));
     bench.program = match fused {
@@ -80,12 +80,12 @@ fn a_batch_of_another_pipeline_is_refused() {
     let pipeline = pipeline(&format!("  - {NORMALISE} }}\n"));
     let pipeline = optimise(&pipeline, &Measured::new()).pipeline;
     let mut finisher = Finisher::compile(&pipeline).unwrap().unwrap();
-    // Joined, as remainders are, it is finished as well.
+    // Frames of joined rows, such as joined remainders, can be finished too.
     let frame = Frame::parse(batches(&pipeline, true)[0].clone(), &Limits::default()).unwrap();
     let joined = join_rows(&[(&frame, 1..2)], &Limits::default(), BytesMut::with_capacity).unwrap();
     let joined = Frame::parse(joined.freeze(), &Limits::default()).unwrap();
     assert!(finisher.finish(&joined, &Limits::default(), BytesMut::with_capacity).is_ok());
-    // Of another size, or without the field.
+    // Frames of another size or without the field are refused.
     let other = Bench::new(RESNET, &image_records(4));
     let other = frames(&other.all()).remove(0);
     assert!(finisher.finish(&other, &Limits::default(), BytesMut::with_capacity).is_err());

@@ -1,9 +1,9 @@
-//! Steps that do what two operators do give the bytes that those give.
+//! A fused step produces the same bytes as its two operators.
 
 use super::*;
 use jpeg_encoder::SamplingFactor;
 
-/// The same operators with nothing fused: a step between them that does nothing.
+/// The same operators without fusing: a step between them does nothing.
 fn unfused() -> String {
     RESNET.replace("  - decode\n", "  - decode\n  - sleep: { ms: 0 }\n")
 }
@@ -42,11 +42,11 @@ fn a_window_decoded_alone_is_that_of_the_whole_image() {
         images.push(encoded(size, 1, R_4_4_4, None, false));
         images.push(encoded(size, 3, R_4_2_0, Some(3), false));
         images.push(encoded(size, 3, R_4_2_0, None, true));
-        // Cameras append things.
+        // Cameras append data to files.
         let appended = [encoded(size, 3, R_4_2_0, None, false), vec![0; 1000]].concat();
         images.push(appended);
     }
-    // Six windows of each.
+    // Six windows of each image.
     let records: Vec<Vec<u8>> =
         images.iter().flat_map(|image| vec![image_record(image, 1); 6]).collect();
     let fused = Bench::new(RESNET, &records).all();

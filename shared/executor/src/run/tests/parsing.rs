@@ -1,9 +1,9 @@
-//! Fields found in a byte string: the same elements, however they are written.
+//! Fields parsed from a byte string: the same elements in every notation.
 
 use super::*;
 use proptest::prelude::*;
 
-/// One element: numbers of any count, two floats, and a text.
+/// One element: any number of integers, two floats, and a text.
 #[derive(Clone, Debug)]
 struct Words {
     tokens: Vec<i64>,
@@ -59,7 +59,7 @@ fn run(yaml: &str, lines: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     Bench::new(yaml, &records).all().object
 }
 
-/// The object that lines of a JSONL file become.
+/// The object made from the lines of a JSONL file.
 fn from_lines(elements: &[Words]) -> Vec<u8> {
     let yaml = format!(
         "source: {{ jsonl: x, features: {FEATURES} }}\nops: [batch: {{ size: 3, ragged: true }}]\n"
@@ -75,7 +75,7 @@ fn from_lines(elements: &[Words]) -> Vec<u8> {
 }
 
 const COLUMNS: &str = ", columns: [text, unused, tokens, weights]";
-/// Leaves the value as it is, but no longer part of the record.
+/// Keeps the value, but moves it out of the record's bytes.
 const ELSEWHERE: &str = "  - copy: { field: line, into: other }\n  - drop: { fields: [line] }\n  \
                          - copy: { field: other, into: line }\n  - drop: { fields: [other] }\n";
 
@@ -177,7 +177,7 @@ fn bad_input_is_the_records_error() {
             assert!(reason.starts_with(wanted), "{op} {line:?}: {reason}");
         }
     }
-    // What follows a bad record is as if it had not been there.
+    // A bad record does not affect the records after it.
     let good = "a,b,1,1 2";
     let lines = [good, "a,b,\"", good, "a"].map(|line| record(line.as_bytes()));
     let yaml = parsing("parse_csv", "", COLUMNS);

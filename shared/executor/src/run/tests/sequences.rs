@@ -1,4 +1,4 @@
-//! Sequences of numbers that get one length.
+//! Sequences of numbers that are padded or cut to one length.
 
 use super::*;
 
@@ -59,7 +59,8 @@ fn what_is_longer_is_cut_or_refused() {
     assert_eq!(numbers(&output), [0, 0, 1, 0, 1, 2, 1, 2]);
 }
 
-/// What a trainer's side makes of rows that were left over is what a worker makes of the same rows.
+/// Remainder rows that the trainer's host pads equal the batch that a worker makes of the same
+/// rows.
 #[test]
 fn rows_left_over_are_padded_as_a_batch_is() {
     let yaml = |size: u32| format!("{SOURCE}  - padded_batch: {{ size: {size} }}\n");

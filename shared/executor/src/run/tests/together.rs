@@ -1,5 +1,6 @@
-//! Images, masks and boxes that one operator moves: as torchvision's v2 transforms move them (kept in
-//! `tests/golden`, made by `scripts/make-golden together`), with one draw for all, fused or not.
+//! Images, masks and boxes that one operator moves. Results match torchvision's v2 transforms
+//! (stored in `tests/golden`, made by `scripts/make-golden together`), share one draw, and do not
+//! depend on fusing.
 
 use super::*;
 use serde_json::Value;
@@ -43,21 +44,21 @@ fn png_of(
     encoder.set_color(color);
     encoder.set_depth(depth);
     if color == png::ColorType::Indexed {
-        // Every colour the same: only indices tell pixels apart.
+        // All colours are equal: only indices distinguish pixels.
         encoder.set_palette(vec![90; 768]);
     }
     encoder.write_header().unwrap().write_image_data(pixels).unwrap();
     file
 }
 
-/// Values of a case, by where the index says they are.
+/// Values of a case, at the place that the index gives.
 fn stored<'a>(place: &Value, all: &'a [u8]) -> &'a [u8] {
     let number = |key: &str| place[key].as_u64().unwrap() as usize;
     &all[number("at")..][..number("bytes")]
 }
 
-/// What is wrong with what was made, if something is. How far an image may be off follows from its
-/// operators' own goldens.
+/// Differences between output and golden, if any. The tolerance for images follows from the goldens
+/// of the single operators.
 fn differences(frame: &Frame, wanted: &Value, all: &[u8], ops: &str) -> Vec<String> {
     let made = |name: &str| frame.get(name).unwrap().values().to_vec();
     let wanted = |name: &str| stored(&wanted[name], all);
@@ -65,7 +66,7 @@ fn differences(frame: &Frame, wanted: &Value, all: &[u8], ops: &str) -> Vec<Stri
     let image = made("image");
     let worst = image.iter().zip(wanted("image")).map(|(a, b)| a.abs_diff(*b)).max().unwrap_or(0);
     let turned = ops.contains("rotate") || ops.contains("shear");
-    // A second resampling rounds once more; of pixels between two, nearest takes either.
+    // A second resampling rounds once more. Nearest may pick either of two equally near pixels.
     let most = 1 + u8::from(ops.matches("resize").count() > 1 || ops.contains("bilinear"));
     let nearest = turned && !ops.contains("bilinear");
     let beyond = image.iter().zip(wanted("image")).filter(|(a, b)| a.abs_diff(**b) > most).count();
@@ -115,8 +116,8 @@ fn fields_move_together_as_torchvision_moves_them() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Records whose masks show where their images' pixels went: red is the column, green the row, and the
-/// mask is as the image's red.
+/// Records whose images and masks encode positions: red is the column, green the row, and each mask
+/// value is derived from both.
 fn told_apart(n: u32, as_jpeg: bool) -> Vec<Vec<u8>> {
     let one = |i: u32| {
         let (width, height) = (40 + i % 5 * 7, 30 + i % 3 * 9);
@@ -157,14 +158,15 @@ fn what_is_drawn_is_drawn_once_for_all_fields() {
         ))
     };
     let run = |yaml: &str, record: &[u8], key: u32| {
-        // The record's place keys its draws.
+        // The record's key keys its draws.
         let records: Vec<Vec<u8>> = (0..=key).map(|_| record.to_vec()).collect();
         Bench::new(yaml, &records).run(key, 1).unwrap()
     };
     let mut distinct = std::collections::BTreeSet::new();
     for (i, record) in records.iter().enumerate() {
         let key = i as u32;
-        // A random operator's output is that of fixed ones, at the place that one of its fields shows.
+        // The output of a random operator equals that of a fixed one at the position that the image
+        // reveals.
         let yaml = ops(&format!("random_crop: {{ size: [12, 17], {BOTH} }}"), [12, 17]);
         let drawn = run(&yaml, record, key);
         let corner = frames(&drawn)[0].get("image").unwrap().values()[..2].to_vec();
@@ -211,7 +213,7 @@ fn fields_beside_an_image_do_not_change_it_and_fused_steps_give_the_same() {
         let alone = yaml.replace(&format!(", {BOTH}"), "").replace(tail, "");
         let alone = format!("{alone}  - drop: {{ fields: [mask, bbox, cls] }}\n{tail}");
         assert!(rows(&Bench::new(&alone, &records).all()) == rows(&fused));
-        // Boxes are where the mask's pixels went: what is drawn is one window for both.
+        // Boxes move with the mask's pixels, because one window is drawn for both.
         let moved =
             frames(&fused).iter().any(|frame| frame.get("cls").unwrap().values().len() < 24);
         assert!(moved, "no box was left out");
@@ -267,7 +269,7 @@ fn masks_keep_the_numbers_that_files_store() {
     assert_eq!(of("u8", (ColorType::Grayscale, BitDepth::Eight), &eight), eight);
     let wide: Vec<u8> = eight.iter().flat_map(|x| [*x, 0]).collect();
     assert_eq!(of("u16", (ColorType::Indexed, BitDepth::Eight), &eight), wide);
-    // Three pixels a row: 1, 0, 1 and 0, 1, 1; 3, 0, 2 and 1, 2, 3; 9, 15, 1 and 0, 7, 4.
+    // Three pixels per row: 1, 0, 1 and 0, 1, 1; 3, 0, 2 and 1, 2, 3; 9, 15, 1 and 0, 7, 4.
     let one = of("u8", (ColorType::Indexed, BitDepth::One), &[0b1010_0000, 0b0110_0000]);
     assert_eq!(one, [1, 0, 1, 0, 1, 1]);
     let two = of("u8", (ColorType::Grayscale, BitDepth::Two), &[0b1100_1000, 0b0110_1100]);
@@ -302,7 +304,8 @@ fn boxes_are_batched_padded_even_where_none_is_left() {
     let shapes =
         |name: &str| frames.iter().map(|f| f.get(name).unwrap().shape().to_vec()).collect();
     let boxes: Vec<Vec<usize>> = shapes("bbox");
-    // Of a batch without any, a row of padding: a tensor has no empty dimension.
+    // A batch without boxes has one row of padding, since a tensor must not have an empty
+    // dimension.
     assert_eq!(boxes, [vec![2, 1, 4], vec![2, 1, 4]]);
     let of_boxes = frames[1].get("bbox").unwrap().values();
     assert_eq!(reals(of_boxes), [1.0, 1.0, 3.0, 3.0, 0.0, 0.0, 0.0, 0.0]);

@@ -1,4 +1,4 @@
-//! Objects that are not what was put aside: damaged, of another pipeline, or made to mislead.
+//! Objects that differ from the captured one: damaged, of another pipeline, or forged.
 
 use super::*;
 
@@ -38,7 +38,7 @@ proptest! {
 #[test]
 fn objects_of_other_pipelines_and_places_are_refused() {
     let cached = images();
-    // Its remainder lists no records, and its batches are no elements of this place.
+    // Its remainder does not list records, and its batches are not elements of this cache point.
     refused(&cached, &cached.run(1, None, false).object, "does not list the records left out");
     let batches = Cached::new(
         &format!("{IMAGES}ops:\n  - decode\n  - resize: {{ size: 4 }}\n  - batch: {{ size: 1 }}\n"),
@@ -52,8 +52,8 @@ fn objects_of_other_pipelines_and_places_are_refused() {
     refused(&cached, b"", "");
 }
 
-/// One element as the place in [`images`] would store it, with what is given in place of what is right,
-/// and a refused record.
+/// One element as the cache point in [`images`] would store it, and a refused record. Fields hold
+/// the values to forge.
 struct Forged {
     pixels: usize,
     size: [u32; 2],
@@ -134,7 +134,7 @@ fn what_does_not_fit_an_object_names_the_place() {
         error.starts_with("`autocache` 0, after `decode`: object size in bytes is "),
         "{error}"
     );
-    // Without the cache the same scratch serves.
+    // The same scratch still works without the cache.
     let input = SplitInput { put: None, ..input };
     let output = program.run_split(&mut scratch, &input, &|| false).unwrap();
     assert_eq!(output.object, cached.run(1, None, false).object);
