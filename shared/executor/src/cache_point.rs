@@ -51,7 +51,7 @@ pub(crate) struct Point {
 pub(crate) struct Origin {
     /// Dtype u64.
     pub(crate) key: usize,
-    /// Dtype u32, as the other two. Number of the element among those of its record at this cache
+    /// Dtype u32, like `record` and `repeat`. Number of the element among those of its record at this cache
     /// point.
     pub(crate) copy: usize,
     pub(crate) record: usize,

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 /// Maximum number of fields that one operator moves.
 const MAX_FIELDS: usize = 64;
-/// Maximum of the smallest area and side of boxes that an author may require, in pixels.
+/// Maximum value of `min_area` and `min_size`, in pixels.
 const MAX_PIXELS: f64 = 1e9;
 
 /// Parameters of an operator that moves several fields together and creates new pixels.
@@ -152,7 +152,7 @@ pub struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Value of new pixels, given that of images.
+    /// Value of new pixels; `fill` is the value for images.
     pub fn fill(&self, fill: f64) -> f64 {
         if self.is_mask { self.mask_fill } else { fill }
     }

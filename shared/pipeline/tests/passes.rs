@@ -269,7 +269,7 @@ fn fields_that_are_moved_together_stay_together() {
     let resize = "- resize: { size: 224, fields: [image, other] }";
     let both = order(&format!("{decoded}\n{flip}\n{resize}"));
     assert_eq!(both, ["decode", "copy", "resize", "flip", "batch"]);
-    // Flipping only one image before the shared crop would keep another part of it.
+    // A flip of one image does not commute with an operator that moves both.
     let apart = order(&format!("{decoded}\n- flip\n{resize}"));
     assert_eq!(apart, ["decode", "copy", "flip", "resize", "batch"]);
     let mask = order(&format!(

@@ -88,7 +88,8 @@ fn passes_know_every_field_that_is_written() {
     assert_eq!(optimised(&other), ["filter", "parse_json", "batch"]);
     let found = format!("{parse}  - filter: {{ field: text, min: 1 }}\n");
     assert_eq!(optimised(&found), ["parse_json", "filter", "batch"]);
-    // The parsed fields are unused, but without the parser its input would be delivered.
+    // A parser of unused fields is removed, unless it takes its input away: without it, the input
+    // would be delivered.
     let unseen = format!("{parse}  - drop: {{ fields: [text, tokens] }}\n");
     assert_eq!(optimised(&unseen), ["batch"]);
     let one_seen = format!("{parse}  - drop: {{ fields: [tokens] }}\n");

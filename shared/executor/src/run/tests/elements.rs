@@ -96,8 +96,7 @@ fn random_operators_draw_anew_for_each_view() {
     let views = rows(&output);
     let differ = views.chunks(2).filter(|pair| pair[0].1 != pair[1].1).count();
     assert!(differ >= 5, "{differ} of 6 pairs differ");
-    // The first view is copy 0. It differs from the image without `duplicate` because its draws
-    // differ.
+    // Records come in the same order as without `duplicate`.
     let single = rows(&Bench::new(RESNET, &image_records(6)).all());
     let firsts: Vec<_> = views.iter().step_by(2).map(|(key, _)| *key).collect();
     assert_eq!(firsts, single.iter().map(|(key, _)| *key).collect::<Vec<_>>());
