@@ -51,8 +51,8 @@ pub(crate) struct Point {
 pub(crate) struct Origin {
     /// Dtype u64.
     pub(crate) key: usize,
-    /// Dtype u32, like `record` and `repeat`. Number of the element among those of its record at this cache
-    /// point.
+    /// Dtype u32, like `record` and `repeat`. Number of the element among those of its record at
+    /// this cache point.
     pub(crate) copy: usize,
     pub(crate) record: usize,
     pub(crate) repeat: usize,

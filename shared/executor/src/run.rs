@@ -32,8 +32,8 @@ const SOURCE: &str = "source";
 /// Buffers of one thread. They grow to the size of the largest element and are reused.
 pub struct Scratch {
     pub(crate) cells: Vec<Cell>,
-    /// Place and size of every field when an element became several, from which each of them starts.
-    /// Further levels append to it.
+    /// Place and size of every field when an element became several; each of them starts from these.
+    /// Further levels append to the list.
     pub(crate) places: Vec<(Place, [usize; 2])>,
     pub(crate) tools: Tools,
     pub(crate) writer: ChunkWriter,
