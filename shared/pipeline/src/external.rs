@@ -237,7 +237,8 @@ impl PartialEq for External {
 }
 
 impl Described for External {
-    /// Lacks the true name in a program that was not built with the operator.
+    /// Lacks the true name in a program that was not built with the operator or declares it
+    /// differently.
     fn declaration(&self) -> &'static Declaration {
         let known = self.entry.map(|entry| entry.declaration);
         if let Some(declared) = known.filter(|declared| self.is_declared(declared)) {

@@ -125,7 +125,7 @@ impl Flow {
         }
     }
 
-    /// Refuses an operator on files after an operator that changes the order of records.
+    /// Refuses an operator on files after another operator on the sequence of records.
     pub fn works_on_files(&self, op: &str) -> Result<(), String> {
         match self.resequenced {
             None => Ok(()),
