@@ -1,4 +1,4 @@
-//! Bundles as they are read: a stretch of a run, by key or by a query of each partition.
+//! Reads bundles of a part of the run, by key or with one query per partition.
 
 use crate::{
     Coordinator,
@@ -16,8 +16,8 @@ use gristmill_model::{BundleIndex, Epoch, JobName, Position};
 use gristmill_ports::Item;
 use std::ops::Range;
 
-/// Bundles up to which one batch read is cheaper than a query of each partition, where there are fewer
-/// partitions than that: a bundle costs a read unit, a query at least one.
+/// Up to this many bundles, one batch read is cheaper than one query per partition, if there are fewer
+/// partitions than that: a bundle costs one read unit, a query at least one.
 const FEW: usize = 24;
 
 /// One bundle as read.
@@ -33,8 +33,7 @@ pub(crate) struct ScannedBundle {
 }
 
 impl ScannedBundle {
-    /// An unclaimed bundle.
-    /// `base` is the epoch's first position, counted through all epochs.
+    /// An unclaimed bundle. `base` is the epoch's first position, counted through all epochs.
     pub fn unseen(ramp: &Ramp, (epoch, base): (Epoch, u64), index: BundleIndex) -> Self {
         let positions = ramp.positions(index);
         let linear = base + u64::from(positions.start);
@@ -50,14 +49,14 @@ impl ScannedBundle {
         course.legs.iter().flat_map(|leg| leg.bundles.clone().map(of(leg))).collect()
     }
 
-    /// Takes what the table holds of it.
+    /// Sets the bundle to the item that the table holds.
     pub fn read(&mut self, name: &ItemName<'_>, stored: Option<&Item>) -> Result<(), Refusal> {
         let read = decode::<Bundle>(name, stored)?;
         (self.version, self.item) = (read.version, read.item);
         Ok(())
     }
 
-    /// Its positions, counted through all epochs.
+    /// The bundle's positions, counted through all epochs.
     pub fn stretch(&self) -> Range<u64> {
         self.linear..self.linear + u64::from(self.positions.end - self.positions.start)
     }
@@ -70,16 +69,16 @@ impl ScannedBundle {
         }
     }
 
-    /// Whether a split of it keeps losing its workers: guilty or not, that is to be found out.
+    /// Whether one of its splits keeps losing its workers and must be proved poisoned or cleared.
     pub fn is_on_trial(&self) -> bool {
         let Some(bundle) = self.item.as_ref().filter(|b| b.attempt >= TRIAL_ATTEMPTS) else {
             return false;
         };
-        // A split of which that is known has an entry.
+        // A split that was proved poisoned has an entry.
         bundle.suspect.is_some_and(|suspect| bundle.entry(suspect.split_index).is_none())
     }
 
-    /// Its committed split of the most rows, if it has one.
+    /// The committed split with the most rows, if any, with its number of rows.
     pub fn longest_committed(&self) -> Option<(u32, Place)> {
         let entries = self.positions.clone().zip(&self.item.as_ref()?.entries);
         let committed = entries.filter_map(|(position, entry)| {
@@ -89,7 +88,7 @@ impl ScannedBundle {
         committed.max_by_key(|(rows, _)| *rows)
     }
 
-    /// Whether workers died of a split of it that is not committed.
+    /// Whether workers died on one of its splits that is not committed.
     pub fn has_suspect(&self) -> bool {
         let open = |bundle: &Bundle| {
             let at = bundle.suspect.map(|suspect| suspect.split_index).or(bundle.current_split);
@@ -98,7 +97,7 @@ impl ScannedBundle {
         self.item.as_ref().is_some_and(open)
     }
 
-    /// Positions not committed.
+    /// Number of positions that are not committed.
     pub fn open(&self) -> u32 {
         match &self.item {
             None => self.positions.end - self.positions.start,
@@ -133,7 +132,7 @@ impl Coordinator {
         Ok(bundles)
     }
 
-    /// Reads these, each at its key.
+    /// Reads `bundles` by key.
     pub(crate) async fn read_by_key(
         &self,
         job: &JobName,
@@ -149,7 +148,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Reads the bundles of one leg by a query of each partition, all at a time.
+    /// Reads the bundles of one leg with one query per partition, concurrently.
     async fn read_by_partition(
         &self,
         job: &JobName,

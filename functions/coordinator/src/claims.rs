@@ -1,4 +1,4 @@
-//! Claims: which bundle to lease, one that came back or the next one of a partition.
+//! Claims: lease a returned bundle, or the next bundle of a partition.
 
 mod leasing;
 
@@ -21,13 +21,13 @@ use gristmill_model::splits::{
 use gristmill_model::wire::{Claim, ClaimReply, Idle, IdleReason, Refusal};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
-/// A claim tries one of the first so many bundles that came back.
+/// A claim picks one of this many returned bundles at random.
 const FIRST_RETURNED: usize = 4;
-/// The latest bundles of a partition, which one read unit holds: an earlier sending of the claim may have
-/// got one of them.
+/// Latest bundles to read of a partition; they fit in one read unit. An earlier sending of the claim may
+/// have leased one of them.
 const LATEST: usize = 4;
 
-/// One claim as it is being answered.
+/// A claim in progress.
 struct Claiming<'a> {
     claim: &'a Claim,
     snapshot: &'a JobSnapshot,
@@ -64,7 +64,7 @@ impl<'a> Claiming<'a> {
 }
 
 impl Handle<Claim> for Coordinator {
-    /// Leases a bundle that may be claimed.
+    /// Leases a claimable bundle, or says why the worker should stop.
     async fn handle(&self, claim: &Claim) -> Result<ClaimReply, Refusal> {
         let mut snapshot = self.snapshot_for(claim).await?;
         let item = &snapshot.item;
@@ -101,11 +101,12 @@ impl Handle<Claim> for Coordinator {
 }
 
 impl Coordinator {
-    /// One of those that came back, the next one of a partition, or any that came back: in this order.
+    /// Tries one of the first returned bundles, then the next bundle of a partition, then the other
+    /// returned ones.
     async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, Refusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);
-        // The splits that the trainer needs first, but not all who claim at one time the same.
+        // The trainer needs the first ones soonest; a random choice spreads concurrent claims over them.
         let first = returned.len().min(FIRST_RETURNED) as u64;
         let one = (first > 0).then(|| returned.remove((chance % first) as usize));
         let mut put_off = Vec::new();
@@ -126,7 +127,7 @@ impl Coordinator {
         Ok(claiming.idle())
     }
 
-    /// The lease that an earlier sending of the claim got, if it got one.
+    /// The lease that an earlier sending of the claim obtained, if any.
     async fn lease_taken_before(
         &self,
         claiming: &Claiming<'_>,
@@ -137,8 +138,8 @@ impl Coordinator {
         Ok(bundle.and_then(|bundle| Some(leased(item, bundle, bundle.item.as_ref()?))))
     }
 
-    /// Takes the first of `bundles` that may be taken. Those that workers died of, and that have no control
-    /// yet, are put off: what is committed meanwhile is theirs.
+    /// Claims the first of `bundles` that is claimable. A bundle whose split killed workers is put off
+    /// while there is no committed split to serve as its control.
     async fn take_returned(
         &self,
         claiming: &Claiming<'_>,
@@ -167,7 +168,7 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// Takes the first bundle behind the end of one of the partitions.
+    /// Claims the first bundle behind the end of one of the partitions.
     async fn take_next(&self, claiming: &Claiming<'_>) -> Result<Option<ClaimReply>, Refusal> {
         let Claiming { claim, snapshot, reach, ahead, .. } = claiming;
         let item = &snapshot.item;
@@ -220,8 +221,8 @@ impl Coordinator {
         }
     }
 
-    /// The latest bundles of each of `ends`. Where few are at work and the course has no more bundles than that,
-    /// all of them are read by key, which costs no more units and is one request.
+    /// The latest bundles of each of `ends`. If few workers are active and the course has no more bundles
+    /// than there are ends, reads them all by key: it costs no more units and is one request.
     async fn latest_of(
         &self,
         claiming: &Claiming<'_>,
@@ -271,7 +272,7 @@ impl Coordinator {
     }
 }
 
-/// Bundles that are said to have come back, as far as they are the job's and lie where work may be done, in order.
+/// Returned bundles according to the hints, in order: those that belong to the job and lie within reach.
 fn returned(claiming: &Claiming<'_>) -> Vec<ScannedBundle> {
     let JobSnapshot { item, frontier, .. } = claiming.snapshot;
     let ramp = item.ramp();

@@ -1,4 +1,4 @@
-//! Workers that end: what they held is free, and the scaler's state and the next look show it.
+//! Workers that end: frees their bundles, and updates the scaler's state and the hints for claims.
 
 use crate::{
     Coordinator, Handle,
@@ -14,20 +14,20 @@ use gristmill_model::wire::{Applied, LEFT_SHARD, Leave, Left, Refusal, Release};
 use gristmill_model::{InvocationId, JobName};
 use std::collections::BTreeMap;
 
-/// Dead invocations that the scaler's state keeps: more than may have a claim on its way at one time.
+/// Dead invocations kept in the scaler's state: more than can have a claim in flight at one time.
 const MAX_DEAD: usize = 8;
 
-/// Bundles that were freed.
+/// Bundles that a release freed.
 #[derive(Debug, Default)]
 struct Freed {
     owners: Vec<InvocationId>,
-    /// Bundles that may be claimed at once. A bundle on trial waits for the next look, which lets one of them
-    /// be tried at a time.
+    /// Bundles that are claimable at once. A bundle on trial waits for the next look, which allows one
+    /// trial at a time.
     bundles: Vec<BundleAt>,
 }
 
 impl Handle<Release> for Coordinator {
-    /// Frees what a dead invocation held, and removes its worker from the scaler's state.
+    /// Frees the bundles of a dead invocation, and removes its worker from the scaler's state.
     async fn handle(&self, release: &Release) -> Result<Applied, Refusal> {
         let Release { job, invocation, worker, blameless, error } = release;
         let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
@@ -48,7 +48,7 @@ impl Handle<Release> for Coordinator {
 }
 
 impl Handle<Leave> for Coordinator {
-    /// Removes a worker that leaves.
+    /// Removes a worker that leaves, in good order or with an error.
     async fn handle(&self, leave: &Leave) -> Result<Applied, Refusal> {
         let Leave { job, worker, error } = leave;
         let Some(error) = error else {
@@ -62,7 +62,7 @@ impl Handle<Leave> for Coordinator {
 }
 
 impl Coordinator {
-    /// Frees what `dead` invocations hold in `scan`.
+    /// Frees the bundles in `scan` that the `dead` invocations have leased.
     async fn release_held(
         &self,
         (job, item): (&JobName, &JobItem),
@@ -80,7 +80,7 @@ impl Coordinator {
             let decide = |before: Option<&Bundle>| {
                 splits::release(before, &command).map_err(Unchanged::Declined)
             };
-            // A refusal says that the bundle has moved on: nothing is left to free.
+            // On a refusal the bundle has moved on, so there is nothing to free.
             let released = self.store.update_from(&name, bundle.versioned(), decide).await;
             if accepted(released)?.is_some() {
                 freed.owners.push(invocation.clone());
@@ -92,9 +92,9 @@ impl Coordinator {
         Ok(freed)
     }
 
-    /// Frees leases whose claim arrived after its worker was reported dead; whether there were any.
-    /// A worker has one claim under way at most, so that is done once for each: should the platform
-    /// run a doubled event under the same name, it loses one lease and no more.
+    /// Frees leases whose claim arrived after the worker was reported dead; returns whether there were any.
+    /// A worker has at most one claim in flight, so each invocation is freed once: if the platform runs a
+    /// duplicated event under the same name, that worker loses only one lease.
     pub(crate) async fn release_late_claims(
         &self,
         (job, item): (&JobName, &JobItem),
@@ -109,7 +109,7 @@ impl Coordinator {
         Ok(true)
     }
 
-    /// Notes that a worker has left, beside the scaler's state: thousands may leave in one second.
+    /// Records that a worker has left in an item of its own, because thousands may leave within one second.
     async fn note_left(&self, job: &JobName, worker: u32) -> Result<(), Refusal> {
         let decide = |before: Option<&Left>| {
             let before = before.copied().unwrap_or_default();
@@ -123,7 +123,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// The scaler's state without workers that have left since it was written. A worker with a lease in `scan` has not.
+    /// The scaler's state without the workers that have left since it was written. A worker with a lease in
+    /// `scan` has not left.
     pub(crate) async fn settled(
         &self,
         job: &JobName,
@@ -142,15 +143,15 @@ impl Coordinator {
         Ok(scale)
     }
 
-    /// Names what was freed to whoever claims next, and has the next poll look again.
+    /// Adds freed bundles to the hints for later claims, and makes the next poll look again.
     async fn note_freed(&self, job: &JobName, bundles: &[BundleAt]) -> Result<(), Refusal> {
         let decide = |before: Option<&Frontier>| Ok::<_, Refusal>(Frontier::freed(before, bundles));
         self.store.update(&ItemName::Frontier(job), decide).await?;
         Ok(())
     }
 
-    /// Removes a worker that ended from the scaler's state; one that died stays known for a while. `ended`
-    /// is what had been committed by then, and the error it ended for.
+    /// Removes a worker that ended from the scaler's state, but remembers a dead invocation for a while.
+    /// `ended` is the job's progress at that time, with the worker's error.
     async fn remove_worker(
         &self,
         job: &JobName,

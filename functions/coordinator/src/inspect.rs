@@ -1,4 +1,4 @@
-//! The items of a table as somebody who only looks sees them: simulations, which check every write.
+//! Decodes stored items for read-only observers: simulations, which check every write.
 
 use crate::{
     items::{ItemName, JobItem, parse_bundle_sk},
@@ -9,7 +9,7 @@ use gristmill_model::wire::Home;
 use gristmill_model::{BundleIndex, Epoch, JobName, Namespace};
 use gristmill_ports::ItemKey;
 
-/// An item whose transitions the split protocol constrains.
+/// An item by its type; the split protocol constrains all types but `Other`.
 #[derive(Debug, Clone)]
 pub enum Stored {
     Bundle(Box<Bundle>),
@@ -45,19 +45,19 @@ pub fn bundle_key(
     ItemName::Bundle(job, home, epoch, bundle).key(ns)
 }
 
-/// The home of a bundle, by the stored job.
+/// The home of a bundle, from the body of the stored job.
 pub fn home(job: &[u8], bundle: BundleIndex) -> Option<Home> {
     JobItem::decode(job).ok().map(|job| job.home(bundle))
 }
 
-/// The bundle that is stored under `key`.
+/// The epoch and index of the bundle stored under `key`; none for other keys.
 pub fn bundle_of(key: &ItemKey) -> Option<(Epoch, BundleIndex)> {
     let bundle = parse_bundle_sk(&key.sk)?;
     let epoch = key.pk.rsplit('#').nth(2)?.parse().ok()?;
     Some((epoch, bundle))
 }
 
-/// The key of what says what the job is.
+/// The key of the job's item.
 pub fn job_key(ns: &Namespace, job: &JobName) -> ItemKey {
     ItemName::Job(job).key(ns)
 }

@@ -1,4 +1,4 @@
-//! The items of the table: one enum states every key, one type each what is stored under it.
+//! Items of the table: [`ItemName`] defines every key, and one type defines what is stored under each.
 
 use crate::caching::Caching;
 use gristmill_model::splits::{
@@ -20,12 +20,12 @@ pub(crate) type ScaleState = gristmill_model::wire::ScaleState<gristmill_policy:
 /// The pseudo-epoch whose positions are the dataset's files and whose splits are their indices.
 pub(crate) const INDEX_EPOCH: Epoch = Epoch::MAX;
 
-/// Index bundles that each worker finds at least, and workers there may be: no worker has much longer to index
-/// than the others.
+/// Index bundles per worker, at least, and the fewest workers to plan for. Small bundles spread the
+/// indexing evenly over the workers.
 const INDEX_BUNDLES_A_WORKER: u32 = 4;
 const FEWEST_INDEXING: u32 = 32;
 
-/// Names an item of one namespace.
+/// Name of an item in one namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ItemName<'a> {
     /// The job's entry in the list of all jobs.
@@ -33,22 +33,22 @@ pub(crate) enum ItemName<'a> {
     Job(&'a JobName),
     /// The scaler's state.
     Scale(&'a JobName),
-    /// The findings of the last look at the job's window.
+    /// Hints from the last look at the job's window.
     Frontier(&'a JobName),
-    /// Which workers of one shard have left.
+    /// Bit set of workers of one shard that have left.
     Left(&'a JobName, u32),
-    /// The trainer. One, for now.
+    /// The trainer's cursor. A job has one trainer for now.
     Consumer(&'a JobName),
-    /// How far collected objects have been deleted.
+    /// Place up to which collected objects are deleted.
     Swept(&'a JobName),
     Deaths(&'a JobName),
-    /// Records skipped of the splits that the trainer has passed.
+    /// Records skipped in splits that the trainer has passed.
     Skips(&'a JobName),
     /// Measurements of its operators.
     Profile(&'a JobName),
     Epoch(&'a JobName, Epoch),
     Bundle(&'a JobName, Home, Epoch, BundleIndex),
-    /// The readers of cache entries.
+    /// Use and readers of a cache entry.
     CacheUse(Fingerprint),
     /// The numerics class of this namespace's workers, as last seen.
     Numerics,
@@ -86,8 +86,8 @@ impl ItemName<'_> {
         }
     }
 
-    /// Whether the item is one of many that a job leaves behind as it goes. Those expire by
-    /// themselves; the few that say what the job is are kept until it has ended.
+    /// Whether the item is one of many that accumulate while a job runs. Those expire on their own; the few
+    /// items that define the job live until it has ended.
     pub fn is_passed_by(&self) -> bool {
         matches!(
             self,
@@ -108,7 +108,7 @@ pub(crate) fn bundle_partition(ns: &Namespace, job: &JobName, home: Home, epoch:
     format!("{}#R#{registered_ms:x}#E#{epoch:06}#P#{partition}", keys::job_partition(ns, job))
 }
 
-/// The sort key of a bundle; they sort as their numbers do.
+/// The sort key of a bundle; keys sort in the order of bundle numbers.
 pub(crate) fn bundle_sk(bundle: BundleIndex) -> String {
     format!("B#{bundle:08}")
 }
@@ -118,21 +118,21 @@ pub(crate) fn parse_bundle_sk(sk: &str) -> Option<BundleIndex> {
     sk.strip_prefix("B#")?.parse().ok()
 }
 
-/// A job in the list of jobs, for what must be done though nobody asks.
+/// Entry in the list of jobs, which upkeep goes through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Listed {
     pub registered_ms: u64,
-    /// It has ended and nothing of it is left to do.
+    /// The job has ended and its chunks and items are cleaned up.
     pub tidied: bool,
 }
 
 /// A job as stored.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct JobItem {
-    /// Tells it from an earlier job of the name.
+    /// Distinguishes the job from earlier jobs of the same name.
     #[serde(default)]
     pub registered_ms: u64,
-    /// The call that registered it.
+    /// Nonce of the call that registered the job.
     #[serde(default)]
     pub registered_by: Option<Nonce>,
     pub spec: JobSpec,
@@ -148,13 +148,13 @@ pub(crate) struct JobItem {
 }
 
 impl JobItem {
-    /// Partitions that the bundles of each epoch are spread over.
+    /// Number of partitions that the bundles of each epoch are spread over.
     pub fn partitions(&self) -> u32 {
         partitions(self.spec.workers.saturating_add(self.spec.local_workers))
     }
 
-    /// Whether this version of the job says where the objects of `epoch` are: the first claim settles the
-    /// numerics, and an epoch's caching is settled before its first claim.
+    /// Whether this version of the job determines where the objects of `epoch` are. The first claim settles
+    /// the numerics class, and an epoch's caching is settled before its first claim.
     pub fn locates(&self, epoch: Epoch) -> bool {
         let unsettled = self.caching.as_ref().and_then(|caching| caching.view.unsettled);
         !self.spec.numerics.is_empty() && unsettled.is_none_or(|first| epoch < first)
@@ -170,7 +170,7 @@ impl JobItem {
         Home { registered_ms: self.registered_ms, partition }
     }
 
-    /// How positions are bundled: splits of an epoch, or files to index.
+    /// How positions form bundles: splits of an epoch, or files to index.
     pub fn ramp(&self) -> Ramp {
         match self.plan {
             Some(plan) => Ramp::new(plan.n_splits, plan.max_bundle_splits),
@@ -178,20 +178,20 @@ impl JobItem {
         }
     }
 
-    /// Files of an index bundle: one, where there are few for each worker.
+    /// Files per index bundle, before [`Ramp::new`] clamps it to 1 to 8.
     fn index_r(&self) -> u32 {
         let workers = self.spec.workers.clamp(FEWEST_INDEXING, u32::MAX / INDEX_BUNDLES_A_WORKER);
         self.n_files / (workers * INDEX_BUNDLES_A_WORKER)
     }
 
-    /// Positions of all epochs, or files to index.
+    /// Number of positions in all epochs, or of files to index.
     pub fn run(&self) -> u64 {
         let epochs = if self.plan.is_some() { self.spec.epochs } else { 1 };
         u64::from(epochs) * u64::from(self.ramp().n_splits())
     }
 
-    /// The bundles that hold positions `stretch`, counted through all epochs. There are none of epochs that
-    /// are delivered from the cache.
+    /// The bundles that hold the positions `stretch`, counted through all epochs. Epochs that are delivered
+    /// from the cache have no bundles.
     pub fn course(&self, stretch: Range<u64>) -> Course {
         let stretch = stretch.start..stretch.end.min(self.run());
         if self.plan.is_none() {
@@ -230,20 +230,20 @@ impl JobItem {
     }
 }
 
-/// How far collected objects have been deleted; behind the horizon only while a sweep is under way.
+/// Place up to which collected objects are deleted; behind the horizon only while a sweep is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Swept {
     pub place: Place,
 }
 
-/// Records skipped by the splits before a place, within its epoch. Each split is counted once,
-/// in order, before the bundles that say so may be passed by.
+/// Records skipped in splits before a place, within its epoch. Each split is counted once, in order, before
+/// its bundle may expire.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(crate) struct Skips {
     pub before: Place,
     pub skipped: u64,
     pub rows: u64,
-    /// The first record that the job skipped, and why.
+    /// The first record that the job skipped, with the reason.
     pub first: Option<String>,
 }
 

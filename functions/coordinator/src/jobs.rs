@@ -1,4 +1,4 @@
-//! Jobs: registered once, indexed if their dataset is new, then planned into splits.
+//! Jobs: registered once, indexed if the dataset is new, then planned into splits.
 
 use crate::{
     Coordinator, Handle,
@@ -18,7 +18,7 @@ use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::{ObjectError, ObjectPath};
 
 impl Handle<Register> for Coordinator {
-    /// Registers a job, or joins the one of that name.
+    /// Registers a job, or joins the existing one of that name.
     async fn handle(&self, register: &Register) -> Result<JobView, Refusal> {
         let Register { job, spec, dataset, nonce, .. } = register;
         let name = ItemName::Job(job);
@@ -69,14 +69,14 @@ impl Handle<Register> for Coordinator {
             caching,
         };
         let decide = |before: Option<&JobItem>| match before {
-            // Somebody registered it meanwhile; an earlier sending of this call is no other.
+            // Another call registered it meanwhile, maybe an earlier sending of this one.
             Some(item) => Ok::<_, Refusal>(Outcome::AlreadyApplied(item.clone())),
             None => Ok(Outcome::Write(fresh.clone())),
         };
         let item = self.store.update_from(&name, read, decide).await?;
         let reply = join(&item, register)?;
         let caching = item.caching.as_ref();
-        // An epoch that is cached whole needs no work.
+        // If the first epoch is delivered from the cache, no workers are needed.
         if caching.is_none_or(|caching| caching.view.delivered_shelf(0).is_none()) {
             let seen = Seen { claimable: n_files, ..Seen::default() };
             self.kick(job, &item, &ScaleState::default(), seen).await;
@@ -86,7 +86,7 @@ impl Handle<Register> for Coordinator {
 }
 
 impl Coordinator {
-    /// Refuses a listing that is not there.
+    /// Refuses to register a job whose listing is not stored.
     async fn check_listing(&self, key: String) -> Result<(), Refusal> {
         let path = ObjectPath::new(&self.settings.bucket, key);
         match self.objects.get_range(&path, 0..1, None).await {
@@ -98,18 +98,18 @@ impl Coordinator {
         }
     }
 
-    /// Enters the job in the list of jobs: before there is one, so that none is forgotten.
+    /// Adds the job to the list of jobs before the job exists, so that upkeep misses none.
     async fn list(&self, job: &JobName) -> Result<(), Refusal> {
         let fresh = Listed { registered_ms: self.clock.now_ms(), tidied: false };
         let decide = |before: Option<&Listed>| match before {
             Some(before) if !before.tidied => Ok::<_, Refusal>(Outcome::AlreadyApplied(*before)),
-            // A leftover of an earlier job of this name.
+            // A leftover of an earlier job of this name is replaced.
             _ => Ok(Outcome::Write(fresh)),
         };
         self.store.update(&ItemName::Listed(job), decide).await.map(|_| ())
     }
 
-    /// When every file is indexed: writes the manifest and starts the job.
+    /// Writes the manifest and starts the job; to be called once every file is indexed.
     pub(crate) async fn finish_indexing(
         &self,
         job: &JobName,
@@ -159,7 +159,7 @@ impl Coordinator {
         }
     }
 
-    /// Puts an object whose content its key determines: whoever wins the race wrote the same.
+    /// Puts an object whose key determines its content: the winner of a race wrote the same bytes.
     async fn put_json(&self, key: String, value: &impl serde::Serialize) -> Result<(), Refusal> {
         let body = serde_json::to_vec(value).map_err(|error| invalid(error.to_string()))?;
         let path = ObjectPath::new(&self.settings.bucket, key);
@@ -168,7 +168,7 @@ impl Coordinator {
     }
 }
 
-/// Refuses files that are not those of the pipeline's datasets.
+/// Refuses a dataset whose files do not match the pipeline's datasets.
 fn check_members(source: &Source, dataset: &Dataset, n_files: usize) -> Result<(), Refusal> {
     let (wanted, found) = (source.members().count(), dataset.members.count());
     if wanted != found {
@@ -188,10 +188,11 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
         .map_err(|error| invalid(format!("the pipeline is not valid: {error}")))
 }
 
-/// Joins the job as stored, unless it would deliver something else.
+/// Joins the stored job, unless it would deliver something else than `register` asks for.
 fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
     let Register { job, spec, nonce, .. } = register;
-    // A job that fails at once, such as one without records, answers its error like any other.
+    // A resent registration gets the job itself, so that one that failed at once answers its error
+    // normally.
     if nonce.is_some() && *nonce == item.registered_by {
         return Ok(item.view(job));
     }
@@ -214,7 +215,7 @@ fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
              {job}` frees the name"
         )));
     }
-    // The pipelines are the same.
+    // The pipelines were compared above.
     let pipeline = pipeline_of(&item.spec)?;
     if item.dataset_version != register.dataset_version(&pipeline.source().stored_as()) {
         return Err(invalid(format!(

@@ -1,4 +1,4 @@
-//! Kicks of the scaler: work waits that the outstanding workers cannot be expected to take.
+//! Kicks of the scaler: sent when there is more work than the outstanding workers will take.
 
 use crate::{
     Coordinator,
@@ -15,10 +15,10 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// Least time between two kicks of one job, unless the scaler did something in between.
+/// Shortest time between two kicks of one job, unless the scaler's item has changed since.
 const APART_MS: u64 = 1_000;
 
-/// The latest kick of each job, as far as this process knows.
+/// The latest kick of each job by this process.
 #[derive(Debug, Default)]
 pub(crate) struct Kicks {
     latest: Mutex<BTreeMap<JobName, Kick>>,
@@ -27,14 +27,14 @@ pub(crate) struct Kicks {
 #[derive(Debug)]
 struct Kick {
     at_ms: u64,
-    /// The scaler's item before it.
+    /// The scaler's item before the kick.
     scale: ScaleState,
-    /// Why the scaler could not be kicked.
+    /// Error, if the scaler could not be invoked.
     error: Option<String>,
 }
 
 impl Kicks {
-    /// Whether another kick has to wait: the answer to the latest then.
+    /// The result of the latest kick, if it is so recent that another one must wait.
     pub(crate) fn recent(
         &self,
         job: &JobName,
@@ -60,28 +60,28 @@ impl Kicks {
     }
 }
 
-/// A worker that was invoked this long ago and has no lease, nor had one lately, is gone: its event was
-/// lost, or the word that it left. Above a cold start; one too many leaves as surplus.
+/// A worker that was invoked this long ago and has no current or recent lease is presumed gone: its event
+/// or its Leave call was lost. Longer than a cold start; a worker replaced by mistake leaves as surplus.
 const SILENT_MS: u64 = 20_000;
 
-/// The facts of a job that a kick sends to the scaler.
+/// Facts about a job that a kick sends to the scaler.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Seen {
-    /// Positions that may be claimed.
+    /// Number of claimable positions.
     pub claimable: u32,
-    /// Outstanding workers that are silent.
+    /// Outstanding workers that are presumed gone.
     pub silent: Vec<u32>,
     /// Batches delivered so far.
     pub batches: u64,
-    /// The epoch that is delivered.
+    /// The epoch being delivered.
     pub epoch: Epoch,
     /// Splits committed so far.
     pub progress: u64,
-    /// The trainer's report, where the policy is to decide by it.
+    /// The trainer's report, if the scaling policy is to decide by it.
     pub report: Option<TrainingReport>,
 }
 
-/// Outstanding workers that have been silent for too long.
+/// Outstanding workers without a current or recent lease, [`SILENT_MS`] after they were invoked.
 pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Vec<u32> {
     let heard = scan.workers_heard(now_ms);
     let silent = |&(worker, sent_ms): &(u32, u64)| {
@@ -90,24 +90,24 @@ pub(crate) fn silent_workers(scale: &ScaleState, scan: &Scan, now_ms: u64) -> Ve
     scale.outstanding.iter().filter(silent).map(|(worker, _)| worker).collect()
 }
 
-/// How many workers a job is to have while there is work.
+/// Number of workers that a job should have while there is work.
 pub(crate) fn target(item: &JobItem, scale: &ScaleState) -> u32 {
     match item.spec.autoscale {
         false => item.spec.workers,
-        // Before anything is decided the scaler knows how many to begin with.
+        // Before the first decision, the scaler chooses the initial number.
         true if scale.target == 0 => item.spec.workers,
         true => scale.target.min(item.spec.workers),
     }
 }
 
-/// Positions that the workers that a job is to have now may run ahead of its trainer.
+/// Window for the number of workers wanted now, in splits ahead of the trainer.
 pub(crate) fn window(item: &JobItem, scale: &ScaleState) -> u32 {
     let Some(plan) = item.plan else { return 0 };
     let workers = target(item, scale).saturating_add(item.spec.local_workers);
     window_of(workers, plan.max_bundle_splits).min(plan.window_splits)
 }
 
-/// Whether work waits that the outstanding workers cannot be expected to take.
+/// Whether there is more work than the outstanding workers will take.
 fn needs_workers(
     item: &JobItem,
     scale: &ScaleState,
@@ -124,7 +124,7 @@ fn needs_workers(
         && (scan.is_head_of_line_blocked(now_ms) || scan.wants_workers(living > 0))
 }
 
-/// The kick of a job that lacks workers; none if it has enough.
+/// The kick for a job that lacks workers; none if it has enough.
 pub(crate) fn lacks_workers(
     item: &JobItem,
     scale: &ScaleState,
@@ -140,7 +140,7 @@ pub(crate) fn lacks_workers(
     Some(Seen { claimable, silent, batches, epoch, progress, report: None })
 }
 
-/// The kick that a poll calls for: the trainer's report where the policy may decide, else a lack of workers.
+/// The kick that a poll causes: the trainer's report if the policy may decide, otherwise a lack of workers.
 pub(crate) fn kick_due(
     poll: &Poll,
     item: &JobItem,
@@ -168,8 +168,8 @@ pub(crate) fn kick_due(
 }
 
 impl Coordinator {
-    /// Asks the scaler to look at a job whose item of the scaler is `scale`. Best effort: the next report asks
-    /// again. Says why it cannot.
+    /// Asks the scaler to look at a job; `scale` is the scaler's item. Best effort: the next poll repeats
+    /// it. Returns the error if the scaler cannot be invoked.
     pub(crate) async fn kick(
         &self,
         job: &JobName,

@@ -1,4 +1,4 @@
-//! Plans: how an indexed dataset is divided into splits, and what a job without records is told.
+//! Plans: divides an indexed dataset into splits, and explains why a job has no records.
 
 use crate::{Coordinator, caching::Caching, store::invalid};
 use gristmill_model::Sharding;
@@ -11,12 +11,12 @@ use gristmill_model::wire::{JobSpec, Manifest, ManifestFile, Plan, Refusal};
 use gristmill_pipeline::{Pipeline, Source};
 use gristmill_ports::ObjectPath;
 
-/// Bundles in flight that workers may hold of one job: what the window must have room for.
+/// Bundles per worker that the window must have room for.
 const WINDOW_BUNDLES_PER_WORKER: u32 = 3;
 
 impl Coordinator {
-    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan
-    /// out on a small dataset.
+    /// Divides a dataset into splits: objects of about the planned size, but enough splits to fan out on a
+    /// small dataset.
     pub(crate) fn plan(
         &self,
         spec: &JobSpec,
@@ -26,7 +26,7 @@ impl Coordinator {
     ) -> Result<Plan, Refusal> {
         let batch_size = pipeline.batch_size();
         let batch = u64::from(batch_size.max(1));
-        // Workers hold what they read and what they make of it.
+        // A worker holds in memory both the stored records and its output.
         let stored_bytes = stored_bytes_per_record(manifest);
         let record_bytes = pipeline.bytes_per_record(stored_bytes).max(stored_bytes);
         let records = manifest.records();
@@ -41,7 +41,7 @@ impl Coordinator {
         let split_batches = spec.split_batches.map_or(chosen, u64::from).max(1);
         let chosen = u32::try_from(split_batches * batch)
             .map_err(|_| invalid("split-batches x batch size is too large"))?;
-        // A cached dataset is divided already.
+        // A cached dataset is already divided.
         let split_records = caching.and_then(|caching| caching.split_records).unwrap_or(chosen);
         let splits = view(split_records)?;
         let workers = spec.workers.saturating_add(spec.local_workers).max(1);
@@ -69,12 +69,12 @@ impl Coordinator {
     }
 }
 
-/// Positions that so many workers may run ahead of the trainer, in bundles of at most so many splits.
+/// Window in splits ahead of the trainer, for `workers` and bundles of at most `max_bundle_splits`.
 pub(crate) fn window_of(workers: u32, max_bundle_splits: u32) -> u32 {
     workers.max(1).saturating_add(1).saturating_mul(WINDOW_BUNDLES_PER_WORKER * max_bundle_splits)
 }
 
-/// The datasets of a job as splits are made of them.
+/// The datasets of a job in the form that splits are made from.
 fn members<'a>(
     source: &Source,
     manifest: &Manifest,
@@ -89,7 +89,7 @@ fn members<'a>(
     Ok(source.members().zip(divided).map(member).collect())
 }
 
-/// Bytes that a record has where it is stored, with what is zipped to it.
+/// Mean stored bytes per record, with the records zipped to it.
 fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
     let of_one = |files: &[ManifestFile]| {
         let records: u64 = files.iter().map(|file| u64::from(file.records)).sum();
@@ -99,7 +99,7 @@ fn stored_bytes_per_record(manifest: &Manifest) -> u64 {
     divided.into_iter().map(of_one).sum()
 }
 
-/// A job whose dataset is indexed runs, if there is anything to run on.
+/// The state of a job once its dataset is indexed: running, or failed if it has no records.
 pub(crate) fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
     if plan.records > 0 {
         return JobState::Running;
@@ -127,7 +127,7 @@ pub(crate) fn planned_state(plan: &Plan, manifest: &Manifest) -> JobState {
     JobState::Failed { error }
 }
 
-/// `files` hold no record: which these are, and what to look at.
+/// Explains that `files` hold no records: names them and says what to check.
 fn hold_none(bucket: &str, files: &[ManifestFile]) -> String {
     let bytes: u64 = files.iter().map(|file| file.file.size).sum();
     let path = |file: &ManifestFile| ObjectPath::new(bucket, file.file.key.as_str());
@@ -163,7 +163,7 @@ mod tests {
         let zip = "source: { zip: [{ jsonl: a, features: { x: { dtype: i64 } } }, \
              { jsonl: b, features: { y: { dtype: i64 } }, repeat: 10 }] }\nops: [batch: { size: 4 }]\n";
         let zip = gristmill_operators::parse(zip).unwrap();
-        // 4,000 bytes of 50 records, and 200 of 2.
+        // 4,000 bytes of 50 records, plus 200 bytes of 2.
         assert_eq!(stored_bytes_per_record(&manifest), 80 + 100);
         let records = manifest.records();
         let members = members(zip.source(), &manifest, &records).unwrap();

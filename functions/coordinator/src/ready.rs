@@ -1,26 +1,27 @@
-//! Committed splits in the order in which the trainer takes them.
+//! Committed splits in delivery order.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{Bundle, Committed, Place, WorkerTimes};
 use gristmill_model::wire::{ReadySplit, Refusal};
 use gristmill_model::{JobName, Position};
 
-/// Entries of one answer: less than a megabyte of JSON.
+/// Most entries in one answer: less than a megabyte of JSON.
 const MOST_READY: usize = 4_000;
-/// Bundles read at a time, from page to page.
+/// Bundles per read; each read is larger than the one before.
 const PAGES: [usize; 3] = [12, 88, 400];
 
-/// Splits that are committed from a place on, up to the first gap.
+/// Committed splits from a place up to the first gap.
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
     pub entries: Vec<ReadySplit>,
-    /// The first split that is not committed, counted through all epochs, and its bundle, if the prefix ends
-    /// there.
+    /// The first split that is not committed, counted through all epochs, with its bundle, if the prefix
+    /// ends there.
     pub gap: Option<(u64, ScannedBundle)>,
 }
 
 impl Prefix {
-    /// Goes on with `bundles`, from position `from` (counted through all epochs) on.
+    /// Appends the splits of `bundles` from position `from`, counted through all epochs, up to `most`
+    /// entries.
     fn extend(&mut self, bundles: Vec<ScannedBundle>, from: u64, most: usize) {
         for bundle in bundles {
             let positions = bundle.positions.clone().zip(bundle.stretch());
@@ -53,15 +54,16 @@ fn ready_split(
     ReadySplit { place, bundle: bundle.index, attempt, nonce, outcome, times }
 }
 
-/// The times of one committed split of a bundle, as far as they are told apart.
+/// An equal share of a bundle's times for each of its committed splits.
 fn share(bundle: &Bundle) -> WorkerTimes {
     bundle.times.share_of(bundle.entries.iter().flatten().count() as u32)
 }
 
 impl Coordinator {
-    /// Committed splits from `from` on up to the first gap, as many as one answer takes: whoever asks goes
-    /// on behind them. `first` are the first bundles from there on, as far as they were read. Only splits that
-    /// `item` can locate: bundles are read after it, and may be of a later version of the job.
+    /// Committed splits from `from` up to the first gap, at most [`MOST_READY`]; the trainer asks for the
+    /// rest with its next poll. `first` holds the first of these bundles, if they were already read. Leaves
+    /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version
+    /// of the job.
     pub(crate) async fn ready(
         &self,
         (job, item): (&JobName, &JobItem),
@@ -73,7 +75,7 @@ impl Coordinator {
         Ok(prefix)
     }
 
-    /// The same, at most `most`.
+    /// Like [`ready`](Self::ready) with at most `most` splits, including those that `item` cannot locate.
     pub(crate) async fn committed(
         &self,
         (job, item): (&JobName, &JobItem),

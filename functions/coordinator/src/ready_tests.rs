@@ -1,4 +1,4 @@
-//! Tests of what is ready: a prefix, however it is read.
+//! Tests of ready splits: they end at the first gap.
 
 use super::*;
 use gristmill_model::splits::{
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 const TERM: Term = Term { now_ms: 0, remaining_ms: 60_000, predicted_ms: 0 };
 
-/// Bundles of `n` splits, of which those in `open` are not committed.
+/// Bundles of `n` splits; those in `open` are not committed.
 fn bundles(n: u32, open: &[u32]) -> Vec<ScannedBundle> {
     let course = Course::of_epoch(Ramp::new(n, 4), 0, 0..n);
     let leg = &course.legs[0];

@@ -1,4 +1,4 @@
-//! Reading the bundles of a stretch of the run: what is committed, who works, what may be claimed.
+//! Reads a range of bundles: which splits are committed, which workers hold leases, what is claimable.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::splits::{
@@ -9,29 +9,30 @@ use gristmill_model::wire::Refusal;
 use gristmill_model::{InvocationId, JobName, Nonce, Position};
 use std::collections::BTreeSet;
 
-/// A stretch of bundles in delivery order, all read at one time.
+/// A range of bundles in delivery order, from one read.
 #[derive(Debug, Clone)]
 pub(crate) struct Scan {
     pub bundles: Vec<ScannedBundle>,
     pub ahead: Ahead,
     /// None while indexing: every file may be indexed at once.
     window: Option<Window>,
-    /// The run goes on beyond the bundles that were read.
+    /// The run has more bundles after these.
     goes_on: bool,
 }
 
 impl Scan {
-    /// The same, with a window of no more than `splits`, as fewer workers are wanted than the job may have. What
-    /// was handed out beyond it is still seen.
+    /// Limits the window to `splits`, because fewer workers are wanted than the job may have. Splits
+    /// already leased or ready beyond the limit still count.
     #[must_use]
     pub fn within(self, splits: u32) -> Self {
         Self { window: self.window.map(|window| window.at_most(splits)), ..self }
     }
 
-    /// Bundles that may be claimed now, in delivery order.
+    /// Bundles that are claimable now, in delivery order.
     ///
-    /// Of bundles on trial, only the first: a split counts as poison if it is the only one that workers die
-    /// of for a while, so two of that kind, tried at a time, would clear each other for ever.
+    /// Includes only the first bundle on trial. Poison is proved by deaths in a row on one split with no
+    /// death elsewhere between, so two poisoned splits tried at the same time would clear each other
+    /// forever.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = &ScannedBundle> {
         let trial = self.bundles.iter().find(|bundle| bundle.is_on_trial()).map(|b| b.linear);
         self.bundles.iter().filter(move |bundle| {
@@ -45,7 +46,7 @@ impl Scan {
         self.window.is_none_or(|window| window.admits(self.ahead, &bundle.stretch()))
     }
 
-    /// Positions that may be claimed now.
+    /// Number of positions that are claimable now.
     pub fn claimable(&self, now_ms: u64) -> u32 {
         self.candidates(now_ms).map(ScannedBundle::open).sum()
     }
@@ -55,18 +56,18 @@ impl Scan {
         self.invocations(now_ms).len() as u32
     }
 
-    /// The same, those inside the trainer's host left out.
+    /// Remote workers with an unexpired lease; workers on the trainer's host are excluded.
     pub fn remote_workers(&self, now_ms: u64) -> impl Iterator<Item = &InvocationId> {
         self.invocations(now_ms).into_iter().filter(|invocation| invocation.worker().is_some())
     }
 
-    /// Outstanding workers that hold a lease.
+    /// Numbers of remote workers with an unexpired lease.
     pub fn workers_at_work(&self, now_ms: u64) -> BTreeSet<u32> {
         self.invocations(now_ms).into_iter().filter_map(InvocationId::worker).collect()
     }
 
-    /// Outstanding workers that hold a lease, or whose last one would not have run out yet: a
-    /// worker between two leases counts.
+    /// Numbers of remote workers whose last lease has not expired, also if it is finished: a worker between
+    /// two leases counts.
     pub fn workers_heard(&self, now_ms: u64) -> BTreeSet<u32> {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let held =
@@ -81,8 +82,8 @@ impl Scan {
         items.filter(leased).map(|bundle| &bundle.invocation).collect()
     }
 
-    /// Splits committed so far, and controls that workers lived through, as far as they were read: the number
-    /// changes when there is one more.
+    /// Progress counter: committed splits (or indexed files), plus deaths on suspects after a survived
+    /// control. It changes whenever either grows.
     pub fn progress(&self, item: &JobItem) -> u64 {
         let suspects = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref()?.suspect);
         let controls: u64 = suspects.map(|suspect| u64::from(suspect.strikes.max(1) - 1)).sum();
@@ -93,7 +94,7 @@ impl Scan {
             }
     }
 
-    /// Whether every split before the place that is `linear` in the run is committed.
+    /// Whether every split before the linear position `linear` is committed.
     pub fn is_done_before(&self, linear: u64) -> bool {
         let reached = self.bundles.last().map_or(self.ahead.delivered, |last| last.stretch().end);
         let before = self.bundles.iter().filter(|bundle| bundle.linear < linear);
@@ -101,14 +102,14 @@ impl Scan {
             && before.map(ScannedBundle::open).sum::<u32>() == 0
     }
 
-    /// Whether work is kept back until the trainer has taken some of what is ready.
-    /// `claimable` is what [`claimable`](Self::claimable) says at that time.
+    /// Whether nothing is claimable only because the window is full: the trainer must consume splits first.
+    /// `claimable` is the result of [`claimable`](Self::claimable) at the same time.
     pub fn window_full(&self, now_ms: u64, claimable: u32) -> bool {
         let kept_back = |b: &ScannedBundle| b.is_claimable(now_ms) && !self.admits(b);
         claimable == 0 && (self.goes_on || self.bundles.iter().any(kept_back))
     }
 
-    /// Positions that are leased or ready, and not delivered.
+    /// Number of positions that are leased or ready but not delivered.
     pub fn positions_ahead(&self) -> u32 {
         let leased = self.bundles.iter().filter_map(|bundle| {
             let item = bundle.item.as_ref()?;
@@ -117,32 +118,32 @@ impl Scan {
         leased.sum::<u32>().saturating_add(u32::try_from(self.ahead.ready).unwrap_or(u32::MAX))
     }
 
-    /// Whether workers are to be held: drained at the top of the window, woken below half.
+    /// Whether to run workers: they drain at the top of the window and are woken below half of it.
     pub fn wants_workers(&self, held: bool) -> bool {
         self.window.is_none_or(|window| window.wants_workers(self.ahead, held))
     }
 
-    /// Whether what the trainer waits for may be claimed: a bundle whose worker died, while others
-    /// filled the window behind it. Then a worker is wanted however full the window is.
+    /// Whether the next split for the trainer is claimable: its worker died while others filled the window
+    /// behind it. A worker is then needed even if the window is full.
     pub fn is_head_of_line_blocked(&self, now_ms: u64) -> bool {
         let head = |bundle: &&ScannedBundle| bundle.stretch().contains(&self.ahead.delivered);
         let head = self.bundles.iter().find(head);
         self.window.is_some() && head.is_some_and(|bundle| bundle.is_claimable(now_ms))
     }
 
-    /// Why the job cannot go on: what a bundle was given up for.
+    /// Error of the first bundle that was given up; it fails the job.
     pub fn given_up(&self) -> Option<String> {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         let mut dead = items.filter(|item| item.state == BundleState::Dead);
         dead.next().map(|item| item.error.clone().unwrap_or_default())
     }
 
-    /// The first bundle whose owners gave it back at least `attempts` times: its first position, how
-    /// often, and why.
+    /// The first bundle with an error after at least `attempts` attempts: its first position, the number of
+    /// attempts, and the error.
     pub fn failing(&self, attempts: u32) -> Option<(Position, u32, &str)> {
         self.bundles.iter().find_map(|bundle| {
             let item = bundle.item.as_ref()?;
-            // The error of a bundle with a poisoned split says so.
+            // A poisoned split reports itself in the bundle's error.
             let poison = item.entries.iter().flatten().any(|e| e.outcome.kind == SplitKind::Poison);
             let open = !poison && matches!(item.state, BundleState::Failed | BundleState::Leased);
             let error = item.error.as_deref().filter(|_| open && item.attempt >= attempts)?;
@@ -150,13 +151,13 @@ impl Scan {
         })
     }
 
-    /// Files that are indexed.
+    /// Number of indexed files.
     pub fn done(&self) -> u32 {
         let items = self.bundles.iter().filter_map(|bundle| bundle.item.as_ref());
         items.flat_map(|item| &item.entries).flatten().count() as u32
     }
 
-    /// Every committed split that was read.
+    /// Every committed split of the scan.
     pub fn committed(&self) -> impl Iterator<Item = (Place, &Committed)> {
         self.bundles.iter().filter_map(|bundle| Some((bundle, bundle.item.as_ref()?))).flat_map(
             |(bundle, item)| {
@@ -167,7 +168,7 @@ impl Scan {
         )
     }
 
-    /// The bundle whose lease `nonce` holds or held last.
+    /// The bundle that `nonce` has leased, expired or not.
     pub fn owned_by(&self, nonce: Nonce) -> Option<&ScannedBundle> {
         self.bundles.iter().find(|bundle| {
             let leased = |item: &Bundle| item.state == BundleState::Leased && item.owner == nonce;
@@ -176,22 +177,22 @@ impl Scan {
     }
 }
 
-/// How far a job's work may reach now.
+/// The range of splits that a job may work on now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reach {
-    /// The first position not taken in by the trainer, counted through all epochs.
+    /// The first position that the trainer has not received, counted through all epochs.
     pub delivered: u64,
-    /// The first position that may not be worked on.
+    /// The first position that must not be worked on yet.
     pub end: u64,
     /// None while indexing: every file may be indexed at once.
     pub window: Option<Window>,
-    /// The run goes on beyond the end.
+    /// The run has more positions after `end`.
     pub goes_on: bool,
 }
 
 impl Reach {
-    /// `splits` is how far workers may run ahead of the trainer, of as many as are wanted now; 0 if that is not
-    /// known.
+    /// `splits` limits how far workers may run ahead of the trainer, for the number of workers wanted now;
+    /// 0 means that the limit is not known.
     pub fn of(item: &JobItem, consumer: &Consumer, splits: u32) -> Self {
         let run = item.run();
         let Some(plan) = item.plan else {
@@ -210,8 +211,8 @@ impl Reach {
 }
 
 impl Coordinator {
-    /// The bundles from `from` (or from the trainer's place, if that is earlier) to the end of the window;
-    /// while indexing, all of the index.
+    /// Reads the bundles from `from`, or from the trainer's place if that is earlier, to the end of the
+    /// window. While indexing, reads the whole index.
     pub(crate) async fn scan(
         &self,
         job: &JobName,
@@ -236,7 +237,7 @@ impl Coordinator {
     }
 }
 
-/// A look that found these bundles.
+/// A scan of `bundles`, without a window.
 #[cfg(test)]
 pub(crate) fn scanned(bundles: Vec<ScannedBundle>) -> Scan {
     let ahead = Ahead { delivered: 0, ready: 0, ready_bytes: 0 };

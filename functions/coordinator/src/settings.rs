@@ -6,57 +6,56 @@ use gristmill_model::{ErrorPolicy, Namespace};
 use gristmill_pipeline::Batching;
 use std::{num::NonZeroU32, time::Duration};
 
-/// Deaths on one split, each beside a control that lived, that make it poison. More than the three that are
-/// needed: at worst, one in a thousand runs of chance looks like this.
+/// Deaths on one split, all but the first right after a survived control, that make it poison. The minimum
+/// is three; with five, at most one in a thousand runs of unrelated deaths looks the same.
 const POISON_STRIKES: u8 = 5;
 
 /// Settings of one coordinator.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The namespace it serves; calls for any other are refused.
+    /// The namespace that the coordinator serves; it refuses calls for any other.
     pub ns: Namespace,
     /// The bucket of chunks, indices and manifests.
     pub bucket: String,
     /// Name (and qualifier) of the scaler function.
     pub scaler_function: String,
-    /// Objects are planned to be about this large, in bytes: large enough that requests cost
-    /// little beside compute, small enough for a worker's memory and one put.
+    /// Planned size of an object, in bytes: large enough that requests cost little beside compute, small
+    /// enough for a worker's memory and one put.
     pub object_bytes: u64,
-    /// Splits an epoch is divided into at least, data permitting, so that work can fan out.
+    /// Fewest splits per epoch, if the data suffices, so that work can fan out.
     pub min_splits: u64,
-    /// Bytes ready and not yet taken in at which hand-out stops.
+    /// No more splits are leased once this many bytes are ready but not yet received by the trainer.
     pub window_bytes: u64,
-    /// Bytes that may be cached: what is of least use is removed for what is stored next.
+    /// Capacity of the cache, in bytes; the least useful entries are evicted to make room.
     pub cache_bytes: u64,
-    /// A job whose trainer has not been heard of for this long is abandoned: its chunks are gone by
+    /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by
     /// then.
     pub retention: Duration,
     pub limits: Limits,
-    /// When a job whose workers come to nothing is given up.
+    /// When to fail a job whose workers achieve nothing.
     pub patience: Patience,
-    /// From so many workers at work on, claims go by what their process read of the job up to so many
-    /// milliseconds ago: the items of a job, read by all, would be asked for more often than their partition
-    /// answers. Most workers first.
+    /// Pairs of (active workers, milliseconds), most workers first: from that many workers on, claims may
+    /// use job items that this process read up to that long ago. Otherwise, claims of many workers would
+    /// exceed the read throughput of the job's partition.
     pub shared_reads: Vec<(u32, u64)>,
 }
 
-/// How much in vain is enough: both must be passed.
+/// A job fails once both limits are passed.
 #[derive(Debug, Clone, Copy)]
 pub struct Patience {
-    /// Workers that died or could not begin, without a split committed between.
+    /// Workers that died or could not start, with no split committed in between.
     pub workers: u32,
-    /// From the first of them to the last.
+    /// Time between the first and the last of these failures.
     pub lasting: Duration,
 }
 
-/// Default settings of the plan.
 const OBJECT_BYTES: u64 = 64 << 20;
 const MIN_SPLITS: u64 = 64;
-/// A terabyte: $24 a month.
+/// 1 TiB: about $24 a month.
 const CACHE_BYTES: u64 = 1 << 40;
 
-/// Batches of a split, where the user does not say: objects of about the planned size, but enough
-/// splits to fan out on a small dataset, and enough batches to each for what `batching` sorts within it.
+/// Default number of batches per split: objects of about the planned size, but enough splits to fan out on
+/// a small dataset, and enough batches per split for the sorting that `batching` does within it.
 pub fn split_batches(records: u64, record_bytes: u64, batching: &Batching) -> u64 {
     batches_for(OBJECT_BYTES, MIN_SPLITS, records, record_bytes, batching)
 }
@@ -92,14 +91,14 @@ impl Settings {
         }
     }
 
-    /// How long a claim of the job may go by what another one read. Of those that are not at work, but may all
-    /// ask at one time, a sixteenth counts.
+    /// Milliseconds for which a claim may reuse items that another claim read. Inactive workers may all
+    /// claim at the same time, so at least a sixteenth of the job's workers counts as active.
     pub(crate) fn shared_ms(&self, snapshot: &JobSnapshot) -> u64 {
         let active = snapshot.active().max(snapshot.item.spec.workers / 16);
         self.shared_reads.iter().find(|(least, _)| active >= *least).map_or(0, |(_, ms)| *ms)
     }
 
-    /// With another retention, in days; the same if there is none.
+    /// Sets the retention, in days, if given.
     #[must_use]
     pub fn with_retention(self, days: Option<NonZeroU32>) -> Self {
         let retention =
@@ -107,14 +106,14 @@ impl Settings {
         Self { retention, ..self }
     }
 
-    /// With room for so many GiB in the cache; the same if there is none.
+    /// Sets the capacity of the cache, in GiB, if given.
     #[must_use]
     pub fn with_cache(self, gib: Option<NonZeroU32>) -> Self {
         let cache_bytes = gib.map_or(self.cache_bytes, |gib| u64::from(gib.get()) << 30);
         Self { cache_bytes, ..self }
     }
 
-    /// As [`split_batches`], by these settings.
+    /// [`split_batches`] with these settings.
     pub(crate) fn split_batches(
         &self,
         records: u64,

@@ -1,8 +1,8 @@
-//! Workers that died and that nobody reported: what the progress of others shows of them.
+//! Workers whose death was not reported, inferred from the progress of others.
 //!
-//! A worker that is silent for longer than others need (`splits::silence`) has most likely died. Its lease then ends
-//! before its time. It may be alive all the same: so its bundle's next owner has twice the time, it may still commit
-//! until somebody else has claimed, and nothing is held against the split.
+//! A worker that is silent for longer than others need (`splits::silence`) has most likely died, and its
+//! lease ends early. It may still be alive: so the bundle's next owner gets twice the time, the silent
+//! worker may commit until another worker claims, and the silence does not count against the split.
 
 use crate::{
     Coordinator,
@@ -15,7 +15,7 @@ use gristmill_model::JobName;
 use gristmill_model::splits::{self, Bundle, BundleState, WorkerTimes, silence::patience_ms};
 use gristmill_model::wire::Refusal;
 
-/// A committed bundle as a witness: when, and what each of its splits took.
+/// A bundle with commits, as evidence of how long splits take.
 struct Witness<'a> {
     bundle: &'a Bundle,
     split_ms: u64,
@@ -29,8 +29,9 @@ fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
     (committed > 0).then(|| Witness { bundle, split_ms: spent_ms / committed })
 }
 
-/// The bundles of `scan` whose workers have most likely died. Looks at the window have followed each other since
-/// `steady_since_ms`: before that, workers may have been silent as nobody answered them.
+/// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
+/// since `steady_since_ms`; before that, workers may have been silent because their calls were not
+/// answered.
 pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
     let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);
@@ -73,7 +74,7 @@ impl Coordinator {
                 splits::lapse(before, &command).map_err(Unchanged::Declined)
             };
             let lapsed = self.store.update_versioned(&name, bundle.versioned(), decide).await;
-            // A refusal says that its worker lives.
+            // On a refusal the worker is alive or the bundle has moved on.
             if let Some((after, version)) = accepted(lapsed)? {
                 let invocation = &after.invocation.0;
                 tracing::info!(%job, invocation, "a worker is silent while others go on");

@@ -1,4 +1,4 @@
-//! Tests of silence: whose lease ends early, and whose never does.
+//! Tests of silence: which leases end early, and which never do.
 
 use super::*;
 use crate::scan::scanned;
@@ -11,8 +11,8 @@ use proptest::prelude::*;
 
 const R: u32 = 4;
 
-/// A bundle claimed at `claimed_ms` by worker `worker`; its first `committed` splits took `split_ms` each and
-/// were committed at `flushed_ms`.
+/// A bundle claimed at `claimed_ms` by `worker`; its first `committed` splits took `split_ms` each and were
+/// committed at `flushed_ms`.
 fn bundle(
     index: u32,
     worker: u8,
@@ -63,12 +63,12 @@ fn bundle(
     bundle
 }
 
-/// The bundles whose lease ends at `now_ms`.
+/// Indices of the bundles whose leases end at `now_ms`.
 fn ended(bundles: Vec<ScannedBundle>, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     overdue(&scanned(bundles), steady_since_ms, now_ms)
 }
 
-/// A worker that claimed at 100 s and was not heard of since, beside one that went on.
+/// A worker that claimed at 100 s and was silent since, beside one that made progress.
 fn dead_and_living(split_ms: u32) -> Vec<ScannedBundle> {
     let dead = bundle(8, 1, (100_000, 0), (0, 0));
     vec![dead, bundle(9, 2, (100_500, 101_500), (4, split_ms))]
@@ -82,7 +82,7 @@ fn a_worker_that_is_silent_while_others_go_on_loses_its_lease() {
 
 #[test]
 fn longer_splits_are_waited_for_longer_but_not_for_ever() {
-    // Two splits until a flush, three times as long.
+    // Expected: two splits per flush, times three.
     assert_eq!(ended(dead_and_living(1_000), 0, 106_000), Vec::<usize>::new());
     assert_eq!(ended(dead_and_living(1_000), 0, 106_001), [0]);
     assert_eq!(ended(dead_and_living(600_000), 0, 115_001), [0]);
@@ -92,7 +92,7 @@ fn longer_splits_are_waited_for_longer_but_not_for_ever() {
 fn silence_says_nothing_where_nobody_else_goes_on() {
     let alone = vec![bundle(8, 1, (100_000, 0), (0, 0))];
     assert!(ended(alone, 0, 125_000).is_empty());
-    // The splits of others were committed before.
+    // The other worker committed its splits before this lease began.
     let before = bundle(7, 2, (90_000, 99_000), (4, 100));
     let held = vec![before, bundle(8, 1, (100_000, 0), (0, 0))];
     assert!(ended(held, 0, 125_000).is_empty());
@@ -116,7 +116,8 @@ fn a_bundle_that_came_back_is_waited_for_twice_as_long_and_in_the_end_as_its_lea
 }
 
 proptest! {
-    /// A worker that flushes in time, or says every ten seconds that it lives, keeps its lease, however long others take.
+    /// A worker that flushes in time, or sends a sign of life every ten seconds, keeps its lease, however
+    /// long the splits of others take.
     #[test]
     fn who_is_heard_of_keeps_its_lease(
         silent_ms in 0u64..20_000, split_ms in 0u32..5_000, committed in 0u8..4,

@@ -1,4 +1,4 @@
-//! The cap on skipped records: counted by epoch from what is committed, whoever committed it.
+//! The cap on skipped records: counts skips per epoch from commits of all workers.
 
 use crate::{
     Coordinator,
@@ -13,14 +13,14 @@ use gristmill_model::{Epoch, ErrorPolicy, JobName};
 use gristmill_ports::ObjectPath;
 use std::collections::BTreeMap;
 
-/// Splits that the trainer may pass before the count is written, where nothing was skipped.
+/// The count is written after this many delivered splits, or earlier if records were skipped.
 const WRITTEN_EVERY: u64 = 64;
-/// Reports of splits that are read to say what is skipped most.
+/// Number of split reports to read to find the most frequent reason.
 const REPORTS: usize = 16;
-/// As many skipped and not one left to deliver: all will be.
+/// If this many records are skipped and none is left to deliver, presumably all will be.
 const ALL_SKIPPED: u64 = 1_000;
 
-/// Counts of an epoch so far.
+/// Counts of an epoch so far, in records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Count {
     skipped: u64,
@@ -35,7 +35,7 @@ impl Count {
 }
 
 impl Coordinator {
-    /// The counts of a job that may skip records; none for other jobs.
+    /// The stored counts of a job that may skip records; none for other jobs.
     pub(crate) async fn skips(
         &self,
         job: &JobName,
@@ -47,8 +47,8 @@ impl Coordinator {
         }
     }
 
-    /// Counts what `scan` shows, which begins where the count ends, or before. Why the job fails, if it has
-    /// skipped too much.
+    /// Counts the skips in `scan`, which begins at or before the end of the stored count. Returns the error
+    /// if the job has skipped too much.
     pub(crate) async fn count_skipped(
         &self,
         job: &JobName,
@@ -79,7 +79,7 @@ impl Coordinator {
             count.skipped > allowed || all
         };
         let first = match (&before.first, with_skips.first()) {
-            // A split that killed its workers has no report.
+            // A poisoned split has no report.
             (None, Some(place)) => {
                 let at = self.skipped_at(job, *place).await.first().map(described);
                 Some(at.unwrap_or_else(|| "in a split that killed its workers".to_owned()))
@@ -115,7 +115,7 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// The reason for which most records were skipped, of those splits whose reports are looked at.
+    /// The most frequent reason for skips, from the reports of the first splits in `places`.
     async fn most_skipped(&self, job: &JobName, places: &[Place]) -> String {
         let mut reasons = BTreeMap::<String, u32>::new();
         let mut looked_at = 0;
@@ -131,7 +131,8 @@ impl Coordinator {
         })
     }
 
-    /// The records that a split skipped, as its worker reported them. Best effort: the count does not need it.
+    /// The skipped records of a split, as its worker reported them. Best effort: the count does not depend
+    /// on it.
     async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
         let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
         let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;

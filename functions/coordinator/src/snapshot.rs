@@ -1,4 +1,4 @@
-//! A job's items as one read finds them: a call decides by these.
+//! The items of a job from one read; calls decide by them.
 
 use crate::{
     Coordinator, Settings,
@@ -18,12 +18,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// Workers at work below which a claim looks at all partitions of a small job.
+/// With fewer active workers than this, a claim looks at all partitions of a small job.
 pub(crate) const FEW_ACTIVE: u32 = 5;
-/// Bundles that are read with a job's items for its trainer: most reports find few that are ready.
+/// Bundles read together with a job's items in a poll. Most polls find only a few that are ready.
 const FIRST_BUNDLES: usize = 4;
 
-/// A job, its trainer (one not heard of yet stands at the start), and what the last look saw.
+/// A job, its trainer (at the start if it has not polled yet), and the hints from the last look.
 #[derive(Debug, Clone)]
 pub(crate) struct JobSnapshot {
     pub item: JobItem,
@@ -31,50 +31,50 @@ pub(crate) struct JobSnapshot {
     pub frontier: Versioned<Frontier>,
 }
 
-/// Further items of a poll, read at the same time; writes to them start from these versions.
+/// Further items that a poll reads at the same time; writes to them start from these versions.
 #[derive(Debug, Clone)]
 pub(crate) struct PollItems {
     pub scale: ScaleState,
     pub consumer: Versioned<Consumer>,
     pub swept: Versioned<Swept>,
-    /// The first bundles of what the report asks for, where this process knew which those are.
+    /// The first bundles that the poll asks for, if this process remembered the job and could name them.
     pub first: Vec<ScannedBundle>,
 }
 
 impl JobSnapshot {
-    /// Whether some are at work, and not many.
+    /// Whether at least one worker is active, but fewer than [`FEW_ACTIVE`].
     pub fn has_few_workers(&self) -> bool {
         (1..FEW_ACTIVE).contains(&self.active())
     }
 
-    /// Workers at work when the last look was.
+    /// Active workers at the time of the last look.
     pub fn active(&self) -> u32 {
         self.frontier.item.as_ref().map_or(0, |seen| seen.active)
     }
 
-    /// The findings of the last look; nothing if there was none.
+    /// Hints from the last look; default hints if there was none.
     pub fn hints(&self) -> Frontier {
         self.frontier.item.clone().unwrap_or_default()
     }
 }
 
-/// A coordinator process's memory of its latest job.
+/// Items that a coordinator process remembers between calls.
 #[derive(Debug, Clone, Default)]
 pub struct Memory(Arc<Mutex<Remembered>>);
 
 #[derive(Debug, Default)]
 struct Remembered {
-    /// The items that were read last for a claim, and when.
+    /// The job's items as last read for a claim, with the time of the read.
     snapshot: Option<(u64, JobName, JobSnapshot)>,
-    /// Ends of partitions, of the job registered at that time.
+    /// Ends of partitions that claims found, for the job with this registration time.
     ends: Option<(JobName, u64, Ends)>,
-    /// The job as a report found it last.
+    /// The job as the last poll read it.
     reported: Option<(JobName, JobItem)>,
-    /// Leased bundles as they were written here, the latest last.
+    /// Leased bundles as this process last wrote them, the latest last.
     leases: VecDeque<(LeaseAt, Versioned<Bundle>)>,
 }
 
-/// Names a bundle.
+/// Address of a bundle.
 pub(crate) type LeaseAt = (JobName, Home, BundleAt);
 
 impl Memory {
@@ -82,7 +82,7 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The items that were read lately of the job, if that will do for `claim`.
+    /// The job's items from a recent read, if they are fresh enough and usable for `claim`.
     fn of(&self, claim: &Claim, settings: &Settings, now_ms: u64) -> Option<JobSnapshot> {
         let remembered = self.remembered();
         let (at_ms, job, snapshot) = remembered.snapshot.as_ref()?;
@@ -101,7 +101,7 @@ impl Memory {
         self.remembered().snapshot = Some((now_ms, job.clone(), snapshot.clone()));
     }
 
-    /// The job as a report found it last.
+    /// The job as the last poll read it, if that was this job.
     fn reported(&self, job: &JobName) -> Option<JobItem> {
         let remembered = self.remembered();
         let (name, item) = remembered.reported.as_ref()?;
@@ -112,7 +112,8 @@ impl Memory {
         self.remembered().reported = Some((job.clone(), item.clone()));
     }
 
-    /// A leased bundle as it was written here last. Somebody else may have written to it since.
+    /// Removes and returns a leased bundle as this process last wrote it. It may be out of date: other
+    /// processes write to it too.
     pub(crate) fn take_lease(&self, at: &LeaseAt) -> Option<Versioned<Bundle>> {
         let leases = &mut self.remembered().leases;
         let index = leases.iter().position(|(other, _)| other == at)?;
@@ -127,7 +128,7 @@ impl Memory {
         }
     }
 
-    /// The ends of the job's partitions that claims saw.
+    /// The ends of the job's partitions that claims found.
     pub(crate) fn ends(&self, job: &JobName, item: &JobItem) -> Ends {
         match &self.remembered().ends {
             Some((of, registered_ms, ends))
@@ -139,7 +140,7 @@ impl Memory {
         }
     }
 
-    /// Keeps what a claim saw, of epochs from `from` on.
+    /// Remembers the ends that a claim found, of epochs from `from` on.
     pub(crate) fn saw(&self, job: &JobName, item: &JobItem, seen: Ends, from: Epoch) {
         match &mut self.remembered().ends {
             Some((of, registered_ms, ends))
@@ -153,7 +154,8 @@ impl Memory {
 }
 
 impl Coordinator {
-    /// The items that a claim decides by; hints of it may be a second old.
+    /// The items that a claim decides by; they may be up to a second old, depending on
+    /// [`Settings::shared_reads`].
     pub(crate) async fn snapshot_for(&self, claim: &Claim) -> Result<JobSnapshot, Refusal> {
         let now_ms = self.clock.now_ms();
         if let Some(snapshot) = self.memory.of(claim, &self.settings, now_ms) {
@@ -166,14 +168,14 @@ impl Coordinator {
         Ok(snapshot)
     }
 
-    /// The job, its trainer, and what the last look saw.
+    /// The job, its trainer, and the hints from the last look.
     pub(crate) async fn snapshot(&self, job: &JobName) -> Result<JobSnapshot, Refusal> {
         let names = named(job);
         snapshot(job, &names, &self.store.read_raw(&names[..3]).await?)
     }
 
-    /// The same with the scaler's state and what else a report needs, of a trainer that asks for what is ready
-    /// from `from` on.
+    /// Like [`snapshot`](Self::snapshot), with the further items that a poll needs. `from` is the first
+    /// split that the trainer asks for; none if it asks for no splits.
     pub(crate) async fn poll_snapshot(
         &self,
         job: &JobName,
@@ -194,7 +196,7 @@ impl Coordinator {
         }
         let moved_on = known.is_none_or(|(known, _)| known != snapshot.item);
         if from.is_some() && moved_on {
-            // It names other bundles, or lies elsewhere.
+            // The job has changed: the bundles that were read may be the wrong ones.
             first.clear();
             self.memory.keep_reported(job, &snapshot.item);
         }
@@ -205,7 +207,7 @@ impl Coordinator {
     }
 }
 
-/// A job's items, in the order in which they are read.
+/// A job's items, in the order of the read.
 fn named(job: &JobName) -> [ItemName<'_>; 5] {
     [
         ItemName::Job(job),
@@ -226,7 +228,7 @@ fn snapshot(
     };
     let item = decode::<JobItem>(&names[0], item.as_ref())?.item.ok_or_else(|| no_job(job))?;
     let consumer = decode::<Consumer>(&names[1], consumer.as_ref())?.item.unwrap_or_default();
-    // A hint that cannot be read is none.
+    // An unreadable hint counts as absent.
     let stored = frontier.as_ref();
     let frontier = Versioned {
         version: stored.map_or(0, |stored| stored.version),
@@ -235,7 +237,7 @@ fn snapshot(
     Ok(JobSnapshot { item, consumer, frontier })
 }
 
-/// The first bundles from `from` on.
+/// The first [`FIRST_BUNDLES`] bundles from `from` on.
 fn first(item: &JobItem, from: Place) -> Vec<ScannedBundle> {
     let Some(plan) = item.plan else { return Vec::new() };
     let from = from.linear(plan.n_splits);

@@ -1,4 +1,5 @@
-//! Typed items over the table: read, decide, write if nobody else has, decide again if somebody has.
+//! Typed items over the table: read, decide, write conditionally; on a conflict, decide again on the new
+//! item.
 
 use crate::coordinator::refuse;
 use crate::items::{ItemName, ScaleState};
@@ -13,17 +14,17 @@ use gristmill_ports::{Clock, Item, ItemKey, Table, TableError, WriteOutcome};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{sync::Arc, time::Duration};
 
-/// Decisions on one item before the caller is told to come again: more writers than this on one
-/// item at one time are a fault of the caller.
+/// Decisions on one item before the call is refused as busy: more concurrent writers of one item than this
+/// are a fault of the callers.
 const MAX_TRIES: u32 = 16;
-/// Bundles, epochs and deaths expire this long after their last write: longer than any epoch takes,
-/// and than a trainer that pauses can come back.
+/// Items that accumulate expire this long after their last write: longer than any epoch takes, and than a
+/// paused trainer can stay away.
 pub(crate) const PASSED_ITEMS_LIVE: Duration = Duration::from_secs(180 * 86_400);
 
-/// Tombstones live this long: no call of a worker of the job arrives later.
+/// Lifetime of tombstones: no worker of the job calls later than this.
 const DELETED_ITEMS_LIVE: Duration = Duration::from_secs(86_400);
 
-/// How an item is encoded: JSON where people read it, packed where every byte is billed.
+/// Encoding of an item: JSON if people read it, packed if every byte is billed.
 pub(crate) trait Stored: Sized {
     fn encode(&self) -> Result<Bytes, String>;
     fn decode(body: &[u8]) -> Result<Self, String>;
@@ -66,7 +67,7 @@ fn decode_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
     serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
-/// Tombstone of a deleted item, until it expires. No item is encoded like this.
+/// Body of a deleted item until it expires; no item encodes to this.
 pub(crate) const DELETED: &[u8] = &[0];
 
 /// First byte of a packed bundle: the version of its layout.
@@ -89,7 +90,7 @@ impl Stored for Bundle {
     }
 }
 
-/// A passing fault: the caller sends again.
+/// A temporary fault: the caller sends the call again.
 pub(crate) fn busy(message: impl Into<String>) -> Refusal {
     Refusal { kind: RefusalKind::Busy, message: message.into() }
 }
@@ -109,9 +110,9 @@ fn table_fault(error: TableError) -> Refusal {
 /// Why an item was not changed.
 #[derive(Debug)]
 pub(crate) enum Unchanged<E> {
-    /// By decision.
+    /// The decision declined the change.
     Declined(E),
-    /// By a fault of the table.
+    /// The table failed, or too many writers conflicted.
     Fault(Refusal),
 }
 
@@ -130,7 +131,7 @@ impl From<Unchanged<SplitRefusal>> for Refusal {
     }
 }
 
-/// The change, or none if the decision declined it.
+/// The changed item; none if the decision declined the change.
 pub(crate) fn accepted<T, E>(changed: Result<T, Unchanged<E>>) -> Result<Option<T>, Refusal> {
     match changed {
         Ok(item) => Ok(Some(item)),
@@ -167,8 +168,8 @@ impl Store {
         decode(name, item.as_ref())
     }
 
-    /// Lets `decide` change the item under `name`: one read and one conditional write, more only
-    /// if others write the same item.
+    /// Lets `decide` change the item under `name`. One read and one conditional write, unless other writers
+    /// conflict.
     pub async fn update<T, E>(
         &self,
         name: &ItemName<'_>,
@@ -182,7 +183,7 @@ impl Store {
         self.update_from(name, read, decide).await
     }
 
-    /// As [`Store::update`], on an item already read.
+    /// Like [`Store::update`], for an item that was already read.
     pub async fn update_from<T, E>(
         &self,
         name: &ItemName<'_>,
@@ -196,7 +197,7 @@ impl Store {
         Ok(self.update_versioned(name, read, decide).await?.0)
     }
 
-    /// As [`Store::update_from`], with the version that the item has now.
+    /// Like [`Store::update_from`], and returns the item's new version.
     pub async fn update_versioned<T, E>(
         &self,
         name: &ItemName<'_>,
@@ -224,7 +225,7 @@ impl Store {
         Err(busy(format!("too many writers of {name:?} at one time")).into())
     }
 
-    /// Leaves a hint where others read it. Whether it could be is no matter: the next one says it again.
+    /// Writes a hint. A failed write is only logged: the next hint says the same.
     pub async fn update_hint<T: Stored + Clone>(
         &self,
         name: &ItemName<'_>,
@@ -242,7 +243,7 @@ impl Store {
         }
     }
 
-    /// Has the item under `name`, if there is one, expire `life` from now.
+    /// Sets the item under `name`, if it exists, to expire in `life`.
     pub async fn expire(&self, name: &ItemName<'_>, life: Duration) -> Result<(), Refusal> {
         let Some(item) = self.read_raw(std::slice::from_ref(name)).await?.pop().flatten() else {
             return Ok(());
@@ -255,8 +256,8 @@ impl Store {
         }
     }
 
-    /// Deletes the item under `key` as it was read: it counts as not there, and expires in a day. Whoever
-    /// writes to it meanwhile wins; whether it is deleted.
+    /// Replaces the item under `key`, as it was read, with a tombstone that expires in a day. Returns false
+    /// if it was deleted already; a concurrent write wins, and the call is refused as busy.
     pub async fn delete(&self, key: &ItemKey, item: &Item) -> Result<bool, Refusal> {
         if *item.body == *DELETED {
             return Ok(false);
@@ -274,7 +275,7 @@ impl Store {
         self.table.query(pk, "").await.map_err(table_fault)
     }
 
-    /// The items of the partition `pk` from sort key `from` to `to`.
+    /// The items of the partition `pk` with sort keys from `from` to `to`.
     pub async fn range(
         &self,
         pk: &str,
@@ -294,7 +295,7 @@ impl Store {
     }
 }
 
-/// Reads an item of type `T`.
+/// Decodes an item of type `T`; a tombstone counts as no item.
 pub(crate) fn decode<T: Stored>(
     name: &ItemName<'_>,
     item: Option<&Item>,

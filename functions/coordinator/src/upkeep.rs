@@ -1,6 +1,5 @@
-//! Background maintenance, on a schedule: a job whose trainer is gone for good is
-//! stopped, what jobs leave behind is deleted, and a kick of the scaler that got lost is repeated.
-//! Everything here may be done twice, or half.
+//! Scheduled maintenance: stops jobs whose trainer is gone for good, deletes what ended jobs leave behind,
+//! and repeats a kick of the scaler that got lost. Every step may be repeated, or left half done.
 
 use crate::{
     Coordinator,
@@ -17,33 +16,32 @@ use gristmill_model::wire::{Refusal, RefusalKind};
 use serde::Serialize;
 use std::time::Duration;
 
-/// Workers of a job that has ended put nothing any more: no invocation lasts longer than 15 minutes.
+/// After this time, no worker of an ended job can put objects: invocations last at most 15 minutes.
 const GRACE: Duration = Duration::from_secs(3600);
-/// A trainer that was heard of so lately may be waiting for workers.
+/// A trainer that polled within this time may be waiting for workers.
 const PRESENT: Duration = Duration::from_secs(3600);
-/// The job's item outlives the last of its bundles: a new job of the name
-/// must not find those.
+/// The job's item outlives its last bundles, so that a new job of the same name does not find them.
 const JOB_LIVES_ON: Duration = PASSED_ITEMS_LIVE.saturating_add(Duration::from_secs(30 * 86_400));
 
 /// The outcome of one round of upkeep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Upkeep {
-    /// Jobs that are not tidied yet.
+    /// Jobs that are not cleaned up yet.
     pub jobs: u32,
     /// Jobs stopped because their trainer is gone.
     pub abandoned: u32,
-    /// Ended jobs of which nothing is left to do now.
+    /// Ended jobs that this round cleaned up.
     pub tidied: u32,
     /// Chunks deleted.
     pub chunks: u64,
-    /// Removals from the cache that somebody had begun, finished.
+    /// Cache removals that another process had begun and this round finished.
     pub removals: u32,
-    /// Jobs that something went wrong with; the next round tries again.
+    /// Jobs and cache removals that failed; the next round tries again.
     pub failed: u32,
 }
 
 impl Coordinator {
-    /// Looks after every job of the namespace.
+    /// Runs one round of upkeep over every job of the namespace.
     ///
     /// # Errors
     /// The list of jobs cannot be read. What goes wrong with one job is logged and counted.
@@ -85,7 +83,7 @@ impl Coordinator {
             Ok((JobSnapshot { item, consumer, .. }, beside)) => {
                 (Some(item), consumer, beside.scale)
             }
-            // Its registration ended between two writes.
+            // The job is listed but has no item: its registration died between two writes.
             Err(refusal) if refusal.kind == RefusalKind::NotFound => Default::default(),
             Err(refusal) => return Err(refusal),
         };
@@ -98,7 +96,7 @@ impl Coordinator {
                 done.abandoned += 1;
             }
             Some(item) if !item.state.is_ended() && silent < PRESENT => {
-                // A trainer's polls do this too, so it matters only if they cannot.
+                // The trainer's polls do the same, so this matters only if they fail.
                 let scan = self.scan(job, &item, &consumer, consumer.delivered).await?;
                 let scale = self.settled(job, scale, &scan).await?;
                 let scan = scan.within(window(&item, &scale));
@@ -119,8 +117,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Deletes an ended job's chunks and has its items expire. Reports of skipped records and
-    /// records set aside stay for as long as the bucket keeps them.
+    /// Deletes an ended job's chunks and lets its items expire. Reports of skipped records and quarantined
+    /// records stay as long as the bucket keeps them.
     async fn tidy(&self, job: &JobName, listed: Versioned<Listed>) -> Result<u64, Refusal> {
         let prefix = keys::job_prefix(&self.settings.ns, job);
         let bucket = &self.settings.bucket;

@@ -1,4 +1,4 @@
-//! Registration: the points of a pipeline, and what of them is cached already.
+//! Registration: which `autocache` points a pipeline has, and which of them are already cached.
 
 use super::{
     Caching,
@@ -21,14 +21,14 @@ use gristmill_policy::caching::{
     self, Candidate, Described, Lookup, Miss, Mode, SourceVersion, State, explain_miss,
 };
 
-/// Files that are described one by one, so that a miss can name those that changed; of more, only the
-/// dataset's version is.
+/// Most files that are described one by one, so that a miss can name the changed ones. A larger dataset is
+/// described by its version only.
 const MAX_FILES_DESCRIBED: usize = 1_000;
 
-/// Longest account of a miss that a job keeps; `gristmill cache explain` tells all.
+/// Longest explanation of a miss that a job keeps; `gristmill cache explain` prints all of it.
 const MAX_REASON_CHARS: usize = 400;
 
-/// A job that looks for what is cached.
+/// A job to look up in the cache.
 pub(crate) struct Wanted<'a> {
     pub spec: &'a JobSpec,
     pub pipeline: &'a Pipeline,
@@ -37,7 +37,7 @@ pub(crate) struct Wanted<'a> {
     pub numerics: &'a str,
 }
 
-/// A point, and the entry of its fingerprint if this job can read it, or why not.
+/// A point with the entry of its fingerprint, or the reason why this job cannot read it, if known.
 struct Found {
     view: PointView,
     entry: Result<CacheEntry, Option<String>>,
@@ -60,7 +60,7 @@ impl Wanted<'_> {
         }
     }
 
-    /// All that takes part in a point's fingerprint.
+    /// Everything that determines a point's fingerprint.
     pub fn described(&self, point: &CachePoint) -> Described {
         let Dataset { files, .. } = self.dataset;
         let listed = if files.len() <= MAX_FILES_DESCRIBED { files.as_slice() } else { &[] };
@@ -72,7 +72,7 @@ impl Wanted<'_> {
         Described::of(self.pipeline, point, self.version, files.collect(), numerics, seed)
     }
 
-    /// Why what is cached is of no use to this job, if so.
+    /// Why this job cannot use the entry; none if it can.
     fn objection(&self, entry: &CacheEntry) -> Option<String> {
         let copies = match self.spec.sharding {
             Sharding::Dynamic => 1,
@@ -122,7 +122,7 @@ impl Handle<CacheExplain> for Coordinator {
 }
 
 impl Coordinator {
-    /// The caching of a new job; none without `autocache` points.
+    /// The caching state of a new job; none without `autocache` points.
     pub(crate) async fn begin_caching(
         &self,
         job: &JobName,
@@ -142,7 +142,7 @@ impl Coordinator {
             return Ok(Some(reading(&wanted, &found, point, entry, &reason)));
         }
         let reason = match mode {
-            // It is finished here: what this job stores is to be found by others.
+            // Finish the removal here, so that other jobs can find what this job stores.
             Mode::Get { point } => {
                 if let Some(found) = found.get(point as usize) {
                     self.finish_begun_removal(found.view.fingerprint).await?;
@@ -151,7 +151,7 @@ impl Coordinator {
             }
             Mode::Profile => {
                 let whys = self.why_missed(&wanted, &found).await?;
-                // The point nearest to a cached one; of several, the last.
+                // Explain the point with the fewest differences to a cached one; on a tie, the last.
                 let nearest = whys.into_iter().rev().min_by_key(Vec::len);
                 nearest.map_or(reason, |why| why.join(", "))
             }
@@ -161,13 +161,13 @@ impl Coordinator {
         Ok(Some(self.fresh_caching(&wanted, mode, reason)))
     }
 
-    /// A job that begins with nothing to read.
+    /// The caching state of a job that has no cache to read.
     pub(crate) fn fresh_caching(&self, wanted: &Wanted<'_>, mode: Mode, reason: String) -> Caching {
         let points: Vec<PointView> = wanted.points().into_iter().map(|(_, view)| view).collect();
         let whole = points.iter().find(|point| point.whole).filter(|_| mode == Mode::Profile);
         let shelf =
             whole.map(|p| keys::cache_shelf(&self.settings.ns, p.fingerprint, self.clock.nonce()));
-        // It travels with every poll.
+        // The reason is part of every poll's answer, so it must stay short.
         let reason = reason.chars().take(MAX_REASON_CHARS).collect();
         let modes = vec![EpochMode { from: 0, mode, reason, shelf }];
         let unsettled = (mode == Mode::Profile).then_some(1);
@@ -202,7 +202,7 @@ impl Coordinator {
         Ok(found)
     }
 
-    /// Why each point was not found, a line for each thing that differs.
+    /// For each point, why it was not found: one line per difference.
     async fn why_missed(
         &self,
         wanted: &Wanted<'_>,
@@ -226,8 +226,7 @@ impl Coordinator {
         Ok(points.iter().zip(found).map(why).collect())
     }
 
-    /// The class of a job's workers has turned out: what its points are, and what the next job of that
-    /// kind should look for. Nothing of it has been handed out yet.
+    /// Recomputes a job's points once its numerics class is known. No split has been handed out yet.
     pub(crate) async fn settle_points(
         &self,
         item: &JobItem,
@@ -248,7 +247,7 @@ impl Coordinator {
         Ok(Some(self.fresh_caching(&wanted, mode, reason)))
     }
 
-    /// The parts of a point's prefix, for explaining misses.
+    /// Everything that determines a point's fingerprint, as JSON, to explain later misses.
     pub(super) async fn describe_point(
         &self,
         item: &JobItem,
@@ -267,7 +266,7 @@ impl Coordinator {
         Ok(point.and_then(|(point, _)| serde_json::to_value(wanted.described(&point)).ok()))
     }
 
-    /// The class that a job is looked up for: its own, or that of this namespace's workers.
+    /// The numerics class to look a job up with: its own, or else that of this namespace's workers.
     async fn numerics_of(&self, spec: &JobSpec) -> Result<String, Refusal> {
         match spec.numerics.as_str() {
             "" => Ok(self.store.read(&ItemName::Numerics).await?.item.unwrap_or_default()),
@@ -275,7 +274,7 @@ impl Coordinator {
         }
     }
 
-    /// Remembers what class this namespace's workers are of.
+    /// Remembers the numerics class of this namespace's workers.
     pub(crate) async fn remember_numerics(&self, numerics: &str) -> Result<(), Refusal> {
         let decide = |before: Option<&String>| {
             Ok::<_, Refusal>(match before {
@@ -287,7 +286,7 @@ impl Coordinator {
     }
 }
 
-/// The best of the entries found.
+/// Chooses the best of the entries found.
 fn look_up(found: &[Found]) -> Lookup {
     let candidates: Vec<Candidate> = found
         .iter()
@@ -302,7 +301,7 @@ fn look_up(found: &[Found]) -> Lookup {
     caching::lookup(&candidates, &catalogue)
 }
 
-/// A job that begins with reading what another has stored.
+/// The caching state of a job that reads an existing entry from the start.
 fn reading(
     wanted: &Wanted<'_>,
     found: &[Found],

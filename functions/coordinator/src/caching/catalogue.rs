@@ -18,23 +18,24 @@ use gristmill_policy::caching::{self, EntryState, UseScore, evict};
 use gristmill_ports::{ObjectError, ObjectPath};
 use serde::{Deserialize, Serialize};
 
-/// Readers of an entry from which on those that have ended are left out, when one more comes.
+/// Number of readers from which ended jobs are dropped when another reader is added.
 const MANY_READERS: usize = 256;
-/// A registration that is not done by then has died.
+/// After this many seconds, a registration that has not created its job has died.
 const REGISTERING_S: f64 = 300.0;
 
-/// How an entry is used, as stored.
+/// Use of an entry, as stored.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
-    /// The shelf that is being removed: nobody begins to read that one. Whoever finds this finishes it.
+    /// The shelf being removed: no job may begin to read it. Any process that finds this mark finishes the
+    /// removal.
     pub removing: Option<String>,
     pub uses: UseScore,
-    /// Jobs that read it, some of which may have ended.
+    /// Jobs that read the entry, including some that have ended.
     pub readers: Vec<JobName>,
 }
 
-/// An entry with its use.
+/// An entry with its use, and its readers that have not ended.
 pub(crate) struct Usage {
     pub entry: CacheEntry,
     pub used: CacheUse,
@@ -43,14 +44,14 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// As the policy sees it.
+    /// The entry in the policy's form.
     pub fn as_entry(&self) -> caching::Entry {
         let leased = !self.readers.is_empty();
         caching::Entry { uses: self.used.uses, leased, ..entry_of(&self.entry) }
     }
 }
 
-/// An entry as the policy sees it, unused.
+/// An unused entry in the policy's form.
 pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
     let described = entry.described.clone();
     caching::Entry {
@@ -66,7 +67,7 @@ pub(crate) fn entry_of(entry: &CacheEntry) -> caching::Entry {
 }
 
 impl Coordinator {
-    /// The entry of a prefix, if it is cached.
+    /// The entry under `fingerprint`, if it is cached.
     pub(crate) async fn cache_entry(
         &self,
         fingerprint: Fingerprint,
@@ -83,19 +84,19 @@ impl Coordinator {
         }
     }
 
-    /// Puts an entry, unless there is one; the one that is there.
+    /// Puts an entry unless its fingerprint has one; returns the entry that is stored then.
     pub(crate) async fn publish(&self, entry: &CacheEntry) -> Result<CacheEntry, Refusal> {
         let key = keys::cache_entry(&self.settings.ns, entry.fingerprint);
         let path = ObjectPath::new(&self.settings.bucket, key);
         let body = serde_json::to_vec(entry).map_err(|error| invalid(error.to_string()))?;
-        // The same of an earlier try, or another job's: what is there now counts.
+        // An earlier try or another job may have stored one: the stored entry counts.
         let put = self.objects.put_if_absent(&path, Bytes::from(body), &entry.shelf).await;
         put.map_err(|error| object_fault(&error))?;
         let there = self.cache_entry(entry.fingerprint).await?;
         there.ok_or_else(|| busy(format!("{path} was removed as soon as it was put")))
     }
 
-    /// Notes that `job` reads an entry; whether it may. It may not if somebody removes it.
+    /// Adds `job` to the readers of an entry. Returns false if the entry is being removed or is gone.
     pub(crate) async fn reads_cache(
         &self,
         job: &JobName,
@@ -113,7 +114,7 @@ impl Coordinator {
             if used.removing.as_ref() == Some(shelf) {
                 return Err(Unchanged::Declined(()));
             }
-            // A mark of another shelf, whose entry and objects are gone.
+            // The mark belongs to an earlier shelf, whose entry and objects are gone.
             let unfinished = used.removing.take().is_some();
             if used.readers.contains(job) && !unfinished {
                 return Ok(Outcome::AlreadyApplied(used));
@@ -127,12 +128,12 @@ impl Coordinator {
         if accepted(noted)?.is_none() {
             return Ok(false);
         }
-        // It may have been removed between being found and being noted as read.
+        // The entry may have been removed after it was found and before the reader was added.
         let there = self.cache_entry(*fingerprint).await?;
         Ok(there.is_some_and(|there| there.shelf == *shelf))
     }
 
-    /// Everything that is cached.
+    /// All cache entries.
     pub(crate) async fn cached(&self) -> Result<Vec<Usage>, Refusal> {
         let ns = &self.settings.ns;
         let listed = self.objects.list(&self.settings.bucket, &keys::cache_entries(ns)).await;
@@ -155,7 +156,7 @@ impl Coordinator {
             let read = self.store.read::<crate::items::JobItem>(&ItemName::Job(job)).await?;
             let lives = match read.item {
                 Some(item) => !item.state.is_ended(),
-                // It is noted as a reader before it is a job.
+                // A job is added as a reader before its item is written.
                 None => now_s - used.uses.at_s < REGISTERING_S,
             };
             if lives {
@@ -165,7 +166,7 @@ impl Coordinator {
         Ok(Usage { entry, used, readers })
     }
 
-    /// Removes the entries of least use until `bytes` more fit. The reason, if they cannot.
+    /// Evicts the least useful entries until `bytes` more fit. Returns the reason if they cannot.
     pub(crate) async fn make_room(&self, bytes: f64) -> Result<Option<String>, Refusal> {
         let cached = self.cached().await?;
         let entries: Vec<caching::Entry> = cached.iter().map(Usage::as_entry).collect();
@@ -183,15 +184,15 @@ impl Coordinator {
         Ok(None)
     }
 
-    /// Removes an entry, unless somebody has begun to read it since; how many objects it had. First nobody
-    /// may begin to, and from then on whoever finds the mark finishes.
+    /// Removes an entry and returns its number of objects; none if a job has begun to read it since. First
+    /// marks it, so that no job begins to read it; then any process that finds the mark can finish.
     async fn remove_entry(&self, usage: &Usage) -> Result<Option<u64>, Refusal> {
         let Usage { entry, used: seen, .. } = usage;
         let name = ItemName::CacheUse(entry.fingerprint);
         let removing = |before: Option<&CacheUse>| {
             let used = before.cloned().unwrap_or_default();
             match used.readers.iter().all(|reader| seen.readers.contains(reader)) {
-                // A new entry starts with a new use.
+                // The next entry of this fingerprint starts with no uses.
                 true => Ok(Outcome::Write(CacheUse {
                     removing: Some(entry.shelf.clone()),
                     ..CacheUse::default()
@@ -205,8 +206,8 @@ impl Coordinator {
         self.finish_removal(entry.fingerprint, &entry.shelf).await.map(Some)
     }
 
-    /// Removes what a mark says is being removed; how many objects that were. Objects first and the entry
-    /// last, so that a removal that dies between is found again; from any point it may be repeated.
+    /// Removes the marked shelf and returns its number of objects. Deletes objects first and the entry
+    /// last, so that a later round finds an interrupted removal; repeating any step is safe.
     async fn finish_removal(&self, fingerprint: Fingerprint, shelf: &str) -> Result<u64, Refusal> {
         let objects = self.clear_shelf(shelf).await?;
         let of_shelf = |entry: CacheEntry| entry.shelf == shelf;
@@ -227,8 +228,8 @@ impl Coordinator {
         Ok(objects)
     }
 
-    /// Finishes the removal of what is cached under `fingerprint`, if one was begun; how many objects it
-    /// found.
+    /// Finishes the removal of the entry under `fingerprint`, if one was begun; returns its number of
+    /// objects.
     pub(crate) async fn finish_begun_removal(
         &self,
         fingerprint: Fingerprint,
@@ -240,7 +241,7 @@ impl Coordinator {
         }
     }
 
-    /// Fingerprints of which a removal was begun and not finished.
+    /// Fingerprints whose removal was begun and not finished.
     pub(crate) async fn being_removed(&self) -> Result<Vec<Fingerprint>, Refusal> {
         let items = self.store.query(&keys::cache_partition(&self.settings.ns)).await?;
         let mut found = Vec::new();
@@ -254,7 +255,7 @@ impl Coordinator {
         Ok(found)
     }
 
-    /// Deletes everything on a shelf.
+    /// Deletes all objects of a shelf and returns their number.
     pub(crate) async fn clear_shelf(&self, shelf: &str) -> Result<u64, Refusal> {
         let bucket = &self.settings.bucket;
         let found = self.objects.list(bucket, shelf).await.map_err(|e| object_fault(&e))?;
@@ -265,7 +266,8 @@ impl Coordinator {
         Ok(doomed.len() as u64)
     }
 
-    /// Deletes what a job stored and nobody can read: of a put that was not finished, or came second.
+    /// Deletes shelves that a job wrote and no job can read: of a put that did not finish, or lost the race
+    /// for the entry. Returns the number of objects.
     pub(crate) async fn tidy_shelves(&self, caching: &super::Caching) -> Result<u64, Refusal> {
         let mut objects = 0;
         let whole = || caching.view.points.iter().find(|point| point.whole);
@@ -275,7 +277,7 @@ impl Coordinator {
             let point = match mode.mode {
                 Mode::Profile | Mode::Compute => whole(),
                 Mode::Put { point } => caching.view.points.get(point as usize),
-                // The job that stored it tidies it.
+                // The job that wrote this shelf cleans it up.
                 Mode::Get { .. } => None,
             };
             let Some(point) = point else { continue };

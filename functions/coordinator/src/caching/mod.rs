@@ -1,11 +1,10 @@
-//! Autocaching: what a job finds cached when it registers, what is decided from its profile, and when
-//! what it stores may be read.
+//! Autocaching: which cached data a job finds when it registers, what is decided from its profile, and when
+//! other jobs may read what it stores.
 //!
-//! Stored objects lie on a **shelf**: a prefix of keys that one job alone writes to. When all of it is
-//! there, one object, the **entry** of its fingerprint, says so, put only if there is none; whoever
-//! finds it may read the shelf. So nothing incomplete is ever read, and two jobs that store the same at a
-//! time do not meet. The mode of an epoch is settled before anything of it is handed out, and never
-//! changes after.
+//! Stored objects lie on a **shelf**: a key prefix that only one job writes to. Once a shelf is complete,
+//! one object is put if absent: the **entry** of its fingerprint. Jobs that find the entry may read the
+//! shelf, so no job reads incomplete data, and two jobs that store the same data do not interfere. The mode
+//! of an epoch is settled before any of its splits is handed out, and never changes.
 
 mod begin;
 mod catalogue;
@@ -20,51 +19,51 @@ use serde::{Deserialize, Serialize};
 pub(crate) use begin::Wanted;
 pub(crate) use catalogue::CacheUse;
 
-/// The caching of a job, as stored with it.
+/// The caching state of a job, as stored in its item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Caching {
     pub view: CachingView,
-    /// State of the last epoch whose mode is settled.
+    /// State of the policy after the last epoch whose mode is settled.
     pub state: State,
-    /// The numerics class that the points' fingerprints are for.
+    /// Numerics class of the points' fingerprints.
     pub numerics: String,
-    /// How the dataset is divided, where that is given by what is read.
+    /// Records per split, if the cache that is read determines it.
     pub split_records: Option<u32>,
-    /// Why it was decided to store, and what that is predicted to be worth.
+    /// Reason for the decision to store, and its predicted benefit.
     pub decided: Option<String>,
     pub predicted: Option<Predicted>,
-    /// Totals of an epoch that is read whole.
+    /// Totals of each epoch that is delivered from the cache.
     pub totals: Option<Totals>,
 }
 
 /// The predicted benefit of reading a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Predicted {
-    /// Delivered elements a second of one worker.
+    /// Elements delivered per second by one worker.
     pub elements_per_s: f64,
-    /// Worker seconds saved by an epoch.
+    /// Worker-seconds saved per epoch.
     pub saved_s: f64,
     pub bytes: f64,
 }
 
-/// The fate of an epoch's chunks once the trainer has passed them.
+/// What happens to an epoch's chunks once the trainer has passed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passed {
-    /// They are deleted.
+    /// The chunks are deleted.
     Deleted,
-    /// They are the cache.
+    /// The chunks are part of the cache.
     Kept,
-    /// They may become the cache, or not.
+    /// Not decided yet: the chunks may become the cache.
     Undecided,
 }
 
 impl Caching {
-    /// Whether the worker count must stay as it is while `epoch` is delivered.
+    /// Whether the number of workers must not change while `epoch` is delivered, because it is profiled.
     pub fn holds_scaling(&self, epoch: Epoch) -> bool {
         self.state.holds_scaling() && self.view.of(epoch).is_some_and(|m| m.mode == Mode::Profile)
     }
 
-    /// The fate of the chunks of `epoch`.
+    /// What happens to the chunks of `epoch` once the trainer has passed them.
     pub fn passed(&self, epoch: Epoch) -> Passed {
         if self.view.delivered_shelf(epoch).is_some() {
             return Passed::Kept;
@@ -84,10 +83,10 @@ impl Caching {
         last.is_some_and(|mode| mode.shelf.as_deref() == Some(shelf))
     }
 
-    /// A number that changes when what a worker does for a batch does.
+    /// A number that changes whenever the work per batch changes, so that scaling starts over.
     pub fn mode_number(&self, epoch: Epoch) -> u32 {
         let begun = self.view.modes.iter().take_while(|mode| mode.from <= epoch);
-        // A profile is taken of computing.
+        // Profiling computes the same as computing.
         let compute = |mode: &Mode| matches!(mode, Mode::Profile | Mode::Compute);
         let mut number = 0;
         let mut last: Option<Mode> = None;

@@ -1,4 +1,4 @@
-//! While a job runs: its profile becomes a decision, and what it stored becomes readable.
+//! Caching of a running job: turns its profile into a decision, and publishes what it has stored.
 
 use super::{Caching, Predicted};
 use crate::{
@@ -28,11 +28,11 @@ use gristmill_policy::caching::{
 };
 use gristmill_ports::ObjectPath;
 
-/// Splits up to which the objects of a point are listed when all are stored, to know their bytes; of more
-/// the prediction is taken.
+/// Up to this many splits, the stored objects are listed to measure their size; beyond that, the entry has
+/// the predicted size.
 const MAX_LISTED_SPLITS: u32 = 10_000;
 
-/// Totals of an epoch that is read from `entry`.
+/// Totals of an epoch that is delivered from `entry`.
 pub(super) fn totals_of(entry: &CacheEntry) -> Totals {
     Totals {
         splits: entry.splits,
@@ -43,15 +43,15 @@ pub(super) fn totals_of(entry: &CacheEntry) -> Totals {
     }
 }
 
-/// An epoch all of whose splits are committed, and what it stored.
+/// An epoch whose splits are all committed: its totals, and a manifest if its chunks are the cache.
 struct Stored {
     manifest: Option<CacheManifest>,
     totals: Totals,
 }
 
 impl Coordinator {
-    /// Settles what the next epoch does, as far as that is known by now. Repeatable: a crash anywhere
-    /// leaves work that the next report does.
+    /// Settles the mode of the next epoch, as far as it can be decided yet. Repeatable: the next poll
+    /// finishes what a crash leaves.
     pub(crate) async fn settle_caching(
         &self,
         job: &JobName,
@@ -78,7 +78,7 @@ impl Coordinator {
         }
     }
 
-    /// Writes what follows from `item`, unless somebody was faster.
+    /// Writes the caching state derived from `item`, unless another process has changed it.
     async fn write_caching(
         &self,
         job: &JobName,
@@ -95,12 +95,12 @@ impl Coordinator {
         self.store.update(&ItemName::Job(job), decide).await
     }
 
-    /// Measurements of a job so far.
+    /// Measurements of a job's operators so far.
     pub(crate) async fn profile(&self, job: &JobName) -> Result<WorkProfile, Refusal> {
         Ok(self.store.read(&ItemName::Profile(job)).await?.item.unwrap_or_default())
     }
 
-    /// Adds what a flush measured. Best effort: a part of a profile will do.
+    /// Adds the measurements of a flush. Best effort: a partial profile suffices.
     pub(crate) async fn add_profile(&self, job: &JobName, measured: &WorkProfile) {
         let decide = |before: Option<&WorkProfile>| {
             let mut profile = before.cloned().unwrap_or_default();
@@ -112,7 +112,7 @@ impl Coordinator {
         }
     }
 
-    /// The decision, once there is a profile to decide by.
+    /// Decides what to cache; none while too few batches are measured.
     async fn decide_caching(
         &self,
         job: &JobName,
@@ -157,7 +157,7 @@ impl Coordinator {
         Ok(Some(after))
     }
 
-    /// All splits of a put are committed: what they stored may be read.
+    /// Publishes the shelf of a put once all its splits are committed.
     async fn finish_put(
         &self,
         job: &JobName,
@@ -188,7 +188,7 @@ impl Coordinator {
             there = self.publish(&entry).await?;
         }
         if there.shelf == shelf {
-            // It may be on its way out already; then this job goes on reading while it can.
+            // The entry may be in removal already; then this job reads the shelf as long as it exists.
             self.reads_cache(job, &there).await?;
         }
         let transition = caching.state.advance(&Event::EpochEnded { complete: true });
@@ -202,7 +202,8 @@ impl Coordinator {
         Ok(after)
     }
 
-    /// The objects that `epoch` stored; none if a part is missing.
+    /// Totals and manifest of what `epoch` stored; none if a split is missing, poisoned, or has no object
+    /// of its own.
     async fn stored(
         &self,
         job: &JobName,
@@ -292,7 +293,7 @@ impl Coordinator {
     }
 }
 
-/// The same, computing from the next epoch on.
+/// Switches to computing from the unsettled epoch on.
 fn computing(mut caching: Caching, reason: String) -> Caching {
     let from = caching.view.unsettled.take().unwrap_or(1);
     caching.state = State::of(Mode::Compute);
@@ -312,7 +313,7 @@ fn predicted(decision: &Decision, point: u32) -> Predicted {
     }
 }
 
-/// The measurements in the policy's form.
+/// The measurements in the policy's form, in seconds and elements.
 fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Profile {
     let op = |op: &OpWork| OpProfile {
         op: op.op.clone(),
@@ -322,11 +323,11 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
     };
     let mut ops: Vec<OpProfile> = measured.ops.iter().map(op).collect();
     if let [.., before, batch] = ops.as_mut_slice() {
-        // It yields batches; the policy counts the elements in them.
+        // The batch operator counts batches; the policy counts the elements in them.
         batch.elements = before.elements;
         batch.bytes = measured.object_bytes as f64;
     }
-    // The points within the pipeline stand among the operators, in order.
+    // `autocache` points within the pipeline are listed among the operators, in order.
     let is_point = |(_, op): &(usize, &OpWork)| op.op == "autocache";
     let mut within = measured.ops.iter().enumerate().filter(is_point).map(|(i, _)| i);
     let last = ops.len().saturating_sub(1);
@@ -344,7 +345,7 @@ fn profile_of(measured: &WorkProfile, item: &JobItem, views: &[PointView]) -> Pr
         })
         .collect();
     for (profile, view) in points.iter().zip(views) {
-        // People know a point by what stands before it.
+        // Reports name a point after the operator before it.
         if let Some(op) = ops.get_mut(profile.after_op).filter(|_| !view.whole) {
             op.op.clone_from(&view.after);
         }

@@ -1,4 +1,4 @@
-//! The lease of one bundle: claimed by compare-and-set, a dead owner recorded first.
+//! Leases one bundle by compare-and-set; records the death of its previous owner first.
 
 use super::{Claiming, idle};
 use crate::{
@@ -15,11 +15,11 @@ use gristmill_model::splits::{
 };
 use gristmill_model::wire::{ClaimReply, IdleReason, Lease, Refusal, Work};
 
-/// The bundle (epoch, index) of a job that is measured operator by operator. Not the first: what that
-/// takes is how long a new worker takes to begin.
+/// The bundle (epoch, index) of a job whose operators are measured. Not the first one: its time is part of
+/// how long a new worker takes to start.
 const PROFILED: BundleAt = (0, 1);
 impl Coordinator {
-    /// Claims a bundle; none if somebody else has it.
+    /// Claims a bundle; none if another worker has it.
     pub(super) async fn take(
         &self,
         claiming: &Claiming<'_>,
@@ -57,10 +57,12 @@ impl Coordinator {
         let limits = self.settings.limits_of(item.spec.on_error);
         let is_new = candidate.version == 0;
         let mut death = None;
-        // A dead owner found once is recorded and the claim repeated; it is found once per attempt.
+        // The first try may find a dead owner: its death is recorded and the claim repeated. Each attempt
+        // has at most one death.
         for _ in 0..3 {
             let decide = |before: Option<&Bundle>| {
-                // A returned bundle may need a control: only claims of returned bundles take it.
+                // Another worker has claimed this bundle meanwhile. If it came back, it may need a control,
+                // which only claims of returned bundles choose.
                 if let Some(other) = before.filter(|b| is_new && !b.is_held_by(claim.nonce)) {
                     let until_ms = other.until_ms;
                     return Err(Unchanged::Declined(SplitRefusal::Leased { until_ms }));
@@ -132,7 +134,7 @@ pub(super) fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle)
     let planned = item.plan.is_some();
     let caching = item.caching.as_ref().filter(|_| planned);
     let mut cache = caching.map(|c| c.view.orders(candidate.epoch)).unwrap_or_default();
-    // A few splits of every job are measured, so that it can be told what its workers' time goes into.
+    // The splits of one bundle are measured in every job, to report what its workers spend their time on.
     cache.profile |= planned && (candidate.epoch, candidate.index) == PROFILED;
     ClaimReply::Leased(Lease {
         home: item.home(candidate.index),
@@ -147,8 +149,8 @@ pub(super) fn leased(item: &JobItem, candidate: &ScannedBundle, bundle: &Bundle)
     })
 }
 
-/// Source records of each position: what a poisoned split counts as skipped. The last split of a
-/// file may hold fewer, which only the worker that reads it knows.
+/// Source records of each position, counted as skipped if the split is poisoned. The last split of a file
+/// may hold fewer, which only its worker knows.
 fn records_of(item: &JobItem, candidate: &ScannedBundle) -> Vec<u32> {
     let records = item.plan.map_or(0, |plan| plan.split_records);
     candidate.positions.clone().map(|_| records).collect()

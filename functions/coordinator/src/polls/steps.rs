@@ -1,4 +1,4 @@
-//! The decisions of a poll: functions of what was read, of the request, and of the time.
+//! The decisions of a poll, as pure functions of the items read, the request and the time.
 
 use crate::{
     items::{JobItem, ScaleState},
@@ -10,12 +10,12 @@ use gristmill_model::JobName;
 use gristmill_model::splits::{Ack, Consumer, Place, frontier::Frontier, job::JobState};
 use gristmill_model::wire::{JobView, Poll, Polled, Refusal, RefusalKind};
 
-/// Longest time between two looks of a trainer that polls.
+/// Longest time between two looks at the window while a trainer polls.
 const LOOK_EVERY_MS: u64 = 1_000;
-/// The same where something has changed, so that workers are wanted or free.
+/// The same after a change, when workers are wanted or free.
 const LOOK_SOON_MS: u64 = 100;
 
-/// Whether a poll looks at the whole window: rarely where that is large.
+/// Whether a poll reads the whole window; the larger the window, the rarer.
 pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms: u64) -> bool {
     let Some(seen) = &snapshot.frontier.item else { return true };
     let item = &snapshot.item;
@@ -23,8 +23,8 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
         .plan
         .map_or(item.n_files / 8, |plan| plan.window_splits / plan.max_bundle_splits.max(1));
     let bundles = u64::from(bundles);
-    // The trainer waits for the end of indexing, and many workers change much. An index has no window: a look
-    // at that of very many files reads all of it.
+    // While indexing, the trainer waits for its end, and many workers change a lot. An index has no window:
+    // a look reads all of it, which is much if it has many files.
     let (least_ms, most_ms) = match item.plan {
         Some(_) if snapshot.has_few_workers() => (LOOK_SOON_MS, LOOK_EVERY_MS),
         Some(_) => (0, LOOK_EVERY_MS),
@@ -35,21 +35,22 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
     let age_ms = now_ms.abs_diff(seen.at_ms);
     let has_changed = seen.is_due || seen.window_full && has_moved;
     let is_asked = poll.report.is_some() && item.spec.autoscale;
-    // Only a look settles what is cached of an epoch, and the job may be over with that epoch.
+    // Only a look settles the caching of an epoch, and the job may end with that epoch.
     let unsettled = item.caching.as_ref().and_then(|caching| caching.view.unsettled);
     let is_passed = unsettled.is_some_and(|epoch| snapshot.consumer.durable.epoch >= epoch);
     age_ms >= every_ms || has_changed && age_ms >= soon_ms || is_asked || is_passed
 }
 
-/// The steps after an acknowledgement and a look.
+/// The steps that follow an acknowledgement and a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// The trainer has all epochs: the horizon moves up, so that no older checkpoint is restored.
+    /// The trainer has all epochs: the horizon moves to the end, so that no older checkpoint can be
+    /// restored.
     pub horizon: bool,
-    /// Epochs that the trainer has durably passed are sealed and closed.
+    /// Epochs that the trainer has durably passed must be sealed and closed.
     pub close: bool,
-    /// Objects behind the durable cursor are deleted. Splits that the trainer has passed are not part of the
-    /// answer; a trainer that asks for them resumes, and is not to wait for thousands of deletions.
+    /// Objects behind the durable cursor must be deleted. False if the trainer asks for splits that it has
+    /// already passed: it resumes, and must not wait for thousands of deletions.
     pub collect: bool,
 }
 
@@ -61,19 +62,19 @@ impl Due {
     }
 }
 
-/// Splits that a new run of the trainer has had if its checkpoint is of this job.
+/// Splits that a new run of the trainer claims to have received beyond the last run's cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unseen {
     pub from: Place,
-    /// How many from there on.
+    /// Number of splits from there on.
     pub most: usize,
     /// The first position after them, counted through all epochs.
     pub to: u64,
 }
 
-/// Refuses a new run of the trainer whose checkpoint lies beyond what was ever made: it is of another run, and
-/// batches that this one never received would be missing. Answers the splits that have to be committed for it
-/// to be admitted; none if it begins at or before what the last run took in.
+/// Checks a new run of the trainer. Refuses a checkpoint beyond everything this job ever made: it belongs
+/// to another job, and batches that this trainer never received would be missing. Returns the splits that
+/// must be committed for the run to be admitted; none if it begins at or before the last run's cursor.
 pub fn beginning(
     job: &JobName,
     item: &JobItem,
@@ -98,14 +99,14 @@ pub fn beginning(
     if to > run || ack.durable.epoch > item.spec.epochs {
         return Err(beyond(job, ack, consumer.delivered));
     }
-    // The window follows `delivered`, which an older checkpoint sets back: more may have been made.
+    // An older checkpoint moves `delivered` back, so more splits than that may have been made.
     let from = consumer.delivered;
     let more = to.checked_sub(from.linear(n)).filter(|more| *more > 0);
     let most = |more| usize::try_from(more).unwrap_or(usize::MAX);
     Ok(more.map(|more| Unseen { from, most: most(more), to }))
 }
 
-/// Refuses the run if the first split that is not committed, `gap`, lies before `to`.
+/// Refuses the run if `gap`, the first uncommitted split, lies before `to`.
 pub fn check_made(
     job: &JobName,
     item: &JobItem,
