@@ -1,6 +1,5 @@
-//! Collection: objects behind the trainer's durable cursor are deleted. The horizon is written
-//! first, on the item of the cursor it follows; a sweep that dies is done again from where the last
-//! one ended.
+//! Collection: deletes objects behind the trainer's durable cursor. The horizon is written first, in the
+//! same item as the cursor; an interrupted sweep is repeated from where the last one ended.
 
 use crate::{
     Coordinator,
@@ -20,11 +19,12 @@ use gristmill_model::splits::{
 use gristmill_model::stored::keys;
 use gristmill_model::wire::{Plan, Refusal};
 
-/// Splits whose objects one report deletes at most: a report is answered in time.
+/// Most splits whose objects one poll deletes, so that it is answered in time.
 const MOST_SWEPT: u64 = 4_000;
 
 impl Coordinator {
-    /// Deletes what `consumer` has durably passed, once that is worth two writes.
+    /// Deletes the objects that `consumer` has durably passed, once there are enough to be worth two
+    /// writes.
     pub(crate) async fn collect(
         &self,
         job: &JobName,
@@ -48,15 +48,15 @@ impl Coordinator {
         }
     }
 
-    /// Moves the horizon up to what is durable: no trainer begins before it.
+    /// Moves the horizon to the durable cursor; no trainer can begin before it.
     pub(crate) async fn move_horizon(&self, job: &JobName) -> Result<Consumer, Refusal> {
         let decide =
             |before: Option<&Consumer>| splits::collected(before).map_err(Unchanged::Declined);
         Ok(self.store.update(&ItemName::Consumer(job), decide).await?)
     }
 
-    /// Deletes the objects of splits before `horizon` that are not deleted yet, some at a time: the next
-    /// report goes on.
+    /// Deletes objects of splits before `horizon` that still exist, a limited number at a time; the next
+    /// poll goes on.
     async fn sweep(
         &self,
         job: &JobName,
@@ -68,7 +68,7 @@ impl Coordinator {
         let passed = |epoch| caching.map_or(Passed::Deleted, |caching| caching.passed(epoch));
         let n = plan.n_splits;
         let swept = read.item.unwrap_or_default().place;
-        // Behind what is not decided yet, the sweep goes on later.
+        // Stop at an epoch whose chunks are undecided; a later sweep goes on from there.
         let undecided =
             (swept.epoch..=horizon.epoch).find(|&epoch| passed(epoch) == Passed::Undecided);
         let decided = undecided.map_or(horizon, |epoch| horizon.min(Place { epoch, position: 0 }));
@@ -96,8 +96,8 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Keys of a bundle's objects that may go. Only where an attempt failed can there be objects
-    /// that no entry names: those are listed.
+    /// Keys of a bundle's objects that may be deleted. Lists the objects only if an attempt failed: only
+    /// then can there be objects that no entry names.
     async fn deletable(
         &self,
         job: &JobName,

@@ -1,15 +1,17 @@
-//! Controls: a split is found guilty of the death of its workers only beside one that they live through.
+//! Controls: committed splits that a worker runs again before a suspect split. Only the death of a worker
+//! that survived its control counts against the suspect.
 
 use crate::{Coordinator, bundles::ScannedBundle, items::JobItem};
 use gristmill_model::JobName;
 use gristmill_model::splits::{Consumer, Place};
 use gristmill_model::wire::Refusal;
 
-/// Splits behind the trainer that are searched, where nothing ahead of it is committed.
+/// Number of splits behind the trainer to search if none ahead of it is committed.
 const SEARCHED_BACK: u64 = 64;
 
 impl Coordinator {
-    /// The committed split of the most rows: of those ahead of the trainer, or just behind it.
+    /// The committed split with the most rows, ahead of the trainer or else just behind it; none if there
+    /// is none.
     pub(crate) async fn control(
         &self,
         job: &JobName,

@@ -1,5 +1,5 @@
-//! One coordinator: checks a request's version and namespace, and hands its call to the room that
-//! deals with it.
+//! The coordinator: checks a request's version and namespace, and dispatches its call to the module that
+//! handles it.
 
 use crate::{
     Settings,
@@ -23,7 +23,7 @@ pub trait Handle<C: Call> {
     fn handle(&self, call: &C) -> impl Future<Output = Result<C::Reply, Refusal>> + Send;
 }
 
-/// The coordinator with what it touches.
+/// The coordinator with its ports and settings.
 #[derive(Clone)]
 pub struct Coordinator {
     pub(crate) store: Store,
@@ -57,20 +57,20 @@ impl Coordinator {
         }
     }
 
-    /// The same, remembering what its environment did.
+    /// Shares `memory` with other coordinators of the same process.
     #[must_use]
     pub fn sharing(self, memory: &Memory) -> Self {
         Self { memory: memory.clone(), ..self }
     }
 
-    /// The same, printing metrics of each call.
+    /// Prints metrics of each call.
     pub fn metered(self, metrics: Metrics) -> Self {
         let (meter, table) = Meter::new(metrics, self.store.table);
         let store = Store { table, ..self.store };
         Self { store, meter: Some(meter), ..self }
     }
 
-    /// Answers one request. Never fails: what goes wrong is a refusal.
+    /// Answers one request; every error becomes a refusal.
     pub async fn answer(&self, request: &Request) -> AnyReply {
         let started_ms = self.clock.now_ms();
         let reply = self.try_answer(request).await.unwrap_or_else(AnyReply::Refused);
@@ -103,7 +103,7 @@ impl Coordinator {
         read.item.ok_or_else(|| no_job(job))
     }
 
-    /// Moves the job on, if it has not ended.
+    /// Applies an event that ends the job; a job that has ended stays as it is.
     pub(crate) async fn end_job(
         &self,
         job: &JobName,
@@ -115,7 +115,6 @@ impl Coordinator {
                 Ok(Outcome::Write(state)) => {
                     Ok(Outcome::Write(JobItem { state, ..before.clone() }))
                 }
-                // A job that has ended stays as it ended.
                 Ok(Outcome::AlreadyApplied(_)) | Err(SplitRefusal::Ended { .. }) => {
                     Ok(Outcome::AlreadyApplied(before.clone()))
                 }
@@ -158,7 +157,7 @@ pub(crate) fn no_job(job: &JobName) -> Refusal {
     Refusal { kind: RefusalKind::NotFound, message }
 }
 
-/// The refusal of a call, from that of the split table.
+/// Converts a refusal of the split table to the refusal of a call.
 pub(crate) fn refuse(refusal: &SplitRefusal) -> Refusal {
     let kind = match refusal {
         SplitRefusal::Lost

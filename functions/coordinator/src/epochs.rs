@@ -1,5 +1,5 @@
-//! Epochs: sealed with their totals once the trainer has passed them, closed when they are safe in
-//! a checkpoint; the last one closes the job.
+//! Epochs: sealed with their totals once the trainer has passed them, and closed once a checkpoint contains
+//! them. Closing the last epoch ends the job.
 
 use crate::{
     Coordinator,
@@ -16,8 +16,8 @@ use gristmill_model::wire::Refusal;
 use gristmill_model::{Epoch, JobName};
 
 impl Coordinator {
-    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: a crash
-    /// anywhere leaves work that the next report does.
+    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: the next poll finishes
+    /// what a crash leaves.
     pub(crate) async fn close_epochs(
         &self,
         job: &JobName,
@@ -49,7 +49,7 @@ impl Coordinator {
         let Some(plan) = item.plan else { return Err(invalid("the job has no plan").into()) };
         let (number, name) = (item.closed, ItemName::Epoch(job, item.closed));
         let cached = item.caching.as_ref().filter(|c| c.view.delivered_shelf(number).is_some());
-        // There are no bundles of one that is delivered from the cache.
+        // An epoch that is delivered from the cache has no bundles.
         let first = u64::from(number) * u64::from(plan.n_splits);
         let course = item.course(first..first + u64::from(plan.n_splits));
         let scanned = self.read_bundles(job, item, &course).await?;
@@ -83,7 +83,7 @@ impl Coordinator {
         Ok(())
     }
 
-    /// Notes that `closed` is closed; after the last epoch the job is done.
+    /// Records that epoch `closed` is closed; after the last epoch the job is done.
     async fn advance(&self, job: &JobName, closed: Epoch) -> Result<JobItem, Refusal> {
         let decide = |before: Option<&JobItem>| {
             let before = before.ok_or_else(|| no_job(job))?;

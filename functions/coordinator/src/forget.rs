@@ -1,4 +1,4 @@
-//! A job that has ended is forgotten: its items and objects go, and the name is free for another.
+//! Forgets an ended job: deletes its items and objects, so that the name is free again.
 
 use crate::{
     Coordinator, Handle,
@@ -13,14 +13,14 @@ use gristmill_model::wire::{Forget, Forgotten, Refusal};
 use gristmill_model::{Epoch, JobName};
 use gristmill_ports::ItemKey;
 
-/// Items deleted in one call: the caller comes again for the rest.
+/// Most items deleted in one call; the caller repeats the call for the rest.
 const ITEMS_AT_ONCE: u64 = 2_000;
-/// Writes under way at a time.
+/// Number of concurrent writes.
 const WRITES: usize = 16;
 
 impl Handle<Forget> for Coordinator {
-    /// Deletes a job: its objects, its bundles, its other items, and last what says that there is one, so
-    /// that a call that dies between is repeated.
+    /// Deletes a job: its objects, its bundles, its other items, and the job's own item last, so that an
+    /// interrupted call can be repeated.
     async fn handle(&self, Forget { job }: &Forget) -> Result<Forgotten, Refusal> {
         let JobSnapshot { item, consumer, .. } = self.snapshot(job).await?;
         if !item.state.is_ended() {
@@ -30,7 +30,8 @@ impl Handle<Forget> for Coordinator {
         }
         let objects = self.forget_objects(job, &item).await?;
         let mut items = 0;
-        // Bundles exist for the epochs up to the trainer's, and for the one that its window reaches.
+        // Bundles exist for the epochs up to the trainer's, and for the next one, which the window may
+        // reach.
         let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;

@@ -1,4 +1,4 @@
-//! The function's edge: HTTP requests to its URL, failure reports of the platform, and a schedule.
+//! The function's entry points: HTTP requests to its URL, failure reports of the platform, and a schedule.
 
 use crate::Coordinator;
 use gristmill_model::InvocationId;
@@ -19,7 +19,7 @@ pub async fn serve(coordinator: Coordinator) -> Result<(), Error> {
     .await
 }
 
-/// Answers one event: a call to the function's URL, or one of the platform's (`PlatformEvent`).
+/// Answers one event: a call to the function's URL, or an event of the platform (`PlatformEvent`).
 pub async fn handle(
     coordinator: &Coordinator,
     request: &HttpRequest,
@@ -29,7 +29,7 @@ pub async fn handle(
     if matches!(reported, Some(RequestContext::PassThrough)) {
         match serde_json::from_slice(body) {
             Ok(PlatformEvent::Failed(report)) => release_failed(coordinator, report).await,
-            // A schedule has nobody to tell: the platform counts it as failed, and says so.
+            // A scheduled event has no caller to answer: the error makes the platform count it as failed.
             Ok(PlatformEvent::Scheduled { upkeep: true }) => {
                 coordinator.upkeep().await.map(|_| ())?;
             }
@@ -56,12 +56,12 @@ fn parse(body: &[u8]) -> Result<Request, Refusal> {
         .map_err(|error| invalid(format!("the call cannot be read: {error}")))
 }
 
-/// Events of the platform.
+/// Events that the platform sends.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PlatformEvent {
     Failed(FailureReport),
-    /// `{"upkeep": true}`, now and then.
+    /// `{"upkeep": true}`, sent on a schedule.
     Scheduled {
         upkeep: bool,
     },
@@ -90,8 +90,8 @@ struct FailurePayload {
     error_message: String,
 }
 
-/// RELEASE: whatever the dead invocation held may be claimed at once. It never starts a worker:
-/// that would be a loop, worker -> report -> worker.
+/// Releases the bundles of a dead invocation, so that they are claimable at once. Never starts a worker:
+/// that could loop, from worker to report to worker.
 async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
     let FailureReport { request_context, request_payload: event, response_payload } = report;
     let request = Request {
@@ -99,7 +99,7 @@ async fn release_failed(coordinator: &Coordinator, report: FailureReport) {
         ns: event.ns,
         call: Release {
             job: event.job,
-            // Only a function that ran and failed can have been brought down by a split.
+            // A split can be at fault only if the function ran and failed.
             blameless: request_context.condition != "RetriesExhausted",
             invocation: InvocationId::of(event.worker, &request_context.request_id),
             worker: Some(event.worker),

@@ -1,4 +1,4 @@
-//! Leases: marked, flushed, given back. Each is one transition of one bundle.
+//! Leases: mark, flush and fail, each one transition of one bundle.
 
 use crate::{
     Coordinator, Handle,
@@ -13,7 +13,7 @@ use gristmill_model::wire::{Applied, Fail, Flush, Home, Mark, Refusal};
 use gristmill_model::{BundleIndex, Epoch, JobName};
 
 impl Handle<Mark> for Coordinator {
-    /// Notes which split is about to be started.
+    /// Records which split the worker is about to start.
     async fn handle(&self, mark: &Mark) -> Result<Applied, Refusal> {
         let command = splits::Mark {
             attempt: mark.attempt,
@@ -54,7 +54,7 @@ impl Handle<Flush> for Coordinator {
 }
 
 impl Handle<Fail> for Coordinator {
-    /// Takes a bundle back; a fatal failure ends the job.
+    /// Returns a bundle for another attempt; a fatal failure ends the job.
     async fn handle(&self, fail: &Fail) -> Result<Applied, Refusal> {
         let retry_at_ms = self.clock.now_ms().saturating_add(retry_delay_ms(fail.attempt));
         let command = splits::Fail {
@@ -85,7 +85,8 @@ impl Coordinator {
     ) -> Result<Applied, Refusal> {
         let name = ItemName::Bundle(job, home, epoch, bundle);
         let at = (job.clone(), home, (epoch, bundle));
-        // A write is checked against the table; a refusal may rest on an old version.
+        // Use the remembered version only for writes, which the table checks; a refusal could rest on an
+        // old version.
         let writes = |known: &Versioned<Bundle>| {
             matches!(decide(known.item.as_ref()), Ok(Outcome::Write(_)))
         };

@@ -1,8 +1,8 @@
 //! The coordinator function: registers jobs, hands out splits, accepts commits and reports.
 //!
-//! Stateless. A call loads the items it is about, decides with the pure functions of
-//! `gristmill_model::splits`, and commits with one conditional write; on a conflict it decides again on
-//! the item that is there. It alone touches the table (the scaler its own item).
+//! Stateless. A call loads the items it needs, decides with the pure functions of
+//! `gristmill_model::splits`, and commits with one conditional write; on a conflict it decides again on the
+//! current item. No other function uses the table, except the scaler its own item.
 
 mod bundles;
 mod caching;

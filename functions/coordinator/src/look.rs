@@ -1,5 +1,5 @@
-//! A look at the whole window of a job: what follows from it is done, and what was seen is left behind for
-//! those who do not look.
+//! A look at the whole window of a job: updates the job's state, and leaves hints for the calls that do not
+//! read the window.
 
 use crate::{
     Coordinator,
@@ -19,11 +19,11 @@ use gristmill_model::splits::{
 use gristmill_model::wire::{Poll, Refusal};
 use std::collections::BTreeMap;
 
-/// Looks that are this far apart do not follow each other: between them, workers may not have been answered.
+/// Looks further apart than this are not regular: between them, workers' calls may not have been answered.
 const LOOKS_APART_MS: u64 = 3_000;
 
 impl Coordinator {
-    /// Looks at the window, moves the job on, and writes what was seen.
+    /// Reads the window, updates the job's state, kicks the scaler if needed, and writes the hints.
     pub(crate) async fn look(
         &self,
         poll: &Poll,
@@ -65,8 +65,8 @@ impl Coordinator {
         Ok(self.store.update_hint(&name, frontier.clone(), decide).await)
     }
 
-    /// Reads the window, and what it shows of the job's state is done: an index is complete, a bundle given
-    /// up, a point of the cache settled, too much skipped.
+    /// Reads the window and applies what it shows: a complete index, a bundle that was given up, a caching
+    /// mode to settle, too many skipped records.
     async fn scan_moving_on(
         &self,
         job: &JobName,
@@ -82,7 +82,7 @@ impl Coordinator {
             *item = self.finish_indexing(job, item, &scan).await?;
             scan = self.scan(job, item, consumer, from).await?;
         }
-        // The worker that gave the bundle up may have died before it could end the job.
+        // The claim that gave the bundle up may have died before it ended the job.
         if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
             self.end_job(job, &JobEvent::Failed { error }).await?;
         }
@@ -103,13 +103,13 @@ impl Coordinator {
     }
 }
 
-/// Since when looks have followed each other.
+/// Time since which looks have been regular.
 fn steady_since(last: Option<&Frontier>, now_ms: u64) -> u64 {
     let last = last.filter(|last| now_ms.abs_diff(last.at_ms) < LOOKS_APART_MS);
     last.map_or(now_ms, |last| last.steady_since_ms)
 }
 
-/// The part of a look that `scan` shows to those who do not look.
+/// The hints that `scan` gives.
 fn seen(item: &JobItem, scale: &ScaleState, scan: &Scan, now_ms: u64) -> Frontier {
     let claimable = scan.claimable(now_ms);
     let mut seen = Frontier {
@@ -129,7 +129,7 @@ fn seen(item: &JobItem, scale: &ScaleState, scan: &Scan, now_ms: u64) -> Frontie
     seen
 }
 
-/// Bundles that may be claimed, and that no claim meets behind the end of a partition.
+/// Claimable bundles that lie before the end of their partition, where a claim does not find them.
 fn returned(scan: &Scan, partitions: u32, now_ms: u64) -> Vec<BundleAt> {
     let mut ends = BTreeMap::new();
     for bundle in scan.bundles.iter().filter(|bundle| bundle.item.is_some()) {

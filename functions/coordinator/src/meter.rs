@@ -1,5 +1,5 @@
-//! Metrics of each call: its kind, how long it took, whether it was refused, and how
-//! often somebody else had written first.
+//! Metrics of each call: its kind, its latency, whether it was refused, and how many write conflicts it
+//! had.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-/// Measures one call after another: the platform sends an environment one event at a time.
+/// Measures calls one at a time: the platform sends an environment one event at a time.
 #[derive(Clone)]
 pub(crate) struct Meter {
     metrics: Metrics,
@@ -18,7 +18,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A meter, and `table` as it has to be used for conflicts to be counted.
+    /// Returns a meter, and `table` wrapped so that the meter counts its conflicts.
     pub fn new(metrics: Metrics, table: Arc<dyn Table>) -> (Self, Arc<dyn Table>) {
         let conflicts: Arc<AtomicU64> = Arc::default();
         let counting = CountConflicts { table, conflicts: Arc::clone(&conflicts) };

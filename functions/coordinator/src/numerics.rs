@@ -1,4 +1,4 @@
-//! A job's numerics class: that of its first worker, if its trainer did not choose one.
+//! A job's numerics class: that of its first worker, unless its trainer chose one.
 
 use crate::{
     Coordinator,
@@ -10,8 +10,8 @@ use gristmill_model::splits::Outcome;
 use gristmill_model::wire::Claim;
 
 impl Coordinator {
-    /// The first worker decides the job's numerics class, if its trainer did not. Declined, with the reason, for
-    /// a worker of another class.
+    /// Sets the job's numerics class to that of its first worker, unless its trainer chose one. Declines a
+    /// worker of another class, with the error.
     pub(crate) async fn settle_numerics(
         &self,
         claim: &Claim,

@@ -1,6 +1,7 @@
-//! The trainer's poll and `status`: progress acknowledged, and answered with the splits that are ready.
+//! The trainer's poll, which acknowledges progress and returns ready splits, and the read-only `status`.
 //!
-//! A poll reads a [`JobSnapshot`]; the pure functions of [`steps`] decide, and the handler carries out.
+//! A poll reads a [`JobSnapshot`], the pure functions of [`steps`] decide, and the handler applies the
+//! decisions.
 
 mod steps;
 
@@ -34,7 +35,8 @@ impl Handle<Poll> for Coordinator {
         };
         let due = Due::of(&snapshot, from);
         if due.horizon {
-            // A trainer that has gone back meanwhile keeps the job open; from now on none can.
+            // If the trainer has gone back meanwhile, the job stays open; after this write it cannot go
+            // back.
             snapshot.consumer = self.move_horizon(job).await?;
         }
         if due.close {
@@ -55,7 +57,7 @@ impl Handle<Poll> for Coordinator {
 }
 
 impl Handle<Status> for Coordinator {
-    /// Read-only.
+    /// Returns the job's progress without changing anything.
     async fn handle(&self, Status { job }: &Status) -> Result<JobStatus, Refusal> {
         let (JobSnapshot { item, consumer, .. }, PollItems { scale, .. }) =
             self.poll_snapshot(job, None).await?;
@@ -83,7 +85,8 @@ impl Handle<Status> for Coordinator {
 }
 
 impl Coordinator {
-    /// Writes the trainer's progress. A new run of it is admitted first: see [`steps::beginning`].
+    /// Writes the trainer's progress. A new run of the trainer must be admitted first; see
+    /// [`steps::beginning`].
     async fn acknowledge(
         &self,
         job: &JobName,

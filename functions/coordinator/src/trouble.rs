@@ -1,4 +1,4 @@
-//! Reasons why a job makes no progress: reported with every poll; the job fails if they last.
+//! Reasons why a job makes no progress: returned with every poll; the job fails if they persist.
 
 use crate::{
     Settings,
@@ -8,19 +8,19 @@ use crate::{
 };
 use gristmill_model::wire::Barren;
 
-/// Workers in vain below which nothing is made of it.
+/// Fewer failed workers than this are not reported and cause no rest.
 const FEW: u32 = 3;
-/// Longest rest between two tries.
+/// Longest rest between two attempts to start workers.
 const MAX_REST_MS: u64 = 30_000;
-/// Attempts at a bundle from which on its failures are told.
+/// Attempts at a bundle from which its failures are reported.
 const TOLD_ATTEMPTS: u32 = 3;
 
 fn goes_on(barren: &Barren, progress: u64) -> bool {
     barren.workers > 0 && barren.progress == progress
 }
 
-/// Whether no worker is to be invoked now, since so many came to nothing: the rest grows with the time
-/// that this has lasted, so that tries grow rarer by a quarter each. By a clock that is behind there is none.
+/// Whether to start no worker now, because too many have failed. The rest is a quarter of the time that the
+/// failures have lasted, at most [`MAX_REST_MS`]. A clock that is behind causes no rest.
 pub(crate) fn resting(barren: &Barren, progress: u64, now_ms: u64) -> bool {
     let rest = barren.latest_ms..barren.latest_ms.saturating_add(rest_ms(barren));
     goes_on(barren, progress) && barren.workers >= FEW && rest.contains(&now_ms)
@@ -30,7 +30,7 @@ fn rest_ms(barren: &Barren) -> u64 {
     (barren.lasted_ms / 4).min(MAX_REST_MS)
 }
 
-/// Why the job is to be given up, if it is.
+/// The error with which to fail the job, if its workers have failed for long enough.
 pub(crate) fn given_up(patience: &Patience, barren: &Barren, progress: u64) -> Option<String> {
     let lasting_ms = u64::try_from(patience.lasting.as_millis()).unwrap_or(u64::MAX);
     let enough = goes_on(barren, progress)
@@ -54,7 +54,7 @@ fn last_error(barren: &Barren) -> &str {
     }
 }
 
-/// The reason why the job makes no progress, one line.
+/// One line on why the job makes no progress; none if it does.
 pub(crate) fn trouble(
     settings: &Settings,
     item: &JobItem,

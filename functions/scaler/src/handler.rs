@@ -1,4 +1,4 @@
-//! One look at one job: load the scaler's state, decide, write it, act on it.
+//! Handles one event for one job: reads the scaler's state, decides, writes it, invokes workers.
 
 use futures::future::join_all;
 use gristmill_model::stored::keys;
@@ -18,15 +18,15 @@ use std::{
     sync::Arc,
 };
 
-/// Workers of a job of which nothing is known yet: two give a first batch and a first measurement soon.
+/// Initial workers under autoscaling: two give a first batch and a first measurement soon.
 const START_WORKERS: u32 = 2;
-/// Decisions kept in the item, which costs a write unit per KB.
+/// Decisions kept in the item; a write costs one unit per KB.
 const MAX_LOG: usize = 12;
-/// Invocations under way at a time.
+/// Number of concurrent invocations.
 const SIDE_BY_SIDE: usize = 16;
-/// No invocation lasts longer: one sent before that has ended, whoever did not say so.
+/// No invocation lasts longer: a worker invoked earlier has ended, even if its end was never reported.
 const LIFE_MS: u64 = 16 * 60 * 1000;
-/// Tries at the compare-and-set before the event is left to the next kick.
+/// Attempts at the compare-and-set before the event is dropped; the next kick repeats it.
 const MAX_TRIES: u32 = 8;
 
 /// The `SCALE` item.
@@ -42,32 +42,33 @@ pub enum ScaleError {
     Corrupt(#[from] serde_json::Error),
 }
 
-/// The scaler with what it touches: its item and the worker function.
+/// The scaler with its ports: the table with its item, and the invoker of the worker function.
 pub struct Scaler {
     pub table: Arc<dyn Table>,
     pub invoker: Arc<dyn Invoker>,
-    /// Name (and version) of the worker function: what jobs that begin now keep.
+    /// Name (and version) of the worker function. A job keeps the one it started with.
     pub worker_function: String,
-    /// Most workers of a job that the account has room for beside coordinator and scaler, if that is known.
+    /// Most workers of a job that leave the account room for coordinator and scaler, if known.
     pub max_workers: Option<NonZeroU32>,
     pub metrics: Metrics,
 }
 
-/// The outcome of one look.
+/// The outcome of one event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub struct Scaled {
     pub invoked: u32,
-    /// Workers the platform did not accept.
+    /// Workers that the platform did not accept.
     pub throttled: u32,
-    /// Workers that could not be invoked, because they are not there or this function may not.
+    /// Workers that could not be invoked, because the function does not exist or the scaler may not invoke
+    /// it.
     pub refused: u32,
     /// Outstanding workers afterwards.
     pub outstanding: u32,
 }
 
 impl Scaler {
-    /// Brings the job's outstanding workers up to what the policy says, and prints what that came
-    /// to. Doubled or late events are harmless: an idle worker leaves at once.
+    /// Invokes workers until the outstanding ones reach the policy's target, and prints metrics. Duplicate
+    /// or late events are harmless: a worker without work leaves at once.
     pub async fn handle(&self, event: &ScalerEvent) -> Result<Scaled, ScaleError> {
         let scaled = self.scale(event).await?;
         let measured = [
@@ -122,15 +123,15 @@ impl Scaler {
         Ok(Scaled::default())
     }
 
-    /// No more workers than leave the account room for those who hand them work: a worker whose calls are
-    /// throttled holds a place and does nothing.
+    /// Limits the workers so that the account has room for the functions that give them work: a worker
+    /// whose calls are throttled takes up concurrency and does nothing.
     fn within_account(&self, event: &ScalerEvent) -> ScalerEvent {
         let most = self.max_workers.map_or(u32::MAX, NonZeroU32::get);
         ScalerEvent { wanted: event.wanted.min(most), ..event.clone() }
     }
 
-    /// Notes for the next decision that the platform refused workers. Best effort: another writer's word
-    /// stands, and the next refusal is noted too.
+    /// Records for the next decision that the platform throttled workers. Best effort: on a conflict the
+    /// other write stands, and the next throttling is recorded too.
     async fn note_throttled(&self, key: &ItemKey, throttled: u32) -> Result<(), ScaleError> {
         let item = self.table.read(std::slice::from_ref(key)).await?.pop().flatten();
         let (version, mut state) = decode(item.as_ref())?;
@@ -139,8 +140,9 @@ impl Scaler {
         Ok(())
     }
 
-    /// Notes that workers could not be invoked, and why: they are removed at once. A version that is
-    /// gone is given up for the current one; whether that one may work for the job, its first claim tells.
+    /// Records that workers could not be invoked, and why; they stop being outstanding at once. A version
+    /// that is gone is replaced by the current one, whose first claim shows whether it may work for the
+    /// job.
     async fn note_refused(
         &self,
         event: &ScalerEvent,
@@ -175,7 +177,7 @@ impl Scaler {
         Ok(())
     }
 
-    /// Which outstanding workers have left since the state was written.
+    /// Reads which outstanding workers have left since the state was written.
     async fn left(
         &self,
         event: &ScalerEvent,
@@ -188,13 +190,13 @@ impl Scaler {
         };
         let items = self.table.read(&shards.iter().map(key).collect::<Vec<_>>()).await?;
         let shards = shards.into_iter().zip(items);
-        // An unreadable item counts as absent: silence shows departures too.
+        // An unreadable item counts as absent: departed workers are also found by their silence.
         let left = shards
             .filter_map(|(shard, item)| Some((shard, serde_json::from_slice(&item?.body).ok()?)));
         Ok(left.collect())
     }
 
-    /// Starts workers, some side by side, until the platform takes no more.
+    /// Invokes workers, several at a time, until the platform accepts no more.
     async fn invoke(
         &self,
         event: &ScalerEvent,
@@ -212,7 +214,8 @@ impl Scaler {
             for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
                 match invoked {
                     Ok(Invoked::Accepted) => started.invoked += 1,
-                    // The platform is at its limit: those not accepted are removed as silent in time.
+                    // The platform is at its limit. The workers that were not accepted become silent and
+                    // are removed later.
                     Ok(Invoked::Throttled) => started.throttled += 1,
                     Err(error) => {
                         started.not_started.push(*worker);
@@ -238,19 +241,19 @@ impl Scaler {
     }
 }
 
-/// How far invoking got.
+/// The result of invoking workers.
 #[derive(Default)]
 struct Started {
     invoked: u32,
     throttled: u32,
-    /// Workers that could not be invoked, and why.
+    /// Workers that could not be invoked, with the error.
     not_started: Vec<u32>,
     refused: Option<InvokeError>,
 }
 
 fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
     match item {
-        // A tombstone of a forgotten job of this name.
+        // The tombstone of a forgotten job of this name.
         Some(item) if *item.body == [0] => Ok((item.version, ScaleState::default())),
         Some(item) => Ok((item.version, serde_json::from_slice(&item.body)?)),
         None => Ok((0, ScaleState::default())),
@@ -259,7 +262,7 @@ fn decode(item: Option<&Item>) -> Result<(u64, ScaleState), serde_json::Error> {
 
 /// Applies the policy to the scaler's state; returns the numbers of the workers to invoke.
 fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
-    // Numbers are never reused: a repeated event removes no other worker.
+    // Worker numbers are never reused, so a repeated event removes no other worker.
     let silent: BTreeSet<u32> = event.silent.iter().copied().collect();
     state.outstanding.retain(|worker, sent_ms| {
         !silent.contains(&worker) && event.at_ms.saturating_sub(sent_ms) < LIFE_MS
@@ -275,14 +278,14 @@ fn plan(state: &mut ScaleState, event: &ScalerEvent) -> Vec<u32> {
     let first = state.next_worker;
     state.next_worker += top_up.invoke;
     state.outstanding.add(first..state.next_worker, event.at_ms);
-    // Under a policy, its own decisions are logged instead.
+    // Under autoscaling, the policy's decisions are logged instead.
     if !event.autoscale {
         log(state, event.batches, outstanding + top_up.invoke, top_up.reason);
     }
     workers
 }
 
-/// How many workers the job is to have: as many as it says, or as the policy makes of its reports.
+/// Sets the target: the job's fixed number of workers, or the policy's decision on the trainer's report.
 fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
     if !event.autoscale {
         state.target = event.wanted;
@@ -291,7 +294,7 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
     let settings = Settings {
         start: START_WORKERS,
         max_workers: event.wanted,
-        // One dollar an hour each: the budget then is a number of workers.
+        // At one dollar per worker-hour, the budget is a number of workers.
         budget_usd_per_hour: event.budget_workers.map(f64::from),
         usd_per_worker_hour: 1.0,
         ..Settings::default()
@@ -314,7 +317,7 @@ fn settle_target(state: &mut ScaleState, event: &ScalerEvent) {
 
 fn report_of(report: &TrainingReport, state: &ScaleState, event: &ScalerEvent) -> Report {
     let worker = report.worker.map(|WorkerSeconds { source_s, compute_s, put_s }| {
-        // Objects are stored while the next split is computed.
+        // Objects are stored while the next split is computed, so only the excess counts.
         let put_s = (put_s - source_s - compute_s).max(0.0);
         WorkerTimes { source_s, compute_s, put_s }
     });
@@ -444,7 +447,7 @@ mod tests {
         assert_eq!(numbers, (0..200).collect::<Vec<_>>());
     }
 
-    /// Takes one event and no more.
+    /// Accepts one event, then throttles.
     struct Full(Recorder);
 
     #[async_trait]
@@ -482,7 +485,7 @@ mod tests {
         assert_eq!(functions[6..], ["worker:2"; 3]);
     }
 
-    /// Knows no function but one.
+    /// Only the named function exists.
     struct Deployed(Recorder, &'static str);
 
     #[async_trait]
@@ -516,7 +519,7 @@ mod tests {
             max_workers: None,
             metrics: Metrics::default(),
         };
-        // Nothing newer is there either.
+        // No newer version is deployed.
         let lost = Scaler { worker_function: "worker".to_owned(), ..deployed("worker:9") };
         let event = event(10, &[0, 1, 2], 60_000);
         let scaled = lost.handle(&event).await.unwrap();
@@ -533,7 +536,7 @@ mod tests {
         assert_eq!(current.handle(&event).await.unwrap().invoked, 3);
     }
 
-    /// A trainer that takes 50 ms for what a worker takes 400 ms for.
+    /// A trainer that needs 50 ms per batch, for which a worker needs 400 ms.
     fn report(batches: u64) -> TrainingReport {
         let worker = WorkerSeconds { source_s: 0.0, compute_s: 0.4, put_s: 0.2 };
         TrainingReport {

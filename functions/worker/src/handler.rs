@@ -1,4 +1,4 @@
-//! One invocation: work until idle or out of time, then tell the coordinator that this worker left.
+//! One invocation: works until there is no work or no time, then reports to the coordinator that it leaves.
 
 use crate::tally::Tallied;
 use gristmill_model::wire::{Applied, IdleReason, Leave, RefusalKind, VERSION, WorkerEvent};
@@ -11,7 +11,8 @@ use std::{
     time::Duration,
 };
 
-/// How long a leaving worker insists; afterwards the scaler presumes it gone.
+/// How long a leaving worker retries its Leave call; without it, the scaler finds the worker by its
+/// silence.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +31,7 @@ pub struct Report {
     pub ended: String,
 }
 
-/// The worker as it stays warm: connections and the last job's program and indices.
+/// The worker's state between invocations: its connections, and the program and indices of the last job.
 pub struct WorkerFunction {
     runner: Runner,
     tallied: Arc<Tallied>,
@@ -62,7 +63,7 @@ impl WorkerFunction {
         }
         let invocation = InvocationId::of(event.worker, &request_id);
         let outcome = self.work(&event.job, invocation, deadline_ms).await;
-        // Nobody counts the workers of a job that has ended.
+        // The workers of an ended job are not counted.
         if !matches!(outcome, Ok(Ended::Idle(IdleReason::JobEnded))) {
             let error = outcome.as_ref().err().map(RunError::to_string);
             self.leave(event, error).await;
@@ -70,7 +71,7 @@ impl WorkerFunction {
         self.measure(event);
         match outcome {
             Ok(ended) => Ok(Report { ended: format!("{ended:?}") }),
-            // The job has been told (or its lease runs out): not a failure of the function.
+            // The job's bundle was given back, or its lease will expire: the function itself did not fail.
             Err(error @ (RunError::Fatal { .. } | RunError::Passing(_))) => {
                 tracing::warn!(job = %event.job, worker = event.worker, %error, "worker ends");
                 Ok(Report { ended: error.to_string() })
@@ -79,7 +80,7 @@ impl WorkerFunction {
         }
     }
 
-    /// Says what this invocation has done.
+    /// Prints metrics of this invocation.
     fn measure(&self, event: &WorkerEvent) {
         let (job, worker) = (event.job.to_string(), event.worker.to_string());
         let properties = [("job", job.as_str()), ("worker", worker.as_str())];
@@ -101,7 +102,7 @@ impl WorkerFunction {
     async fn context(&self, job: &JobName) -> Result<JobContext, RunError> {
         let warm = self.warm.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let same = match &warm {
-            // Another job may have the name by now.
+            // The job may have been forgotten and its name used by another one.
             Some(context) if context.view.job == *job => {
                 let registered_ms = context.view.registered_ms;
                 describe(&self.runner, job).await?.registered_ms == registered_ms

@@ -8,7 +8,7 @@ use gristmill_web::{Reach, WithWeb};
 use gristmill_worker::WorkerFunction;
 use std::sync::Arc;
 
-// Splits are computed on threads of their own.
+// Splits are computed on separate threads.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), lambda_runtime::Error> {
     lambda_runtime::tracing::init_default_subscriber();
@@ -17,7 +17,8 @@ async fn main() -> Result<(), lambda_runtime::Error> {
     let memory_mb = function_memory_mb(|name| std::env::var(name).ok());
     let shape = FunctionShape::default();
     let shape = FunctionShape { memory_mb: memory_mb.unwrap_or(shape.memory_mb), ..shape };
-    // A function sees what the account's private networks have, and others name the data.
+    // The function may reach the account's private networks, and data addresses come from users: restrict
+    // them to public addresses unless the deployment allows private ones.
     let reach = if settings.private_sources { Reach::Any } else { Reach::Public };
     let runner = Runner {
         coordinator: Arc::new(aws.coordinator(settings.coordinator_url()?, settings.ns.clone())?),

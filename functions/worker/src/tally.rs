@@ -65,7 +65,7 @@ impl Tally {
     }
 }
 
-/// The coordinator, with a tally of what this worker tells it.
+/// The coordinator, with a tally of this worker's calls.
 pub(crate) struct Tallied {
     inner: Arc<dyn Coordinator>,
     tally: Mutex<Tally>,
@@ -76,7 +76,7 @@ impl Tallied {
         Self { inner, tally: Mutex::default() }
     }
 
-    /// The totals; the next ones begin at zero.
+    /// Returns the totals and resets them.
     pub fn take(&self) -> Tally {
         std::mem::take(&mut *self.lock())
     }
