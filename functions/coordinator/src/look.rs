@@ -82,7 +82,7 @@ impl Coordinator {
             *item = self.finish_indexing(job, item, &scan).await?;
             scan = self.scan(job, item, consumer, from).await?;
         }
-        // The claim that gave the bundle up may have died before it ended the job.
+        // The call that gave the bundle up may have died before it ended the job.
         if let Some(error) = scan.given_up().filter(|_| !item.state.is_ended()) {
             self.end_job(job, &JobEvent::Failed { error }).await?;
         }

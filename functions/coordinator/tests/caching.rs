@@ -1,5 +1,4 @@
-//! An `autocache` point, call by call: stored, found, removed, and kept within
-//! its room.
+//! An `autocache` point over its life: stored, found, removed, and kept within the cache's capacity.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
@@ -30,7 +29,7 @@ use std::{
     },
 };
 
-/// One file of ten batches, each of them a split of a hundred bytes.
+/// One file of ten batches; each batch is a split of 100 bytes.
 const SPLITS: u32 = 10;
 const BATCH: u32 = 4;
 const CHUNK_BYTES: u64 = 100;
@@ -61,7 +60,7 @@ impl World {
         Self { coordinator, table, clock, objects, ns }
     }
 
-    /// A coordinator over the same that dies after so many calls of its table and objects.
+    /// A coordinator over the same world that dies after this many calls to its table and objects.
     fn dying_after(&self, calls: u32) -> Coordinator {
         let left = Arc::new(AtomicU32::new(calls));
         let table = Dying { inner: Arc::clone(&self.table), left: Arc::clone(&left) };
@@ -82,7 +81,7 @@ impl World {
         }
     }
 
-    /// Registers a job whose pipeline sleeps `ms` and is cached as a whole.
+    /// Registers a job whose pipeline sleeps `ms` per record and is cached whole.
     async fn register(&self, job: &str, ms: u32, numerics: &str) {
         let pipeline = format!(
             "source: {{ tfrecord: x, features: {{ v: {{ key: v, dtype: i64 }} }} }}\n\
@@ -92,7 +91,7 @@ impl World {
             epochs: 2,
             numerics: numerics.to_owned(),
             split_batches: Some(1),
-            // With a window that holds both epochs.
+            // The window must hold both epochs.
             workers: 20,
             ..JobSpec::new(gristmill_operators::parse(&pipeline).unwrap().canonical_json())
         };
@@ -137,7 +136,7 @@ impl World {
         .await
     }
 
-    /// Works until there is nothing to claim; what was leased.
+    /// Works until there is nothing to claim; returns the leases.
     async fn work(&self, job: &str) -> Vec<Lease> {
         let mut leases = Vec::new();
         for id in 1.. {
@@ -204,7 +203,7 @@ impl World {
     }
 }
 
-/// Does what it is asked to, so many times, and then nothing.
+/// A port that passes through a number of calls, then fails.
 struct Dying<T> {
     inner: Arc<T>,
     left: Arc<AtomicU32>,
@@ -319,7 +318,7 @@ fn name(job: &str) -> JobName {
     job.parse().unwrap()
 }
 
-/// Computing is slow, reading is fast.
+/// A profile with slow computation and fast reads.
 fn measured(splits: u32) -> WorkProfile {
     let op = |op: &str, stage, active_us, elements| OpWork {
         op: op.into(),
@@ -350,7 +349,7 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     world.register("a", 1, "").await;
     let leases = world.work("a").await;
     let splits: Vec<&Lease> = leases.iter().filter(|lease| lease.work == Work::Splits).collect();
-    // All of the first epoch and nothing of the second, which is not settled yet.
+    // All of the first epoch, and nothing of the second, which is not settled yet.
     assert_eq!(splits.iter().map(|lease| lease.todo.len()).sum::<usize>(), SPLITS as usize);
     assert!(splits.iter().all(|lease| lease.epoch == 0 && lease.cache.chunks.is_some()));
     let view = world.caching("a").await;
@@ -359,7 +358,7 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
     assert_eq!((view.unsettled, view.delivered_shelf(1).is_some()), (None, true));
     assert!(world.work("a").await.is_empty(), "nobody works on what is cached");
 
-    // The class of the workers is known by now, though nobody says it.
+    // The numerics class of the workers is known by now, though the job does not name it.
     world.register("b", 1, "").await;
     assert_eq!(world.modes("b").await, [CacheMode::Get { point: 0 }]);
     world.register("c", 1, "another").await;
@@ -392,7 +391,8 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
 async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     let world = World::new(1 << 30);
     world.register("a", 1, "").await;
-    // The last look was before this work, and no time has passed since: the job may end with this report.
+    // No time has passed since the last look, which was before this work; still, the job may end with this
+    // poll.
     world.work("a").await;
     let durable = Cursor { epoch: 1, batch_index: 0 };
     let ack = Ack {
@@ -455,7 +455,7 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
     for job in ["a", "b"] {
         world.stop(job).await;
     }
-    // Two hours later nobody works for them any more.
+    // After two hours, no worker can still put objects for the ended jobs.
     world.clock.0.fetch_add(7_200_000, Ordering::Relaxed);
     world.coordinator.upkeep().await.unwrap();
     assert_eq!(world.on(&b).await, Vec::<String>::new());
@@ -464,12 +464,12 @@ async fn two_jobs_that_store_the_same_do_not_meet_and_one_of_them_stays() {
     assert_eq!(world.modes("c").await, [CacheMode::Get { point: 0 }]);
 }
 
-/// The actor that follows a removal that died.
+/// The actor that runs after an interrupted removal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum After {
     Retry,
     Upkeep,
-    /// A job that would read what is half gone.
+    /// A job that would read the half-removed entry.
     Job,
 }
 
@@ -498,7 +498,7 @@ async fn a_removal_that_dies_between_any_two_calls_is_finished_by_whoever_comes_
                 After::Upkeep => drop(world.coordinator.upkeep().await.unwrap()),
                 After::Job => {}
             }
-            // The next job finds an entry stored from now on, once.
+            // The next job finds an entry that is stored from now on.
             world.register("b", 1, "one").await;
             world.work("b").await;
             let modes = world.modes("b").await;

@@ -1,5 +1,5 @@
-//! The coordinator's calls, as workers and trainers send them: over a table in memory and, ignored
-//! unless `scripts/test-peers` runs them, over DynamoDB by others.
+//! The coordinator's calls, as workers and trainers send them: over a table in memory, and, ignored unless
+//! `scripts/test-peers` runs them, over an independent implementation of DynamoDB.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
@@ -32,7 +32,7 @@ use std::{
 };
 use tokio::sync::Notify;
 
-/// A table that applies every third write and says that it failed: the answer is lost.
+/// A table that applies every third write but reports a failure, as if the answer was lost.
 struct Lossy {
     table: Arc<dyn Table>,
     writes: AtomicU32,
@@ -76,7 +76,7 @@ impl Table for Lossy {
     }
 }
 
-/// The table of a process that freezes after its first read of the job until it may go on.
+/// The table of a process that freezes after its first read of the job until the test wakes it.
 struct Freezing {
     table: Arc<dyn Table>,
     reads: AtomicU32,
@@ -124,7 +124,7 @@ impl Table for Freezing {
     }
 }
 
-/// A file's records, in batches of [`BATCH`] and splits of one batch.
+/// Records of the file, in batches of [`BATCH`] and splits of one batch.
 const RECORDS: u32 = 40;
 const BATCH: u32 = 4;
 
@@ -139,9 +139,9 @@ struct World {
 }
 
 impl World {
-    /// A job that is about to index `files` files.
+    /// A job about to index `files` files.
     async fn indexing(table: Arc<dyn Table>, files: usize) -> Self {
-        // A namespace of its own, so that a table may hold others.
+        // Each world has its own namespace, because a peer's table is shared.
         static WORLDS: AtomicU32 = AtomicU32::new(0);
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
         let ns = format!("t{now}-{}", WORLDS.fetch_add(1, Ordering::Relaxed));
@@ -172,7 +172,7 @@ impl World {
         world
     }
 
-    /// The same world, answered by a process that remembers nothing.
+    /// The same world, served by a process without memory.
     fn another_process(&self) -> Self {
         self.process_over(Arc::clone(&self.table))
     }
@@ -192,7 +192,7 @@ impl World {
         Self { coordinator, table, clock, objects, ns, job, registration }
     }
 
-    /// Sends a call, and again while the answer is that it may not have arrived: as clients do.
+    /// Sends a call, and repeats it after temporary faults, as clients do.
     async fn call<C: Call>(&self, call: C) -> Result<C::Reply, Refusal> {
         let request = Request { v: VERSION, ns: self.ns.clone(), call: call.into() };
         for _ in 0..20 {
@@ -236,7 +236,7 @@ impl World {
         }
     }
 
-    /// A job whose one file is indexed.
+    /// A job whose only file is indexed.
     async fn running(table: Arc<dyn Table>) -> Self {
         let world = Self::indexing(table, 1).await;
         let lease = leased(world.claim(1).await);
@@ -255,7 +255,7 @@ impl World {
         self.objects.put_if_absent(&path, Bytes::from_static(b"x"), "id").await.unwrap();
     }
 
-    /// Marks and commits everything in a lease, one split a call.
+    /// Marks and commits every split of a lease, one split per call.
     async fn work(&self, lease: &Lease, nonce: Nonce) -> Result<Applied, Refusal> {
         let Lease { home, epoch, bundle, attempt, .. } = *lease;
         let mut reply = Ok(Applied {});
@@ -264,7 +264,7 @@ impl World {
             if lease.marks() {
                 let job = self.job.clone();
                 let mark = Mark { job, home, epoch, bundle, attempt, nonce, split_index: index };
-                // A refused mark is followed by a refused flush.
+                // If the mark is refused, the flush is refused too.
                 let _ = self.call(mark).await;
             }
             let (rows, batches) = match lease.work {
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Claims and works until the job has ended; its first lease is lost with the worker `id`.
+    /// Claims and works until the job has ended; worker `id` loses its first lease.
     async fn be_a_worker(&self, id: u8) {
         let mut fallen = false;
         for round in 0_u32.. {
@@ -342,7 +342,7 @@ impl World {
                     assert!(lease.attempt >= 1);
                 }
                 Ok(ClaimReply::Leased(lease)) => {
-                    // Another worker may have taken the lease over.
+                    // Another worker may have claimed the bundle meanwhile.
                     let _ = self.work(&lease, Nonce(nonce)).await;
                 }
                 Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded })) => return,
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// Takes what is ready in order and checkpoints after each batch, until the job is done.
+    /// Receives ready splits in order and checkpoints after each batch, until the job is done.
     async fn be_the_trainer(&self, splits: u32) -> BTreeMap<u32, ReadySplit> {
         let mut seen: BTreeMap<u32, ReadySplit> = BTreeMap::new();
         let mut delivered = 0;
@@ -378,7 +378,7 @@ impl World {
             while delivered < splits && seen.contains_key(&delivered) {
                 delivered += 1;
             }
-            // A split suspected of killing its workers is not handed out for a while.
+            // A suspect split is not handed out again for a while.
             self.clock.sleep(Duration::from_millis(100)).await;
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -396,7 +396,7 @@ fn leased(reply: Result<ClaimReply, Refusal>) -> Lease {
     }
 }
 
-/// The table that `scripts/test-peers` made in DynamoDB by others.
+/// The table that `scripts/test-peers` created in an independent implementation of DynamoDB.
 fn peer() -> Arc<dyn Table> {
     let variable = |name| std::env::var(name).unwrap_or_else(|_| panic!("set {name}"));
     let endpoints = Endpoints {
@@ -413,7 +413,7 @@ fn peer() -> Arc<dyn Table> {
     Arc::new(Aws::with(endpoints, credentials).table("gristmill"))
 }
 
-/// A test of each case over a table in memory, and one over a peer's.
+/// Defines one test per case over a table in memory, and one over a peer's table.
 macro_rules! cases {
     ($($name:ident,)*) => {
         mod in_memory {
@@ -458,7 +458,7 @@ async fn a_dead_workers_lease_is_free_at_once_and_nobody_elses(table: Arc<dyn Ta
     assert_eq!(world.poll().await.claimable, 1);
     let again = leased(world.claim(3).await);
     assert_eq!((again.bundle, again.attempt), (0, 2));
-    // The report comes a second time: the lease is another's by now.
+    // The report arrives twice: by now another worker holds the lease.
     world.died(1).await;
     assert_eq!(world.poll().await.claimable, 0);
 }
@@ -473,7 +473,7 @@ async fn a_claim_that_arrives_after_its_worker_was_reported_dead_holds_nothing_f
     assert_eq!((polled.claimable, polled.active_workers), (1, 0), "the trainer's poll frees it");
     assert_eq!(leased(world.claim(2).await).attempt, 2);
     assert_eq!(world.poll().await.claimable, 0, "a living worker keeps its lease");
-    // The platform had run the event twice, and the other copy lives: it loses no second lease.
+    // The platform had run the event twice, and the other copy is alive: it loses no second lease.
     world.died(2).await;
     assert_eq!(leased(world.claim(1).await).attempt, 3);
     assert_eq!(world.poll().await.claimable, 0);
@@ -504,7 +504,7 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
         "nobody else's while it lasts"
     );
     world.clock.sleep(Duration::from_secs(3600)).await;
-    // A trainer's poll looks, and names what came back.
+    // The trainer's poll looks at the window, and adds returned bundles to the hints.
     world.poll().await;
     let lease = leased(world.claim(2).await);
     assert_eq!((lease.bundle, lease.attempt), (late.bundle, 2));
@@ -520,7 +520,7 @@ async fn a_lease_that_ran_out_is_anothers_and_its_first_owner_is_refused(table: 
 async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
     let world = World::running(table).await;
     leased(world.claim(2).await);
-    // Few are at work: from now on, the process remembers what it hands out.
+    // Few workers are active: from now on the process remembers the leases it grants.
     assert_eq!(world.poll().await.active_workers, 1);
     let old = leased(world.claim(3).await);
     let other = world.another_process();
@@ -528,7 +528,7 @@ async fn what_a_process_remembers_of_leases_may_be_old(table: Arc<dyn Table>) {
     other.poll().await;
     let new = leased(other.claim(4).await);
     assert_eq!((new.bundle, new.attempt), (old.bundle, 2));
-    // Another bundle that this process does not know of.
+    // A bundle leased by another process, which this one does not know.
     let next = leased(other.claim(5).await);
     assert!(matches!(world.work(&new, Nonce([4; 8])).await, Ok(Applied {})));
     let refused = world.work(&old, Nonce([3; 8])).await;
@@ -567,7 +567,7 @@ async fn files_too_many_for_a_call_lie_in_a_listing(table: Arc<dyn Table>) {
     let view = world.poll().await.job;
     let told = world.registration.clone();
     let stored = told.clone().with_listing(view.dataset_version);
-    // It is the job that is there, whoever tells of its files in which way.
+    // Both forms of the call join the same job: files in the call, or a stored listing.
     assert!(world.call(stored.clone()).await.is_ok());
     let named = |name: &str| Register { job: name.parse().unwrap(), ..stored.clone() };
     match world.call(named("listed")).await {

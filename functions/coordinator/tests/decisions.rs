@@ -1,5 +1,5 @@
-//! Decisions about a job as a whole: workers that are gone, surplus workers, giving up, and
-//! when a name is free again.
+//! Decisions about a whole job: presumed dead workers, surplus workers, giving up, and when a name is free
+//! again.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 
@@ -30,7 +30,7 @@ use std::{
     time::Duration,
 };
 
-/// Records of the one file, in splits of one batch.
+/// Records of the only file, in splits of one batch.
 const RECORDS: u32 = 400;
 const BATCH: u32 = 10;
 
@@ -119,7 +119,7 @@ impl World {
         self.call(claim).await
     }
 
-    /// A lease, and who holds it, from the table.
+    /// A lease claimed by `worker`.
     async fn leased(&self, worker: u32) -> Lease {
         match self.claim(worker, 0).await {
             Ok(ClaimReply::Leased(lease)) => lease,
@@ -127,13 +127,13 @@ impl World {
         }
     }
 
-    /// The nonce under which the last lease was taken.
+    /// The nonce of the last claim.
     fn last_nonce(&self) -> Nonce {
         let before = self.clock.now_ms() - 1;
         Nonce(before.to_be_bytes())
     }
 
-    /// Commits every split of a lease just taken, with so many records of each skipped.
+    /// Commits every split of a lease just claimed, with `rows` rows and `skipped` skipped records each.
     async fn flush(&self, lease: &Lease, rows: u32, skipped: u32) {
         let commits = lease.todo.iter().map(|position| Commit {
             split_index: u8::try_from(position - lease.first).unwrap(),
@@ -179,7 +179,7 @@ impl World {
         }
     }
 
-    /// Polls as a trainer that has taken in the positions before `delivered`.
+    /// Polls as a trainer that has received the positions before `delivered`.
     async fn poll(&self, delivered: u32, epoch: Option<u32>) -> Polled {
         let place = Place { epoch: epoch.unwrap_or(0), position: delivered };
         let ack = Ack {
@@ -250,7 +250,7 @@ async fn workers_that_nothing_is_heard_of_are_told_while_another_works() {
     world.poll(0, None).await;
     assert_eq!(world.kicked(), before + 1);
     assert_eq!(world.last_kick().silent, [10, 12], "one holds a lease");
-    // Between two leases a worker is heard of too.
+    // A worker between two leases is not silent.
     let lease = world.leased(10).await;
     world.flush(&lease, BATCH, 0).await;
     world.poll(0, None).await;
@@ -311,7 +311,7 @@ async fn too_many_skipped_records_fail_the_job_whoever_has_passed_them() {
         one.todo.truncate(1);
         world.report(&one).await;
         world.flush(&one, BATCH - 1, 1).await;
-        // The trainer is past it before the next one comes.
+        // The trainer passes the split before the next one is committed.
         assert_eq!(world.poll(delivered, None).await.job.state, JobState::Running);
         if lease.todo.len() > 1 {
             world.pass(3600).await;
@@ -393,7 +393,7 @@ async fn where_every_worker_dies_the_job_says_so_rests_and_is_given_up() {
     world.pass(30).await;
     world.poll(0, None).await;
     assert_eq!(world.kicked(), before + 1, "it is tried again");
-    // One split ends it.
+    // One committed split ends the trouble.
     let mut lease = world.leased(50).await;
     lease.todo.truncate(1);
     world.flush(&lease, BATCH, 0).await;
@@ -425,7 +425,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     let world = World::running(ErrorPolicy::Fail).await;
     let lease = world.leased(1).await;
     world.flush(&lease, BATCH, 0).await;
-    // All that may be claimed is, and the process knows it.
+    // Everything is claimed, and the process remembers the leases.
     while let Ok(ClaimReply::Leased(_)) = world.claim(1, 0).await {}
     let before = world.poll(1, None).await.job;
     let chunk = keys::job_prefix(&world.ns, &world.job) + "x.gmc";
@@ -443,7 +443,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
     assert!(items >= 5, "{items}");
     assert!(forget().await.is_err(), "there is nothing left to forget");
     assert!(world.objects.get(&path).await.is_err());
-    // Another job of the name begins at the beginning, and knows no worker of the first.
+    // A new job of this name starts at the beginning, and knows no worker of the old one.
     assert!(world.register(ErrorPolicy::Fail, 8).await.is_ok());
     let polled = world.poll(0, None).await;
     assert_eq!((polled.generation, polled.ready.len()), (0, 0));
@@ -453,7 +453,7 @@ async fn a_forgotten_job_leaves_its_name_and_nothing_else() {
         matches!(reply, Ok(ClaimReply::Idle(Idle { reason: IdleReason::JobEnded }))),
         "{reply:?}"
     );
-    // Despite the process's memory of the first job.
+    // The process remembers the old job, and still leases from the new one.
     let reply = world.claim(1, polled.job.registered_ms).await;
     assert!(matches!(&reply, Ok(ClaimReply::Leased(lease)) if lease.first == 0), "{reply:?}");
 }

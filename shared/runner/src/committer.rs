@@ -1,7 +1,7 @@
-//! Commits finished splits of one lease: stores them, batches the flushes, keeps the lease alive.
+//! Commits the finished splits of one lease: stores them, batches the flushes, and keeps the lease alive.
 //!
-//! Runs beside the computation, so that storing one split overlaps with computing the next. Few
-//! flushes are the point: a table write is worth ~27 ms of compute.
+//! Runs concurrently with the computation, so that storing one split overlaps with computing the next.
+//! Flushes are few because a table write costs as much as about 27 ms of compute.
 
 use crate::{
     FinishedSplit, RunError, RunnerConfig, Sink,
@@ -15,12 +15,12 @@ use gristmill_ports::{ObjectPath, call_with_retry};
 use std::{sync::atomic::Ordering, time::Duration};
 use tokio::sync::mpsc::Receiver;
 
-/// Commits are held back at least this long, so that fast splits share one flush.
+/// Shortest time between flushes, so that fast splits share one.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(250);
-/// How long a worker insists on a flush before it gives the bundle up to others.
+/// How long a worker retries a flush before it leaves the bundle to others.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Receives the lease's splits in order until the sender is dropped, then flushes the rest.
+/// Receives the lease's splits in order until the sender is dropped, then flushes the remaining commits.
 pub(crate) async fn commit_all(
     run: &LeaseRun<'_>,
     sink: &dyn Sink,
@@ -51,7 +51,7 @@ pub(crate) async fn commit_all(
                 if next.is_some() || pending.is_due(now) {
                     pending.flush(run, next).await?;
                 }
-                // Nobody waits where splits are not marked.
+                // Without marks, no receiver waits for this.
                 let _ = committed.send(());
             }
             None => break,
@@ -63,8 +63,8 @@ pub(crate) async fn commit_all(
     }
 }
 
-/// Stores a split, and keeps the lease alive while that takes long; gives up when the platform is about to stop
-/// this worker.
+/// Stores a split, and renews the lease if that takes long. Fails with [`RunError::OutOfTime`] shortly
+/// before the platform stops this worker.
 async fn store(
     run: &LeaseRun<'_>,
     sink: &dyn Sink,
@@ -91,18 +91,17 @@ async fn store(
     }
 }
 
-/// Puts what is cached of a split where later epochs look for it, before the split counts as done; and
-/// what it left out where people do: which records and why, and under the
-/// `quarantine` policy the records themselves.
+/// Puts the side outputs of a split before it counts as done: cached objects for later epochs, a report of
+/// the skipped records, and, under the `quarantine` policy, the skipped records themselves.
 async fn set_aside(run: &LeaseRun<'_>, split: &FinishedSplit) -> Result<(), RunError> {
     let RunnerConfig { ns, bucket, .. } = &run.runner.config;
     let (job, runner) = (&run.context.view.job, run.runner);
     for (key, content) in &split.cached {
-        // Every worker stores the same bytes for this split of this shelf.
+        // Every worker stores the same bytes for a split on this shelf.
         put(runner, &ObjectPath::new(bucket, key), content, "cached").await?;
     }
     for (record, raw) in &split.quarantined {
-        // The same record of another epoch or attempt is the same object.
+        // Every epoch and attempt stores the same object for a record.
         let path = ObjectPath::new(bucket, keys::quarantined(ns, job, *record));
         put(runner, &path, raw, "raw").await?;
     }
@@ -119,9 +118,9 @@ struct Pending {
     commits: Vec<Commit>,
     times: WorkerTimes,
     profile: Option<WorkProfile>,
-    /// On the runner's clock.
+    /// Time of the last flush, on the runner's clock.
     last_flush: Duration,
-    /// Commits that are worth a flush before the bundle is complete: a third of it, so that a
+    /// Number of commits that are worth a flush before the bundle is complete: a third of it, so that a
     /// bundle of eight costs at most two flushes more than its last.
     worth: usize,
     remaining: usize,
@@ -148,14 +147,14 @@ impl Pending {
         self.times = self.times.plus(times);
     }
 
-    /// The last flush comes when the sender is dropped; it is not due before.
+    /// Whether to flush before the bundle is complete; the last flush follows when the sender is dropped.
     fn is_due(&self, now: Duration) -> bool {
         self.remaining > 0
             && self.commits.len() >= self.worth
             && now.saturating_sub(self.last_flush) >= FLUSH_INTERVAL
     }
 
-    /// Until the lease is to be renewed, should there be no flush before.
+    /// Time until the lease must be renewed if no flush comes before.
     fn heartbeat_in(&self, run: &LeaseRun<'_>, now: Duration) -> Duration {
         let split_ms = run.split_ms.load(Ordering::Relaxed);
         let silent_ms = sign_of_life_ms(split_ms, run.lease.todo.len());

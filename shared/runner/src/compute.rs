@@ -10,12 +10,12 @@ use tokio::task::JoinHandle;
 /// How a host runs work that keeps a processor busy for long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compute {
-    /// This many at a time, each on a thread of its own, so that I/O goes on meanwhile.
+    /// This many splits at a time, each on its own thread, so that I/O continues meanwhile.
     Threads(usize),
-    /// On the calling thread: for simulations, which must be deterministic.
+    /// On the calling thread, for deterministic simulations.
     Inline,
-    /// The same, and a split then takes this long on the runner's clock, give or take a fifth: in
-    /// simulations of what coordination costs.
+    /// Like `Inline`, and each split then takes this long on the runner's clock, plus or minus 20 %: for
+    /// simulations of the cost of coordination.
     Modelled(Duration),
 }
 
@@ -26,12 +26,12 @@ impl Default for Compute {
 }
 
 impl Compute {
-    /// The threads of a function of this much memory; one if that is not known.
+    /// Threads for a function with this much memory; one if the memory is not known.
     pub fn of_function(memory_mb: Option<u32>) -> Self {
         Self::Threads(memory_mb.map_or(1, worker_threads) as usize)
     }
 
-    /// Work that runs at a time.
+    /// Number of splits computed at a time, at least one.
     pub(crate) fn at_once(self) -> usize {
         match self {
             Self::Threads(threads) => threads.max(1),
@@ -39,7 +39,7 @@ impl Compute {
         }
     }
 
-    /// Runs `work` to its end. A panic is a passing fault of this worker, not of the job.
+    /// Runs `work` to its end. A panic is a temporary fault of this worker and does not fail the job.
     pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> Result<T, RunError> + Send + 'static,
@@ -47,7 +47,7 @@ impl Compute {
         self.start(work).await
     }
 
-    /// As [`run`](Self::run), of which threads need not be waited for to begin.
+    /// Like [`run`](Self::run), but with threads the work begins before the future is polled.
     pub(crate) fn start<T: Send + 'static, W>(
         self,
         work: W,
@@ -61,7 +61,7 @@ impl Compute {
         }
     }
 
-    /// Time that a split takes beyond what its work took.
+    /// Extra time that a split takes in a simulation; none outside of [`Modelled`](Self::Modelled).
     pub(crate) fn modelled(self, clock: &dyn Clock) -> Option<Duration> {
         let Self::Modelled(mean) = self else { return None };
         let [low, high, ..] = clock.nonce().0;
@@ -70,7 +70,7 @@ impl Compute {
     }
 }
 
-/// The result of a task; one that panicked is a passing fault.
+/// The result of a task; a panic becomes [`RunError::Passing`].
 pub(crate) async fn join<T>(task: JoinHandle<Result<T, RunError>>) -> Result<T, RunError> {
     task.await.unwrap_or_else(|error| Err(RunError::Passing(format!("a task died: {error}"))))
 }

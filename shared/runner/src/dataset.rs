@@ -1,6 +1,6 @@
-//! The indexed dataset as a worker reads it: manifest and file indices, cached; splits as one
-//! ranged read for each run of neighbours, a few of Parquet, or one for each image; those of zipped
-//! datasets beside each other.
+//! Reads an indexed dataset: the manifest, cached file indices, and the records of splits. Neighbouring
+//! records take one ranged read; Parquet takes a few, and each image its own. Zipped datasets are read
+//! concurrently.
 
 use crate::{
     RunError,
@@ -24,23 +24,23 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// File indices kept at a time: a permuted epoch touches all files of a dataset in turn.
+/// Most file indices in the cache: a permuted epoch touches all files of a dataset in turn.
 const CACHED_INDICES: usize = 512;
-/// Most memory of the file indices that are kept, beside the last one.
+/// Most bytes of cached file indices, apart from the most recent one.
 const CACHED_BYTES: usize = 64 << 20;
-/// Parts of a file, or indices of files, read at a time: enough to hide the time to a first byte, few
-/// enough to hold.
+/// Concurrent reads of file parts or of file indices: enough to hide the time to first byte, few enough for
+/// the memory.
 const READS_AHEAD: usize = 16;
-/// Blocks of a shuffled split read at a time, each of them maybe in several reads.
+/// Concurrent reads of spans, such as the blocks of a shuffled split; each span may take several reads.
 const SPANS_AHEAD: usize = 8;
 
 /// The input of a split.
 #[derive(Debug, Clone)]
 pub struct SplitSource {
     first: Reading,
-    /// Inputs of the further datasets of a zip.
+    /// Inputs from the other datasets of a zip.
     zipped: Vec<Reading>,
-    /// Which of an epoch's visits of these records, if it has them once.
+    /// Index of this copy of the records among an epoch's copies, taken from the first run.
     pub(crate) copy: u32,
 }
 
@@ -48,22 +48,22 @@ pub struct SplitSource {
 #[derive(Debug, Clone)]
 struct Reading {
     stretches: Vec<Stretch>,
-    /// The records to run, unless it is all of them in their order.
+    /// Records to run, in order; none for all of them in stored order.
     picks: Option<Vec<Pick>>,
     source: Arc<Source>,
 }
 
-/// Neighbours in a file, as they were read.
+/// Neighbouring records of a file, as read.
 #[derive(Debug, Clone)]
 struct Stretch {
     first: RecordKey,
     n_records: u32,
-    /// The parts of the file that its index asks for.
+    /// The byte ranges of the file that its index asked for.
     parts: Vec<Bytes>,
     file: Arc<IndexedFile>,
 }
 
-/// The records of a split, opened: of each stretch, end to end, dataset by dataset.
+/// The opened records of a split: per dataset, one element per stretch.
 #[derive(Debug)]
 pub struct Opened {
     first: Vec<OpenedRecords>,
@@ -71,16 +71,16 @@ pub struct Opened {
 }
 
 impl SplitSource {
-    /// Opens what was read. Takes time where files are compressed, or Parquet.
+    /// Decodes what was read. Slow for compressed files and Parquet.
     ///
     /// # Errors
-    /// If they are not what was indexed, naming the file.
+    /// [`RunError::Fatal`], naming the file, if its content does not match its index.
     pub fn open(&self) -> Result<Opened, RunError> {
         let zipped = self.zipped.iter().map(Reading::open).collect::<Result<_, _>>()?;
         Ok(Opened { first: self.first.open()?, zipped })
     }
 
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         let all = std::iter::once(&self.first).chain(&self.zipped);
         let parts = all.flat_map(|read| &read.stretches).flat_map(|stretch| &stretch.parts);
@@ -92,12 +92,12 @@ impl SplitSource {
         self.first.parts(&opened.first)
     }
 
-    /// The records of the first dataset to run, unless it is all of them in their order.
+    /// Records of the first dataset to run, in order; none for all of them in stored order.
     pub(crate) fn picks(&self) -> Option<Vec<Pick>> {
         self.first.picks.clone()
     }
 
-    /// The further datasets' inputs.
+    /// The inputs of the other datasets, as the executor takes them.
     pub(crate) fn zipped<'a>(&'a self, opened: &'a Opened) -> Vec<Zipped<'a>> {
         let zipped = |(read, records): (&'a Reading, &'a Vec<OpenedRecords>)| Zipped {
             parts: read.parts(records),
@@ -107,7 +107,7 @@ impl SplitSource {
         self.zipped.iter().zip(&opened.zipped).map(zipped).collect()
     }
 
-    /// Location of a record, for people.
+    /// Location of a record for messages: the image, or the file with the record's number.
     pub fn describe(&self, key: RecordKey) -> String {
         let of_file = |stretch: &&Stretch| stretch.first.file == key.file;
         let Some(Stretch { file, .. }) = self.first.stretches.iter().find(of_file) else {
@@ -143,16 +143,16 @@ impl Reading {
     }
 }
 
-/// Index of a file's records.
+/// A file with the index of its records.
 #[derive(Debug)]
 struct IndexedFile {
     path: ObjectPath,
     index: FileIndex,
-    /// The images, if that is what the records are.
+    /// The list of images, if the records are images.
     pack: Option<Pack>,
 }
 
-/// Files by their number in the dataset.
+/// Files by number in the dataset.
 type Files = HashMap<u32, Arc<IndexedFile>>;
 
 fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
@@ -160,7 +160,7 @@ fn file_of(files: &Files, file: u32) -> Result<&Arc<IndexedFile>, RunError> {
 }
 
 impl IndexedFile {
-    /// About how many bytes a run of its records takes in memory.
+    /// Approximate bytes in memory of a run of records.
     fn bytes_of(&self, run: &Run) -> u64 {
         let Run { first_record, records, .. } = *run;
         match self.index.byte_range(first_record, records) {
@@ -170,12 +170,12 @@ impl IndexedFile {
     }
 }
 
-/// Reads one dataset version; shared by all jobs and invocations of a process.
+/// Reader of one dataset version, shared by all jobs and invocations of a process.
 pub struct DatasetCache {
     ns: Namespace,
     bucket: String,
     version: Fingerprint,
-    /// One for each dataset of a zip.
+    /// One source per dataset of the zip, in order.
     sources: Vec<Arc<Source>>,
     manifest: Manifest,
     indices: Mutex<VecDeque<(u32, Arc<IndexedFile>)>>,
@@ -206,7 +206,7 @@ impl DatasetCache {
         self.version
     }
 
-    /// How the dataset, as `ops` make it, divides into splits of `split_records`.
+    /// Divides the dataset, as transformed by `ops`, into splits of `split_records`.
     pub fn split_plan(&self, split_records: u32, ops: &[DatasetOp]) -> Result<SplitPlan, RunError> {
         let records = self.manifest.records();
         let divided = self.manifest.members.divide(&records).ok_or_else(|| {
@@ -222,9 +222,9 @@ impl DatasetCache {
             .map_err(|error| RunError::fatal(error.to_string()))
     }
 
-    /// Begins to read the records of a visit, pinned to the files as they were registered: all of them,
-    /// unless they are too many to hold. Then what is left is to be [`read`](Self::read) later, one
-    /// portion after the other.
+    /// Reads the records of a visit from the registered versions of the files. If the records are too large
+    /// to hold at once, reads only the first portion, and returns the others to be [`read`](Self::read) one
+    /// by one.
     pub async fn begin(
         &self,
         objects: &dyn Objects,
@@ -255,7 +255,7 @@ impl DatasetCache {
         self.read_of(objects, portion, &files).await
     }
 
-    /// The files that a visit has records of.
+    /// The files that hold the records of a visit.
     async fn files(&self, objects: &dyn Objects, visit: &Visit) -> Result<Files, RunError> {
         let datasets = std::iter::once(&visit.runs).chain(&visit.zipped).zip(&self.sources);
         let formats: BTreeMap<u32, &Format> = datasets
@@ -288,7 +288,7 @@ impl DatasetCache {
         Ok(SplitSource { first, zipped, copy })
     }
 
-    /// Reads what `runs` are of one dataset: neighbours together.
+    /// Reads the records of `runs` from one dataset, neighbours together.
     async fn read_runs(
         &self,
         objects: &dyn Objects,

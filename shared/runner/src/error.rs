@@ -1,4 +1,4 @@
-//! Errors of working on a lease, by the worker's next step.
+//! Errors of work on a lease; each variant determines the worker's next step.
 
 use gristmill_model::SkippedRecord;
 use gristmill_model::wire::RefusalKind;
@@ -6,19 +6,19 @@ use gristmill_ports::{CallError, ObjectError};
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum RunError {
-    /// Somebody else owns the bundle now: drop it and claim again.
+    /// Another worker owns the bundle now: drop it and claim again.
     #[error("the lease was lost")]
     LeaseLost,
     /// The platform stops this worker soon: give the bundle back.
     #[error("out of time")]
     OutOfTime,
-    /// A passing fault: give the bundle back, another attempt may succeed.
+    /// A temporary fault: give the bundle back, because another attempt may succeed.
     #[error("{0}")]
     Passing(String),
-    /// A cached split is damaged: compute it.
+    /// A cached split is damaged: compute it from the source.
     #[error("{0}")]
     BadCache(String),
-    /// Trying again cannot help: the job fails with this line.
+    /// A retry cannot help: the job fails with this message.
     #[error("{message}")]
     Fatal { message: String, record: Option<SkippedRecord> },
 }
@@ -50,7 +50,7 @@ impl From<CallError> for RunError {
             CallError::Refused(refusal) if refusal.kind == RefusalKind::LeaseLost => {
                 Self::LeaseLost
             }
-            // The job cannot be told of it either way: the lease runs out and others find out.
+            // The worker cannot report the error: its lease expires, and another worker claims the bundle.
             CallError::Unavailable(_)
             | CallError::Refused(_)
             | CallError::Denied(_)

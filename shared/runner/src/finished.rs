@@ -1,34 +1,35 @@
-//! A split that has been run, on its way to its commit.
+//! A split that was computed and awaits its commit.
 
 use bytes::Bytes;
 use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};
 use gristmill_model::wire::{SkippedAt, WorkProfile};
 use gristmill_model::{Position, RecordKey};
 
-/// A split that has been run and awaits its commit.
+/// A split that was computed and awaits its commit.
 #[derive(Debug)]
 pub struct FinishedSplit {
     pub position: Position,
     /// The chunk object; empty for an indexed file.
     pub object: Bytes,
-    /// Content of the object; its kind and checksum are set when it is stored.
+    /// Outcome of the split; kind and checksum are set when the object is stored.
     pub outcome: SplitOutcome,
     pub skipped: Vec<SkippedAt>,
-    /// Raw records to set aside, under the `quarantine` policy.
+    /// Raw records to store under the `quarantine` policy.
     pub quarantined: Vec<(RecordKey, Bytes)>,
     pub times: WorkerTimes,
-    /// Nothing to store: the result is in the index, and the outcome's `rows` counts the file's records.
+    /// True for an indexed file: there is no object to store, and the outcome's `rows` counts the file's
+    /// records.
     pub indexed: bool,
-    /// Prefix of the object's key, if it is not put among the job's own.
+    /// Prefix of the object's key; none for the job's own prefix.
     pub shelf: Option<String>,
-    /// The output at an `autocache` point: objects and their keys, in the order in which they are put.
+    /// The output at an `autocache` point: keys and objects, in the order in which to put them.
     pub cached: Vec<(String, Bytes)>,
-    /// Times and yields of its operators, if the lease asks for them.
+    /// Measurements of the operators, if the lease asks for them.
     pub profile: Option<WorkProfile>,
 }
 
 impl FinishedSplit {
-    /// A file that is indexed.
+    /// The result of indexing a file.
     pub(crate) fn indexed(position: Position, records: u32, source_ms: u32) -> Self {
         Self {
             position,
@@ -52,7 +53,7 @@ impl FinishedSplit {
         }
     }
 
-    /// The commit of this split, given where its object went.
+    /// The commit of this split, stored as `kind` with checksum `crc32c`.
     pub fn commit(&self, split_index: u8, kind: SplitKind, crc32c: u32) -> Commit {
         Commit { split_index, outcome: SplitOutcome { kind, crc32c, ..self.outcome } }
     }

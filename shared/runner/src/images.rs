@@ -1,4 +1,4 @@
-//! Images of a folder, read into records: each is an object of its own.
+//! Reads the images of a folder as records; each image is an object.
 
 use crate::RunError;
 use bytes::Bytes;
@@ -6,10 +6,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 use gristmill_model::wire::PackedImage;
 use gristmill_ports::{ObjectPath, Objects};
 
-/// Images read at a time: enough to hide the time to a first byte, few enough to hold.
+/// Concurrent reads of images: enough to hide the time to first byte, few enough for the memory.
 const READS_AHEAD: usize = 16;
 
-/// Reads images into the records they make, one after the other; `bytes` in all.
+/// Reads `images` into consecutive records, `bytes` in total; each record is the label (i64, little-endian)
+/// and the image's content.
 pub(crate) async fn read_images(
     objects: &dyn Objects,
     bucket: &str,
@@ -21,7 +22,7 @@ pub(crate) async fn read_images(
         let (size, etag) = (image.size, image.etag.clone());
         async move {
             let content = match size {
-                // A range of nothing cannot be asked for.
+                // An empty range cannot be requested.
                 0 => Bytes::new(),
                 _ => objects.get_range(&path, 0..size, Some(&etag)).await?,
             };

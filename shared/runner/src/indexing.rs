@@ -1,6 +1,6 @@
-//! Indexing one source file: reads it as far as is needed to find its records, most formats in a single
-//! streamed pass. Done once per file content; its result is stored by (key, size, etag, format) and
-//! found again by every later job.
+//! Indexes one source file: reads as much as is needed to find its records, for most formats in one
+//! streamed pass. The index is stored by (key, size, etag, format), so every file content is indexed only
+//! once.
 
 use crate::{Compute, RunError};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use gristmill_pipeline::Format;
 use gristmill_ports::{ObjectError, ObjectPath, Objects};
 use gristmill_sources::{FileIndex, IndexBuilder, SourceError, images};
 
-/// Makes sure that the index of `file` exists; returns its record count.
+/// Builds and stores the index of `file` unless it exists; returns the number of records.
 pub(crate) async fn ensure_index(
     objects: &dyn Objects,
     compute: Compute,
@@ -40,7 +40,7 @@ pub(crate) async fn ensure_index(
         Err(error) => return Err(error.into()),
     }
     let index = build_index(objects, compute, format, source_bucket, file).await?;
-    // The winner of a race stored the same bytes: an index is a function of the file.
+    // The index is a function of the file, so the winner of a race stored the same bytes.
     objects.put_if_absent(&path, Bytes::from(index.encode()), "index").await?;
     Ok(index.len())
 }
@@ -56,7 +56,7 @@ async fn build_index(
     let bad = |error: SourceError| RunError::fatal(format!("{path}: {error}"));
     let mut builder = IndexBuilder::of_file(format, file.size).map_err(bad)?;
     while let Some(range) = builder.wants() {
-        // A range of nothing cannot be asked for.
+        // An empty range cannot be requested.
         let part = match range.is_empty() {
             true => Bytes::new(),
             false => objects.get_range(&path, range, Some(&file.etag)).await?,
@@ -70,7 +70,7 @@ async fn build_index(
     builder.finish().map_err(bad)
 }
 
-/// Reads the pack at `path`, which is its own index.
+/// Reads the pack at `path`; a pack is its own index.
 pub(crate) async fn read_pack(objects: &dyn Objects, path: &ObjectPath) -> Result<Pack, RunError> {
     images::read_pack(&objects.get(path).await?)
         .map_err(|error| RunError::fatal(format!("{path}: {error}")))

@@ -1,4 +1,4 @@
-//! A world in which nothing happens by itself: time stands still unless a test moves it, and nobody works.
+//! A quiet world: time stands still unless a test advances it, and no worker runs.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Long enough that a poll looks at the window again.
+/// Long enough for the next poll to look at the window again.
 pub const BETWEEN_POLLS: Duration = Duration::from_millis(200);
 
 /// Time, in milliseconds since the Unix epoch.
