@@ -21,7 +21,7 @@ pub enum Stored {
 /// The item stored under `key`.
 ///
 /// # Errors
-/// One line if the body is not what its key promises.
+/// Returns a one-line message if the body does not decode to the type that its key stands for.
 pub fn decode(key: &ItemKey, body: &[u8]) -> Result<Stored, String> {
     if body == DELETED {
         return Ok(Stored::Other);

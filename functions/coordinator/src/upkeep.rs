@@ -44,7 +44,7 @@ impl Coordinator {
     /// Runs one round of upkeep over every job of the namespace.
     ///
     /// # Errors
-    /// The list of jobs cannot be read. What goes wrong with one job is logged and counted.
+    /// Fails if the list of jobs cannot be read. Failures of a single job are logged and counted.
     pub async fn upkeep(&self) -> Result<Upkeep, Refusal> {
         let mut done = Upkeep::default();
         for (sk, item) in self.store.query(&keys::jobs_partition(&self.settings.ns)).await? {

@@ -304,7 +304,7 @@ async fn a_worker_too_many_leaves() {
 #[tokio::test]
 async fn too_many_skipped_records_fail_the_job_whoever_has_passed_them() {
     let world = World::running(ErrorPolicy::Skip).await;
-    // One percent of 400.
+    // The cap is one percent of 400 records.
     for delivered in 1..=4 {
         let lease = world.leased(1).await;
         let mut one = lease.clone();

@@ -1,4 +1,4 @@
-//! A split that was computed and awaits its commit.
+//! Result of a split, between its computation and its commit.
 
 use bytes::Bytes;
 use gristmill_model::splits::{Commit, SplitKind, SplitOutcome, WorkerTimes};

@@ -1,5 +1,4 @@
-//! Working on one lease: sources are read ahead, splits run one after another, commits follow
-//! behind.
+//! Works on one lease: reads sources ahead, computes splits in order, and commits them concurrently.
 
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, SplitRead, committer,
@@ -25,9 +24,9 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Time kept back at the end of an invocation for storing and committing what is done.
+/// Time reserved at the end of an invocation to store and commit finished splits, in milliseconds.
 pub(crate) const STOP_MARGIN_MS: u64 = 1_500;
-/// How long a worker insists on a mark before it gives the bundle up to others.
+/// How long a worker retries a mark before it leaves the bundle to others.
 const MARK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Name of one attempt at one split.
@@ -45,32 +44,33 @@ pub struct SplitName {
 /// A finished split on its way to the committer.
 pub(crate) struct Handover {
     pub split: FinishedSplit,
-    /// The next split, to be marked by the flush of this one, if splits are marked.
+    /// Index in the bundle of the next split, which this split's flush also marks; none if splits are not
+    /// marked.
     pub next: Option<u8>,
-    /// Told when the split is stored, and flushed if `next` is given.
+    /// Signals that the split is stored, and flushed if `next` is given.
     pub committed: oneshot::Sender<()>,
 }
 
 /// Destination of finished splits.
 #[async_trait]
 pub trait Sink: Send + Sync {
-    /// Whether another bundle may be claimed.
+    /// Whether the worker may claim another bundle.
     fn has_room(&self) -> bool {
         true
     }
 
-    /// Makes the split's result last as long as its commit promises, and says what to commit.
+    /// Stores the split's result as durably as its commit promises, and returns the commit.
     async fn store(&self, name: &SplitName, split: &FinishedSplit) -> Result<Commit, RunError>;
 }
 
-/// One lease being worked on.
+/// A lease in progress.
 pub(crate) struct LeaseRun<'a> {
     pub runner: &'a Runner,
     pub context: &'a JobContext,
     pub lease: &'a Lease,
     pub nonce: Nonce,
     pub deadline_ms: u64,
-    /// Predicted time of one split, from those already run.
+    /// Predicted milliseconds per split, from the splits already run; 0 before the first.
     pub split_ms: &'a AtomicU64,
 }
 
@@ -81,9 +81,10 @@ impl LeaseRun<'_> {
         SplitName { epoch, bundle, position, split_index, attempt, nonce: self.nonce }
     }
 
-    /// Works until the lease is committed, lost or out of time. What is committed stays so.
+    /// Works until the lease is complete, lost, or out of time. Commits made before an error stay valid.
     pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
-        // One split is stored while others run: memory for one object more than there are threads.
+        // Splits are stored while others are computed: this needs memory for one object more than there are
+        // threads.
         let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
         let committing = async {
@@ -133,8 +134,8 @@ impl LeaseRun<'_> {
         Ok(())
     }
 
-    /// Runs a committed split once more and discards the result: a worker that dies here does not die of
-    /// the split that it is about to start.
+    /// Runs the lease's control, a committed split, and discards the result. A worker that dies here does
+    /// not die of the suspect split that follows.
     async fn run_control(&self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
         let Some(Place { epoch, position }) = self.lease.control else { return Ok(()) };
         let orders = CacheOrders::default();
@@ -144,14 +145,14 @@ impl LeaseRun<'_> {
         Ok(())
     }
 
-    /// Splits are read ahead, computed as many at a time as there are processors, and handed over in order.
+    /// Reads splits ahead, computes as many at a time as there are threads, and hands them over in order.
     async fn run_splits(
         &self,
         finished: mpsc::Sender<Handover>,
         stop: &Arc<AtomicBool>,
     ) -> Result<(), RunError> {
         let orders = Arc::new(self.lease.cache.clone());
-        // A worker that says which split it starts starts one at a time: its death tells which it was.
+        // With marks, only one split runs at a time, so that a death can be blamed on it.
         let at_once = if self.lease.marks() { 1 } else { self.runner.compute.at_once() };
         let mut reads = Reads::new(self, &orders);
         let mut computing = VecDeque::with_capacity(at_once);
@@ -162,19 +163,19 @@ impl LeaseRun<'_> {
                 outcome = Err(RunError::OutOfTime);
                 break;
             }
-            // Later splits are marked by the flush of the one before.
+            // The flush of each split marks the next one.
             if self.lease.marks() && i == 0 {
                 self.mark(position).await?;
             }
             let (source, source_ms) = match reads.next(position).await {
                 Ok(read) => read,
-                // The split being computed is kept.
+                // Splits in computation are still handed over.
                 Err(error) => {
                     outcome = Err(error);
                     break;
                 }
             };
-            // Room for the result before there is one. A closed queue means that committing failed;
+            // Reserve room for the result before computing it. A closed queue means that committing failed;
             // its error is the one to report.
             let Ok(room) = finished.reserve().await else { return Ok(()) };
             let read_bytes = source.bytes();
@@ -195,7 +196,7 @@ impl LeaseRun<'_> {
         outcome
     }
 
-    /// Waits for a split and gives it to the committer; whether that still takes any.
+    /// Waits for a split and hands it to the committer; returns whether the committer still accepts splits.
     async fn hand_over(
         &self,
         split: Computing<'_, impl Future<Output = Result<Computed, RunError>>>,
@@ -212,7 +213,7 @@ impl LeaseRun<'_> {
                 let source = self.context.read(self.runner, &orders, epoch, position).await?;
                 self.compute((epoch, position), source, stop).await?
             }
-            // Nothing was read: it does not fit, and never will.
+            // No cache was read: the split's output cannot be cached, and a retry cannot help.
             Err(RunError::BadCache(why)) => return Err(RunError::fatal(why)),
             computed => computed?,
         };
@@ -233,7 +234,7 @@ impl LeaseRun<'_> {
         Ok(next.is_none() || done.await.is_ok())
     }
 
-    /// Begins to compute a split.
+    /// Starts to compute a split.
     fn compute(
         &self,
         split: (Epoch, Position),
@@ -271,7 +272,7 @@ impl LeaseRun<'_> {
         self.runner.remaining_ms(self.deadline_ms) < needed_ms
     }
 
-    /// Predicts the next split from the last ones: half old, half new.
+    /// Updates the predicted time per split: the mean of the old prediction and the last split.
     fn learn(&self, taken_ms: u32) {
         let taken_ms = u64::from(taken_ms);
         let old_ms = self.split_ms.load(Ordering::Relaxed);
@@ -288,18 +289,18 @@ fn millis(taken: Duration) -> u32 {
     u32::try_from(taken.as_millis()).unwrap_or(u32::MAX)
 }
 
-/// A split on its way, with room for it at the committer.
+/// A split in computation, with room reserved at the committer.
 struct Computing<'a, F> {
-    /// Its place among the lease's splits.
+    /// Index among the lease's splits.
     i: usize,
-    /// Time waited for its source, and bytes read.
+    /// Milliseconds waited for the source, and bytes read.
     source_ms: u32,
     read_bytes: u64,
     room: mpsc::Permit<'a, Handover>,
     result: F,
 }
 
-/// The sources of a lease's splits, read ahead of those that compute them.
+/// The sources of a lease's splits, read ahead of the computation.
 struct Reads<'a> {
     run: &'a LeaseRun<'a>,
     orders: Arc<CacheOrders>,
@@ -313,8 +314,8 @@ impl<'a> Reads<'a> {
         Reads { run, orders, not_begun, begun: VecDeque::new() }
     }
 
-    /// The source of the split at `position`, the next in the lease's order, and the milliseconds
-    /// waited for it. Others are being read when it returns.
+    /// Returns the source of the split at `position`, the next in the lease's order, with the milliseconds
+    /// waited for it, and starts to read further ones.
     async fn next(&mut self, position: Position) -> Result<(SplitRead, u32), RunError> {
         let LeaseRun { context, runner, lease, .. } = *self.run;
         let began = runner.clock.monotonic();
@@ -326,7 +327,7 @@ impl<'a> Reads<'a> {
             }
         };
         let waited_ms = self.run.millis_since(began);
-        // If splits are marked, a death is blamed on the marked one: read no other meanwhile.
+        // With marks, a death is blamed on the marked split, so no other may be read meanwhile.
         let ahead = if lease.marks() { 0 } else { context.read_ahead.splits() };
         while self.begun.len() < ahead
             && let Some(&next) = self.not_begun.next()

@@ -1,7 +1,7 @@
 //! Turns leases into committed splits: claim, read the source, run the pipeline, store, commit.
 //!
-//! The loop is shared by the worker function and by the workers inside a trainer's host; they
-//! differ only in where a finished split goes, which is the [`Sink`].
+//! Both the worker function and the workers on a trainer's host run this loop; they differ only in where
+//! finished splits go, which is the [`Sink`].
 
 mod committer;
 mod compute;

@@ -1,4 +1,4 @@
-//! How a worker keeps the frames that it stores.
+//! How a worker compresses the frames that it stores.
 
 use bytes::Bytes;
 use gristmill_chunk::{Chunk, Codec, Limits, compressed_bytes};
@@ -14,14 +14,15 @@ use std::{
     time::Duration,
 };
 
-/// Level that `compress: zstd` asks for: level 1 makes a third more of f32 pixels, level 3 takes half as long again.
+/// Level for `compress: zstd`. With f32 pixels, level 1 produces a third more bytes, and level 3 takes half
+/// as long again.
 const LEVEL: i32 = 2;
-/// Levels that workers compress at.
+/// Levels that workers may choose from.
 pub const LEVELS: RangeInclusive<i32> = 1..=3;
-/// Bytes of frames that are tried.
+/// Bytes of frames to try compression on.
 const TRIED_BYTES: usize = 2 << 20;
 
-/// A split that is kept as it is.
+/// An uncompressed split, to learn from.
 #[derive(Clone, Copy)]
 pub(crate) struct Stored<'a> {
     pub object: &'a Bytes,
@@ -29,16 +30,16 @@ pub(crate) struct Stored<'a> {
     pub metrics: &'a [OpMetrics],
 }
 
-/// How frames are kept, once that is known.
+/// The codec for frames, once it is decided.
 #[derive(Debug)]
 pub(crate) struct Packing {
-    /// None while the first split has not been looked at: it is stored as it is.
+    /// None until the first split was examined; that one is stored uncompressed.
     codec: Mutex<Option<Codec>>,
     shape: Option<FunctionShape>,
 }
 
 impl Packing {
-    /// For a worker on a function of `shape`, or on a machine whose objects stay there.
+    /// The packing for a worker on a function of `shape`; none for a machine whose objects stay there.
     pub fn new(asked: Compression, shape: Option<FunctionShape>) -> Self {
         let codec = match (asked, shape) {
             (Compression::Zstd, _) => Some(Codec::Zstd { level: LEVEL }),
@@ -56,7 +57,7 @@ impl Packing {
         *self.codec.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Learns from a split that is kept as it is. `now` is a clock.
+    /// Decides the codec from an uncompressed split, if it is undecided. `now` is a monotonic clock.
     pub fn learn(&self, split: Stored<'_>, now: impl Fn() -> Duration) {
         let (None, Some(shape)) = (self.decided(), self.shape) else { return };
         let Some(sample) = sample(split, now) else { return };
@@ -67,7 +68,7 @@ impl Packing {
     }
 }
 
-/// The first frames of a split, compressed at every level; none if it has no frame.
+/// Compresses the first frames of a split at every level; none if it has no frame.
 fn sample(split: Stored<'_>, now: impl Fn() -> Duration) -> Option<Sample> {
     let Stored { object, read_bytes, metrics } = split;
     let chunk = Chunk::open(object.clone(), &Limits::default()).ok()?;
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
     use gristmill_chunk::{ChunkWriter, DType, FrameKind, Schema, TensorSpec};
 
-    /// One frame of 1 MiB, all zero, that took a nanosecond.
+    /// Learns from one frame of 1 MiB of zeros, with a clock that stands still.
     fn learn(packing: &Packing) {
         let schema = Schema::new(vec![TensorSpec::fixed("x", DType::U8, [1 << 20])]).unwrap();
         let mut writer = ChunkWriter::new(Codec::Stored);

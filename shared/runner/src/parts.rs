@@ -1,15 +1,16 @@
-//! The cached objects of a large split: parts, and in place of the one object an index of them, which is put
-//! last, so that where it is all parts are.
+//! Cached objects of a large split: its parts, and an index of them under the split's key. The index is put
+//! last, so that if it exists, all parts do.
 
 use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_ports::MAX_GET_BYTES;
 
-/// The first bytes of an index; the bytes of each part follow, u64, little-endian. No chunk begins so.
+/// First bytes of an index. The sizes of the parts follow, each a little-endian u64. No chunk begins like
+/// this.
 const MAGIC: &[u8; 8] = b"GMPARTS1";
 
-/// The objects that are put for `last` and parts of these sizes before it: the parts that are not put yet, then
-/// the index. One part that can be read at once needs none.
+/// The objects to put for the last parts of a split: the parts `before` and `last`, then the index. `sizes`
+/// are those of the parts that are already stored. A single part that can be read at once needs no index.
 pub(crate) fn objects(
     key: &str,
     mut sizes: Vec<u64>,
@@ -28,14 +29,14 @@ pub(crate) fn objects(
     objects
 }
 
-/// The next part, and its key.
+/// The next part with its key; adds its size to `sizes`.
 pub(crate) fn object(key: &str, sizes: &mut Vec<u64>, part: Vec<u8>) -> (String, Bytes) {
     let name = keys::cached_part(key, sizes.len());
     sizes.push(part.len() as u64);
     (name, part.into())
 }
 
-/// Keys and sizes of the parts that `object`, which lies at `key`, is an index of; none if it is the one part.
+/// Keys and sizes of the parts, if `object`, stored under `key`, is an index; none if it is the only part.
 pub(crate) fn of_index(key: &str, object: &[u8]) -> Option<Vec<(String, u64)>> {
     let sizes = object.strip_prefix(MAGIC)?.as_chunks::<8>().0;
     let part =

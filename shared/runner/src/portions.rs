@@ -1,14 +1,13 @@
-//! A visit whose stored records are too many to hold at once, cut into portions that are read one after
-//! the other.
+//! Divides a visit whose records are too large to hold at once into portions, which are read one by one.
 
 use gristmill_model::splits::{Run, Visit};
 
-/// Most bytes of a portion, unpacked, unless one record alone has more. Splits are planned to stay below;
-/// those of a batch of large records do not.
+/// Most unpacked bytes of a portion, unless one record alone is larger. Planned splits stay below this; a
+/// split of one batch of large records may not.
 pub(crate) const PORTION_BYTES: u64 = 96 << 20;
 
-/// The parts of `visit`, each of at most `most` bytes or of one record, in the order in which its records
-/// are run. `weigh` gives the bytes of each record of a run.
+/// Divides `visit` into portions of at most `most` bytes, or of one record, in the order in which its
+/// records are run. `weigh` returns the bytes of each record of a run.
 pub(crate) fn portions<E>(
     visit: &Visit,
     most: u64,
@@ -56,7 +55,7 @@ pub(crate) fn portions<E>(
     Ok(portions)
 }
 
-/// Runs of one record each.
+/// The records of `runs`, as runs of one record each.
 fn each(runs: &[Run]) -> Vec<Run> {
     let of_run = |run: &Run| {
         let run = *run;
@@ -65,7 +64,7 @@ fn each(runs: &[Run]) -> Vec<Run> {
     runs.iter().flat_map(of_run).collect()
 }
 
-/// The same records, neighbours together.
+/// The same records as few runs: neighbours are joined.
 fn together(records: impl Iterator<Item = Run>) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for run in records {
@@ -91,7 +90,7 @@ mod tests {
         Run { file, first_record, records, copy: 0 }
     }
 
-    /// Record i of a file has i bytes.
+    /// Divides `visit`; record i of a file has i bytes.
     fn cut(visit: &Visit, most: u64) -> Vec<Visit> {
         let weigh = |run: &Run| {
             let end = run.first_record + run.records;

@@ -1,20 +1,20 @@
-//! How many splits are read before they are needed.
+//! How many splits to read ahead.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-/// Most splits read ahead: several connections carry more than one, up to what a function's network
-/// allows.
+/// Most splits to read ahead: concurrent connections carry more than one, up to the limit of a function's
+/// network.
 const MAX_SPLITS: usize = 4;
-/// Memory for what is read ahead, in bytes, however many splits that is.
+/// Memory for splits read ahead, in bytes; it limits their number further.
 const MAX_BYTES: u64 = 128 << 20;
-/// A split that waited less than this share of its compute time was read early enough.
+/// A wait below this share of the compute time counts as early enough.
 const WAIT_SHARE: f64 = 0.1;
 
-/// Found out while a job is worked on, and kept from lease to lease: one split ahead hides a read that
-/// takes no longer than computing; where reading is slower, more of them at a time.
+/// The number of splits to read ahead, learned while a job runs and kept from lease to lease. One split
+/// hides a read that takes no longer than computing; slower reads need more at a time.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
     splits: AtomicUsize,
@@ -27,12 +27,13 @@ impl Default for ReadAhead {
 }
 
 impl ReadAhead {
-    /// Splits to be on their way while one is computed.
+    /// Number of splits to read while one is computed.
     pub(crate) fn splits(&self) -> usize {
         self.splits.load(Ordering::Relaxed)
     }
 
-    /// Takes in what a split that had been read ahead still `waited`, and how much there was to read.
+    /// Learns from a split: how long the computation waited for its source, how long it was `computed`, and
+    /// how many bytes were read. Reads one more split ahead if the wait was long and memory allows.
     pub(crate) fn observe(&self, waited: Duration, computed: Duration, read_bytes: u64) {
         let fits = (MAX_BYTES / read_bytes.max(1)).clamp(1, MAX_SPLITS as u64) as usize;
         let splits = self.splits();
@@ -57,7 +58,7 @@ mod tests {
             ahead.observe(Duration::from_millis(80), COMPUTED, 16 << 20);
             assert_eq!(ahead.splits(), expected);
         }
-        // Larger splits came.
+        // Larger splits leave room for fewer.
         ahead.observe(Duration::from_millis(80), COMPUTED, 64 << 20);
         assert_eq!(ahead.splits(), 2);
         ahead.observe(Duration::from_millis(80), COMPUTED, 1 << 40);

@@ -1,4 +1,4 @@
-//! Finished splits become objects, one put each.
+//! Stores finished splits as objects, one put each.
 
 use crate::{FinishedSplit, RunError, Runner, Sink, SplitName, storing::put};
 use async_trait::async_trait;
@@ -7,7 +7,7 @@ use gristmill_model::splits::{Commit, SplitKind};
 use gristmill_model::stored::keys;
 use gristmill_ports::{ObjectPath, PutOutcome};
 
-/// Puts each split as one object under a key nobody else can have.
+/// Puts each split as one object, under a key that no other attempt uses.
 pub struct ObjectSink {
     pub runner: Runner,
     pub job: JobName,

@@ -1,4 +1,4 @@
-//! One split: what is read for it, from the dataset or from a cache, and what becomes of it.
+//! One split: reads its input, from the dataset or from a cache, and computes its result.
 
 use crate::{
     FinishedSplit, JobContext, RunError, Runner, SplitSource, compute::join, packing::Stored,
@@ -18,10 +18,11 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 mod resuming;
 
-/// A split of so few stored bytes is run at once: what is cached of it is hardly more than a part.
+/// A split with at most this many stored bytes runs in one go: its cached output is hardly more than one
+/// part.
 const FEW_BYTES: u64 = 64 << 10;
 
-/// The input of a split, and orders beside computing.
+/// The input of a split, with orders for side outputs.
 #[derive(Debug)]
 pub struct SplitRead {
     content: Content,
@@ -30,35 +31,36 @@ pub struct SplitRead {
 
 #[derive(Debug)]
 enum Content {
-    /// The first portion, and those to be read after it.
+    /// The first portion of records, and the portions to read after it.
     Source { first: SplitSource, rest: VecDeque<Visit> },
-    /// The output at a point of the pipeline: the first part, and where the others are.
+    /// The output at a point of the pipeline: the first part, and keys and sizes of the other parts.
     Cached { point: u32, object: Bytes, rest: VecDeque<(String, u64)> },
 }
 
-/// Outputs of a split beside its chunk.
+/// Side outputs of a split, and what they need.
 #[derive(Debug, Clone)]
 struct Extras {
-    /// Prefix of the chunk's key, if it is not put among the job's own.
+    /// Prefix of the chunk's key; none for the job's own prefix.
     shelf: Option<String>,
-    /// Point and key of the output to cache.
+    /// Point whose output to cache, and its key.
     put: Option<(u32, String)>,
     profile: bool,
-    /// Sizes of the parts that are stored there already.
+    /// Sizes of the parts of the cached output that are already stored.
     stored: Vec<u64>,
-    /// Bytes and microseconds of reads.
+    /// Bytes that were read, and the time in microseconds.
     took: (u64, u64),
 }
 
 impl SplitRead {
-    /// Bytes that were read.
+    /// Number of bytes that were read.
     pub(crate) fn bytes(&self) -> u64 {
         self.extras.took.0
     }
 }
 
 impl JobContext {
-    /// Reads what the split at `position` of `epoch` is made of.
+    /// Reads the input of the split at `position` of `epoch`, from the cache if the orders say so and it is
+    /// there.
     pub async fn read(
         &self,
         runner: &Runner,
@@ -68,7 +70,7 @@ impl JobContext {
     ) -> Result<SplitRead, RunError> {
         let began = runner.clock.monotonic();
         let order = orders.get.as_ref().or(orders.put.as_ref());
-        // A random prefix that is stored once is that of the first epoch, for ever.
+        // A random prefix that is cached for reuse always has the draws of the first epoch.
         let drawn = if order.is_some_and(|order| order.random) { 0 } else { epoch };
         let key = match order {
             Some(PointOrder { shelf, .. }) => {
@@ -88,7 +90,7 @@ impl JobContext {
                 Content::Source { first, rest }
             }
         };
-        // A missing cached object is stored again.
+        // If the cached object was missing, store it again.
         let missing = matches!(content, Content::Source { .. });
         let put = order.filter(|_| missing).map(|order| order.point).zip(key);
         let bytes = match &content {
@@ -102,7 +104,7 @@ impl JobContext {
     }
 }
 
-/// The object under `key`; none if it is gone.
+/// The cached output under `key`; none if it is gone.
 async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content>, RunError> {
     let path = ObjectPath::new(&runner.config.bucket, key);
     let read = async {
@@ -126,10 +128,10 @@ async fn cached(runner: &Runner, point: u32, key: &str) -> Result<Option<Content
     }
 }
 
-/// A computed split, and how long it took.
+/// A computed split, and the time it took.
 pub(crate) type Computed = (FinishedSplit, Duration);
 
-/// A split of which some portions have been run.
+/// A split with some portions run.
 struct Begun {
     scratch: Scratch,
     unfinished: Unfinished,
@@ -147,8 +149,8 @@ struct Task {
 }
 
 impl JobContext {
-    /// Begins to run the pipeline over one split. Pure but for timings: the same arguments give the same
-    /// bytes on every host, which is what redelivery of a local split relies on.
+    /// Starts to run the pipeline over one split. Pure except for timings: all hosts compute the same bytes
+    /// from the same arguments, which the redelivery of local splits relies on.
     pub fn compute(
         &self,
         runner: &Runner,
@@ -192,7 +194,8 @@ impl JobContext {
 }
 
 impl Task {
-    /// Reads each portion while the one before is run, and puts what is cached of it as it is made.
+    /// Reads each portion while the one before runs, and puts parts of the cached output as they are
+    /// complete.
     async fn in_portions(
         self,
         runner: Runner,
@@ -228,8 +231,8 @@ impl Task {
         Ok((split, took))
     }
 
-    /// Runs the records of a portion. Parts of what is cached are not kept until the split counts as done: all
-    /// of them may be too much. Returns their sizes, with those before, and the time it took to compute.
+    /// Runs the records of a portion. Puts the parts of the cached output at once, because all of them may
+    /// be too large to hold. Returns the sizes of all parts so far, and the compute time.
     async fn in_turns(
         &self,
         runner: &Runner,
@@ -264,8 +267,8 @@ impl Task {
         }
     }
 
-    /// Runs the records of `source`, after those of `before` and with `more` to come: all of them, or those from
-    /// `begin` on until a part of what is cached is complete; and whether it came to the end.
+    /// Runs records of `source`, after those of `before` and with `more` to come: all of them, or from
+    /// `begin` on until a part of the cached output is complete. Returns whether it reached the end.
     fn portion(
         &self,
         extras: &Extras,
@@ -305,7 +308,7 @@ impl Task {
         Ok((Begun { scratch, unfinished, skipped }, is_last))
     }
 
-    /// Ends a split of which all portions have been run.
+    /// Ends a split after all portions were run.
     fn finish(&self, extras: &Extras, begun: Begun) -> Result<FinishedSplit, RunError> {
         let Begun { mut scratch, unfinished, skipped } = begun;
         let output = self.context.program.end_split(&mut scratch, unfinished);
@@ -359,9 +362,9 @@ fn micros(taken: Duration) -> u64 {
     u64::try_from(taken.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The same, without reading what is cached: where that is damaged.
+/// The same orders without reading the cache, for a damaged cached split.
 pub(crate) fn from_the_source(orders: &CacheOrders) -> CacheOrders {
-    // The stored object stays; the draws equal those of the expected one.
+    // The damaged object stays; the split is computed with the draws that it should have had.
     CacheOrders { get: None, put: orders.get.clone(), ..orders.clone() }
 }
 

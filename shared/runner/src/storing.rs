@@ -1,18 +1,19 @@
-//! Puts that wait for a store which cannot take them now.
+//! Puts objects, and retries while the store is unavailable.
 
 use crate::{RunError, Runner};
 use bytes::Bytes;
 use gristmill_ports::{ObjectError, ObjectPath, PutOutcome};
 use std::time::Duration;
 
-/// How long an object is offered again and again: a store that asks everybody to slow down does so for seconds or
-/// minutes, and computing the object again costs more than waiting.
+/// How long to retry a put. A store that throttles its clients does so for seconds or minutes, and
+/// computing the object again costs more than waiting.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Between two offers, at first and at most.
+/// Time between two attempts, at first and at most.
 const FIRST_REST: Duration = Duration::from_millis(100);
 const LONGEST_REST: Duration = Duration::from_secs(5);
 
-/// Puts `body` as [`gristmill_ports::Objects::put_if_absent`] does, ever more slowly while the store is unavailable.
+/// Puts `body` like [`gristmill_ports::Objects::put_if_absent`], and retries with growing pauses while the
+/// store is unavailable.
 pub(crate) async fn put(
     runner: &Runner,
     path: &ObjectPath,

@@ -1,9 +1,9 @@
-//! From the runs of a visit to what is read for it: each record once, neighbours together.
+//! Plans the reads for the runs of a visit: each record once, neighbours together.
 
 use gristmill_executor::Pick;
 use gristmill_model::splits::{Run, order::Order};
 
-/// Neighbours in one file that are read together.
+/// Neighbouring records of one file that are read together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Index of the file in the dataset.
@@ -23,7 +23,7 @@ impl Span {
     }
 }
 
-/// The reads for `runs`, by file and record: runs that touch or overlap are read as one.
+/// The reads for `runs`, sorted by file and record; runs that touch or overlap become one read.
 pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
     let mut wanted: Vec<Span> = runs.iter().map(Span::of).collect();
     wanted.sort_unstable_by_key(|span| (span.file, span.first_record));
@@ -41,8 +41,8 @@ pub(crate) fn spans(runs: &[Run]) -> Vec<Span> {
     spans
 }
 
-/// The records of `runs`, maybe shuffled, in the order in which they are run; none if that is the order in
-/// which `spans` hold them.
+/// The records of `runs` in the order in which to run them, shuffled if `shuffled` is given; none if
+/// `spans` hold them in that order.
 pub(crate) fn picks(spans: &[Span], runs: &[Run], shuffled: Option<&Order>) -> Option<Vec<Pick>> {
     let as_read = runs.iter().map(Span::of).eq(spans.iter().copied());
     let one_copy = runs.windows(2).all(|pair| pair[0].copy == pair[1].copy);

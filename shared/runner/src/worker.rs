@@ -27,33 +27,34 @@ use std::{
 };
 use tokio::sync::OnceCell;
 
-/// How long a worker insists on a claim: it holds nothing yet, others can work.
+/// How long a worker retries a claim: it holds nothing yet, so others can do the work.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
-/// A split is stored while the next ones are computed: buffers beside one for each of those.
+/// Output buffers in addition to one per thread, because a split is stored while the next ones are
+/// computed.
 const SPARE_BUFFERS: usize = 1;
-/// Below this much time left, a claim is not worth its write.
+/// With less time left, in milliseconds, a claim is not worth its write.
 const MIN_CLAIM_MS: u64 = 5_000;
 
-/// The environment of a worker.
+/// Configuration of a worker.
 #[derive(Debug, Clone)]
 pub struct RunnerConfig {
     pub ns: Namespace,
     /// The bucket of chunks, indices and manifests.
     pub bucket: String,
-    /// Works inside the trainer's host: commits are local.
+    /// The worker runs on the trainer's host: commits are local.
     pub local: bool,
-    /// The function it runs on; none where objects stay on this machine.
+    /// The function that the worker runs on; none on a machine whose objects stay there.
     pub shape: Option<FunctionShape>,
 }
 
-/// Everything a worker works with; cheap to clone.
+/// The ports and configuration of a worker; cheap to clone.
 #[derive(Clone)]
 pub struct Runner {
     pub coordinator: Arc<dyn Coordinator>,
     pub objects: Arc<dyn Objects>,
     pub clock: Arc<dyn Clock>,
     pub compute: Compute,
-    /// Operators of the program that runs it.
+    /// The operators that the running program was built with.
     pub operators: Arc<Registry>,
     pub config: RunnerConfig,
 }
@@ -61,29 +62,29 @@ pub struct Runner {
 /// Why a worker stopped claiming.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// Nothing may be claimed now.
+    /// Nothing is claimable now.
     Idle(IdleReason),
     /// The platform stops this invocation soon.
     OutOfTime,
 }
 
-/// A job as a worker holds it: described once, its program compiled once, its dataset opened when
-/// the first split needs it.
+/// A job as a worker holds it: described and compiled once; the dataset is opened when the first split
+/// needs it.
 #[derive(Clone)]
 pub struct JobContext {
     pub view: Arc<JobView>,
     pub program: Arc<Program>,
     pub pipeline: Arc<Pipeline>,
-    /// Buffers that have grown to what this pipeline needs, for whoever runs the next split.
+    /// Idle scratch buffers, already grown to this pipeline's size.
     scratches: Arc<Mutex<Vec<Scratch>>>,
-    /// Buffers of objects that were stored, for the next ones, and the most of them.
+    /// Buffers of stored objects for reuse, and the most to keep.
     buffers: Arc<Mutex<Vec<Vec<u8>>>>,
     most_buffers: usize,
     pub(crate) packing: Arc<Packing>,
-    /// How early sources have to be read.
+    /// How many splits to read ahead.
     pub(crate) read_ahead: Arc<ReadAhead>,
     dataset: Arc<OnceCell<(DatasetCache, Plan, SplitPlan)>>,
-    /// The dataset's files, once one is to be indexed.
+    /// The dataset's files, read when the first one is indexed.
     listing: Arc<OnceCell<Dataset>>,
 }
 
@@ -98,7 +99,7 @@ impl JobContext {
         let program = compiler.compile(&pipeline);
         let program =
             program.map_err(|error| RunError::fatal(format!("the job's pipeline: {error}")))?;
-        // Chunks that stay in the trainer's host are not compressed.
+        // Chunks that stay on the trainer's host are not compressed.
         let asked = if runner.config.local { Compression::None } else { view.spec.compress };
         let packing = Packing::new(asked, runner.config.shape);
         Ok(Self {
@@ -115,7 +116,7 @@ impl JobContext {
         })
     }
 
-    /// Buffers of an earlier split, if there are any: for the next one.
+    /// Scratch buffers of an earlier split if there are any, otherwise new ones.
     pub(crate) fn take_scratch(&self) -> Scratch {
         let idle = self.scratches.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut scratch = idle.unwrap_or_else(|| self.program.scratch());
@@ -126,13 +127,13 @@ impl JobContext {
         scratch
     }
 
-    /// Takes them back.
+    /// Returns scratch buffers for reuse.
     pub(crate) fn return_scratch(&self, scratch: Scratch) {
         self.scratches.lock().unwrap_or_else(PoisonError::into_inner).push(scratch);
     }
 
-    /// Takes the buffer of a stored object back, unless somebody still reads it. A worker's memory
-    /// then stays what its first splits took, and the kernel need not clear pages for each.
+    /// Reuses the buffer of a stored object, unless it is still shared. The worker's memory then stays at
+    /// what its first splits took, and the kernel need not clear new pages for each object.
     pub(crate) fn recycle(&self, object: Bytes) {
         let Ok(buffer) = object.try_into_mut() else { return };
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -141,7 +142,7 @@ impl JobContext {
         }
     }
 
-    /// The buffer of an earlier object, if one came back.
+    /// The buffer of an earlier object, if there is one.
     fn recycled(&self) -> Option<Vec<u8>> {
         self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop()
     }
@@ -157,8 +158,8 @@ impl JobContext {
         self.listing.get_or_try_init(read).await
     }
 
-    /// Reads the source of the split at `position` of an epoch, made up as in epoch `drawn`: all of it,
-    /// or the first portion, with those that are to be read after it.
+    /// Reads the source of the split at `position` of `epoch`, composed as in epoch `drawn`: all of it, or
+    /// the first portion together with the portions to read after it.
     pub(crate) async fn read_source(
         &self,
         runner: &Runner,
@@ -181,7 +182,7 @@ impl JobContext {
         dataset.read(&*runner.objects, portion).await
     }
 
-    /// The cache key of the split at `position` of `epoch`.
+    /// The visit's number, which names the cached output of the split at `position` of `epoch`.
     pub(crate) async fn visit_number(
         &self,
         runner: &Runner,
@@ -195,7 +196,7 @@ impl JobContext {
 
     async fn dataset(&self, runner: &Runner) -> Result<&(DatasetCache, Plan, SplitPlan), RunError> {
         let open = || async {
-            // A job described while it was indexing has no plan yet: ask again.
+            // A job that was described while indexing has no plan yet: ask again.
             let plan = match self.view.plan {
                 Some(plan) => plan,
                 None => describe(runner, &self.view.job).await?.plan.ok_or_else(|| {
@@ -218,7 +219,7 @@ fn not_planned(position: Position) -> RunError {
     RunError::fatal(format!("position {position} is not in the plan"))
 }
 
-/// The files that the pipeline's operators need.
+/// Reads the files that the pipeline's operators need, by fingerprint.
 async fn assets(
     runner: &Runner,
     pipeline: &Pipeline,
@@ -232,7 +233,7 @@ async fn assets(
     Ok(assets)
 }
 
-/// The job of that name as it is now.
+/// Asks the coordinator for the job's current state.
 pub async fn describe(runner: &Runner, job: &JobName) -> Result<JobView, RunError> {
     let call = Describe { job: job.clone() };
     Ok(call_with_retry(&*runner.coordinator, &*runner.clock, call, CLAIM_PATIENCE).await?)
@@ -260,7 +261,7 @@ impl Runner {
             if self.remaining_ms(deadline_ms) < MIN_CLAIM_MS + split_ms.load(Ordering::Relaxed) {
                 return Ok(Ended::OutOfTime);
             }
-            // Fresh for every claim: it names this attempt's objects and its ownership.
+            // Every claim has a new nonce: it names this attempt's objects and proves ownership.
             let nonce = self.clock.nonce();
             let lease = match self.claim(context, nonce, invocation, deadline_ms, &split_ms).await?
             {
@@ -315,7 +316,7 @@ impl Runner {
         call_with_retry(&*self.coordinator, &*self.clock, call, CLAIM_PATIENCE).await
     }
 
-    /// Tells the coordinator that this attempt is over. Best effort: the lease runs out by itself.
+    /// Reports to the coordinator that this attempt is over. Best effort: the lease expires anyway.
     async fn give_back(&self, context: &JobContext, lease: &Lease, nonce: Nonce, error: &RunError) {
         let (fatal, record) = match error {
             RunError::Fatal { record, .. } => (true, record.clone()),

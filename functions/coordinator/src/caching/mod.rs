@@ -46,7 +46,7 @@ pub(crate) struct Predicted {
     pub bytes: f64,
 }
 
-/// What happens to an epoch's chunks once the trainer has passed them.
+/// Fate of an epoch's chunks once the trainer has passed them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passed {
     /// The chunks are deleted.
@@ -63,7 +63,7 @@ impl Caching {
         self.state.holds_scaling() && self.view.of(epoch).is_some_and(|m| m.mode == Mode::Profile)
     }
 
-    /// What happens to the chunks of `epoch` once the trainer has passed them.
+    /// Fate of the chunks of `epoch` once the trainer has passed them.
     pub fn passed(&self, epoch: Epoch) -> Passed {
         if self.view.delivered_shelf(epoch).is_some() {
             return Passed::Kept;

@@ -39,7 +39,7 @@ impl Coordinator {
                 self.end_job(&claim.job, &JobEvent::Failed { error }).await?;
                 Ok(Some(idle(IdleReason::JobEnded)))
             }
-            // Another worker was faster.
+            // Another worker won the race.
             _ => Ok(None),
         }
     }

@@ -1,4 +1,4 @@
-//! A split that goes on from what is cached of it.
+//! Resumes a split from its cached output.
 
 use super::{Begun, Computed, Extras, FinishedSplit, Task, micros, run_error};
 use crate::{RunError, Runner};
@@ -9,7 +9,7 @@ use gristmill_model::wire::SkippedAt;
 use gristmill_ports::{ObjectError, ObjectPath, get_long_range};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// A part of what is stored.
+/// Reads a stored part, given its key and size.
 pub(super) async fn part(
     runner: &Runner,
     (key, bytes): &(String, u64),
@@ -19,7 +19,7 @@ pub(super) async fn part(
 }
 
 impl Task {
-    /// Runs what comes after a point of the pipeline over parts, each read while the one before is run.
+    /// Runs the pipeline after `point` over the parts, reading each while the one before runs.
     pub(super) async fn in_parts(
         self,
         runner: Runner,
@@ -62,7 +62,7 @@ impl Task {
         Ok((runner.compute.run(finishing).await?, took))
     }
 
-    /// Runs what comes after a point of the pipeline over one part of a split, after those of `before`.
+    /// Runs the pipeline after `point` over one part of a split, after those of `before`.
     pub(super) fn resume(
         &self,
         point: u32,
@@ -83,7 +83,7 @@ impl Task {
         Ok(Begun { scratch, unfinished, skipped: Vec::new() })
     }
 
-    /// Ends a split of which all parts have been run.
+    /// Ends a split after all parts were run.
     pub(super) fn finish_resumed(
         &self,
         extras: &Extras,
