@@ -101,8 +101,7 @@ impl Handle<Claim> for Coordinator {
 }
 
 impl Coordinator {
-    /// Tries one of the first returned bundles, then the next bundle of a partition, then the other
-    /// returned ones.
+    /// Tries one of the first returned bundles, then the next of a partition, then the other returned ones.
     async fn find(&self, claiming: &Claiming<'_>) -> Result<ClaimReply, Refusal> {
         let mut returned = returned(claiming);
         let chance = u64::from_be_bytes(claiming.claim.nonce.0);

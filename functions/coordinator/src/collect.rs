@@ -23,8 +23,7 @@ use gristmill_model::wire::{Plan, Refusal};
 const MOST_SWEPT: u64 = 4_000;
 
 impl Coordinator {
-    /// Deletes the objects that `consumer` has durably passed, once there are enough to be worth two
-    /// writes.
+    /// Deletes objects that `consumer` has durably passed, once they are worth two writes.
     pub(crate) async fn collect(
         &self,
         job: &JobName,
@@ -55,8 +54,7 @@ impl Coordinator {
         Ok(self.store.update(&ItemName::Consumer(job), decide).await?)
     }
 
-    /// Deletes objects of splits before `horizon` that still exist, a limited number at a time; the next
-    /// poll goes on.
+    /// Deletes remaining objects of splits before `horizon`, a limited number; the next poll goes on.
     async fn sweep(
         &self,
         job: &JobName,

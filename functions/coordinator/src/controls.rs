@@ -10,8 +10,7 @@ use gristmill_model::wire::Refusal;
 const SEARCHED_BACK: u64 = 64;
 
 impl Coordinator {
-    /// The committed split with the most rows, ahead of the trainer or else just behind it; none if there
-    /// is none.
+    /// The committed split with the most rows ahead of the trainer, or else just behind it.
     pub(crate) async fn control(
         &self,
         job: &JobName,

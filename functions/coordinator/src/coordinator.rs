@@ -1,5 +1,4 @@
-//! The coordinator: checks a request's version and namespace, and dispatches its call to the module that
-//! handles it.
+//! The coordinator: checks a request's version and namespace, and dispatches its call to a handler.
 
 use crate::{
     Settings,

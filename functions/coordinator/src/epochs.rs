@@ -16,8 +16,8 @@ use gristmill_model::wire::Refusal;
 use gristmill_model::{Epoch, JobName};
 
 impl Coordinator {
-    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: the next poll finishes
-    /// what a crash leaves.
+    /// Seals and closes every epoch that `consumer` has durably passed. Repeatable: a crash leaves work for
+    /// the next poll.
     pub(crate) async fn close_epochs(
         &self,
         job: &JobName,

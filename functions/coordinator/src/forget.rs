@@ -30,8 +30,7 @@ impl Handle<Forget> for Coordinator {
         }
         let objects = self.forget_objects(job, &item).await?;
         let mut items = 0;
-        // Bundles exist for the epochs up to the trainer's, and for the next one, which the window may
-        // reach.
+        // Bundles exist up to the trainer's epoch, and in the next one if the window reaches it.
         let reached = consumer.delivered.epoch.saturating_add(2).min(item.spec.epochs);
         for epoch in (0..reached).chain([INDEX_EPOCH]) {
             items += self.forget_bundles(job, &item, epoch).await?;

@@ -191,8 +191,7 @@ pub(crate) fn pipeline_of(spec: &JobSpec) -> Result<Pipeline, Refusal> {
 /// Joins the stored job, unless it would deliver something else than `register` asks for.
 fn join(item: &JobItem, register: &Register) -> Result<JobView, Refusal> {
     let Register { job, spec, nonce, .. } = register;
-    // A resent registration gets the job itself, so that one that failed at once answers its error
-    // normally.
+    // A resent registration gets the job even if it has failed at once: the view has its error.
     if nonce.is_some() && *nonce == item.registered_by {
         return Ok(item.view(job));
     }

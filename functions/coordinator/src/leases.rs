@@ -85,8 +85,7 @@ impl Coordinator {
     ) -> Result<Applied, Refusal> {
         let name = ItemName::Bundle(job, home, epoch, bundle);
         let at = (job.clone(), home, (epoch, bundle));
-        // Use the remembered version only for writes, which the table checks; a refusal could rest on an
-        // old version.
+        // Use a remembered version only for writes, which the table checks; a refusal could be outdated.
         let writes = |known: &Versioned<Bundle>| {
             matches!(decide(known.item.as_ref()), Ok(Outcome::Write(_)))
         };

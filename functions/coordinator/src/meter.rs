@@ -1,5 +1,4 @@
-//! Metrics of each call: its kind, its latency, whether it was refused, and how many write conflicts it
-//! had.
+//! Metrics of each call: kind, latency, refusals, and write conflicts.
 
 use async_trait::async_trait;
 use bytes::Bytes;

@@ -1,7 +1,6 @@
 //! The trainer's poll, which acknowledges progress and returns ready splits, and the read-only `status`.
 //!
-//! A poll reads a [`JobSnapshot`], the pure functions of [`steps`] decide, and the handler applies the
-//! decisions.
+//! A poll reads a [`JobSnapshot`], the pure functions of [`steps`] decide, and the handler acts.
 
 mod steps;
 
@@ -35,8 +34,7 @@ impl Handle<Poll> for Coordinator {
         };
         let due = Due::of(&snapshot, from);
         if due.horizon {
-            // If the trainer has gone back meanwhile, the job stays open; after this write it cannot go
-            // back.
+            // If the trainer has gone back meanwhile, the job stays open; from now on it cannot.
             snapshot.consumer = self.move_horizon(job).await?;
         }
         if due.close {
@@ -85,8 +83,7 @@ impl Handle<Status> for Coordinator {
 }
 
 impl Coordinator {
-    /// Writes the trainer's progress. A new run of the trainer must be admitted first; see
-    /// [`steps::beginning`].
+    /// Writes the trainer's progress. A new run of the trainer must be admitted first; see [`steps::beginning`].
     async fn acknowledge(
         &self,
         job: &JobName,

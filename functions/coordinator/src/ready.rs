@@ -14,14 +14,12 @@ const PAGES: [usize; 3] = [12, 88, 400];
 #[derive(Debug, Default)]
 pub(crate) struct Prefix {
     pub entries: Vec<ReadySplit>,
-    /// The first split that is not committed, counted through all epochs, with its bundle, if the prefix
-    /// ends there.
+    /// The first split that is not committed, counted through all epochs, and its bundle, if the prefix ends there.
     pub gap: Option<(u64, ScannedBundle)>,
 }
 
 impl Prefix {
-    /// Appends the splits of `bundles` from position `from`, counted through all epochs, up to `most`
-    /// entries.
+    /// Appends splits of `bundles` from position `from` on, counted through all epochs, up to `most` entries.
     fn extend(&mut self, bundles: Vec<ScannedBundle>, from: u64, most: usize) {
         for bundle in bundles {
             let positions = bundle.positions.clone().zip(bundle.stretch());
@@ -62,8 +60,7 @@ fn share(bundle: &Bundle) -> WorkerTimes {
 impl Coordinator {
     /// Committed splits from `from` up to the first gap, at most [`MOST_READY`]; the trainer asks for the
     /// rest with its next poll. `first` holds the first of these bundles, if they were already read. Leaves
-    /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version
-    /// of the job.
+    /// out splits that `item` cannot locate: bundles are read after it, and may belong to a later version of the job.
     pub(crate) async fn ready(
         &self,
         (job, item): (&JobName, &JobItem),

@@ -31,8 +31,7 @@ impl Scan {
     /// Bundles that are claimable now, in delivery order.
     ///
     /// Includes only the first bundle on trial. Poison is proved by deaths in a row on one split with no
-    /// death elsewhere between, so two poisoned splits tried at the same time would clear each other
-    /// forever.
+    /// death elsewhere between, so two poisoned splits tried at the same time would clear each other forever.
     pub fn candidates(&self, now_ms: u64) -> impl Iterator<Item = &ScannedBundle> {
         let trial = self.bundles.iter().find(|bundle| bundle.is_on_trial()).map(|b| b.linear);
         self.bundles.iter().filter(move |bundle| {

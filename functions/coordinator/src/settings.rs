@@ -28,8 +28,7 @@ pub struct Settings {
     pub window_bytes: u64,
     /// Capacity of the cache, in bytes; the least useful entries are evicted to make room.
     pub cache_bytes: u64,
-    /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by
-    /// then.
+    /// A job whose trainer has not polled for this long is abandoned and stopped; its chunks are gone by then.
     pub retention: Duration,
     pub limits: Limits,
     /// When to fail a job whose workers achieve nothing.

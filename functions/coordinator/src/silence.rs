@@ -30,8 +30,7 @@ fn witness(bundle: &ScannedBundle) -> Option<Witness<'_>> {
 }
 
 /// Indices of bundles in `scan` whose workers have most likely died. Looks at the window have been regular
-/// since `steady_since_ms`; before that, workers may have been silent because their calls were not
-/// answered.
+/// since `steady_since_ms`; before that, workers may have been silent because their calls were not answered.
 pub(crate) fn overdue(scan: &Scan, steady_since_ms: u64, now_ms: u64) -> Vec<usize> {
     let witnesses: Vec<_> = scan.bundles.iter().filter_map(witness).collect();
     let longest_ms = witnesses.iter().map(|witness| witness.split_ms).max().unwrap_or(0);

@@ -131,8 +131,7 @@ impl Coordinator {
         })
     }
 
-    /// The skipped records of a split, as its worker reported them. Best effort: the count does not depend
-    /// on it.
+    /// Skipped records of a split, from its worker's report. Best effort: the count does not need them.
     async fn skipped_at(&self, job: &JobName, place: Place) -> Vec<SkippedAt> {
         let key = keys::skipped(&self.settings.ns, job, place.epoch, place.position);
         let report = self.objects.get(&ObjectPath::new(&self.settings.bucket, key)).await;

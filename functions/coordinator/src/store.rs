@@ -1,5 +1,4 @@
-//! Typed items over the table: read, decide, write conditionally; on a conflict, decide again on the new
-//! item.
+//! Typed items over the table: read, decide, write conditionally; after a conflict, decide again.
 
 use crate::coordinator::refuse;
 use crate::items::{ItemName, ScaleState};
@@ -168,8 +167,7 @@ impl Store {
         decode(name, item.as_ref())
     }
 
-    /// Lets `decide` change the item under `name`. One read and one conditional write, unless other writers
-    /// conflict.
+    /// Lets `decide` change the item under `name`: one read and one conditional write if no writers conflict.
     pub async fn update<T, E>(
         &self,
         name: &ItemName<'_>,

@@ -391,8 +391,7 @@ async fn what_one_job_stores_the_next_one_reads_and_nobody_removes_meanwhile() {
 async fn an_epoch_that_the_trainer_has_passed_is_settled_at_once() {
     let world = World::new(1 << 30);
     world.register("a", 1, "").await;
-    // No time has passed since the last look, which was before this work; still, the job may end with this
-    // poll.
+    // No time has passed since the last look, before this work; still, the job may end with this poll.
     world.work("a").await;
     let durable = Cursor { epoch: 1, batch_index: 0 };
     let ack = Ack {

@@ -1,5 +1,4 @@
-//! Decisions about a whole job: presumed dead workers, surplus workers, giving up, and when a name is free
-//! again.
+//! Decisions about a whole job: lost workers, surplus workers, giving up, and reusing a name.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a step that fails fails the test")]
 

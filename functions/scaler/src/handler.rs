@@ -59,8 +59,7 @@ pub struct Scaled {
     pub invoked: u32,
     /// Workers that the platform did not accept.
     pub throttled: u32,
-    /// Workers that could not be invoked, because the function does not exist or the scaler may not invoke
-    /// it.
+    /// Workers that could not be invoked: the function is gone, or the scaler lacks permission.
     pub refused: u32,
     /// Outstanding workers afterwards.
     pub outstanding: u32,
@@ -141,8 +140,7 @@ impl Scaler {
     }
 
     /// Records that workers could not be invoked, and why; they stop being outstanding at once. A version
-    /// that is gone is replaced by the current one, whose first claim shows whether it may work for the
-    /// job.
+    /// that is gone is replaced by the current one, whose first claim shows whether it may work for the job.
     async fn note_refused(
         &self,
         event: &ScalerEvent,
@@ -214,8 +212,7 @@ impl Scaler {
             for (worker, invoked) in some.iter().zip(join_all(invoked).await) {
                 match invoked {
                     Ok(Invoked::Accepted) => started.invoked += 1,
-                    // The platform is at its limit. The workers that were not accepted become silent and
-                    // are removed later.
+                    // The platform is at its limit. Workers that it did not accept are removed as silent later.
                     Ok(Invoked::Throttled) => started.throttled += 1,
                     Err(error) => {
                         started.not_started.push(*worker);

@@ -11,8 +11,7 @@ use std::{
     time::Duration,
 };
 
-/// How long a leaving worker retries its Leave call; without it, the scaler finds the worker by its
-/// silence.
+/// How long a worker retries its Leave call; afterwards the scaler relies on its silence.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]

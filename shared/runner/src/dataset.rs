@@ -1,6 +1,5 @@
 //! Reads an indexed dataset: the manifest, cached file indices, and the records of splits. Neighbouring
-//! records take one ranged read; Parquet takes a few, and each image its own. Zipped datasets are read
-//! concurrently.
+//! records take one ranged read; Parquet takes a few, and each image its own. Zipped datasets are read concurrently.
 
 use crate::{
     RunError,
@@ -28,8 +27,7 @@ use std::{
 const CACHED_INDICES: usize = 512;
 /// Most bytes of cached file indices, apart from the most recent one.
 const CACHED_BYTES: usize = 64 << 20;
-/// Concurrent reads of file parts or of file indices: enough to hide the time to first byte, few enough for
-/// the memory.
+/// Concurrent reads of file parts or indices: enough to hide the time to first byte, few enough for the memory.
 const READS_AHEAD: usize = 16;
 /// Concurrent reads of spans, such as the blocks of a shuffled split; each span may take several reads.
 const SPANS_AHEAD: usize = 8;
@@ -223,8 +221,7 @@ impl DatasetCache {
     }
 
     /// Reads the records of a visit from the registered versions of the files. If the records are too large
-    /// to hold at once, reads only the first portion, and returns the others to be [`read`](Self::read) one
-    /// by one.
+    /// to hold at once, reads only the first portion, and returns the others to be [`read`](Self::read) one by one.
     pub async fn begin(
         &self,
         objects: &dyn Objects,

@@ -17,8 +17,7 @@ pub struct FinishedSplit {
     /// Raw records to store under the `quarantine` policy.
     pub quarantined: Vec<(RecordKey, Bytes)>,
     pub times: WorkerTimes,
-    /// True for an indexed file: there is no object to store, and the outcome's `rows` counts the file's
-    /// records.
+    /// True for an indexed file: no object to store; the outcome's `rows` counts the file's records.
     pub indexed: bool,
     /// Prefix of the object's key; none for the job's own prefix.
     pub shelf: Option<String>,

@@ -1,6 +1,5 @@
 //! Indexes one source file: reads as much as is needed to find its records, for most formats in one
-//! streamed pass. The index is stored by (key, size, etag, format), so every file content is indexed only
-//! once.
+//! streamed pass. The index is stored by (key, size, etag, format), so every file content is indexed only once.
 
 use crate::{Compute, RunError};
 use bytes::Bytes;

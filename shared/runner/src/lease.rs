@@ -44,8 +44,7 @@ pub struct SplitName {
 /// A finished split on its way to the committer.
 pub(crate) struct Handover {
     pub split: FinishedSplit,
-    /// Index in the bundle of the next split, which this split's flush also marks; none if splits are not
-    /// marked.
+    /// Index in the bundle of the next split, for this split's flush to mark; none without marks.
     pub next: Option<u8>,
     /// Signals that the split is stored, and flushed if `next` is given.
     pub committed: oneshot::Sender<()>,
@@ -83,8 +82,7 @@ impl LeaseRun<'_> {
 
     /// Works until the lease is complete, lost, or out of time. Commits made before an error stay valid.
     pub async fn work(&self, sink: &dyn Sink) -> Result<(), RunError> {
-        // Splits are stored while others are computed: this needs memory for one object more than there are
-        // threads.
+        // Splits are stored while others are computed: memory for one object more than there are threads.
         let (finished, queue) = mpsc::channel(self.runner.compute.at_once());
         let stop = Arc::new(AtomicBool::new(false));
         let committing = async {

@@ -5,8 +5,7 @@ use bytes::Bytes;
 use gristmill_model::stored::keys;
 use gristmill_ports::MAX_GET_BYTES;
 
-/// First bytes of an index. The sizes of the parts follow, each a little-endian u64. No chunk begins like
-/// this.
+/// First bytes of an index. The sizes of the parts follow, each a little-endian u64. No chunk begins like this.
 const MAGIC: &[u8; 8] = b"GMPARTS1";
 
 /// The objects to put for the last parts of a split: the parts `before` and `last`, then the index. `sizes`

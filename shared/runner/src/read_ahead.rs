@@ -5,8 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// Most splits to read ahead: concurrent connections carry more than one, up to the limit of a function's
-/// network.
+/// Most splits to read ahead: concurrent reads are faster, up to the limit of a function's network.
 const MAX_SPLITS: usize = 4;
 /// Memory for splits read ahead, in bytes; it limits their number further.
 const MAX_BYTES: u64 = 128 << 20;

@@ -18,8 +18,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 mod resuming;
 
-/// A split with at most this many stored bytes runs in one go: its cached output is hardly more than one
-/// part.
+/// A split of at most this many stored bytes runs in one go: its cached output is about one part.
 const FEW_BYTES: u64 = 64 << 10;
 
 /// The input of a split, with orders for side outputs.
@@ -59,8 +58,7 @@ impl SplitRead {
 }
 
 impl JobContext {
-    /// Reads the input of the split at `position` of `epoch`, from the cache if the orders say so and it is
-    /// there.
+    /// Reads the input of the split at `position` of `epoch`: from the cache if ordered and present.
     pub async fn read(
         &self,
         runner: &Runner,
@@ -194,8 +192,7 @@ impl JobContext {
 }
 
 impl Task {
-    /// Reads each portion while the one before runs, and puts parts of the cached output as they are
-    /// complete.
+    /// Reads each portion while the one before runs, and puts completed parts of the cached output.
     async fn in_portions(
         self,
         runner: Runner,

@@ -29,8 +29,7 @@ use tokio::sync::OnceCell;
 
 /// How long a worker retries a claim: it holds nothing yet, so others can do the work.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(20);
-/// Output buffers in addition to one per thread, because a split is stored while the next ones are
-/// computed.
+/// Output buffers beyond one per thread: a split is stored while the next ones are computed.
 const SPARE_BUFFERS: usize = 1;
 /// With less time left, in milliseconds, a claim is not worth its write.
 const MIN_CLAIM_MS: u64 = 5_000;
@@ -68,8 +67,7 @@ pub enum Ended {
     OutOfTime,
 }
 
-/// A job as a worker holds it: described and compiled once; the dataset is opened when the first split
-/// needs it.
+/// A job as a worker holds it: described and compiled once; the dataset is opened when the first split needs it.
 #[derive(Clone)]
 pub struct JobContext {
     pub view: Arc<JobView>,

@@ -27,8 +27,7 @@ const REGISTERING_S: f64 = 300.0;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct CacheUse {
-    /// The shelf being removed: no job may begin to read it. Any process that finds this mark finishes the
-    /// removal.
+    /// The shelf being removed; no job may begin to read it. Any process that finds this finishes the removal.
     pub removing: Option<String>,
     pub uses: UseScore,
     /// Jobs that read the entry, including some that have ended.
@@ -228,8 +227,7 @@ impl Coordinator {
         Ok(objects)
     }
 
-    /// Finishes the removal of the entry under `fingerprint`, if one was begun; returns its number of
-    /// objects.
+    /// Finishes a removal that was begun under `fingerprint`; returns its number of objects.
     pub(crate) async fn finish_begun_removal(
         &self,
         fingerprint: Fingerprint,

@@ -202,8 +202,7 @@ impl Coordinator {
         Ok(after)
     }
 
-    /// Totals and manifest of what `epoch` stored; none if a split is missing, poisoned, or has no object
-    /// of its own.
+    /// Totals and manifest of what `epoch` stored; none if a split is missing, poisoned, or has no object of its own.
     async fn stored(
         &self,
         job: &JobName,

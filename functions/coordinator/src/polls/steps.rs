@@ -44,8 +44,7 @@ pub fn is_look_due(snapshot: &JobSnapshot, poll: &Poll, has_moved: bool, now_ms:
 /// The steps that follow an acknowledgement and a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// The trainer has all epochs: the horizon moves to the end, so that no older checkpoint can be
-    /// restored.
+    /// The trainer has all epochs: move the horizon to the end, so that no older checkpoint is restored.
     pub horizon: bool,
     /// Epochs that the trainer has durably passed must be sealed and closed.
     pub close: bool,
