@@ -14,7 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// Level for `compress: zstd`. On f32 pixels, level 1 yields a third more bytes; level 3 takes half as long again.
+/// Level for `compress: zstd`. On f32 pixels, the output of level 1 is a third larger, and level 3 takes
+/// half as long again.
 const LEVEL: i32 = 2;
 /// Levels that workers may choose from.
 pub const LEVELS: RangeInclusive<i32> = 1..=3;

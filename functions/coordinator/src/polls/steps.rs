@@ -71,8 +71,8 @@ pub struct Unseen {
     pub to: u64,
 }
 
-/// Checks a new run of the trainer. Refuses a checkpoint beyond everything this job ever made: it belongs
-/// to another job, and batches that this trainer never received would be missing. Returns the splits that
+/// Checks a new run of the trainer. Refuses a checkpoint beyond everything this job ever made: it comes
+/// from another run, and batches that this run never received would be missing. Returns the splits that
 /// must be committed for the run to be admitted; none if it begins at or before the last run's cursor.
 pub fn beginning(
     job: &JobName,
