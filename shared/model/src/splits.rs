@@ -1,6 +1,5 @@
-//! The split table: who may work on which splits, what is committed, how far the trainer is, what
-//! may be collected, and in which order batches come. All of it is pure: no I/O, no clock, no
-//! randomness.
+//! The split table: which worker may run which splits, which are committed, how far the trainer is,
+//! what may be collected, and in which order batches come. Pure: no I/O, no clock, no randomness.
 //!
 //! Every change of an item is a function `(before, command) -> Result<Outcome, Refusal>`, and there
 //! is no other way to change one. The caller reads an item with its version, decides here, and

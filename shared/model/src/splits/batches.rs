@@ -38,7 +38,7 @@ impl Piece {
 pub enum Source {
     /// Batch `frame` of the object at `position`, from 0.
     Whole { position: Position, frame: u32 },
-    /// To be put one after the other.
+    /// Pieces to be concatenated.
     Joined(Vec<Piece>),
 }
 

@@ -29,17 +29,17 @@ pub enum BundleState {
     Dead,
 }
 
-/// Attempts at a bundle from which on its suspect is tried first, and by itself: its neighbours had
-/// their chance to be committed, and two suspects in one bundle would clear each other for ever.
+/// From this attempt on, a bundle's suspect is run first, by itself. Its neighbours had their
+/// chance to be committed, and two suspects in one bundle would clear each other for ever.
 pub const TRIAL_ATTEMPTS: Attempt = 4;
 
-/// A split in whose course workers died, one after the other, with no death elsewhere between.
+/// A split that workers died on, one after the other, with no death elsewhere in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Suspect {
     /// Index in the bundle.
     pub split_index: u8,
-    /// Deaths in a row so far, at least 1. From the second on, each was of a worker that had lived
-    /// through a control just before.
+    /// Consecutive deaths so far, at least 1. From the second on, each worker had completed a
+    /// control just before it died.
     pub strikes: u8,
     /// Ordinal of the latest in the death log.
     pub ordinal: u64,
@@ -60,16 +60,16 @@ pub struct Bundle {
     pub since_ms: u64,
     /// One per position.
     pub entries: Vec<Option<Committed>>,
-    /// The split the owner said it would start; always an uncommitted one.
+    /// The split that the owner has marked; never a committed one.
     pub current_split: Option<u8>,
-    /// Deaths elsewhere end every suspicion, so that one is enough.
+    /// One is enough: a death elsewhere ends every suspicion.
     pub suspect: Option<Suspect>,
-    /// A committed split that the owner runs again, its result discarded, before it starts the suspect: the
-    /// control. A worker that dies of anything else dies of that too.
+    /// The control: a committed split that the owner runs again before it starts the suspect,
+    /// discarding the result. A worker that dies for another reason dies on the control too.
     pub control: Option<Place>,
     /// The latest failure, one line.
     pub error: Option<String>,
-    /// Spent by workers over all attempts.
+    /// Time spent by workers, over all attempts.
     pub times: WorkerTimes,
 }
 
@@ -78,23 +78,25 @@ pub struct Bundle {
 pub struct LeaseView {
     pub attempt: Attempt,
     pub until_ms: u64,
-    /// Indices of the splits still to be done, in the order to do them: a suspect comes last, so
-    /// that its neighbours are committed before it can do harm; from [`TRIAL_ATTEMPTS`] on first.
+    /// Indices of the uncommitted splits, in the order to run them. A suspect comes last, so that
+    /// its neighbours are committed before it can do harm; from [`TRIAL_ATTEMPTS`] on it comes
+    /// first.
     pub todo: Vec<u8>,
-    /// A committed split to be run again, and its result discarded, before the first.
+    /// The control: a committed split to run again before the first, discarding the result.
     pub control: Option<Place>,
     /// Whether each split is to be marked before it is started.
     pub marks: bool,
 }
 
 impl Bundle {
-    /// When its owner was heard of last, in ms, as far as the lease shows: of one that expects to take long perhaps
-    /// later, of one that the platform stops soon perhaps earlier.
+    /// Estimates when its owner last gave a sign of life, in milliseconds: the last commit, or the
+    /// renewal of the lease. Too late for leases that are longer than the shortest, too early for
+    /// leases cut by the worker's remaining time.
     pub fn heard_ms(&self) -> u64 {
         self.since_ms.max(renewed_ms(self.until_ms))
     }
 
-    /// Indices of the splits not committed yet, in the order to do them.
+    /// Indices of the uncommitted splits, in the order to run them.
     pub fn todo(&self) -> Vec<u8> {
         let open = (0u8..).zip(&self.entries).filter(|(_, e)| e.is_none()).map(|(at, _)| at);
         let mut todo: Vec<u8> = open.collect();
@@ -104,14 +106,14 @@ impl Bundle {
         todo
     }
 
-    /// Whether the next owner starts with a split that workers died of: it needs a control.
+    /// Whether the next owner starts with a suspect, and so needs a control.
     pub fn wants_control(&self) -> bool {
         let first = self.todo().first().copied();
         first.is_some() && first == self.suspect.map(|suspect| suspect.split_index)
     }
 
-    /// Whether the owner of this attempt lived through something before it died: the control, or a split
-    /// that it committed.
+    /// Whether the owner of this attempt completed the control, or committed a split, before it
+    /// died.
     pub fn had_control(&self) -> bool {
         let by_owner = |e: &Committed| {
             e.outcome.kind != SplitKind::Poison
@@ -146,7 +148,7 @@ impl Bundle {
         self.state == BundleState::Leased && self.attempt == attempt && self.owner == nonce
     }
 
-    /// Whether `nonce` holds the lease, in whichever attempt.
+    /// Whether `nonce` holds the lease, in any attempt.
     pub fn is_held_by(&self, nonce: Nonce) -> bool {
         self.state == BundleState::Leased && self.owner == nonce
     }
@@ -161,8 +163,8 @@ impl Bundle {
         }
     }
 
-    /// Whether the owner of the current attempt is taken for dead at `now_ms`, and its death has
-    /// not been accounted for.
+    /// Whether the owner of the current attempt is presumed dead at `now_ms` and its death is not
+    /// accounted for yet.
     pub fn has_dead_owner(&self, now_ms: u64) -> bool {
         match self.state {
             BundleState::Leased => self.until_ms <= now_ms,

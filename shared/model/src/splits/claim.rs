@@ -1,4 +1,5 @@
-//! CLAIM: who gets the lease of a bundle, and what becomes of splits that kill whoever runs them.
+//! CLAIM: decides which worker gets the lease of a bundle, and what happens to splits that kill
+//! their workers.
 
 use crate::splits::bundle::error_line;
 use crate::splits::invariants;
@@ -8,15 +9,16 @@ use crate::splits::{
 };
 use crate::{Attempt, ErrorPolicy, InvocationId, Nonce, Position};
 
-/// Shortest lease that is not cut by the caller's remaining time: below this, ordinary jitter of
-/// storage would let leases lapse.
+/// Shortest lease, unless the caller has less time left. Ordinary jitter of storage would let
+/// shorter leases lapse.
 const MIN_LEASE_MS: u64 = 30_000;
-/// A worker that takes this many times what was predicted is taken for dead.
+/// A worker is presumed dead when it takes this many times the predicted time.
 const LEASE_FACTOR: u64 = 4;
 /// A worker's last call may be under way when its platform stops it.
 const LEASE_GRACE_MS: u64 = 2_000;
 
-/// Fewest deaths in a row on one split, each beside a control that lived, that can make it poison.
+/// Fewest consecutive deaths on one split that can make it poison. Each worker but the first had
+/// completed a control before.
 pub const POISON_STRIKES: u8 = 3;
 
 /// Half an hour: long enough to notice a full disk or a denied bucket, and to mend it.
@@ -25,12 +27,12 @@ const PATIENCE_MS: u64 = 30 * 60 * 1000;
 /// Failure limits of a job's bundles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Claims of one bundle before the job fails, once they have lasted for `patience_ms` as well.
+    /// The job fails after this many claims of one bundle, once `patience_ms` has passed as well.
     pub max_attempts: Attempt,
-    /// How long a bundle is tried without a split of it committed, at least: what fails at once, as writes do
-    /// while a store is full, uses up any number of attempts within minutes.
+    /// Shortest time that a bundle is retried without a commit. A failure that occurs at once, such
+    /// as a write to a full store, uses up any number of attempts within minutes.
     pub patience_ms: u64,
-    /// Strikes of one split before it counts as poison; below [`POISON_STRIKES`] counts as that.
+    /// Strikes that make a split poison; a value below [`POISON_STRIKES`] counts as that.
     pub poison_strikes: u8,
     /// Policy for poison: fail the job, or skip the split's records.
     pub on_error: ErrorPolicy,
@@ -63,7 +65,8 @@ pub fn lease_until_ms(term: Term) -> u64 {
     term.now_ms.saturating_add(wanted.min(term.remaining_ms)).saturating_add(LEASE_GRACE_MS)
 }
 
-/// When a lease that ends at `until_ms` was taken or renewed, or earlier: those of long splits last longer.
+/// Estimates when a lease that ends at `until_ms` was last taken or renewed, as if it were the
+/// shortest. A longer lease was renewed earlier, one cut by the worker's remaining time later.
 pub(crate) fn renewed_ms(until_ms: u64) -> u64 {
     until_ms.saturating_sub(MIN_LEASE_MS + LEASE_GRACE_MS)
 }
@@ -79,15 +82,16 @@ pub struct Claim<'a> {
     pub first: Position,
     /// Source records of each position of the bundle, 1 to 8 of them.
     pub records: &'a [u32],
-    /// The death of this bundle's last owner as the death log has it, never that of another
+    /// The death of this bundle's last owner, as recorded in the death log, never that of another
     /// bundle; see [`Refusal::DeathUnrecorded`].
     pub death: Option<Death>,
-    /// A committed split for the control, if there is any: given to an owner that starts with a suspect.
+    /// A committed split to serve as control, if there is one. An owner that starts with a suspect
+    /// gets it.
     pub control: Option<Place>,
 }
 
-/// CLAIM. What is written is one of: a lease of the caller ([`Bundle::lease`]); a done bundle whose last
-/// open split proved to be poison; a dead one. Committed splits carry over and are never redone.
+/// CLAIM writes one of: a lease of the caller ([`Bundle::lease`]); a done bundle whose last open
+/// split proved to be poison; a dead bundle. Committed splits carry over and are never redone.
 ///
 /// # Errors
 /// [`Refusal::Leased`], [`Refusal::NotDue`], [`Refusal::Done`], [`Refusal::Dead`],
@@ -129,8 +133,8 @@ pub fn claim(
     let mut after = before.clone();
     // An owner that claims its own bundle again is slow, not dead.
     if before.has_dead_owner(now_ms) && before.owner != command.nonce {
-        // Only the platform knows of a death. A lease that ran out may be one that a wrong clock ended:
-        // that is no evidence against the split, and breaks a suspicion there is.
+        // Only a report of the platform is evidence against a split. A lease may also have run out
+        // because a clock is wrong; that is no evidence, and clears the suspect.
         let split_index = before.current_split.filter(|_| before.state == BundleState::Released);
         let unrecorded = Refusal::DeathUnrecorded { attempt: before.attempt, split_index };
         let death = command.death.filter(|death| death.attempt == before.attempt);
@@ -192,8 +196,8 @@ fn lease(mut bundle: Bundle, command: &Claim<'_>) -> Bundle {
     bundle.until_ms = lease_until_ms(command.term);
     bundle.retry_at_ms = 0;
     bundle.current_split = None;
-    // Every other attempt begins with the suspect itself. What kills in step with the start of a worker
-    // would else pass over each control and hit each suspect.
+    // Every other attempt starts with the suspect itself, without a control. Otherwise a fault in
+    // step with worker starts would spare each control and hit each suspect.
     let in_turn = bundle.attempt % 2 == 1;
     bundle.control = command.control.filter(|_| in_turn && bundle.wants_control());
     bundle
@@ -206,8 +210,8 @@ fn dead(mut bundle: Bundle, error: &str) -> Bundle {
     bundle
 }
 
-/// The suspicion after one more death on a split: it grows only if the death before was there too, and
-/// something lived in between that was not this split.
+/// The suspicion after one more death on a split. It grows only if the previous recorded death was
+/// on the same split, and the worker had completed a control or another split before it died.
 fn struck(before: Option<Suspect>, split_index: u8, ordinal: u64, controlled: bool) -> Suspect {
     let run = before
         .filter(|s| s.split_index == split_index && s.ordinal.checked_add(1) == Some(ordinal));
@@ -215,7 +219,7 @@ fn struck(before: Option<Suspect>, split_index: u8, ordinal: u64, controlled: bo
     Suspect { split_index, strikes, ordinal }
 }
 
-/// Draws the consequence of a death: nothing yet, or the verdict.
+/// Applies the verdict once a suspect has enough strikes.
 fn settle(after: &mut Bundle, command: &Claim<'_>, limits: &Limits) {
     let Some(suspect) = after.suspect else { return };
     let needed = limits.poison_strikes.max(POISON_STRIKES);

@@ -1,5 +1,5 @@
-//! The consumer item: how far one trainer is, what a restart of it would need, and what has been
-//! collected behind it.
+//! The consumer item: the progress of one trainer, its restart point, and the horizon behind it up
+//! to which objects are collected.
 //!
 //! The collected horizon lives in the same item as the cursor it must not pass. So collecting and
 //! restoring an old checkpoint exclude each other by compare-and-set on one item; were they two
@@ -54,8 +54,8 @@ impl Place {
 pub struct Consumer {
     /// Which run of the trainer this is; larger ones fence smaller ones.
     pub generation: u64,
-    /// The first split not taken in by the trainer's host. What a split leaves over for a later
-    /// batch counts as taken in: otherwise splits smaller than a batch could hold the window shut.
+    /// The first split that the trainer's host has not taken in. Rows left over for a later batch
+    /// count as taken in: otherwise splits smaller than a batch could hold the window shut.
     pub delivered: Place,
     /// The next batch a restart would need.
     pub durable: Cursor,
@@ -73,8 +73,8 @@ pub struct Consumer {
 pub struct Ack {
     /// Chosen by the trainer's host at its start, larger than any before.
     pub generation: u64,
-    /// The generation it found there and takes over from, 0 if none: what a run says that started
-    /// earlier, and was slow to say it, must not fence one that has taken over since.
+    /// The generation that it takes over from, 0 if none. A registration that arrives late must not
+    /// fence a run that has taken over since.
     pub over: u64,
     /// Everything before it has been handed to the trainer.
     pub delivered: Place,
@@ -121,8 +121,9 @@ pub fn register(
     if from.durable < collected.0 {
         return Err(Refusal::Collected { horizon: collected.0 });
     }
-    // One cursor may be saved with different places: splits without a row move the place and not
-    // the cursor. What is not needed from the horizon on is not needed from a later cursor either.
+    // One cursor may be saved with different places: a split without rows moves the place but not
+    // the cursor. Objects that are not needed from the horizon on are not needed from a later
+    // cursor either.
     let durable_place = from.durable_place.max(collected.1);
     let after = Consumer {
         generation: from.generation,
@@ -166,7 +167,8 @@ pub fn ack(
     Ok(Outcome::Write(after))
 }
 
-/// As [`ack`], where what is durable is never delivered again: a newer run may not begin before it.
+/// As [`ack`], but durable batches are never delivered again: a newer run may not begin before the
+/// durable cursor.
 ///
 /// # Errors
 /// As [`register`].
@@ -184,8 +186,8 @@ pub fn ack_at_most_once(
     ack(before, command, now_ms)
 }
 
-/// Moves the collected horizon up to what is durable. To be written before anything is deleted; what
-/// may be deleted then follows from the written item alone (see [`crate::splits::collect`]).
+/// Moves the collected horizon up to the durable cursor. It is written before anything is deleted;
+/// the written item alone decides what may be deleted (see [`crate::splits::collect`]).
 ///
 /// # Errors
 /// [`Refusal::Invalid`] when there is no such consumer: nothing is durable.

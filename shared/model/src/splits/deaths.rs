@@ -1,19 +1,20 @@
 //! The death log: one small item per job that puts the deaths of workers in order.
 //!
 //! A claimant of a bundle whose owner died records the death here before the claim. A split is
-//! suspected only while deaths on it follow each other without one elsewhere, and the ordinals tell: on
-//! a host whose workers are killed at random, deaths spread over splits and no suspicion lasts. Where one
-//! split is left, every death is on it: what tells then is the control that each worker runs before it
-//! ([`Bundle::control`](crate::splits::Bundle)), on which a host that kills at random kills as well.
+//! suspected only while consecutive deaths are on it, which the ordinals show: when a host kills
+//! workers at random, deaths spread over splits and no suspicion lasts. When only one split is
+//! left, every death is on it. Then the control decides, which each worker runs before the split
+//! ([`Bundle::control`](crate::splits::Bundle)): a host that kills at random kills during controls
+//! too.
 
 use crate::splits::Outcome;
 use crate::{Attempt, BundleIndex, Epoch};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Deaths the log can tell from new ones when they are recorded again. A claimant that pauses
-/// between recording and claiming while this many others die has its death counted twice, which
-/// breaks a run of deaths and so errs on the safe side.
+/// Deaths that the log recognises when they are recorded again. If this many others are recorded
+/// between the record and the claim of a death, it is counted twice, which breaks a run of deaths
+/// and so errs on the safe side.
 pub const RECENT_DEATHS: usize = 16;
 
 /// A death as a claimant found it.
@@ -25,12 +26,12 @@ pub struct DeathRecord {
     pub attempt: Attempt,
 }
 
-/// A recorded death, as its claim needs it.
+/// A recorded death, as its claim takes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Death {
     pub attempt: Attempt,
-    /// Its place in the order of the deaths that are recorded, from 1. None where it was of no known split: such
-    /// a one is no evidence.
+    /// Its number among the recorded deaths, from 1. `None` if its split is unknown: such a death
+    /// is no evidence.
     pub ordinal: Option<u64>,
 }
 
@@ -40,19 +41,20 @@ pub struct DeathLog {
     pub deaths: u64,
     /// The latest, oldest first; the last one has ordinal `deaths`.
     pub recent: VecDeque<DeathRecord>,
-    /// The last one's worker had marked the split that it died of.
+    /// The worker of the latest death had marked the split that it died on.
     pub is_marked: bool,
 }
 
 impl DeathLog {
     /// Records a death, once.
     ///
-    /// `before` is the log as read, none when there is none yet; `is_marked` says whether its worker had marked
-    /// the split that it died of. Always allowed.
+    /// `before` is the log as read, `None` if there is none yet; `is_marked` says whether the
+    /// worker had marked the split that it died on. Never refused.
     pub fn record(before: Option<&Self>, death: DeathRecord, is_marked: bool) -> Outcome<Self> {
         let mut log = before.cloned().unwrap_or_default();
         let is_known = log.ordinal(death).is_some();
-        // After an unmarked death, later ones were not written: a mark seen late counts anew.
+        // Deaths after an unmarked one are not written, so that a mark seen late counts as a new
+        // death.
         let is_marked_late = is_marked && !log.is_marked && log.recent.back() == Some(&death);
         let says_nothing = log.deaths > 0 && !log.is_marked && !is_marked;
         if is_known && !is_marked_late || says_nothing {
@@ -133,7 +135,7 @@ mod tests {
         let log = (0..100).fold(DeathLog::default(), |log, bundle| record(&log, bundle, 1));
         assert_eq!((log.deaths, log.recent.len()), (100, RECENT_DEATHS));
         assert_eq!(log.ordinal(death(99, 1)), Some(100));
-        // Forgotten: counted as a new one, which only ever ends a suspicion.
+        // A forgotten death counts as a new one, which can only end a suspicion.
         assert_eq!(log.ordinal(death(0, 1)), None);
         assert_eq!(record(&log, 0, 1).ordinal(death(0, 1)), Some(101));
         let bytes = postcard::to_stdvec(&log).unwrap();

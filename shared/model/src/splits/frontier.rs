@@ -1,31 +1,33 @@
-//! The frontier: what the last look at a job's window saw, for those who do not look themselves.
+//! The frontier: the findings of the last look at a job's window, for calls that do not look
+//! themselves.
 //!
-//! Hints, all of it. A claim that follows a wrong one finds less than there is, or asks in vain; what it may
-//! take the bundle itself decides. The next look puts it right.
+//! All of it is a hint. A claim that follows a wrong hint finds less work than there is, or asks in
+//! vain; the bundle's item alone decides whether it may be claimed. The next look corrects the
+//! hint.
 
 use crate::InvocationId;
 use crate::splits::{Outcome, course::BundleAt};
 use serde::{Deserialize, Serialize};
 
-/// Most returned bundles that are named.
+/// Most bundles in [`Frontier::returned`].
 pub const MOST_RETURNED: usize = 64;
-/// An older look says nothing of what may be claimed now.
+/// Age in milliseconds up to which a look counts as current.
 const TRUSTED_MS: u64 = 2_000;
 
 /// The findings of a look.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Frontier {
-    /// When, by the clock of whoever looked.
+    /// When the look took place, in milliseconds by the clock of the process that looked.
     pub at_ms: u64,
-    /// Since when looks have followed each other without a break.
+    /// Start of the current series of looks without a break.
     pub steady_since_ms: u64,
     /// Something has changed since: the next poll looks again.
     pub is_due: bool,
     /// The trainer's place, counted through all epochs.
     pub delivered: u64,
-    /// Bundles that were claimed before and may be claimed again: no claim meets these at the end of a
-    /// partition. At most one of them is on trial.
+    /// Bundles that were claimed before and may be claimed again. A search at the end of a
+    /// partition does not find them. At most one of them is on trial.
     pub returned: Vec<BundleAt>,
     /// Positions that may be claimed.
     pub claimable: u32,
@@ -33,22 +35,22 @@ pub struct Frontier {
     pub ready_bytes: u64,
     /// Positions leased or ready, and not delivered.
     pub ahead: u32,
-    /// Positions that workers may run ahead of the trainer; 0 where nobody has looked yet.
+    /// Positions that workers may run ahead of the trainer; 0 before the first look.
     pub window: u32,
     pub window_full: bool,
     /// Workers with a lease.
     pub active: u32,
-    /// Remote workers whose [`lot`] is below this are too many.
+    /// Remote workers whose [`lot`] is below this are surplus.
     pub surplus_below: u64,
     /// Splits committed, as far as they were read.
     pub progress: u64,
     /// Files indexed, while the job is indexing.
     pub indexed: u32,
-    /// The trouble that keeps the job from going on.
+    /// The problem that keeps the job from making progress.
     pub trouble: Option<String>,
 }
 
-/// The lot that a worker draws under one look: as good as random, and the same however often it is drawn.
+/// A pseudo-random number for a worker and a look; the same however often it is computed.
 pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
     let mut hasher = blake3::Hasher::new_derive_key("gristmill surplus v1");
     hasher.update(&at_ms.to_le_bytes()).update(invocation.0.as_bytes());
@@ -73,18 +75,18 @@ impl Frontier {
         };
     }
 
-    /// Whether a worker is one too many.
+    /// Whether a worker is surplus.
     pub fn is_surplus(&self, invocation: &InvocationId) -> bool {
         lot(invocation, self.at_ms) < self.surplus_below
     }
 
-    /// Whether there was nothing to claim a moment ago, for a trainer that has not moved since.
+    /// Whether a current look found nothing to claim, and the trainer has not moved since.
     pub fn shows_nothing(&self, delivered: u64, now_ms: u64) -> bool {
         let is_fresh = !self.is_due && now_ms.abs_diff(self.at_ms) < TRUSTED_MS;
         is_fresh && self.claimable == 0 && self.delivered == delivered
     }
 
-    /// Names bundles that may be claimed again, until the next look.
+    /// Adds bundles that may be claimed again, until the next look.
     pub fn freed(before: Option<&Self>, bundles: &[BundleAt]) -> Outcome<Self> {
         let mut after = before.cloned().unwrap_or_default();
         after.is_due = true;
@@ -95,8 +97,8 @@ impl Frontier {
         }
     }
 
-    /// The hint that a look leaves behind which began when `read` was there, and ends where `before` is: what was freed
-    /// meanwhile stays named.
+    /// The frontier to write after a look. `read` was stored when the look began, `before` is
+    /// stored now; bundles freed in between are kept.
     pub fn looked(mut self, read: Option<&Self>, before: Option<&Self>) -> Self {
         let Some(before) = before.filter(|before| Some(*before) != read) else { return self };
         let known = read.map_or(&[][..], |read| &read.returned);

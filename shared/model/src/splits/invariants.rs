@@ -61,12 +61,12 @@ impl EpochView<'_> {
     }
 }
 
-/// Everything there is, as somebody who sees all of it would.
+/// The whole state, as an omniscient observer sees it.
 #[derive(Debug, Clone)]
 pub struct World<'a> {
     pub epochs: Vec<EpochView<'a>>,
     pub consumers: &'a [Consumer],
-    /// The objects there are, with the CRC32C of their content.
+    /// The stored objects, with the CRC32C of their content.
     pub objects: &'a BTreeMap<ChunkName, u32>,
 }
 
@@ -173,7 +173,7 @@ pub struct FoundDeath {
     pub death: DeathRecord,
     /// The split the dead owner had marked.
     pub split_index: Option<u8>,
-    /// It had lived through a control, or committed a split.
+    /// The owner had completed a control, or committed a split.
     pub controlled: bool,
 }
 
@@ -296,7 +296,7 @@ pub fn invariant_08_exactly_once(times: impl IntoIterator<Item = u32>) -> Check 
     Ok(())
 }
 
-/// 9. At-most-once: no record of an epoch comes twice, whoever dies.
+/// 9. At-most-once: no record of an epoch comes twice, even after deaths.
 pub fn invariant_09_at_most_once(times: impl IntoIterator<Item = u32>) -> Check {
     for times in times {
         hold(9, times <= 1, "a record was delivered twice")?;

@@ -1,7 +1,7 @@
 //! Transitions of a lease: mark, flush and fail by its owner; release and lapse by others.
 //!
-//! Safety does not rest on time: whoever comes with the current (attempt, owner) may commit, however
-//! late, until somebody else has claimed; from then on nobody but the new owner can.
+//! Safety does not depend on time: the current (attempt, owner) may commit, however late, until
+//! another worker claims the bundle. From then on only the new owner may.
 
 use crate::splits::bundle::error_line;
 use crate::splits::claim::{Term, lease_until_ms};
@@ -11,7 +11,8 @@ use crate::splits::{
 };
 use crate::{Attempt, InvocationId, Nonce};
 
-/// How long to wait after a failure of `attempt` that may pass: 100 ms doubling up to 10 s.
+/// The delay in milliseconds before a retry after a transient failure of `attempt`: 100 ms,
+/// doubling up to 10 s.
 pub fn retry_delay_ms(attempt: Attempt) -> u64 {
     100u64.checked_shl(attempt.saturating_sub(1).min(16)).unwrap_or(u64::MAX).min(10_000)
 }
@@ -25,8 +26,9 @@ pub struct Mark {
     pub split_index: u8,
 }
 
-/// MARK, needed from attempt 2 on before each split. One split at a time: the one marked before has
-/// to be committed first, so that a late copy of an old mark cannot blame the wrong split.
+/// MARK: required before each split from attempt 2 on. Only one split is marked at a time: the
+/// marked one must be committed before the next, so that a late copy of an old mark cannot blame
+/// the wrong split.
 ///
 /// # Errors
 /// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
@@ -69,17 +71,18 @@ pub struct Flush<'a> {
     pub attempt: Attempt,
     pub nonce: Nonce,
     pub commits: &'a [Commit],
-    /// The split to be started next, if it is to be marked: saves a MARK.
+    /// The split to start next, if it is to be marked; saves a MARK.
     pub next: Option<u8>,
     pub term: Term,
-    /// Spent since the last flush.
+    /// Time spent since the last flush.
     pub times: WorkerTimes,
 }
 
-/// FLUSH: all of its commits or none. Still allowed after the lease ran out, if nobody has claimed.
+/// FLUSH applies all of its commits or none. It is still allowed after the lease ran out, until
+/// another worker claims.
 ///
-/// Sent again after its answer was lost it is recognised by its commits, whoever owns the bundle by
-/// then; `AlreadyApplied` does not say that the lease still holds.
+/// A flush that is sent again after its answer was lost is recognised by its commits, even when the
+/// bundle has another owner by then. So `AlreadyApplied` does not imply that the lease still holds.
 ///
 /// # Errors
 /// [`Refusal::Lost`], [`Refusal::Contradiction`], [`Refusal::Invalid`].
@@ -99,7 +102,8 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
             .ok_or(Refusal::Invalid { what: "commit is beyond the end of the bundle" })?;
         match slot {
             Some(committed) if *committed == entry => {}
-            // Poison bears the attempt of the worker it was taken from, who may live after all.
+            // A poison entry has the attempt of the worker that was presumed dead, which may still
+            // be alive.
             Some(committed)
                 if committed.outcome.kind != SplitKind::Poison
                     && committed.attempt == command.attempt
@@ -108,7 +112,7 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
                 let what = "the same attempt reports another result";
                 return Err(Refusal::Contradiction { split_index, what });
             }
-            // Someone else's: a lost lease, unless the caller does hold it.
+            // Committed by another attempt: the lease is lost, unless the caller holds it.
             Some(_) if before.is_leased_to(command.attempt, command.nonce) => {
                 let what = "by an earlier attempt: it is not to be redone";
                 return Err(Refusal::Contradiction { split_index, what });
@@ -163,11 +167,12 @@ pub struct Fail<'a> {
     pub error: &'a str,
     /// When it may be claimed again; see [`retry_delay_ms`].
     pub retry_at_ms: u64,
-    /// Trying again cannot help (a bad record under policy `fail`, a changed file): the job fails.
+    /// A retry cannot succeed (a bad record under policy `fail`, a changed file): the job fails.
     pub fatal: bool,
 }
 
-/// FAIL: the bundle becomes failed, or dead if the failure is fatal. What is committed stays.
+/// FAIL: the bundle becomes failed, or dead if the failure is fatal. Its committed splits stay
+/// committed.
 ///
 /// # Errors
 /// [`Refusal::Lost`].
@@ -198,14 +203,14 @@ pub fn fail(before: Option<&Bundle>, command: &Fail<'_>) -> Result<Outcome<Bundl
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Release<'a> {
     pub invocation: &'a InvocationId,
-    /// The attempt it held, where the reporter knows.
+    /// The attempt that it held, if the reporter knows it.
     pub attempt: Option<Attempt>,
-    /// It did not fail: what it ran on went away. The split it was at is not suspected for that.
+    /// The worker did not fail; its host went away. The split that it was running is not suspected.
     pub blameless: bool,
 }
 
-/// RELEASE: the bundle may be claimed at once. Nothing but the lease of that very invocation is
-/// touched, so that a late or wrong report does no harm. `current_split` stays for the claimant to find, unless
+/// RELEASE: the bundle may be claimed at once. Only a lease of this very invocation is changed, so
+/// that a late or wrong report does no harm. `current_split` is kept for the next claimant, unless
 /// the end was blameless.
 ///
 /// # Errors
@@ -227,7 +232,7 @@ pub fn release(before: Option<&Bundle>, command: &Release<'_>) -> Result<Outcome
     }
 }
 
-/// The lease of a worker that has most likely died, as others go on, is to end now.
+/// Ends the lease of a worker that has most likely died: it is silent while others make progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lapse {
     /// The lease as it was seen.
@@ -236,8 +241,8 @@ pub struct Lapse {
     pub now_ms: u64,
 }
 
-/// LAPSE: the lease ends as if its time were over, unless it was renewed since it was seen. Its owner may still
-/// commit until somebody else has claimed.
+/// LAPSE: the lease ends as if its time had run out, unless it was renewed since it was read. Its
+/// owner may still commit until another worker claims.
 ///
 /// # Errors
 /// [`Refusal::Lost`]: there is no such lease any more.

@@ -36,7 +36,7 @@ impl Order {
         Self { n, left_bits, right_bits: bits - left_bits, keys }
     }
 
-    /// How many splits are ordered.
+    /// Number of splits.
     pub fn n_splits(&self) -> u32 {
         self.n
     }
@@ -116,13 +116,12 @@ pub fn visit(
     position: Position,
 ) -> Option<(u32, SplitId)> {
     let (turn, copy) = (position.checked_div(copies)?, position % copies);
-    // The first copy is what a single one would be.
+    // The first copy has the order of a job with a single copy.
     let seed = seed ^ u64::from(copy).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Some((copy, permute(n, seed, epoch, turn)?))
 }
 
-/// As [`visit`]; `in_order` if splits are delivered as they lie in the dataset, one copy of it after
-/// the other.
+/// As [`visit`]; with `in_order`, splits are delivered in dataset order, one copy after the other.
 pub fn visit_of(
     (n, copies): (u32, u32),
     in_order: bool,
@@ -137,7 +136,8 @@ pub fn visit_of(
     (copy < copies).then_some((copy, position % n))
 }
 
-/// The number of a visit among all of an epoch, whatever their order: what it is cached under.
+/// The number of a visit among all visits of an epoch, independent of their order; cached splits
+/// are stored under it.
 pub fn visit_number(copies: u32, (copy, split): (u32, SplitId)) -> u64 {
     u64::from(split) * u64::from(copies) + u64::from(copy)
 }
@@ -169,12 +169,12 @@ impl Ramp {
         1 << self.log_max
     }
 
-    /// How many positions there are.
+    /// Number of positions.
     pub fn n_splits(&self) -> u32 {
         self.n_splits
     }
 
-    /// How many bundles there are.
+    /// Number of bundles.
     pub fn bundles(&self) -> BundleIndex {
         match self.n_splits {
             0 => 0,

@@ -37,7 +37,7 @@ pub struct Visit {
     pub runs: Vec<Run>,
     /// Their counterparts in each further dataset of a zip: as many records, in the same order.
     pub zipped: Vec<Vec<Run>>,
-    /// The order in which they are run, if it is not this one.
+    /// The order in which the records are run, if it differs from that of `runs`.
     pub shuffled: Option<Order>,
 }
 
@@ -61,7 +61,7 @@ impl SplitPlan {
         Some(Self { split_records, records_per_file, first_split, records, view, in_order })
     }
 
-    /// As [`new`](Self::new), of what `ops` make of the files.
+    /// As [`new`](Self::new), for the sequence that `ops` make of the files.
     ///
     /// # Errors
     /// When there would be more splits than can be counted, or the operators cannot be resolved.
@@ -73,8 +73,8 @@ impl SplitPlan {
         Self::of_zip(&[Member::once(records_per_file)], split_records, ops)
     }
 
-    /// As [`of_view`](Self::of_view), of zipped datasets: their files one after the other, those of the
-    /// first first, which names the records.
+    /// As [`of_view`](Self::of_view), for zipped datasets. Their files are numbered one dataset
+    /// after the other; records are named by the first dataset.
     ///
     /// # Errors
     /// As [`of_view`](Self::of_view).
@@ -104,8 +104,8 @@ impl SplitPlan {
         self.visit_as(copies, seed, (epoch, epoch), position)
     }
 
-    /// As [`visit`](Self::visit), with splits made up as in epoch `drawn`: of an epoch whose splits are
-    /// cached, or are to be.
+    /// As [`visit`](Self::visit), with splits composed as in epoch `drawn`: for epochs whose splits
+    /// are cached, or are to be.
     pub fn visit_as(
         &self,
         copies: u32,
@@ -128,7 +128,7 @@ impl SplitPlan {
         }
         let size = u64::from(self.split_records);
         let first = u64::from(split) * size;
-        // Copies draw apart from each other, and from what `repeat` makes.
+        // Each copy draws on its own, and independently of the repetitions that `repeat` makes.
         let seed = if copy == 0 { seed } else { mixed(seed, 0, copy) };
         let mut zipped = view.runs(first..first + size, seed, drawn);
         let mut runs = zipped.remove(0);
@@ -141,7 +141,8 @@ impl SplitPlan {
         Some(Visit { runs, zipped, shuffled })
     }
 
-    /// The number of the visit at `position` among all of an epoch, whatever their order.
+    /// The number of the visit at `position` among all visits of an epoch, independent of their
+    /// order.
     pub fn visit_number(
         &self,
         copies: u32,
@@ -154,7 +155,7 @@ impl SplitPlan {
         Some(order::visit_number(copies, visit))
     }
 
-    /// How many splits there are.
+    /// Number of splits.
     pub fn n_splits(&self) -> u32 {
         self.first_split.last().copied().unwrap_or(0)
     }
@@ -241,7 +242,7 @@ mod tests {
         assert_eq!(second.runs, [run(1, 1, 2, 0)]);
         assert_eq!(second.zipped, [[run(2, 1, 1, 1), run(3, 0, 1, 1)]]);
         assert_eq!(plan.visit(1, 9, 0, 2), None);
-        // Alone, a dataset is divided as ever.
+        // A single dataset is divided as without a zip.
         let alone = SplitPlan::of_zip(&members[..1], 4, &[]).unwrap();
         assert_eq!(alone, SplitPlan::new(&[3, 4], 4).unwrap());
         assert_eq!(SplitPlan::of_zip(&[], 4, &[]).unwrap().visit(1, 9, 0, 0), None);

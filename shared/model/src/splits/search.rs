@@ -1,9 +1,9 @@
 //! The search for a bundle to claim: a partition's own end is the high-water mark.
 //!
-//! A bundle that is absent was never claimed, and those of a partition are claimed in order. So whoever
-//! knows the last one that is there knows the next one to claim, and no item counts them. A search looks at
-//! two partitions and takes the lower one; if somebody was faster, the next of that partition. Before
-//! it finds nothing it has looked at all.
+//! An absent bundle was never claimed, and the bundles of a partition are claimed in order. So the
+//! bundle after the last present one is the next to claim, and no item counts them. A search looks
+//! at two partitions and takes the lower end; if another worker was faster, it takes the next
+//! bundle of that partition. It reports nothing only after it has looked at all partitions.
 
 use crate::splits::{
     course::Course,
@@ -14,21 +14,21 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Partitions that a search looks at first.
 const AT_FIRST: usize = 2;
-/// The same where few are at work: what the trainer waits for is not to be left to chance.
+/// The same with few workers at work, where the trainer's next bundle must not be left to chance.
 const AT_FIRST_OF_FEW: usize = 8;
-/// Partitions that are looked at together where few are at work and what was seen before is old.
+/// Partitions looked at together when few workers are at work and earlier findings are outdated.
 const OF_FEW_AT_ONCE: usize = 3;
-/// Bundles that others took before a search gives up: more at one time are a fault of something else.
+/// Bundles lost to other workers before a search gives up; more at one time are a fault elsewhere.
 const MOST_TAKEN: u32 = 60;
 
 /// Items that may be found.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope {
     pub partitions: u32,
-    /// None where there is none: an index.
+    /// `None` while indexing, which has no window.
     pub window: Option<Window>,
     pub ahead: Ahead,
-    /// Few are at work.
+    /// Whether few workers are at work.
     pub few: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct End {
     pub partition: u32,
 }
 
-/// A bundle that nobody had claimed.
+/// A bundle that nobody has claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     pub end: End,
@@ -52,22 +52,23 @@ pub struct Found {
 /// The next step of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// The highest bundle that is there, of each: [`Search::saw`].
+    /// Look up the highest present bundle of each end, then call [`Search::saw`].
     Look(Vec<End>),
-    /// To claim this one; if somebody was faster, [`Search::taken`].
+    /// Claim this bundle; if another worker was faster, call [`Search::taken`].
     Claim(Found),
     /// Nothing can be claimed.
     Nothing,
-    /// Too many claim at this time.
+    /// Too many workers claim at this time.
     Crowded,
 }
 
-/// The highest bundle seen in each partition of one job, if there was one. What is there stays there, so that
-/// each is at most the partition's end for ever: where that leaves nothing to claim, nobody has to look.
+/// The highest bundle seen in each partition of one job, if any. Bundles stay in the table, so that
+/// each is a lower bound of the partition's end for ever: nobody needs to look again where the
+/// bound leaves nothing to claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ends {
     highest: BTreeMap<(Epoch, u32), Option<BundleIndex>>,
-    /// The last search found all as it had been seen before: most likely nobody else claims.
+    /// The last search found no change since the one before: most likely nobody else claims.
     is_current: bool,
 }
 
@@ -105,7 +106,7 @@ pub struct Search<'a> {
     ahead: VecDeque<u32>,
     /// Ends that this search looked at.
     looked: Vec<End>,
-    /// An end seen before is tried without a look.
+    /// Whether an end seen before is tried without a look.
     is_trusting: bool,
     at_first: usize,
     to_look: Vec<End>,
@@ -114,7 +115,8 @@ pub struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// `nonce` decides where it begins; `ends` is what earlier searches of this job saw.
+    /// `nonce` decides where the search begins; `ends` holds the findings of earlier searches of
+    /// this job.
     pub fn new(course: &'a Course, scope: Scope, nonce: Nonce, mut ends: Ends) -> Self {
         let partitions = scope.partitions;
         let chance = u64::from_be_bytes(nonce.0);
@@ -174,8 +176,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The ends to look at now. Not those that are known to have nothing to claim; and of few, not those that are
-    /// known to have something, until it is their turn.
+    /// The ends to look at now: without those known to have nothing to claim and, with few workers,
+    /// without those known to have something until it is their turn.
     fn unknown(&mut self) -> Vec<End> {
         let mut unknown = Vec::new();
         while let Some(end) = self.to_look.pop() {
@@ -195,7 +197,7 @@ impl<'a> Search<'a> {
         self.found.sort_by_key(|found| std::cmp::Reverse(found.linear));
     }
 
-    /// The lowest of those that were found without a look.
+    /// The lowest ends that were found without a look.
     fn lowest_unseen(&mut self) -> Vec<End> {
         let first = self.found.len().saturating_sub(OF_FEW_AT_ONCE);
         let lowest = self.found.split_off(first);
@@ -240,14 +242,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Its caller has claimed it.
+    /// Records that the caller has claimed `found`.
     pub fn claimed(&mut self, found: Found) {
         if let Some(at) = self.at(found.end) {
             self.ends.saw(at, Some(found.bundle));
         }
     }
 
-    /// Somebody was faster.
+    /// Records that another worker has claimed `found`.
     pub fn taken(&mut self, found: Found) {
         self.taken += 1;
         self.ends.is_current = false;

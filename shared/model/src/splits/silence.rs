@@ -1,18 +1,20 @@
-//! How long the owner of a lease is silent at most, and after how long it has most likely died.
+//! Signs of life of lease owners: their interval, and the silence after which an owner is presumed
+//! dead.
 //!
-//! It is heard of with each flush, by a third of its bundle at the latest; when that takes longer than its splits took
-//! so far, it renews its lease in between. One that is silent for longer than that, while others go on, is not waited
-//! for until its lease ends.
+//! Each flush is a sign of life, due after a third of the bundle at the latest. When that takes
+//! longer than its splits took so far, the owner renews its lease in between. The lease of an owner
+//! that is silent for longer, while others make progress, ends early.
 
 use crate::Attempt;
 
-/// A bundle's splits are flushed by so many times.
+/// Flushes of one bundle.
 const FLUSHES: u64 = 3;
-/// Bounds of the interval between an owner's signs of life, however long splits take.
+/// Bounds of the interval between an owner's signs of life, for any split time.
 const SIGN_MS: (u64, u64) = (1_500, 10_000);
-/// The same of who waits for it: well above, as a call may be sent more than once.
+/// Bounds of the silence that is tolerated: well above [`SIGN_MS`], as a call may be sent more than
+/// once.
 const PATIENCE_MS: (u64, u64) = (2_500, 15_000);
-/// From this attempt on, a lease lasts as long as it says.
+/// From this attempt on, silence does not end a lease early.
 const TOO_OFTEN: Attempt = 4;
 
 /// Milliseconds without a flush after which the owner of a bundle of `splits` renews its lease. Its splits took

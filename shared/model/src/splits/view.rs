@@ -1,6 +1,6 @@
-//! A dataset as an epoch sees it: files one after the other, maybe zipped with those of other datasets,
-//! then what dataset operators make of them, found by arithmetic for any place without going through
-//! what comes before it.
+//! The view of a dataset in an epoch: files one after the other, possibly zipped with those of
+//! other datasets, then the dataset operators. Any place is found by arithmetic, without going
+//! through the places before it.
 
 use crate::splits::order::Order;
 use crate::{DatasetOp, Epoch};
@@ -17,11 +17,11 @@ pub struct Run {
     pub first_record: u32,
     /// How many records, at least 1.
     pub records: u32,
-    /// Which time an epoch has these records, from 0.
+    /// The repetition of these records within the epoch, from 0.
     pub copy: u32,
 }
 
-/// Why a view of a dataset cannot be had.
+/// Why a view of a dataset cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ViewError {
     #[error("the dataset has more {0} than can be counted")]
@@ -37,12 +37,12 @@ pub enum ViewError {
     Zipped,
 }
 
-/// One of the datasets of an epoch; that several are zipped means that record i of the first goes with
-/// record i of each other one, as far as the shortest has any.
+/// One dataset of an epoch. In a zip, record i of the first goes with record i of each other one,
+/// up to the end of the shortest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member<'a> {
     pub records_per_file: &'a [u32],
-    /// How often its records come, one time after the other.
+    /// Repetitions of its records, one after the other.
     pub times: u32,
 }
 
@@ -53,10 +53,10 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The records of an epoch in their order, but for how splits are permuted.
+/// The records of an epoch in order, before splits are permuted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
-    /// One for each dataset, the first of which names the records.
+    /// One for each dataset; records are named by the first.
     sequences: Vec<Sequence>,
     steps: Vec<Step>,
     records: u64,
@@ -70,7 +70,7 @@ struct Sequence {
     starts: Vec<u64>,
     /// File and record at its start.
     runs: Vec<(u32, u32)>,
-    /// How often it is gone through.
+    /// Number of passes.
     times: u32,
 }
 
@@ -91,8 +91,8 @@ struct Stretch {
 }
 
 impl View {
-    /// The view of `ops` over zipped datasets, the first files being those of the first, cut into splits of
-    /// `split_records`.
+    /// The view of `ops` over zipped datasets, whose files are numbered from the first dataset on,
+    /// cut into splits of `split_records`.
     pub(crate) fn new(
         members: &[Member<'_>],
         ops: &[DatasetOp],
@@ -124,12 +124,12 @@ impl View {
         self.records
     }
 
-    /// Whether the records inside a split come in random order, and what keys it.
+    /// The key of the random order of records inside a split, if they are shuffled.
     pub(crate) fn shuffle(&self) -> Option<u64> {
         self.shuffle
     }
 
-    /// The neighbours that the records at `places` are, in their order: those of each dataset.
+    /// The runs of the records at `places`, in order, for each dataset.
     pub(crate) fn runs(&self, places: Range<u64>, seed: u64, epoch: Epoch) -> Vec<Vec<Run>> {
         let end = places.end.min(self.records);
         let records = end.saturating_sub(places.start);
@@ -247,7 +247,7 @@ fn follows(last: &Run, run: &Run) -> bool {
 }
 
 impl Step {
-    /// The neighbours in the input of this operator that `stretch` of its output is.
+    /// Maps `stretch` of this operator's output to stretches of its input.
     fn undo(&self, stretch: Stretch, (seed, epoch): (u64, Epoch), before: &mut Vec<Stretch>) {
         let Stretch { mut start, records, copy } = stretch;
         let end = start + records;
@@ -264,10 +264,10 @@ impl Step {
             }
             Step::Shuffle { input, block, seed: own } => {
                 let blocks = input.div_ceil(block) as u32;
-                // Each time an epoch has the records, in another order.
+                // Each repetition of the records has an order of its own.
                 let order = Order::new(blocks, mixed(seed, own, copy), epoch);
-                // All blocks are as long but the last, which stands anywhere: those after it begin
-                // that much earlier.
+                // All blocks have the same length but the last, which may stand anywhere: blocks
+                // after it begin that much earlier.
                 let missing = u64::from(blocks) * block - input;
                 let short_at = order.position_of(blocks.saturating_sub(1)).unwrap_or(0);
                 let short_end = (u64::from(short_at) + 1) * block - missing;
@@ -285,7 +285,7 @@ impl Step {
     }
 }
 
-/// Seeds of one order among several of a job.
+/// The seed of one order among several of a job.
 pub(crate) fn mixed(seed: u64, own: u64, copy: u32) -> u64 {
     let copy = u64::from(copy) + 1;
     seed ^ own.rotate_left(32) ^ copy.wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -313,7 +313,7 @@ fn interleave(
             let (file, records) = waiting.next()?;
             Some(Run { file: file as u32, first_record: 0, records, copy: 0 })
         });
-        // That a file has ended shows when it is asked for more.
+        // The end of a file shows only when it is asked for more.
         if let Some(file) = file.filter(|file| file.records > 0) {
             let records = file.records.min(block);
             runs.push(Run { records, ..file });
