@@ -1,4 +1,4 @@
-//! How the objects of a job are kept.
+//! Compression of a job's objects.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -10,13 +10,13 @@ pub enum Compression {
     None,
     /// Every frame is compressed with zstd, unless it does not get smaller.
     Zstd,
-    /// Workers compress where their network, and not their processor, is what they wait for.
+    /// Workers compress if they wait for their network rather than for their processor.
     #[default]
     Auto,
 }
 
 impl Compression {
-    /// All of them, by name.
+    /// All choices, by name.
     pub const CHOICES: [(&str, Self); 3] =
         [("none", Self::None), ("zstd", Self::Zstd), ("auto", Self::Auto)];
 }

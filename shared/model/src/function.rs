@@ -4,8 +4,9 @@
 /// memory"); more memory brings more, less memory a part of one.
 pub const MB_PER_VCPU: f64 = 1769.0;
 
-/// Splits that a worker of so much memory computes at a time, each on one thread: as many as it has
-/// processors, to the nearest. One that is hardly there is worth less than the memory of another split.
+/// Splits that a worker with this much memory computes at a time, one thread each: its number of
+/// vCPUs, rounded. A small fraction of a vCPU is worth less than the memory that another split
+/// takes.
 pub fn worker_threads(memory_mb: u32) -> u32 {
     (f64::from(memory_mb) / MB_PER_VCPU).round().max(1.0) as u32
 }

@@ -12,7 +12,7 @@ pub type Position = u32;
 pub type SplitId = u32;
 /// Index of a bundle: a lease unit of consecutive positions.
 pub type BundleIndex = u32;
-/// How many times a bundle has been claimed; strictly increasing, the first claim is attempt 1.
+/// Number of times a bundle has been claimed: strictly increasing; the first claim is attempt 1.
 pub type Attempt = u32;
 
 /// A name that is not `[a-z0-9-]{1,N}` starting and ending with a letter or digit.
@@ -117,7 +117,7 @@ macro_rules! byte_id {
             }
         }
 
-        // Text where people read it (JSON), bytes where every byte is billed (packed items).
+        // Text in formats for people (JSON), bytes where every byte is billed (packed items).
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 match serializer.is_human_readable() {
@@ -139,8 +139,8 @@ macro_rules! byte_id {
 }
 
 byte_id!(
-    /// Fresh and random per worker invocation (a retried event keeps its request id, so that one
-    /// would not do): names the owner of a lease and the objects it wrote.
+    /// Random for each worker invocation (a retried event keeps its request id, so that the id
+    /// would not do); names the owner of a lease and the objects that it wrote.
     Nonce, 8
 );
 byte_id!(
@@ -158,8 +158,8 @@ impl Fingerprint {
     }
 }
 
-/// One invocation of a worker: its number among those of the job and the platform's request id, joined
-/// by a dot. A worker inside a trainer's host has no number.
+/// One invocation of a worker: the worker's number within the job and the platform's request id,
+/// joined by a dot. A worker inside a trainer's host has no number.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct InvocationId(pub String);
@@ -170,7 +170,7 @@ impl InvocationId {
         Self(format!("{worker}.{request}"))
     }
 
-    /// The worker's number among those of the job, if it has one.
+    /// The worker's number within the job, if it has one.
     pub fn worker(&self) -> Option<u32> {
         self.0.split_once('.')?.0.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! Source records: how one is named, and what becomes of a bad one.
+//! Source records: their keys, and policies for bad ones.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
@@ -38,7 +38,7 @@ pub enum ErrorPolicy {
     Fail,
     /// The record is left out, counted and listed.
     Skip,
-    /// As skip, and the raw record is copied aside.
+    /// As skip; the raw record is also copied to the quarantine.
     Quarantine,
 }
 
@@ -78,8 +78,8 @@ pub enum SkipLimit {
 const MILLION: u64 = 1_000_000;
 
 impl SkipLimit {
-    /// Records that an epoch of `records` may leave out. A share allows one at least: one of twenty is
-    /// more than a percent, and no sign that all are bad.
+    /// Records that an epoch of `records` may leave out. A share allows at least one: one bad
+    /// record of twenty exceeds a percent, but does not show that all are bad.
     pub fn allowed(self, records: u64) -> u64 {
         match self {
             Self::Records(most) => most,

@@ -1,12 +1,12 @@
-//! How often a trainer meets each record of an epoch (tf.data service, section 3.4).
+//! Visitation: how often a trainer gets each record of an epoch (tf.data service, section 3.4).
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 
 /// Delivery guarantee for a trainer that restarts.
 ///
-/// Deaths of workers and functions never lose or double anything: the three differ in who says how
-/// far the trainer is, and when.
+/// Deaths of workers and functions never lose or duplicate a record. The modes differ in when a
+/// batch counts as consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Visitation {
@@ -25,11 +25,11 @@ pub enum Visitation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Sharding {
-    /// An epoch is the dataset: splits go to whoever asks next.
+    /// An epoch is the dataset: splits go to the next worker that claims.
     #[default]
     Dynamic,
-    /// An epoch is the dataset once for each worker the job was registered with, each time in another
-    /// order; `__copy__` tells the visits of a record apart.
+    /// An epoch is the dataset once for each worker the job was registered with, each time in
+    /// another order; `__copy__` distinguishes the visits of a record.
     Off,
 }
 

@@ -22,7 +22,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// How many rows.
+    /// Number of rows.
     pub fn len(&self) -> u32 {
         self.rows.end - self.rows.start
     }
@@ -76,7 +76,7 @@ pub struct Counts {
 pub struct Cut {
     /// Rows of a batch, at least 1.
     pub size: u32,
-    /// Whether a last batch that is not full is left out.
+    /// Whether a last partial batch is left out.
     pub drop_last: bool,
     /// Whether rows keep the order of the splits, leftovers included.
     pub in_order: bool,
@@ -92,8 +92,8 @@ impl Cut {
 /// Takes in splits in order and says which batches they complete.
 ///
 /// A consumer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from
-/// position 0 and drops earlier batches: the objects it needs are those the others name. Or it keeps
-/// a joiner (it is small) beside its cursor.
+/// position 0 and drops earlier batches; it needs only the objects that the other batches name. Or
+/// it keeps a joiner (it is small) beside its cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Joiner {
     cut: Cut,

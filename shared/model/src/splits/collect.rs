@@ -1,6 +1,6 @@
-//! Collection of objects. Decided from items as they were read *after* the horizon was written
-//! ([`crate::splits::collected`]): both the horizon and a bundle's end are final, so a decision never goes
-//! stale.
+//! Collection of objects. Decisions use items read *after* the horizon was written
+//! ([`crate::splits::collected`]). The horizon and a bundle's end are both final, so a decision
+//! never goes stale.
 
 use crate::splits::{Bundle, BundleState, Consumer, Place, SplitKind};
 use crate::{Attempt, Epoch, Nonce, Position};
@@ -25,15 +25,16 @@ pub enum Verdict {
     DeleteOrphan,
 }
 
-/// The split before which every consumer's horizon lies; the start of time if there is no consumer.
+/// The earliest horizon of all consumers; the first split of the first epoch if there is no
+/// consumer.
 pub fn horizon<'a>(consumers: impl IntoIterator<Item = &'a Consumer>) -> Place {
     consumers.into_iter().map(|consumer| consumer.collected_place).min().unwrap_or_default()
 }
 
-/// Whether `object` may go.
+/// Decides whether `object` may be deleted.
 ///
-/// `bundle` is the item of the bundle the object's position is in, and `first` that bundle's first
-/// position; `cached` says that a cache entry refers to the object.
+/// `bundle` is the bundle that holds the object's position, and `first` the bundle's first
+/// position; `cached` is true if a cache entry refers to the object.
 pub fn verdict(
     object: &ChunkName,
     bundle: Option<&Bundle>,

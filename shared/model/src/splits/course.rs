@@ -14,7 +14,8 @@ pub type BundleAt = (Epoch, BundleIndex);
 pub const FEWEST_PARTITIONS: u32 = 8;
 /// Most partitions of an epoch.
 const MOST_PARTITIONS: u32 = 128;
-/// Workers of one partition: each writes a few times a second, of 1,000 writes that a partition takes.
+/// Workers for each partition. A worker writes a few times a second; a partition takes 1,000 writes
+/// a second.
 const WORKERS_A_PARTITION: u32 = 32;
 
 /// The partitions that the bundles of a job with so many workers are spread over.
@@ -40,8 +41,8 @@ pub struct Course {
 }
 
 impl Course {
-    /// The bundles that hold positions `stretch`, counted through all epochs, in those epochs that are
-    /// worked on.
+    /// The bundles of the epochs worked on that hold positions `stretch`, counted through all
+    /// epochs.
     pub fn of_run(ramp: Ramp, stretch: Range<u64>, is_worked_on: impl Fn(Epoch) -> bool) -> Self {
         let n = u64::from(ramp.n_splits());
         let mut legs = Vec::new();
@@ -64,7 +65,7 @@ impl Course {
         Self { ramp, legs: vec![Leg { epoch, base: 0, bundles }] }
     }
 
-    /// How many bundles it has.
+    /// Number of bundles.
     pub fn len(&self) -> usize {
         self.legs.iter().map(|leg| leg.bundles.len()).sum()
     }
@@ -73,7 +74,7 @@ impl Course {
         self.len() == 0
     }
 
-    /// Whether it has these bundles and no other, in this order.
+    /// Whether it consists of exactly these bundles, in this order.
     pub fn is_of(&self, bundles: impl Iterator<Item = BundleAt>) -> bool {
         let of = |leg: &Leg| {
             let epoch = leg.epoch;

@@ -34,7 +34,7 @@ pub struct Totals {
     /// Splits committed without an object.
     pub local: u32,
     pub object_bytes: u64,
-    /// Claims over all bundles; as many as bundles when nothing ever failed.
+    /// Claims over all bundles; equal to the number of bundles if nothing failed.
     pub attempts: u64,
     pub source_ms: u64,
     pub compute_ms: u64,
@@ -89,13 +89,12 @@ pub fn open(before: Option<&EpochItem>, seed: u64) -> Result<Outcome<EpochItem>,
 /// The inputs of an epoch's seal.
 #[derive(Debug, Clone)]
 pub struct Seal<'a> {
-    /// Every bundle of the epoch in order, as a consistent query returned them; an absent item is
-    /// `None`.
+    /// Every bundle of the epoch in order, from a consistent query; an absent item is `None`.
     pub bundles: &'a [Option<&'a Bundle>],
     pub batch_size: u32,
-    /// Whether a last batch that is not full is left out.
+    /// Whether a last partial batch is left out.
     pub drop_last: bool,
-    /// Most records that may be skipped in an epoch.
+    /// Most records that an epoch may skip.
     pub max_skipped: u64,
 }
 
@@ -120,8 +119,8 @@ pub fn seal(before: Option<&EpochItem>, command: &Seal<'_>) -> Result<Outcome<Ep
     Ok(Outcome::Write(after))
 }
 
-/// SEAL of an epoch that is read from a cache: nobody claims anything of it, and what it comes to is
-/// known. Bundles of `command` are not looked at.
+/// SEAL of an epoch that is read from a cache: no worker claims its bundles, and its totals are
+/// known. The bundles of `command` are ignored.
 ///
 /// # Errors
 /// As [`seal`], but for [`Refusal::NotDone`].

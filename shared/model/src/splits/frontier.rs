@@ -60,7 +60,7 @@ pub fn lot(invocation: &InvocationId, at_ms: u64) -> u64 {
 }
 
 impl Frontier {
-    /// Notes which of the workers at work are more than are wanted: as many as there are too many.
+    /// Marks as many of `workers` as surplus as there are more than `wanted`.
     pub fn note_workers<'a>(
         &mut self,
         workers: impl IntoIterator<Item = &'a InvocationId>,

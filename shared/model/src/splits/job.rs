@@ -15,7 +15,7 @@ pub enum JobState {
     Running,
     /// Every epoch is closed.
     Done,
-    /// The user ended it.
+    /// The user stopped it.
     Stopped,
     Failed {
         error: String,
@@ -31,7 +31,7 @@ pub enum JobEvent {
     Finished,
     /// A bundle died, or the skip cap was passed.
     Failed { error: String },
-    /// The user asked for the end.
+    /// The user stopped the job.
     Stopped,
 }
 

@@ -1,4 +1,4 @@
-//! A finished split: what its object holds, and what it took its worker.
+//! A finished split: the content of its object, and the time that its worker took.
 
 use crate::splits::batches::Counts;
 use crate::{Attempt, Nonce};
@@ -24,7 +24,7 @@ pub struct SplitOutcome {
     pub object_bytes: u64,
     /// CRC32C over the checksums of the object's frames: identifies the content.
     pub crc32c: u32,
-    /// Elements in its batches and its remainder; records, of an indexed file.
+    /// Elements in its batches and its remainder; for an indexed file, records.
     pub rows: u32,
     /// Complete batches.
     pub batches: u32,
@@ -71,7 +71,7 @@ pub struct Committed {
     pub outcome: SplitOutcome,
 }
 
-/// Time that workers spent, by what they did.
+/// Time that workers spent, by activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub struct WorkerTimes {
     /// Waiting for the source.
@@ -92,7 +92,7 @@ impl WorkerTimes {
         }
     }
 
-    /// An equal share of each for one of `splits`.
+    /// An equal share of each time for one of `splits`.
     #[must_use]
     pub fn share_of(self, splits: u32) -> Self {
         let splits = splits.max(1);

@@ -40,7 +40,7 @@ impl<T> Outcome<T> {
 /// Why a command has no effect, by what the caller does next.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody works on the bundle: try another, or this one at `until_ms`.
+    /// Another worker holds the lease: try another bundle, or this one at `until_ms`.
     #[error("bundle is leased until {until_ms} ms: claim another")]
     Leased { until_ms: u64 },
     /// The bundle failed a moment ago: try another, or this one at `retry_at_ms`.
@@ -52,14 +52,14 @@ pub enum Refusal {
     /// The bundle was given up: the job has failed with this error.
     #[error("bundle was given up: {error}")]
     Dead { error: String },
-    /// The last owner died in `attempt`, working on split `at` if that is known: record the death
-    /// in the death log, then claim the same bundle again with what the log answered.
+    /// The last owner died in `attempt`, working on split `split_index` if that is known: record
+    /// the death in the death log, then claim the same bundle again with the log's answer.
     #[error("the owner of attempt {attempt} died: record its death, then claim again")]
     DeathUnrecorded { attempt: Attempt, split_index: Option<u8> },
     /// The lease is not (or no longer) the caller's: drop the work and claim again.
     #[error("the lease is no longer yours: drop the work and claim again")]
     Lost,
-    /// The command denies something already committed: a fault of the caller, never retried.
+    /// The command contradicts a committed split: a fault of the caller, never retried.
     #[error("split {split_index} of the bundle is committed otherwise: {what}")]
     Contradiction { split_index: u8, what: &'static str },
     /// The command can never be right.

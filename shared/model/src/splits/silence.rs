@@ -17,15 +17,16 @@ const PATIENCE_MS: (u64, u64) = (2_500, 15_000);
 /// From this attempt on, silence does not end a lease early.
 const TOO_OFTEN: Attempt = 4;
 
-/// Milliseconds without a flush after which the owner of a bundle of `splits` renews its lease. Its splits took
-/// `split_ms` so far, 0 if there were none.
+/// Milliseconds without a flush after which the owner of a bundle of `splits` renews its lease.
+/// `split_ms` is the time of one of its splits so far, 0 if there was none.
 pub fn sign_of_life_ms(split_ms: u64, splits: usize) -> u64 {
     let to_a_flush = (splits as u64).div_ceil(FLUSHES);
     (split_ms.saturating_mul(to_a_flush) * 3 / 2).clamp(SIGN_MS.0, SIGN_MS.1)
 }
 
-/// Milliseconds of silence after which the owner of a bundle of `splits` has most likely died, where splits take others
-/// `longest_ms`. A bundle that came back is waited for twice as long each time; none if only its lease ends it.
+/// Milliseconds of silence after which the owner of a bundle of `splits` is presumed dead, if
+/// splits take other workers `longest_ms`. The time doubles with each attempt; `None` means that
+/// the lease lasts to its end.
 pub fn patience_ms(longest_ms: u64, splits: usize, attempt: Attempt) -> Option<u64> {
     let to_a_flush = (splits as u64).div_ceil(FLUSHES);
     let tried = attempt.saturating_sub(1);

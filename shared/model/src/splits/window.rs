@@ -23,7 +23,7 @@ pub struct Ahead {
     pub delivered: u64,
     /// Positions committed and not taken in.
     pub ready: u64,
-    /// Bytes of those.
+    /// Bytes of the ready positions.
     pub ready_bytes: u64,
 }
 
@@ -46,13 +46,13 @@ impl Window {
         Self { splits: u64::from(splits).max(least), least, ready_bytes }
     }
 
-    /// The same, of no more than `splits` positions, or two bundles.
+    /// This window, limited to `splits` positions, but no less than two bundles.
     #[must_use]
     pub fn at_most(self, splits: u32) -> Self {
         Self { splits: self.splits.min(u64::from(splits).max(self.least)), ..self }
     }
 
-    /// How many positions it spans.
+    /// Number of positions in the window.
     pub fn splits(&self) -> u64 {
         self.splits
     }

@@ -4,7 +4,7 @@ use crate::wire::{Outstanding, TrainingReport};
 use crate::{InvocationId, JobName, Namespace};
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
-/// Starts one worker. It claims, works and leaves; nothing else is told to it.
+/// Starts one worker. The event carries no work: the worker claims bundles itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerEvent {
     pub v: u32,
@@ -14,8 +14,8 @@ pub struct WorkerEvent {
     pub worker: u32,
 }
 
-/// Asks the scaler to look at a job. Sent by the coordinator when a trainer's report shows claimable
-/// work and too few workers, and by a schedule.
+/// Asks the scaler to look at a job. The coordinator sends it when a trainer's report shows
+/// claimable work and too few workers; a schedule sends it too.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ScalerEvent {
     pub v: u32,
@@ -23,22 +23,22 @@ pub struct ScalerEvent {
     pub job: JobName,
     /// Positions that may be claimed now.
     pub claimable: u32,
-    /// Outstanding workers that have been silent for too long: their event was lost, or the report that they
-    /// left. The scaler removes them.
+    /// Outstanding workers that have been silent for too long, because their event or the report of
+    /// their end was lost. The scaler removes them.
     #[serde(default)]
     pub silent: Vec<u32>,
-    /// Remote workers the job wants, or the most of them.
+    /// Remote workers that the job wants; with `autoscale`, the most of them.
     pub wanted: u32,
-    /// Whether the scaler decides how many.
+    /// Whether the scaler decides the number of workers.
     #[serde(default)]
     pub autoscale: bool,
-    /// Workers that the job's budget pays for, where it has one.
+    /// Workers that the job's budget pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
-    /// The trainer's report, if it is the occasion.
+    /// The trainer's report, if the event follows from one.
     #[serde(default)]
     pub report: Option<TrainingReport>,
-    /// Changes when what workers do for a batch does, such as reading a cache instead of computing.
+    /// Changes when the work for a batch changes, such as reading a cache instead of computing.
     #[serde(default)]
     pub mode: u32,
     /// Batches delivered to the trainer so far: the timeline's x axis.
@@ -55,12 +55,12 @@ pub struct ScalerEvent {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(bound(deserialize = "P: DeserializeOwned"))]
 pub struct ScaleState<P = ()> {
-    /// Workers to hold while there is work; 0 before anything was decided.
+    /// Workers to hold while there is work; 0 before the first decision.
     pub target: u32,
-    /// Memory of the scaling policy between two reports.
+    /// State of the scaling policy between two reports.
     #[serde(default, deserialize_with = "readable", skip_serializing_if = "Option::is_none")]
     pub policy: Option<P>,
-    /// Invocations that the platform refused since the report before.
+    /// Invocations that the platform refused since the previous report.
     #[serde(default)]
     pub throttled: u32,
     /// The worker function, version included, that the job began with and keeps: workers of two
@@ -69,22 +69,22 @@ pub struct ScaleState<P = ()> {
     pub worker_function: Option<String>,
     /// Number the next worker gets.
     pub next_worker: u32,
-    /// Invocations sent and not known to have ended. Those that left since it was written are in the shards of
-    /// [`Left`](crate::wire::Left).
+    /// Invocations sent and not known to have ended. Workers that left after this item was written
+    /// are in the shards of [`Left`](crate::wire::Left).
     pub outstanding: Outstanding,
-    /// Invocations reported dead last, oldest first, bounded: a claim that one of them had sent may
-    /// still arrive.
+    /// Invocations reported dead most recently, oldest first, bounded: a claim that one of them
+    /// sent may still arrive.
     #[serde(default)]
     pub dead: Vec<InvocationId>,
     /// The latest decisions, oldest first, bounded.
     pub log: Vec<ScaleDecision>,
-    /// Workers that came to nothing, since one last committed something.
+    /// Workers that ended without a result since the last commit.
     #[serde(default)]
     pub barren: Barren,
 }
 
 impl<P> ScaleState<P> {
-    /// The same without the policy's memory.
+    /// This state without the policy's.
     pub fn without_policy(self) -> ScaleState {
         let Self { target, throttled, worker_function, next_worker, .. } = self;
         let Self { outstanding, dead, log, barren, .. } = self;
@@ -103,7 +103,8 @@ impl<P> ScaleState<P> {
     }
 }
 
-/// The memory of a policy. That of another version, which cannot be read, is none: the policy then begins anew.
+/// The state of a policy. One that another version wrote and this one cannot read counts as absent:
+/// the policy starts anew.
 fn readable<'de, D: Deserializer<'de>, P: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Option<P>, D::Error> {
@@ -111,24 +112,24 @@ fn readable<'de, D: Deserializer<'de>, P: DeserializeOwned>(
     Ok(stored.and_then(|stored| serde_json::from_value(stored).ok()))
 }
 
-/// Longest time that one worker more adds to [`Barren::lasted_ms`].
+/// Longest time that one more worker adds to [`Barren::lasted_ms`].
 const STEP_MS: u64 = 15_000;
 /// Longest error that [`Barren`] keeps, in bytes.
 const MAX_ERROR_BYTES: usize = 300;
 
-/// Workers that died, could not begin or could not be invoked, one after the other, without one split
-/// committed between: a sign that it is not a split they fail for.
+/// Consecutive workers that died, could not start or could not be invoked, without a commit in
+/// between: a sign that the cause is not a split.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Barren {
-    /// Splits committed when the first of them ended; another number ends the series.
+    /// Splits committed when the first of them ended; a different number ends the series.
     pub progress: u64,
     pub workers: u32,
-    /// When the latest ended, by the clock of whoever noted it.
+    /// When the latest ended, by the clock of the function that recorded it.
     pub latest_ms: u64,
-    /// How long it has gone on. Clocks of two hosts may differ, so that no step counts for more than
+    /// Duration of the series. Clocks of two hosts may differ, so that no step counts for more than
     /// `STEP_MS`, either way.
     pub lasted_ms: u64,
-    /// Error of the latest worker that left one, one line.
+    /// Error of the latest worker that reported one, one line.
     pub error: String,
 }
 

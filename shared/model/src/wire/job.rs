@@ -16,7 +16,7 @@ pub struct SourceFile {
 }
 
 impl SourceFile {
-    /// Names this exact content of this file in `bucket`: what its index is stored under.
+    /// Identifies this exact content of this file in `bucket`; the file's index is stored under it.
     pub fn fingerprint(&self, bucket: &str) -> Fingerprint {
         let Self { key, size, etag } = self;
         Fingerprint::of(
@@ -99,23 +99,23 @@ pub struct JobSpec {
     pub seed: u64,
     pub epochs: Epoch,
     pub on_error: ErrorPolicy,
-    /// Decoder build and architecture of the workers: a job never mixes them. Empty: that of the worker
-    /// that claims first.
+    /// Decoder build and architecture of the workers: a job never mixes them. If empty, that of the
+    /// first worker that claims.
     pub numerics: String,
     /// Batches per split; chosen from object size and dataset size when absent.
     pub split_batches: Option<u32>,
-    /// Remote workers the scaler holds while there is work, or the most of them if it decides how
-    /// many; 0 leaves all work to local workers.
+    /// Remote workers that the scaler holds while there is work; with `autoscale`, the most of
+    /// them. With 0, local workers do all the work.
     pub workers: u32,
-    /// The scaler decides how many workers there are, from what the trainer reports.
+    /// The scaler decides the number of workers from the trainer's reports.
     #[serde(default)]
     pub autoscale: bool,
-    /// Workers that the job's budget pays for, where it has one.
+    /// Workers that the job's budget pays for, if it has one.
     #[serde(default)]
     pub budget_workers: Option<u32>,
     /// Workers that run inside the trainer's host; they widen the window.
     pub local_workers: u32,
-    /// Most records that an epoch may skip before the job fails after all.
+    /// Most records that an epoch may skip before the job fails.
     #[serde(default)]
     pub max_skipped: SkipLimit,
     #[serde(default)]
@@ -135,7 +135,8 @@ pub struct SpecDifference {
 }
 
 impl JobSpec {
-    /// A job that goes once through `pipeline` (its canonical JSON), with one worker and all else by default.
+    /// A job of one epoch of `pipeline` (its canonical JSON), with one worker and defaults for the
+    /// rest.
     pub fn new(pipeline: String) -> Self {
         Self {
             pipeline,
@@ -155,8 +156,9 @@ impl JobSpec {
         }
     }
 
-    /// Names the batches that the job makes of a dataset: jobs of one fingerprint number the same batches in
-    /// the same way. How many epochs there are, and who computes them, is no part of it.
+    /// Identifies the batches that the job makes of a dataset: jobs of one fingerprint make the
+    /// same batches under the same numbers. The number of epochs and the workers take no part in
+    /// it.
     pub fn fingerprint(&self) -> Fingerprint {
         let copies = match self.sharding {
             Sharding::Dynamic => 1,
@@ -167,7 +169,8 @@ impl JobSpec {
         Fingerprint::of("gristmill batches v1", text.as_bytes())
     }
 
-    /// The first difference that would change what is delivered; how many workers run is no such.
+    /// The first difference that would change the delivered batches; the number of workers does
+    /// not.
     pub fn difference(&self, other: &Self) -> Option<SpecDifference> {
         let pairs = [
             ("pipeline", self.pipeline.clone(), other.pipeline.clone()),
@@ -194,17 +197,17 @@ impl JobSpec {
     }
 }
 
-/// Registers a job, or joins the one of that name if its specification is the same.
+/// Registers a job, or joins the job of that name if its specification is the same.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Register {
     pub job: JobName,
     pub spec: JobSpec,
     pub dataset: Dataset,
-    /// The dataset's files lie in the listing of this version: they are too many for a call, and `dataset` has
-    /// none.
+    /// Version of the listing that holds the dataset's files when they are too many for a call;
+    /// `dataset` then has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listing: Option<StoredListing>,
-    /// Drawn by the caller: the same call, sent again, is no other.
+    /// Random, drawn by the caller: identifies a call that is sent again.
     #[serde(default)]
     pub nonce: Option<Nonce>,
 }
@@ -214,7 +217,7 @@ impl Register {
         Self { job, spec, dataset, listing: None, nonce: None }
     }
 
-    /// The same, of a dataset whose listing is stored as that of `version`.
+    /// This call for a dataset whose listing is stored under `version`.
     #[must_use]
     pub fn with_listing(mut self, version: Fingerprint) -> Self {
         let files = std::mem::take(&mut self.dataset.files).len();
@@ -226,7 +229,7 @@ impl Register {
         self.listing.map_or_else(|| self.dataset.version(format), |listing| listing.version)
     }
 
-    /// Files of all its datasets.
+    /// Number of files, over all datasets.
     pub fn n_files(&self) -> usize {
         self.listing.map_or(self.dataset.files.len(), |listing| listing.files)
     }
@@ -235,15 +238,15 @@ impl Register {
 /// The split arithmetic of a running job, fixed once its dataset is indexed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Records of an epoch: of all its copies of the dataset.
+    /// Records of an epoch, over all its copies of the dataset.
     pub records: u64,
-    /// How often an epoch visits the dataset.
+    /// Visits of the dataset in an epoch.
     #[serde(default = "once")]
     pub copies: u32,
     pub batch_size: u32,
-    /// An epoch's last batch is left out when it is not full.
+    /// Whether an epoch's last partial batch is left out.
     pub drop_last: bool,
-    /// Batches hold the rows of an epoch in the order of the dataset.
+    /// Whether batches keep the order of the dataset.
     #[serde(default)]
     pub in_order: bool,
     pub split_records: u32,
@@ -275,8 +278,8 @@ pub enum JobState {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobView {
     pub job: JobName,
-    /// When it was registered, in milliseconds since the Unix epoch: tells it from an earlier job of the
-    /// name that was forgotten.
+    /// When it was registered, in milliseconds since the Unix epoch: distinguishes it from an
+    /// earlier, forgotten job of the name.
     #[serde(default)]
     pub registered_ms: u64,
     pub spec: JobSpec,

@@ -49,11 +49,11 @@ impl Call for Status {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct JobStatus {
     pub job: JobView,
-    /// The first place not taken in by the trainer's host.
+    /// The first place that the trainer's host has not taken in.
     pub delivered: Place,
     /// The next batch a restart of the trainer would need.
     pub durable: Cursor,
-    /// When the trainer last said how far it is, in milliseconds since the Unix epoch; 0: never.
+    /// When the trainer last reported progress, in milliseconds since the Unix epoch; 0 if never.
     pub heartbeat_ms: u64,
     /// Splits committed and not taken in.
     pub ready: u32,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Claim {
     pub job: JobName,
-    /// When the job that the caller knows was registered; 0 if it does not say. Another job may have the
+    /// When the job that the caller knows was registered; 0 if unknown. Another job may have the
     /// name by now.
     #[serde(default)]
     pub registered_ms: u64,
@@ -24,7 +24,7 @@ pub struct Claim {
     pub split_ms: u64,
     /// Runs inside a trainer's host and commits without objects.
     pub local: bool,
-    /// An earlier sending of this very claim was not answered: it may have got a lease.
+    /// An earlier sending of this claim got no answer and may have taken a lease.
     #[serde(default)]
     pub resent: bool,
 }
@@ -50,7 +50,7 @@ pub enum ClaimReply {
     Idle(Idle),
 }
 
-/// The home of a bundle in the table. The owner of a lease sends it back with every call.
+/// Location of a bundle in the table. The owner of a lease sends it with every call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Home {
     /// When the job was registered: no other job of the name shares its bundles.
@@ -70,8 +70,9 @@ pub struct Lease {
     pub first: Position,
     /// Positions (or file indices) not yet committed, in the order to do them.
     pub todo: Vec<Position>,
-    /// A committed split to run again first, its result discarded: workers died of the first of `todo`, and
-    /// one that dies of this one too does not die of that. None in most leases.
+    /// The control: a committed split to run first, discarding the result, when workers died on the
+    /// first split of `todo`. A worker that dies on the control too has another cause of death.
+    /// `None` in most leases.
     #[serde(default)]
     pub control: Option<Place>,
     /// Orders to store to a cache or read from it.
@@ -80,8 +81,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// A split is marked before it starts from the second attempt on, so that one which kills its
-    /// workers can be told from a host that dies.
+    /// Whether each split is marked before it starts: from the second attempt on, to distinguish a
+    /// split that kills its workers from a host that dies.
     pub fn marks(&self) -> bool {
         self.attempt >= 2
     }
@@ -109,7 +110,7 @@ pub enum IdleReason {
     WindowFull,
     /// Everything that may be claimed is.
     AllClaimed,
-    /// Others are enough: the job wants fewer workers than it has.
+    /// The job has more workers than it wants.
     Surplus,
     /// The job is done, stopped or failed.
     JobEnded,
@@ -147,11 +148,11 @@ pub struct Flush {
     pub attempt: Attempt,
     pub nonce: Nonce,
     pub commits: Vec<Commit>,
-    /// The split to be started next, where splits are marked: saves a call.
+    /// The next split to start, if splits are marked; saves a call.
     pub next: Option<u8>,
     pub remaining_ms: u64,
     pub split_ms: u64,
-    /// Spent since the last flush.
+    /// Time spent since the last flush.
     pub times: WorkerTimes,
     /// Times and yields of the operators, if the lease asks for them.
     #[serde(default)]
@@ -167,7 +168,7 @@ impl Call for Flush {
     }
 }
 
-/// Gives a bundle back. `fatal` fails the job: trying again cannot help.
+/// Gives a bundle back. With `fatal` the job fails, because a retry cannot succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Fail {
     pub job: JobName,
@@ -190,14 +191,14 @@ impl Call for Fail {
     }
 }
 
-/// The platform reported that an invocation died: whatever it held may be claimed at once.
+/// The platform reported that an invocation died: the bundle that it held may be claimed at once.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Release {
     pub job: JobName,
     pub invocation: InvocationId,
-    /// The worker's number among those of the job.
+    /// The worker's number within the job.
     pub worker: Option<u32>,
-    /// It did not fail itself: no split is suspected for it.
+    /// The worker did not fail itself: no split is suspected.
     pub blameless: bool,
     /// The platform's error, one line; empty if there is none.
     #[serde(default)]
@@ -218,7 +219,7 @@ impl Call for Release {
 pub struct Leave {
     pub job: JobName,
     pub worker: u32,
-    /// Why it could not work, one line; none if it did what there was to do.
+    /// Why it could not work, one line; `None` if it did the work that there was.
     #[serde(default)]
     pub error: Option<String>,
 }

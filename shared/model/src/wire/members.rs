@@ -1,10 +1,9 @@
-//! Which files are those of which dataset, where several are zipped.
+//! Assignment of files to the datasets of a zip.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How many files each of several zipped datasets has, those of the first coming first. Empty: all files
-/// are those of one dataset.
+/// Number of files of each zipped dataset, in order. If empty, all files belong to one dataset.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Members(Vec<u32>);
@@ -23,12 +22,12 @@ impl Members {
         self.0.is_empty()
     }
 
-    /// How many datasets there are.
+    /// Number of datasets.
     pub fn count(&self) -> usize {
         self.0.len().max(1)
     }
 
-    /// The dataset that a file is of.
+    /// The dataset that a file belongs to.
     pub fn of_file(&self, file: u32) -> usize {
         let mut end = 0_u64;
         let before = self.0.iter().take_while(|&&files| {
@@ -38,7 +37,7 @@ impl Members {
         before.count()
     }
 
-    /// Something known of every file, by dataset; none if it is not known of as many.
+    /// Divides values of files by dataset; `None` if there are not as many values as files.
     pub fn divide<'a, T>(&self, mut files: &'a [T]) -> Option<Vec<&'a [T]>> {
         if self.is_one() {
             return Some(vec![files]);
@@ -53,7 +52,7 @@ impl Members {
     }
 }
 
-/// As it takes part in a dataset's version: nothing for one dataset.
+/// The part of a dataset's version: empty for one dataset.
 impl fmt::Display for Members {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|files| write!(f, " {files}"))

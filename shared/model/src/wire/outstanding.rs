@@ -1,10 +1,10 @@
-//! Invocations under way, as a set of numbers with a bit each: the scaler's item stays small with
-//! thousands of them.
+//! Invocations under way, as a set of numbers with one bit each, so that the scaler's item stays
+//! small with thousands of them.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use std::{collections::BTreeMap, ops::Range};
 
-/// Workers that one shard of those who left holds, a bit each.
+/// Workers of one [`Left`] shard, one bit each.
 pub const LEFT_SHARD: u32 = 32;
 
 /// Which workers of one shard have left: bit `i` is the shard's `i`-th number.
@@ -14,7 +14,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// The same, with `worker` of this shard.
+    /// This shard with `worker` added.
     #[must_use]
     pub fn with(self, worker: u32) -> Self {
         Self { bits: self.bits | 1 << (worker % LEFT_SHARD) }
@@ -69,7 +69,7 @@ impl Outstanding {
         }
     }
 
-    /// Keeps those of which `keep`, given a number and when it was sent, says so.
+    /// Keeps the invocations for which `keep` returns true, given number and time of sending.
     pub fn retain(&mut self, mut keep: impl FnMut(u32, u64) -> bool) {
         for run in &mut self.runs {
             let (first, sent_ms) = (run.first, run.sent_ms);
@@ -90,19 +90,19 @@ impl Outstanding {
         self.runs.retain(|run| !run.bits.is_empty());
     }
 
-    /// Takes those off that have left, as their shards say.
+    /// Removes the invocations that have left, according to their shards.
     pub fn settle(&mut self, left: &BTreeMap<u32, Left>) {
         let has_left =
             |number: u32| left.get(&(number / LEFT_SHARD)).is_some_and(|l| l.has(number));
         self.retain(|number, _| !has_left(number));
     }
 
-    /// Each number, and when it was sent.
+    /// Each number, and when it was sent, in milliseconds.
     pub fn iter(&self) -> impl Iterator<Item = (u32, u64)> {
         self.runs.iter().flat_map(|run| run.numbers().map(|number| (number, run.sent_ms)))
     }
 
-    /// How many there are.
+    /// Number of invocations.
     pub fn len(&self) -> u32 {
         let ones = self.runs.iter().flat_map(|run| &run.bits).map(|byte| byte.count_ones());
         ones.sum()
@@ -112,7 +112,8 @@ impl Outstanding {
         self.runs.is_empty()
     }
 
-    /// The shards in which those of which `may_have` says so would note that they leave, in order.
+    /// The shards that record the ends of invocations, in order, without those for which `may_have`
+    /// returns false.
     pub fn shards(&self, may_have: impl Fn(u32) -> bool) -> Vec<u32> {
         let absent = self.iter().filter(|(number, _)| may_have(*number));
         let mut shards: Vec<u32> = absent.map(|(number, _)| number / LEFT_SHARD).collect();

@@ -3,8 +3,8 @@
 use crate::Fingerprint;
 use serde::{Deserialize, Serialize};
 
-/// Images of one pack. Small enough that its description is read at once, large enough that a
-/// million of them are a thousand packs.
+/// Images of one pack: few enough that its description is read at once, and enough that a million
+/// images are a thousand packs.
 pub const PACK_IMAGES: usize = 1024;
 
 /// One image; `etag` pins its content for the life of the job.
@@ -26,7 +26,8 @@ pub struct Pack {
 }
 
 impl Pack {
-    /// Names this pack by its stored form: another one, or another order, has another name.
+    /// Identifies this pack by its stored form: another pack, or another order, has another
+    /// fingerprint.
     pub fn fingerprint(stored: &[u8]) -> Fingerprint {
         Fingerprint::of("gristmill pack v1", stored)
     }

@@ -1,4 +1,4 @@
-//! The trainer's report, and its answer: which splits are ready.
+//! The trainer's poll and its answer: the splits that are ready.
 
 use crate::splits::{Ack, Place, SplitOutcome, WorkerTimes};
 use crate::wire::JobView;
@@ -12,10 +12,10 @@ pub struct Poll {
     pub job: JobName,
     /// The first place whose split the fetcher does not know yet.
     pub from: Place,
-    /// Present now and then: progress worth a write.
+    /// The progress of the trainer, sent when it is worth a write.
     pub ack: Option<Ack>,
     pub metrics: TrainerMetrics,
-    /// Present about every hundred batches: what the scaler decides by.
+    /// The basis of the scaler's decisions, sent about every hundred batches.
     #[serde(default)]
     pub report: Option<TrainingReport>,
 }
@@ -104,14 +104,14 @@ pub struct Polled {
     /// Nothing more is handed out until the trainer has taken some of what is ready.
     #[serde(default)]
     pub window_full: bool,
-    /// Splits that workers may run ahead of the trainer, of as many as there are to be now; 0 where nobody has
-    /// looked yet.
+    /// Splits that workers may run ahead of the trainer, for the number of workers that is wanted
+    /// now; 0 before the first look.
     #[serde(default)]
     pub window: u32,
     /// Positions handed out or ready, and not delivered.
     #[serde(default)]
     pub ahead: u32,
-    /// No worker has what the trainer needs next.
+    /// No worker holds the split that the trainer needs next.
     #[serde(default)]
     pub head_of_line_blocked: bool,
     /// Files indexed so far, while the job is indexing.
