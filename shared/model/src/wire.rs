@@ -1,8 +1,8 @@
 //! Versioned messages between trainer, workers and functions, and the names of the objects they
 //! point to.
 //!
-//! One request, one response, both JSON, POSTed to the coordinator's function URL. Every request is
-//! safe to send again: a lost response never makes a second effect.
+//! Each call is one request and one response, both JSON, POSTed to the coordinator's function URL.
+//! Every request is safe to send again: a resend after a lost response has no second effect.
 
 mod cache_calls;
 mod caching;
@@ -38,7 +38,7 @@ pub use outstanding::{LEFT_SHARD, Left, Outstanding};
 pub use pack::{PACK_IMAGES, Pack, PackedImage};
 pub use polls::{Poll, Polled, ReadySplit, TrainerMetrics, TrainingReport, WorkerSeconds};
 
-/// Version of every message; a peer of another version is refused by name.
+/// Version of every message; peers of another version are refused.
 pub const VERSION: u32 = 2;
 /// Upper bound of one encoded request or response, in bytes: what a function URL carries.
 pub const MAX_MESSAGE_BYTES: usize = 6 << 20;

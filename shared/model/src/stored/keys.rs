@@ -1,5 +1,5 @@
-//! Names of objects in the bucket, and of what functions share in the table. Every key starts with its namespace, so that a role or a bucket
-//! policy can be scoped to one.
+//! Names of objects in the bucket and of items that functions share in the table. Every key starts
+//! with its namespace, so that a role or a bucket policy can be scoped to one.
 
 use crate::{
     Attempt, BundleIndex, Epoch, Fingerprint, JobName, Namespace, Nonce, Position, RecordKey,
@@ -50,7 +50,7 @@ pub fn cache_shelf(ns: &Namespace, prefix: Fingerprint, build: Nonce) -> String 
     format!("{}{prefix}/{build}/", cache_prefix(ns))
 }
 
-/// All attempts at the splits of one bundle, where they are put on a shelf.
+/// All attempts at the splits of one bundle on a shelf.
 pub fn shelf_bundle(shelf: &str, bundle: BundleIndex) -> String {
     format!("{shelf}b{bundle:08}/")
 }
@@ -60,13 +60,13 @@ pub fn shelf_manifest(shelf: &str) -> String {
     format!("{shelf}manifest.json")
 }
 
-/// The output at an inner point of the pipeline for one visit of a split (split x copies + copy). Its
-/// content the visit determines, so that whoever stores it stores the same.
+/// The output at an inner point of the pipeline for one visit of a split (split x copies + copy).
+/// The visit determines the content, so that every worker stores the same.
 pub fn cached_split(shelf: &str, visit: u64) -> String {
     format!("{shelf}{visit:010}.gmc")
 }
 
-/// A part of [`cached_split`], where that has several and is an index of them.
+/// One part of [`cached_split`], when that is an index of several parts.
 pub fn cached_part(cached_split: &str, part: usize) -> String {
     format!("{cached_split}.{part:04}")
 }
@@ -85,18 +85,18 @@ pub fn parse_chunk(bundle_prefix: &str, key: &str) -> Option<(Position, Attempt,
     parts.next().is_none().then_some(parsed)
 }
 
-/// Whether a key is that of a chunk.
+/// Whether a key names a chunk.
 pub fn is_chunk(key: &str) -> bool {
     key.ends_with(".gmc")
 }
 
-/// Everything that was set aside, or left out, of a job.
+/// All records of a job that were quarantined or left out.
 pub fn quarantine_prefix(ns: &Namespace, job: &JobName) -> String {
     format!("{}/quarantine/{job}/", root(ns))
 }
 
-/// Records left out of one split, as JSON lines of [`crate::wire::SkippedAt`]. Which they are the split
-/// decides, not the attempt.
+/// Records left out of one split, as JSON lines of [`crate::wire::SkippedAt`]. They depend on the
+/// split, not on the attempt.
 pub fn skipped(ns: &Namespace, job: &JobName, epoch: Epoch, position: Position) -> String {
     format!("{}e{epoch:06}-{position:08}.skipped.json", quarantine_prefix(ns, job))
 }
@@ -107,7 +107,7 @@ pub fn parse_skipped(prefix: &str, key: &str) -> Option<Epoch> {
     name.split_once('-')?.0.parse().ok()
 }
 
-/// A raw record set aside by the `quarantine` policy.
+/// A raw record kept by the `quarantine` policy.
 pub fn quarantined(ns: &Namespace, job: &JobName, key: RecordKey) -> String {
     format!("{}{:08}-{:08}", quarantine_prefix(ns, job), key.file, key.record)
 }
@@ -128,8 +128,8 @@ pub fn is_mount(bucket: &str) -> bool {
     })
 }
 
-/// The index of one source file, by [`crate::wire::SourceFile::fingerprint`] and what its records were taken
-/// for: any file is one of lines, say.
+/// The index of one source file, by [`crate::wire::SourceFile::fingerprint`] and the format as
+/// which it was read: one file may be read as several, such as lines.
 pub fn index(ns: &Namespace, file: Fingerprint, format: &str) -> String {
     format!("{}/index/{file}.{format}.gmi", root(ns))
 }
@@ -139,7 +139,7 @@ pub fn pack(ns: &Namespace, pack: Fingerprint) -> String {
     format!("{}/index/{pack}.pack.json", root(ns))
 }
 
-/// A file that an operator needs, by the hash of its content. Jobs that come later may need it too.
+/// A file that an operator needs, by the hash of its content; later jobs may share it.
 pub fn asset(ns: &Namespace, content: Fingerprint) -> String {
     format!("{}/index/{content}.asset", root(ns))
 }
@@ -159,12 +159,12 @@ pub fn job_partition(ns: &Namespace, job: &JobName) -> String {
     format!("T#{ns}#J#{job}")
 }
 
-/// Partition that lists the namespace's jobs: a sort key for each name.
+/// Partition that lists the namespace's jobs, with a sort key for each name.
 pub fn jobs_partition(ns: &Namespace) -> String {
     format!("T#{ns}#JOBS")
 }
 
-/// Partition of what is known of the use of the cache: a sort key for each fingerprint.
+/// Partition that records the use of the cache, with a sort key for each fingerprint.
 pub fn cache_partition(ns: &Namespace) -> String {
     format!("T#{ns}#CACHE")
 }
@@ -172,15 +172,15 @@ pub fn cache_partition(ns: &Namespace) -> String {
 /// Sort key of the scaler's item in a job's partition.
 pub const SCALE: &str = "SCALE";
 
-/// Shards of workers that left are spread over this many partitions.
+/// Number of partitions that hold the shards of workers that left.
 const LEFT_PARTITIONS: u32 = 8;
 
-/// The partition and the sort key of a shard of workers that left.
+/// The partition and the sort key of one shard of workers that left.
 pub fn left(ns: &Namespace, job: &JobName, shard: u32) -> (String, String) {
     (format!("{}#L#{}", job_partition(ns, job), shard % LEFT_PARTITIONS), format!("L#{shard:08}"))
 }
 
-/// The partitions of all of them.
+/// The partitions of all shards of workers that left.
 pub fn left_partitions(ns: &Namespace, job: &JobName) -> impl Iterator<Item = String> {
     (0..LEFT_PARTITIONS).map(|shard| left(ns, job, shard).0)
 }

@@ -23,7 +23,7 @@ pub struct CacheListing {
     pub removing: Vec<Fingerprint>,
 }
 
-/// Asks what of a job's pipeline is cached; registers nothing.
+/// Looks up a job's pipeline in the cache; registers nothing.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CacheExplain {
     pub spec: JobSpec,
@@ -48,7 +48,7 @@ pub struct PointFound {
     pub after: String,
     pub fingerprint: Fingerprint,
     pub hit: bool,
-    /// The entry of a hit; the differences from cached entries of a miss, a line each.
+    /// The entry of a hit; for a miss, the differences from cached entries, one line each.
     pub why: Vec<String>,
 }
 

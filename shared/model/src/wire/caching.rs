@@ -1,5 +1,5 @@
-//! Autocaching as trainer, workers and coordinator speak of it: what an epoch does about a job's
-//! `autocache` points, and where what is stored lies (Cachew 4.4).
+//! Autocaching on the wire: the mode of each epoch at a job's `autocache` points, and where cached
+//! data is stored (Cachew 4.4).
 
 use crate::splits::SplitOutcome;
 use crate::{Attempt, BundleIndex, Epoch, Fingerprint, Nonce, Position};
@@ -15,14 +15,14 @@ pub enum CacheMode {
     Profile,
     /// Computes.
     Compute,
-    /// Computes, and stores what comes out at the point.
+    /// Computes, and stores the output at the point.
     Put { point: u32 },
-    /// Reads what was stored at the point, and computes what comes after it.
+    /// Reads the stored output at the point, and computes the rest of the pipeline.
     Get { point: u32 },
 }
 
 impl CacheMode {
-    /// One word for it.
+    /// The mode's name.
     pub fn name(&self) -> &'static str {
         match self {
             CacheMode::Profile => "profile",
@@ -51,23 +51,23 @@ pub struct PointView {
     pub after: String,
     /// Fingerprint of the prefix that ends there.
     pub fingerprint: Fingerprint,
-    /// An operator of the prefix draws at random.
+    /// Whether an operator of the prefix draws at random.
     pub random: bool,
-    /// Its random draws may be reused.
+    /// Whether its random draws may be reused.
     pub reuse_random: bool,
-    /// It stands after the batch: what is delivered is what is cached.
+    /// Whether it stands after the batch: then the delivered batches are cached.
     pub whole: bool,
 }
 
-/// How a job's epochs are run, from one of them on.
+/// The mode of a job's epochs from epoch `from` on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochMode {
     pub from: Epoch,
     #[serde(flatten)]
     pub mode: CacheMode,
-    /// Why, with what was predicted.
+    /// The reason, with the predictions.
     pub reason: String,
-    /// Prefix of the keys under which what the mode stores or reads lies.
+    /// Key prefix of the objects that the mode stores or reads.
     #[serde(default)]
     pub shelf: Option<String>,
 }
@@ -77,9 +77,9 @@ pub struct EpochMode {
 pub struct CachingView {
     /// In the order they stand in the pipeline.
     pub points: Vec<PointView>,
-    /// By epoch, ascending; the first is from epoch 0.
+    /// By epoch, ascending; the first starts at epoch 0.
     pub modes: Vec<EpochMode>,
-    /// The first epoch whose mode is not known yet: nothing of it is handed out.
+    /// The first epoch whose mode is not decided yet: none of its splits are handed out.
     pub unsettled: Option<Epoch>,
 }
 
@@ -89,8 +89,8 @@ impl CachingView {
         self.modes.iter().rev().find(|mode| mode.from <= epoch)
     }
 
-    /// The prefix under which the chunks of `epoch` are put, if not among the job's own: they are the
-    /// cache, or may become it.
+    /// The prefix under which the chunks of `epoch` are put if they are, or may become, part of the
+    /// cache; `None` for the job's own chunks.
     pub fn chunks_shelf(&self, epoch: Epoch) -> Option<&str> {
         let mode = self.of(epoch)?;
         match mode.mode {
@@ -100,7 +100,7 @@ impl CachingView {
         }
     }
 
-    /// The prefix under which everything that `epoch` delivers lies already: no worker has a part in it.
+    /// The prefix that already holds all chunks that `epoch` delivers, so that no worker is needed.
     pub fn delivered_shelf(&self, epoch: Epoch) -> Option<&str> {
         let mode = self.of(epoch).filter(|_| self.unsettled.is_none_or(|first| epoch < first))?;
         match mode.mode {
@@ -109,7 +109,7 @@ impl CachingView {
         }
     }
 
-    /// The shelf that epochs are delivered from without workers, if one is.
+    /// The shelf from which epochs are delivered without workers, if there is one.
     pub fn whole_shelf(&self) -> Option<&str> {
         self.modes.iter().find_map(|mode| self.delivered_shelf(mode.from))
     }
@@ -134,32 +134,32 @@ impl CachingView {
         CacheOrders { profile, chunks, put, get }
     }
 
-    /// Whether `point` is what is delivered.
+    /// Whether the output at `point` is what the job delivers.
     pub fn is_whole(&self, point: u32) -> bool {
         self.points.get(point as usize).is_some_and(|point| point.whole)
     }
 }
 
-/// Orders of a lease beside computing.
+/// Caching orders of a lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheOrders {
-    /// Says with each flush what its operators took and made.
+    /// Reports times and yields of its operators with each flush.
     pub profile: bool,
-    /// Prefix of the chunks' keys, if they are not put among the job's own.
+    /// Key prefix of the chunks, if they are not put among the job's own.
     pub chunks: Option<String>,
-    /// Stores what comes out at a point.
+    /// Stores the output at a point.
     pub put: Option<PointOrder>,
-    /// Begins with what was stored at a point.
+    /// Starts with the stored output at a point.
     pub get: Option<PointOrder>,
 }
 
-/// A point within the pipeline, and where what belongs to it lies.
+/// A point within the pipeline, and the shelf of its objects.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PointOrder {
     pub point: u32,
     pub shelf: String,
-    /// The prefix draws as in epoch 0, whatever epoch stores it.
+    /// The prefix draws as in epoch 0, in any epoch that stores it.
     pub random: bool,
 }
 
@@ -167,12 +167,12 @@ pub struct PointOrder {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CacheManifest {
     pub copies: u32,
-    /// Splits are delivered in the dataset's order.
+    /// Whether splits are delivered in the order of the dataset.
     pub in_order: bool,
     pub chunks: Vec<CachedChunk>,
 }
 
-/// One chunk of a cached epoch: what names its object, and what it holds.
+/// One chunk of a cached epoch: the parts of its object's name, and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedChunk {
     /// As in the epoch that stored it.
@@ -197,15 +197,15 @@ pub struct WorkProfile {
     pub ops: Vec<OpWork>,
     /// Reads of a split's source: (bytes, microseconds).
     pub reads: Vec<(u64, u64)>,
-    /// Time for which computing had to wait for them.
+    /// Time that computing waited for those reads.
     pub source_wait_ms: u64,
 }
 
 impl WorkProfile {
-    /// Most reads that are kept one by one.
+    /// Most reads that are kept individually.
     const MAX_READS: usize = 256;
 
-    /// Adds what was measured elsewhere of the same pipeline.
+    /// Adds another measurement of the same pipeline.
     pub fn add(&mut self, other: &WorkProfile) {
         self.splits += other.splits;
         self.batches += other.batches;
@@ -229,42 +229,42 @@ impl WorkProfile {
 /// Totals of one operator.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct OpWork {
-    /// As the pipeline file names it; `source` for the first.
+    /// The operator's name in the pipeline file; `source` for the first.
     pub op: String,
     /// Index in the pipeline's stages; none for the source.
     pub stage: Option<u32>,
     pub active_us: u64,
     /// Elements it yielded.
     pub elements: u64,
-    /// Bytes it wrote; of an `autocache` point all of the element there.
+    /// Bytes it wrote; for an `autocache` point, the bytes of whole elements.
     pub bytes: u64,
 }
 
-/// A cached prefix, as `gristmill cache ls` shows it. Written once, when all of it is stored: that it is
-/// there says that it is complete.
+/// A cached prefix, as `gristmill cache ls` shows it. The entry is written once, when all of the
+/// prefix is stored: its existence means that the prefix is complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct CacheEntry {
     pub fingerprint: Fingerprint,
     /// Prefix of the keys of its objects.
     pub shelf: String,
-    /// Delivered chunks, or the output at an inner point.
+    /// Whether it holds delivered chunks rather than the output at an inner point.
     pub whole: bool,
     /// The operator before the point.
     pub after: String,
     pub job: crate::JobName,
     pub bytes: u64,
     pub splits: u32,
-    /// How the dataset was divided: a job that reads it divides it likewise.
+    /// Division of the dataset; a job that reads the entry divides it likewise.
     pub split_records: u32,
     pub copies: u32,
     pub rows: u64,
     pub skipped: u64,
     pub stored_ms: u64,
-    /// Delivered elements a second of one worker that reads it, as predicted.
+    /// Predicted rate of one worker that reads it, in delivered elements per second.
     pub elements_per_s: f64,
-    /// Worker seconds that one epoch of it saves, as predicted.
+    /// Predicted worker seconds that it saves per epoch.
     pub saved_s: f64,
-    /// All that takes part in its fingerprint, for explaining misses: JSON of the policy's own.
+    /// The inputs of its fingerprint, for explaining misses: JSON defined by the policy.
     pub described: Option<serde_json::Value>,
 }
 
@@ -273,7 +273,7 @@ pub struct CacheEntry {
 pub struct CacheListed {
     #[serde(flatten)]
     pub entry: CacheEntry,
-    /// Epochs that read it, those of late counting more.
+    /// Epochs that read it, recent ones weighted more.
     pub uses: f64,
     /// Living jobs that read it.
     pub readers: Vec<crate::JobName>,

@@ -16,7 +16,7 @@ pub trait Call:
     Listed + Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static
 {
     type Reply: Clone + Debug + Serialize + DeserializeOwned + Send + Sync + 'static;
-    /// As on the wire, in logs and in counters: the type's name in snake case.
+    /// Name on the wire, in logs and in counters: the type's name in snake case.
     const NAME: &'static str;
 
     /// The job it is about, if any.
@@ -24,13 +24,13 @@ pub trait Call:
         None
     }
 
-    /// Records in the call that an earlier sending was not answered, where that matters.
+    /// Records in the call that an earlier sending got no answer, if that matters.
     fn note_resent(&mut self) {}
 }
 
 /// The place of a call among all calls; implemented by the list.
 pub trait Listed: Into<AnyCall> {
-    /// Takes this call's reply out of `reply`.
+    /// Extracts this call's reply from `reply`.
     ///
     /// # Errors
     /// Returns `reply` if it answers another call.

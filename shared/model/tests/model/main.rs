@@ -1,10 +1,10 @@
 //! Exhaustive exploration of the split protocol in small worlds, through the production transitions.
 //!
-//! Each world bounds how often things go wrong and explores every order in which they can: leases
-//! stolen at any moment, answers lost and calls sent again, copies of calls that arrive late, two
-//! workers under one invocation id, crashes of workers and of the trainer, restores from the latest
-//! and from an older checkpoint, reports of death that come late or for somebody else, splits that
-//! kill whoever runs them, local commits, and collection that decides now and deletes later.
+//! Each world bounds how often things go wrong, and all orders are explored: leases stolen at any
+//! moment, answers lost and calls sent again, copies of calls that arrive late, two workers under
+//! one invocation id, crashes of workers and of the trainer, restores from the latest and from an
+//! older checkpoint, reports of death that come late or for the wrong worker, splits that kill
+//! their workers, local commits, and collection that decides now and deletes later.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 #![allow(clippy::collapsible_match, clippy::single_range_in_vec_init, reason = "reads better so")]
@@ -49,7 +49,7 @@ impl Model for World {
         if self.mutation != Mutation::None {
             return properties;
         }
-        // A world in which nothing happens is safe too.
+        // A world in which nothing happens is safe too, so the states of interest must be reached.
         properties
             .push(Property::sometimes("done", |world: &World, state: &State| world.is_done(state)));
         if self.poison.is_some() {
@@ -70,8 +70,8 @@ impl Model for World {
     }
 }
 
-/// Explores all of `world`, and wants at least `states` of it: a world that shrinks by accident
-/// proves less than it seems to.
+/// Explores all of `world`, and requires at least `states` states: a world that shrinks by accident
+/// proves less.
 fn explore(name: &str, world: World, states: usize) {
     let checker = world.checker().threads(2).spawn_bfs().join();
     println!("{name}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());

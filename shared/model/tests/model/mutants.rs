@@ -1,5 +1,5 @@
-//! The protocol as the model runs it: the real transitions, or one of them with a deliberate fault
-//! put around it, to show that the model would notice.
+//! The protocol of the model: the real transitions, or one of them with a deliberate fault, to show
+//! that the model would find it.
 
 use gristmill_model::Position;
 use gristmill_model::splits::collect::{self, ChunkName, Verdict};
@@ -11,25 +11,25 @@ use gristmill_model::splits::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mutation {
     None,
-    /// FLUSH commits whoever asks.
+    /// FLUSH commits for any caller.
     CommitWithoutOwner,
     /// Two attempts of one worker write to one key.
     KeyWithoutAttempt,
     /// The horizon follows what was delivered instead of what is durable.
     CollectByDelivered,
-    /// Objects nobody has committed yet are taken for orphans.
+    /// Objects that are not committed yet count as orphans.
     CollectOrphansBeforeDone,
-    /// A retry that finds its own write is told it failed.
+    /// A retry that finds its own write reports failure.
     ConditionFailedIsFailure,
-    /// Acks of an old run of the trainer count.
+    /// Acks of an old run of the trainer take effect.
     UnfencedAck,
-    /// RELEASE ends whatever lease it finds.
+    /// RELEASE ends any lease.
     ReleaseUnchecked,
     /// Deaths elsewhere do not end a suspicion.
     PoisonUnisolated,
-    /// A death counts though no control lived before it.
+    /// A death counts although no control succeeded before it.
     PoisonWithoutControl,
-    /// Deaths of no known split are not recorded.
+    /// Deaths on unknown splits are not recorded.
     UnmarkedDeathsForgotten,
 }
 

@@ -17,7 +17,7 @@ use gristmill_model::{Attempt, ErrorPolicy, Nonce, Position};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// Content differs between attempts here, so that a commit that points at the wrong one shows.
+/// Content differs between attempts here, so that a commit of the wrong object shows.
 fn checksum(attempt: Attempt, nonce: Nonce) -> u32 {
     attempt * 256 + u32::from(nonce.0[0])
 }
@@ -98,8 +98,7 @@ impl World {
         Ok(())
     }
 
-    /// The objects as entries name them, which is as they are stored unless a mutation stores them
-    /// under another key.
+    /// The objects under the names that entries use; a mutation may store them under other keys.
     fn named<'a>(&self, state: &'a State) -> Cow<'a, BTreeMap<ChunkName, u32>> {
         if self.mutation != Mutation::KeyWithoutAttempt {
             return Cow::Borrowed(&state.objects);
@@ -129,7 +128,7 @@ impl World {
         hear(worker, &message, answer)
     }
 
-    /// Nobody hears the answer to a copy.
+    /// Delivers the copy of a call; its answer is dropped.
     fn late_arrives(&self, state: &mut State) -> Check {
         match state.late.take() {
             Some(Late::Worker(message)) => {
@@ -201,7 +200,7 @@ impl World {
         control: Option<Place>,
     ) -> Result<Outcome<Bundle>, Refusal> {
         let positions = &self.bundles[message.bundle];
-        // Time is what each bundle needs it to be: the present of its lease, or its end.
+        // The time is chosen for each bundle: within its lease, or at its end.
         let due = before.map_or(0, |before| match before.state {
             BundleState::Failed => before.retry_at_ms,
             _ if expired => before.until_ms,
@@ -228,7 +227,7 @@ impl World {
         (0..self.n_splits()).find(committed).map(|position| Place { epoch: 0, position })
     }
 
-    /// Puts a bundle into the table, after a look at the step that made it.
+    /// Writes a bundle to the table, after checking the step.
     fn write(&self, state: &mut State, b: usize, mut after: Bundle) -> Check {
         let before = state.bundles[b].as_ref();
         invariants::bundle_step(before, &after)?;
@@ -242,7 +241,7 @@ impl World {
             let index = u32::try_from(b).unwrap();
             invariants::invariant_14_deaths_were_isolated((0, index), &after, &state.found)?;
         }
-        // Absolute times and messages would tell states apart that are the same.
+        // Absolute times and messages would distinguish equal states.
         if after.state == BundleState::Leased {
             after.until_ms = 1;
         }
@@ -253,7 +252,7 @@ impl World {
         Ok(())
     }
 
-    /// The first life of worker 0 runs inside the trainer's host, where the world has such.
+    /// The first run of worker 0 is inside the trainer's host, in worlds that have local workers.
     fn is_local(&self, nonce: u8) -> bool {
         self.local && nonce == 0
     }
@@ -383,7 +382,7 @@ impl World {
         }
     }
 
-    /// Starts the trainer again from a checkpoint; a refused one leaves it down.
+    /// Restarts the trainer from a checkpoint; if that is refused, it stays down.
     fn restore(&self, state: &mut State, older: bool) -> Check {
         let saved = state.trainer.saved[usize::from(older)];
         let counts = (0..self.n_splits())
@@ -516,7 +515,7 @@ fn message(state: &mut State, w: u8, call: &Call) -> Message {
     }
 }
 
-/// A worker hears the answer to its call.
+/// A worker receives the answer to its call.
 fn hear(worker: &mut Worker, message: &Message, answer: Result<Outcome<Bundle>, Refusal>) -> Check {
     match (&message.call, answer) {
         (Call::Claim { bundle, .. }, Ok(outcome)) => {
@@ -570,7 +569,7 @@ fn record_death(mutation: Mutation, state: &mut State, w: u8) {
         state.found.retain(|found| found.death != death);
         state.log = Some(log.clone());
     }
-    // Including those that are not written.
+    // Includes deaths that are not written to the log.
     if !state.found.iter().any(|found| found.death == death) {
         state.found.push(FoundDeath { death, split_index: at, controlled: false });
     }

@@ -1,4 +1,4 @@
-//! The small worlds: what is in them, what can happen, and how often.
+//! The small worlds: their parts, their actions, and how often each fault can occur.
 
 use crate::mutants::Mutation;
 use gristmill_model::splits::batches::{Batch, Cut, Joiner};
@@ -24,7 +24,7 @@ pub struct World {
     /// Positions of each bundle.
     pub bundles: Vec<Range<Position>>,
     pub workers: u8,
-    /// How often each may be started again.
+    /// Restarts of each worker.
     pub restarts: u8,
     /// Workers 0 and 1 start under one invocation id.
     pub twins: bool,
@@ -33,17 +33,17 @@ pub struct World {
     pub trainer: bool,
     /// Rows are delivered in the order of the splits.
     pub in_order: bool,
-    /// A split that kills whoever runs it.
+    /// A split that kills every worker that runs it.
     pub poison: Option<Position>,
-    /// States beyond this many attempts are not looked at.
+    /// States with more attempts are not explored.
     pub attempts: Attempt,
     pub budget: Budget,
 }
 
-/// How often things may still go wrong.
+/// Faults that may still occur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Budget {
-    /// Worker crashes that are nobody's fault.
+    /// Worker crashes that no split causes.
     pub crashes: u8,
     /// Leases that run out under a living worker.
     pub steals: u8,
@@ -75,19 +75,20 @@ impl World {
         }
     }
 
-    /// Two workers fight over a bundle of two splits.
+    /// Two workers compete for a bundle of two splits.
     pub fn leases() -> Self {
         let budget = Budget { crashes: 1, steals: 1, lost_answers: 1, copies: 1, ..NOTHING };
         Self { local: true, budget, ..Self::small(vec![0..2], 2, 3) }
     }
 
-    /// As leases, with two workers under one invocation id, and failures they survive.
+    /// As [`World::leases`], with two workers under one invocation id, and failures that workers
+    /// survive.
     pub fn twins() -> Self {
         let budget = Budget { crashes: 1, steals: 1, fails: 1, ..NOTHING };
         Self { twins: true, budget, ..Self::small(vec![0..2], 2, 3) }
     }
 
-    /// A poison split beside an innocent one, and a host that kills workers too.
+    /// A poison split beside a good one, and a host that kills workers too.
     pub fn poison() -> Self {
         let budget = Budget { crashes: 2, ..NOTHING };
         Self { poison: Some(1), restarts: 7, budget, ..Self::small(vec![0..2, 2..3], 1, 6) }
@@ -111,7 +112,7 @@ impl World {
         Self { trainer: true, budget, ..Self::small(vec![0..1, 1..2], 1, 1) }
     }
 
-    /// As the first, of batches that are cut across splits.
+    /// As [`World::trainer`], with batches that span splits.
     pub fn trainer_in_order() -> Self {
         Self { in_order: true, ..Self::trainer() }
     }
@@ -243,7 +244,8 @@ impl World {
             return;
         }
         if let Some((bundle, death)) = worker.death {
-            // Within one call: whatever has become of the bundle meanwhile.
+            // Recording and claiming are one call: the claim follows even if the bundle has
+            // changed.
             let expired = state.bundles[bundle].as_ref().is_some_and(|bundle| {
                 let lives = |w: &Worker| w.alive && nonce(w.nonce) == bundle.owner;
                 let steal = state.budget.steals > 0 || !state.workers.iter().any(lives);
@@ -317,11 +319,11 @@ pub enum Action {
         lost: bool,
         copy: bool,
     },
-    /// It sends again what was not answered.
+    /// A worker sends an unanswered call again.
     Retry(u8),
     LateArrives,
     RecordDeath(u8),
-    /// A worker lives through its control.
+    /// A worker completes its control.
     RunControl(u8),
     /// A worker runs a split and puts its object.
     Run {
@@ -407,7 +409,7 @@ impl Worker {
     }
 }
 
-/// A lease as its owner knows it.
+/// A lease from its owner's view.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Held {
     pub bundle: usize,
@@ -476,7 +478,7 @@ impl Trainer {
     }
 }
 
-/// All there is, and what somebody who sees all of it remembers.
+/// The whole state, and an omniscient observer's memory of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub bundles: Vec<Option<Bundle>>,
@@ -494,7 +496,7 @@ pub struct State {
     pub delivered: BTreeMap<u64, Batch>,
     /// Invocations reported dead.
     pub dead: BTreeSet<u8>,
-    /// Every death, in the order in which they were found.
+    /// Every death, in the order found.
     pub found: Vec<FoundDeath>,
     pub replayed: bool,
     pub deleted_passed: bool,

@@ -90,7 +90,8 @@ fn splits() -> impl Strategy<Value = (u32, Vec<Counts>)> {
 }
 
 proptest! {
-    /// Full but for the last, numbered without a gap, every row once; in order if that is wanted.
+    /// Batches are full but the last, are numbered without a gap and hold every row once; in order
+    /// if `in_order`.
     #[test]
     fn every_row_is_in_exactly_one_batch((batch_size, splits) in splits(), in_order: bool) {
         let batches = plan_of(Cut { in_order, ..cut(batch_size, false) }, &splits);
@@ -126,8 +127,8 @@ proptest! {
         prop_assert!(!in_order || order.is_sorted());
     }
 
-    /// A joiner that seeks goes on exactly as one that never stopped, from batch g on, and needs no
-    /// split before the one it names.
+    /// From batch g on, a joiner that seeks continues exactly as one that never stopped, and needs
+    /// no split before the one it names.
     #[test]
     fn seeking_gives_the_same_batches(
         (batch_size, splits) in splits(), at in 0usize..200, in_order: bool,

@@ -51,7 +51,7 @@ fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
     let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: at };
     let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
     let death = Some(Death { attempt: bundle.attempt, ordinal: Some(ordinal) });
-    // Somebody else: an owner that claims again is slow, not dead.
+    // Another worker claims: an owner that claims again is slow, not dead.
     let id = bundle.owner.0[0] % 100 + 1;
     try_claim(Some(&marked), id, marked.until_ms, death, limits).unwrap().into_item()
 }
@@ -107,7 +107,7 @@ fn a_death_is_recorded_before_the_claim_that_follows_it() {
     let after = try_claim(Some(&bundle), 2, bundle.until_ms, death, &limits).unwrap().into_item();
     assert_eq!((after.attempt, after.owner), (2, nonce(2)));
     assert!(after.lease().unwrap().marks);
-    // Nobody knows what it died of.
+    // The split that it died on is unknown.
     assert_eq!(after.suspect, None);
 }
 
@@ -146,8 +146,8 @@ fn three_deaths_in_a_row_on_one_split_beside_controls_make_it_poison() {
     assert_eq!(bundle.lease().unwrap().todo, [0]);
 }
 
-/// Deaths until a split is found guilty by three strikes: its neighbour, which is never committed here, is in
-/// front of it until attempt 4, and from then on every other attempt has a control.
+/// Deaths until three strikes find a split guilty. Its neighbour, which is never committed here,
+/// comes first until attempt 4; from then on every other attempt has a control.
 const DEATHS: u64 = 7;
 
 #[test]
@@ -225,7 +225,7 @@ fn a_blameless_end_is_no_strike_and_ends_a_suspicion() {
 fn a_lease_that_ran_out_is_no_evidence() {
     let limits = Limits { on_error: ErrorPolicy::Skip, ..Limits::default() };
     let mut bundle = leased(1);
-    // A coordinator whose clock is ahead takes the lease of a living worker away, time and again.
+    // A coordinator whose clock is ahead takes the lease from a living worker again and again.
     for ordinal in 1..=10 {
         let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: 0 };
         let marked = mark(Some(&bundle), &command).unwrap().into_item();
@@ -244,7 +244,7 @@ fn deaths_elsewhere_end_a_suspicion() {
         bundle = die_on(&bundle, 0, ordinal, &limits);
     }
     assert!(bundle.entries.iter().all(Option::is_none));
-    // On the other split of the same bundle too.
+    // A death on the other split of the same bundle ends it too.
     let mut bundle = leased(1);
     for ordinal in 1..=20 {
         bundle = die_on(&bundle, (ordinal / 2 % 2) as u8, ordinal, &limits);
@@ -339,7 +339,7 @@ fn attempts_that_fail_at_once_are_not_the_end_before_its_time() {
     let begun = leased(1);
     let bundle = (1..=600).fold(begun.clone(), |bundle, n| failed_at(&bundle, 1_000 + n * 1_000));
     assert_eq!((bundle.state, bundle.attempt), (BundleState::Leased, 601));
-    // A split that succeeds begins the time anew.
+    // A committed split restarts the time.
     let commit = commit_of_second();
     let late_ms = begun.since_ms + limits.patience_ms - 1;
     let flush = crate::splits::Flush {

@@ -13,7 +13,7 @@ fn at(generation: u64, g: u64, position: Position) -> Ack {
     }
 }
 
-/// The transitions at a time that grows with the durable cursor.
+/// Transitions whose time grows with the durable cursor.
 fn register(before: Option<&Consumer>, from: &Ack) -> Result<Outcome<Consumer>, Refusal> {
     super::register(before, from, from.durable.batch_index)
 }
@@ -46,7 +46,7 @@ fn a_newer_generation_fences_the_older() {
 fn what_a_dead_run_said_late_fences_nobody() {
     let first = started();
     let third = register(Some(&first), &Ack { over: 1, ..at(3, 0, 0) }).unwrap().into_item();
-    // The second run found the first too, took its clock for the generation, and died.
+    // The second run found the first too, took its clock as generation, and died.
     let late = Ack { over: 1, ..at(9, 0, 0) };
     assert_eq!(ack(Some(&third), &late), Err(Refusal::Fenced { generation: 3 }));
     assert!(matches!(ack(Some(&third), &Ack { over: 1, ..at(3, 5, 2) }), Ok(Outcome::Write(_))));
@@ -104,7 +104,7 @@ fn durable_cannot_be_ahead_of_delivered() {
 }
 
 proptest! {
-    /// No sequence of commands breaks an invariant (they are asserted inside).
+    /// No sequence of commands breaks an invariant (the transitions assert them).
     #[test]
     fn any_sequence_of_commands_keeps_the_invariants(
         commands in prop::collection::vec((0u8..3, 0u64..4, 0u32..3, 0u64..9, 0u32..9, 0u32..3), 0..40),

@@ -108,7 +108,7 @@ fn a_flush_after_the_lease_was_taken_is_lost() {
     assert_eq!(flush(Some(&taken), &command(2, 1, &[commit(0)])), Err(Refusal::Lost));
     assert_eq!(flush(Some(&taken), &command(1, 2, &[commit(0)])), Err(Refusal::Lost));
     assert_eq!(flush(None, &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
-    // Somebody else has done the split by now.
+    // Another worker has committed the split by now.
     let ahead = flushed(&taken, &[0]);
     assert_eq!(flush(Some(&ahead), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
 }
@@ -255,12 +255,12 @@ fn a_release_touches_only_the_lease_of_the_invocation_it_names() {
     assert_eq!((released.state, released.claimable_at_ms()), (BundleState::Released, Some(0)));
     let again = release(Some(&released), &report(&one, None));
     assert_eq!(again, Ok(Outcome::AlreadyApplied(released.clone())));
-    // The report comes late: others are at work, or it is done.
+    // The report comes late: another worker has the lease, or the bundle is done.
     let taken = claimed(Some(&released), 2);
     assert_eq!(release(Some(&taken), &report(&one, None)), Err(Refusal::Lost));
     let done = flushed(&bundle, &[0, 1, 2]);
     assert_eq!(release(Some(&done), &report(&one, None)), Err(Refusal::Lost));
-    // The living owner of a lease that was wrongly released has lost it.
+    // The owner of a lease that was released wrongly is alive, but has lost it.
     assert_eq!(flush(Some(&released), &command(1, 1, &[commit(0)])), Err(Refusal::Lost));
 }
 
@@ -313,8 +313,7 @@ proptest! {
         prop_assert!(line.len() <= MAX_ERROR_BYTES && !line.contains('\n'));
     }
 
-    /// No sequence of commands panics or breaks an invariant (they are
-    /// asserted inside the transitions).
+    /// No sequence of commands panics or breaks an invariant (the transitions assert them).
     #[test]
     fn any_sequence_of_commands_keeps_the_invariants(
         commands in prop::collection::vec((0u8..5, 1u8..4, 0u32..5, 0u8..4, 0u64..200_000), 0..60),

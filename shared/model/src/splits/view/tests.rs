@@ -1,4 +1,4 @@
-//! Views against what the same operators make of a list.
+//! Compares views with the same operators applied to lists.
 
 use super::*;
 use proptest::prelude::*;
@@ -34,7 +34,7 @@ fn apply(list: Vec<Seen>, op: &DatasetOp) -> Vec<Seen> {
     }
 }
 
-/// Copies are numbered in some way; what counts is that they are apart.
+/// The numbers of copies do not matter, only that they differ.
 fn multiset(seen: &[Seen]) -> BTreeMap<(u32, u32), usize> {
     let mut counts = BTreeMap::new();
     for (file, record, _) in seen {
@@ -88,7 +88,7 @@ fn a_shuffled_epoch_differs_from_the_next_and_from_its_own_repeat() {
     assert_eq!(first, seen(&view, 4, 0));
 }
 
-/// (file, record) of each dataset at each place, as far as all have one.
+/// (file, record) of each dataset at each place, up to the end of the shortest.
 fn zip_of_lists(members: &[(Vec<u32>, u32)]) -> Vec<Vec<(u32, u32)>> {
     let mut first_file = 0;
     let lists = members.iter().map(|(files, times)| {
