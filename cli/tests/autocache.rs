@@ -1,4 +1,4 @@
-//! `autocache` end to end: what is decided, what is read instead of computed, and what it is called.
+//! `autocache` end to end: the decisions, the cached reads, and the fingerprints.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -73,7 +73,7 @@ fn what_is_delivered_is_computed_once() -> Result<()> {
     assert!(worker_seconds(&cached, 0) > 0.3);
     assert_eq!((worker_seconds(&cached, 1), worker_seconds(&cached, 2)), (0.0, 0.0));
 
-    // Another job finds it, whatever its seed, and needs no worker at all.
+    // A job with another seed finds it too, and needs no remote worker.
     let found = place.run(&ops, &["--seed", "5", "--workers", "0", "--local-workers", "1"])?;
     assert_eq!(modes(&found), ["get", "get", "get"], "{found}");
     assert_eq!(worker_seconds(&found, 0), 0.0);
@@ -142,7 +142,7 @@ fn draws_are_not_repeated_unless_the_author_says_so() -> Result<()> {
     let allowed = shuffled("autocache: { reuse_random: true }");
     let first = place.run(&allowed, &["--epochs", "3"])?;
     assert_eq!(modes(&first), ["profile", "get", "get"]);
-    // Another seed draws otherwise, so that it is another prefix.
+    // Another seed draws differently, so it has another prefix.
     let other = place.run(&allowed, &["--epochs", "1", "--seed", "3"])?;
     assert_eq!(modes(&other), ["profile"]);
     assert_eq!(modes(&place.run(&allowed, &["--epochs", "1"])?), ["get"]);
@@ -152,7 +152,7 @@ fn draws_are_not_repeated_unless_the_author_says_so() -> Result<()> {
 #[test]
 fn computing_stays_where_reading_is_no_faster() -> Result<()> {
     let place = Place::new()?;
-    // Nothing to compute: what would be read is what is read already.
+    // There is nothing to compute: a cache would hold what the source holds.
     let report = place.run("batch: { size: 8 }, autocache", &["--epochs", "2"])?;
     let seen = modes(&report);
     assert_eq!(seen[0], "profile");

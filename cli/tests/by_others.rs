@@ -1,4 +1,4 @@
-//! `gristmill up` over table and objects that others keep.
+//! `gristmill up` with table and objects in foreign services.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -11,7 +11,7 @@ const BOTH: &str = "--aws-endpoint-url";
 const S3: &str = "--aws-endpoint-url-s3";
 const DYNAMODB: &str = "--aws-endpoint-url-dynamodb";
 
-/// Endpoints by the options that name them, and keys.
+/// Endpoints by the options that set them, and keys.
 struct Others {
     endpoints: Vec<(&'static str, String)>,
     keys: Option<[String; 2]>,
@@ -22,7 +22,7 @@ impl Others {
         self.endpoints.iter().flat_map(|(option, endpoint)| [*option, endpoint.as_str()])
     }
 
-    /// The service that keeps nothing itself of what `endpoints` name.
+    /// A service that keeps nothing itself of what `endpoints` provide.
     fn up(&self, dir: &TestDir) -> Command {
         let mut up = dir.gristmill(&["up", "--json", "--state-dir"]);
         up.arg(dir.path("state")).args(self.options());
@@ -36,7 +36,7 @@ impl Others {
     }
 }
 
-/// The numbers 0 to 999 in files of their own, and a pipeline over them.
+/// The numbers 0 to 999, one file each, and a pipeline over them.
 fn dataset(dir: &TestDir) -> Result<()> {
     fs::create_dir(dir.path("data"))?;
     let numbers: Vec<i64> = (0..1000).collect();
@@ -61,8 +61,8 @@ fn train(dir: &TestDir, sink: &str, place: &[&str]) -> Result<Value> {
     Ok(report)
 }
 
-/// Trains over services of others and over a service of one's own: the batches are the same, and a job that was
-/// there before a restart is there after it.
+/// Trains over foreign services and over a local one: the batches are the same, and a job survives
+/// a restart of the service.
 fn trains(job: &str, others: &Others) -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     dataset(&dir)?;
@@ -92,7 +92,7 @@ fn trains(job: &str, others: &Others) -> Result<()> {
     Ok(())
 }
 
-/// Our own stand-ins in the place of others: a service whose functions nobody asks for.
+/// Our own stand-ins take the place of foreign services; their functions are unused.
 #[test]
 fn table_and_objects_of_another_service_are_used() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
@@ -142,7 +142,7 @@ fn others_that_are_not_there_or_need_other_keys_are_told_in_one_line() -> Result
     Ok(())
 }
 
-/// Against services that somebody else has started: `scripts/test-peers` names them.
+/// Tests against services that are already running; `scripts/test-peers` gives their endpoints.
 mod peer {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! `compress`: trainers get the same batches whatever is done to the objects they come in.
+//! `compress`: trainers get the same batches from compressed and uncompressed objects.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -46,16 +46,16 @@ fn batches_are_the_same_and_objects_smaller() -> Result<()> {
     let (packed, batches) = run("p.yaml", &["--compress", "zstd"])?;
     assert_eq!(batches, expected);
     assert!(packed < raw / 3, "{packed} of {raw} bytes");
-    // Nothing is sent anywhere: there is nothing to win.
+    // Nothing crosses a network, so `auto` does not compress.
     assert_eq!(run("p.yaml", &["--compress", "auto"])?, (raw, expected.clone()));
     assert_eq!(run("zstd.yaml", &[])?, (packed, expected.clone()));
     assert_eq!(run("zstd.yaml", &["--compress", "none"])?, (raw, expected.clone()));
-    // Work in the trainer's process is not stored.
+    // Splits of the trainer's process are not stored.
     assert_eq!(run("zstd.yaml", &["--workers", "0", "--local-workers", "1"])?, (raw, expected));
     Ok(())
 }
 
-/// What `gristmill-fetcher` writes for a job: batches by epoch and place.
+/// Batches that `gristmill-fetcher` sends for a job, by epoch and number in the epoch.
 type Frames = BTreeMap<(u32, u64), Vec<u8>>;
 
 fn fetched(command: &mut Command) -> Result<Frames> {
@@ -69,7 +69,8 @@ fn fetched(command: &mut Command) -> Result<Frames> {
 
 const RECORDS: usize = 210;
 
-/// What one job has put into the cache in its way, others with theirs deliver: batches, and elements within a pipeline.
+/// A job that caches with one setting feeds jobs with the other, for whole batches and for elements
+/// within a pipeline.
 #[test]
 fn a_fetcher_delivers_the_same_from_a_cache_that_is_compressed_or_not() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;

@@ -1,4 +1,4 @@
-//! Operators on the dataset, end to end: which records come, how often, in which order.
+//! Dataset operators end to end: which records are delivered, how often, in which order.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -41,7 +41,7 @@ impl Dataset {
         Ok((command, sink))
     }
 
-    /// What comes in each of two epochs.
+    /// The records of each of two epochs.
     fn epochs(&self, ops: &str, more: &[&str]) -> Result<BTreeMap<u32, Vec<i64>>> {
         let (mut command, sink) = self.command(ops, more)?;
         let report = run_json(&mut command)?;
@@ -77,7 +77,7 @@ fn take_skip_and_repeat_are_those_of_a_list() -> Result<()> {
     assert_eq!(epochs[&0], all()[..5].repeat(3));
     let epochs = dataset.epochs("repeat: { count: 2 }, skip: { count: 60 }", &[])?;
     assert_eq!(sorted(epochs[&0].clone()), sorted([all(), all()].concat()[60..].to_vec()));
-    // After operators that make one element of one they mean the same.
+    // After operators that make one element of one, they mean the same.
     let ops = "sleep: { ms: 0 }, take: { count: 7 }, filter: { field: id, min: 2 }, in_order";
     assert_eq!(dataset.epochs(ops, &[])?[&1], all()[2..7]);
     Ok(())

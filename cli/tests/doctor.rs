@@ -1,4 +1,4 @@
-//! `gristmill doctor` on places that are as they should be, and on places that are not.
+//! `gristmill doctor` on healthy and on faulty setups.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -21,7 +21,7 @@ fn closed_port() -> String {
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// What the doctor said, by check, and its exit code.
+/// The doctor's checks and its exit code.
 struct Said {
     checks: BTreeMap<String, (String, String)>,
     code: Option<i32>,
@@ -57,7 +57,7 @@ fn doctor(dir: &TestDir, args: &[&str]) -> Command {
     dir.gristmill(&[["doctor", "--json"].as_slice(), args].concat())
 }
 
-/// On AWS, or what `variables` make of it; with nothing of this environment.
+/// The doctor for AWS with `variables`, and with nothing else of this environment.
 fn on_aws(dir: &TestDir, variables: &[(&str, &str)]) -> Command {
     let mut command = doctor(dir, &["--backend", "aws"]);
     command.env_clear().env("HOME", dir.path("")).env("AWS_REGION", "us-east-1");
@@ -122,7 +122,7 @@ fn closed_ports_and_missing_settings_are_named() -> Result<()> {
 #[test]
 fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
     let dir = TestDir::new(GRISTMILL)?;
-    // Connections are taken by the kernel, and that is all.
+    // The kernel accepts connections, but nobody answers.
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let silent = format!("http://{}", listener.local_addr()?);
     let started = Instant::now();
@@ -142,7 +142,7 @@ fn who_does_not_answer_does_not_hold_it_up() -> Result<()> {
     Ok(())
 }
 
-/// Stand-ins with a coordinator whose table is `table`, at `dynamodb` if not at the stand-in.
+/// Stand-ins with a coordinator whose table is `table`, at `dynamodb` if given.
 async fn stand_ins(state: &Path, table: &str, dynamodb: Option<String>) -> Service {
     let coordinator = |endpoints: &Endpoints| {
         let dynamodb = dynamodb.unwrap_or(endpoints.dynamodb.clone());

@@ -1,4 +1,5 @@
-//! Whole runs on real JPEGs, with processes killed: what is delivered is recounted from its bytes.
+//! Whole runs on real JPEGs, with processes killed: delivery is checked against the delivered
+//! bytes.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -34,7 +35,7 @@ fn number(report: &Value, field: &str) -> u64 {
     report[field].as_u64().unwrap_or_else(|| panic!("{field} of {report}"))
 }
 
-/// Slow enough that a run can be disturbed: the resnet pipeline with a sleep.
+/// The resnet pipeline with a sleep, so slow that a run can be disturbed.
 fn slow_pipeline(dir: &TestDir, sleep_ms: u32) -> Result<String> {
     let path = dir.path("slow.yaml");
     let text = format!(
@@ -79,7 +80,7 @@ fn a_worker_of_three_processors_makes_the_batches_of_one() -> Result<()> {
     let ready: Value = serde_json::from_str(&up.line()?)?;
     let endpoint = ready["endpoint"].as_str().unwrap();
     let (data, pipeline) = (data_dir(&dir)?, dir.path("resnet.yaml"));
-    // That of the demo.
+    // The demo's pipeline.
     let text = include_str!("../../examples/resnet50.yaml").replace("size: 64", "size: 16");
     fs::write(&pipeline, text)?;
     let sink = dir.path("three");
@@ -122,7 +123,7 @@ fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
     let mut bytes = fs::read(shard.unwrap())?;
     bytes[200] ^= 1;
     fs::write(dir.path("damaged"), &bytes)?;
-    // Behind the length and its checksum.
+    // The content starts after the length and its checksum.
     let length = u64::from_le_bytes(*bytes.first_chunk().unwrap()) as usize;
     let raw = &bytes[12..12 + length];
     let data = dir.path("damaged").display().to_string();
@@ -143,7 +144,7 @@ fn damaged_records_are_set_aside_whoever_meets_them() -> Result<()> {
         assert_eq!(number(&report, "skipped"), 2, "{who}: one an epoch");
         let kept = files_below(&state)?;
         let mut kept = kept.iter().filter(|path| path.to_string_lossy().contains("quarantine"));
-        // The store keeps what it knows of an object behind its bytes.
+        // The store appends its metadata to the bytes of an object.
         assert!(kept.any(|path| fs::read(path).unwrap().starts_with(raw)), "{who}");
     }
     Ok(())
@@ -167,7 +168,7 @@ fn killed_processes_lose_nothing_and_double_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A running service and the arguments of a fetcher on it.
+/// A running service and the fetcher arguments for it.
 struct Streaming<'a> {
     dir: &'a TestDir,
     state: String,
@@ -202,7 +203,8 @@ impl Streaming<'_> {
 
 type Frames = std::collections::BTreeMap<(u32, u64), Vec<u8>>;
 
-/// Takes up to `limit` batches, acknowledging every `ack_every`-th; whether the job has ended.
+/// Takes up to `limit` batches, acknowledging every `ack_every`-th; returns whether the job has
+/// ended.
 fn take(
     reader: &mut FrameReader,
     frames: &mut Frames,
@@ -263,10 +265,10 @@ fn killed_fetchers_and_services_go_on_where_they_were() -> Result<()> {
     fetcher.kill()?;
     let mut fetcher = streaming.fetcher("killed")?;
     assert!(!take(&mut streaming.connect("killed")?, &mut frames, 9, 3)?);
-    // The trainer goes away and comes back to the same fetcher.
+    // The trainer disconnects and reconnects to the same fetcher.
     let mut reader = streaming.connect("killed")?;
     assert!(!take(&mut reader, &mut frames, 5, 3)?);
-    // The whole service dies under both, and comes back on its state directory.
+    // The whole service is killed under both, and restarts on its state directory.
     up.kill()?;
     let _up = streaming.up()?;
     assert!(take(&mut reader, &mut frames, usize::MAX, 3)?);
@@ -285,11 +287,12 @@ fn a_checkpoint_older_than_what_is_deleted_is_refused_by_name() -> Result<()> {
     let mut fetcher = streaming.fetcher("old")?;
     let mut reader = streaming.connect("old")?;
     assert!(!take(&mut reader, &mut Frames::new(), 28, 1)?);
-    // It reports once a second what its trainer acknowledged, and most of what is behind that is deleted.
+    // The fetcher reports its trainer's progress once a second; then most objects behind it are
+    // deleted.
     std::thread::sleep(Duration::from_secs(3));
     fetcher.kill()?;
     let mut saved: Value = serde_json::from_slice(&fs::read(dir.path("old.cursor"))?)?;
-    // Several splits are deleted at a time: how far behind the trainer that was is not known.
+    // Several splits are deleted at a time, so the exact horizon is unknown.
     (saved["epoch"], saved["g"]) = (0.into(), 1.into());
     fs::write(dir.path("old.cursor"), saved.to_string())?;
     let mut fetcher = streaming.fetcher("old")?;
@@ -321,7 +324,7 @@ fn a_job_can_be_looked_at_and_stopped() -> Result<()> {
     assert_eq!(ask("status", "unheard-of")?.status.code(), Some(2));
     assert_eq!(ask("stop", "looked-at")?.status.code(), Some(0));
     assert_eq!(status("looked-at")?["state"], "stopped");
-    // Without acknowledging: the fetcher says why and is gone.
+    // The trainer acknowledges nothing: the fetcher still reports the error and exits.
     let told = take(&mut reader, &mut Frames::new(), usize::MAX, u64::MAX);
     let told = told.unwrap_err().to_string();
     assert!(told.contains("stopped"), "the trainer is told: {told}");

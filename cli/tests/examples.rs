@@ -1,8 +1,9 @@
-//! Every pipeline of `examples/` over data made for it: the same batches whatever is done to the objects they come in,
-//! whether `gristmill run` or `gristmill-fetcher` reads them, and the same as in every earlier version.
+//! Every pipeline of `examples/` over generated data: the same batches from compressed, plain and
+//! cached objects, with `gristmill run` and with `gristmill-fetcher`, and the same as in every
+//! earlier version.
 //!
-//! `examples.json` beside this file has the hash of each. A change that means to deliver other bytes, or adds an
-//! example, writes it anew and says why:
+//! `examples.json` beside this file has the hash of each. A change that intends to deliver other
+//! bytes, or adds an example, rewrites it and says why:
 //!
 //!     GRISTMILL_WRITE_GOLDEN=1 cargo test --release -p gristmill --test examples
 
@@ -20,7 +21,7 @@ use std::{
     process::Stdio,
 };
 
-/// More than the largest batch of an example has, which is 64 records.
+/// More than the 64 records of the largest batch of an example.
 const RECORDS: usize = 80;
 const FILES: usize = 2;
 const SIDES: [u16; 2] = [48, 40];
@@ -33,7 +34,7 @@ enum Made {
 }
 
 impl Made {
-    /// As a member of an archive, and as a value of a table.
+    /// Text form, for members of archives and values of tables.
     fn text(self) -> Vec<u8> {
         let joined = |values: Vec<String>| values.join(" ").into_bytes();
         match self {
@@ -72,7 +73,7 @@ fn grey_png(i: usize) -> Vec<u8> {
     bytes
 }
 
-/// The content of a byte string, by the words of its key.
+/// The content of a byte string, chosen by the words of its key.
 fn content(key: &str, i: usize) -> Vec<u8> {
     let boxes = || {
         let edge = |k: usize| json!([k, k, k + 20, k + 18]);
@@ -172,7 +173,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Files where the source looks for them.
+/// Writes files where the source expects them.
 fn make_data(dir: &TestDir, source: &Source) -> Result<()> {
     let features: Vec<_> = source.features.values().collect();
     for file in 0..FILES {
@@ -207,11 +208,11 @@ fn examples() -> Vec<PathBuf> {
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/examples.json");
 const WRITE_GOLDEN: &str = "GRISTMILL_WRITE_GOLDEN";
-/// The seed, the images and their order are the defaults'.
+/// Seed, images and order are the defaults.
 const DEMO: &str = "demo --images 230 --epochs 2 --batch-size 16 --step-time 0ms --json";
 
-/// BLAKE3 of all batches in order: one, whatever `compress` is, whoever put into the cache what is read, and whichever
-/// program trains.
+/// BLAKE3 of all batches in order: the same for every `compress`, with and without a cache, and for
+/// both programs that train.
 fn one_hash(example: &Path) -> Result<String> {
     let text = fs::read_to_string(example)?;
     let pipeline = gristmill_operators::parse(&text)?;

@@ -1,5 +1,5 @@
-//! Input that lies: one line that says what and where, the right exit code, and nothing else falls
-//! over. What only some records suffer from is skipped if the user says so.
+//! Malformed input: one line that names the fault and its place, the right exit code, and no other
+//! failure. Faults of single records are skipped if the user asks for it.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -12,7 +12,7 @@ use std::{fs, path::Path, process::Stdio};
 const RECORDS: usize = 12;
 const BAD: usize = 5;
 
-/// The JPEG everything bad is made of.
+/// The JPEG from which all malformed input is made.
 fn jpeg() -> Vec<u8> {
     let (width, height) = (48_u16, 32_u16);
     let pixels: Vec<u8> = (0..u32::from(width) * u32::from(height) * 3)
@@ -46,7 +46,7 @@ fn framed_bytes(payload: &[u8], length: u64) -> Vec<u8> {
     file
 }
 
-/// A file of good records with `bad` in their midst.
+/// A file of good records with `bad` in the middle.
 fn file_with(bad: &[u8]) -> Vec<u8> {
     let good = framed(&example(&jpeg()));
     let records = (0..RECORDS).map(|i| if i == BAD { bad } else { &good });
@@ -74,7 +74,7 @@ ops:
   - batch: { size: 4 }
 ";
 
-/// How a run ended: exit code, what it said, its report.
+/// The end of a run: exit code, standard error, report.
 struct Ended {
     code: Option<i32>,
     said: String,
@@ -92,7 +92,7 @@ fn run(dir: &TestDir, pipeline: &Path, data: &Path, more: &[&str]) -> Result<End
     Ok(Ended { code: output.status.code(), said, report: report.unwrap_or_default() })
 }
 
-/// One line, of the program, that names each of `words`.
+/// Asserts that the program printed one line, which names each of `words`.
 fn assert_says(name: &str, ended: &Ended, code: i32, words: &[&str]) {
     let Ended { code: was, said, .. } = ended;
     assert_eq!(*was, Some(code), "{name}: {said}");
@@ -157,7 +157,7 @@ fn bad_files_fail_the_job() -> Result<()> {
     ] {
         let data = dir.path("bad-00000");
         fs::write(&data, file)?;
-        // No policy mends a file whose records cannot be told apart.
+        // No policy helps when a file's records cannot be separated.
         for more in [[].as_slice(), &["--on-error", "skip", "--max-skipped", "100%"]] {
             assert_says(name, &run(&dir, &pipeline, &data, more)?, 1, &words);
         }

@@ -1,5 +1,5 @@
-//! What the platform does to functions, done to ours by the function host: whole jobs, recounted
-//! from the bytes of their batches.
+//! Behaviour of Lambda, imitated by the function host: whole jobs are checked against the bytes of
+//! their batches.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -18,7 +18,7 @@ const GRISTMILL: &str = env!("CARGO_BIN_EXE_gristmill");
 /// Not a multiple of the batch size.
 const IMAGES: usize = 130;
 const JOB: &str = "job";
-/// How often a function is started to see how long it takes, and what the median may be.
+/// Starts per function in the test of start times, and the largest median allowed.
 const STARTS: u64 = 7;
 const INIT_MS_MAX: u64 = 150;
 
@@ -29,7 +29,7 @@ struct Platform {
 }
 
 impl Platform {
-    /// `worker` changes how the worker is run, `config` how everything is.
+    /// `worker` changes the worker's configuration, `config` that of the service.
     async fn start(
         worker: impl FnOnce(&mut FunctionConfig),
         config: impl FnOnce(&mut ServiceConfig),
@@ -57,7 +57,7 @@ impl Platform {
         Ok(Self { dir, service })
     }
 
-    /// Trains an epoch, `sleep_ms` of work a record, and recounts what came.
+    /// Trains one epoch with `sleep_ms` of work per record, and checks the delivered batches.
     async fn train(&self, sleep_ms: u32, more: &[&str]) -> Result<()> {
         let (pipeline, sink) = (self.dir.path("slow.yaml"), self.dir.path("sink"));
         let text = format!(
@@ -125,7 +125,7 @@ fn function(name: &str, endpoints: &Endpoints) -> FunctionConfig {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_leaves_before_its_time_is_over_and_others_go_on() -> Result<()> {
-    // Below what one worker takes for the epoch, above what it keeps back for storing.
+    // Less than a worker needs for the epoch, but more than the time it reserves for storing.
     let short = |worker: &mut FunctionConfig| worker.timeout = Duration::from_secs(8);
     let platform = Platform::start(short, |_| {}).await?;
     platform.train(60, &["--workers", "1"]).await?;
@@ -147,7 +147,7 @@ async fn doubled_and_late_events_change_nothing_and_neither_does_freezing() -> R
     };
     let (trained, ()) = tokio::join!(platform.train(10, &["--workers", "2"]), doubling);
     trained?;
-    // The job has ended; its environments are frozen, and come back for this.
+    // The job has ended; its environments are frozen, and thaw for this event.
     let before = platform.worker().invocations_event;
     platform.send_worker(0);
     platform
@@ -248,7 +248,7 @@ async fn metrics_are_lines_of_their_own() -> Result<()> {
     Ok(())
 }
 
-/// Has a function that is idle started `STARTS` times, by events it does not understand.
+/// Starts an idle function `STARTS` times, by events that it cannot parse.
 async fn start_often(service: &Service, name: &str) -> Result<()> {
     let host = service.host();
     for start in 1..=STARTS {
@@ -267,7 +267,7 @@ async fn start_often(service: &Service, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What the host's lines in a function's log say, in ascending order.
+/// The start times in the host's lines of a function's log, ascending.
 fn init_ms(log: &Path) -> Result<Vec<u64>> {
     let log = fs::read_to_string(log)?;
     let took = log.lines().filter_map(|line| line.strip_prefix("[host] init took "));

@@ -1,5 +1,5 @@
-//! A trainer of another language under `gristmill-fetcher`: the fetcher's report has the facts that `gristmill
-//! run` reports of the same job.
+//! A Python trainer with `gristmill-fetcher`: the fetcher's report has the same facts as that of
+//! `gristmill run` for the same job.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Records, every twentieth of which is no number.
+/// Records; every twentieth is not a number.
 const RECORDS: usize = 200;
 const PIPELINE: &str = "\
 name: numbers
@@ -23,7 +23,7 @@ ops:
   - sleep: { ms: 1 }
   - batch: { size: 8 }
 ";
-/// The job, whoever trains on it.
+/// The job, for either trainer.
 const JOB: [&str; 8] =
     ["--epochs", "2", "--seed", "3", "--split-batches", "2", "--max-skipped", "20%"];
 
@@ -50,7 +50,7 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What two reports of one job have in common: everything but times and counts of requests.
+/// The facts that two reports of one job share: all but times and counts of requests.
 fn facts(report: &Value) -> Value {
     let mut facts = serde_json::Map::new();
     for name in [
@@ -80,7 +80,7 @@ fn facts(report: &Value) -> Value {
     facts.into()
 }
 
-/// `examples/train.py` on `socket`, to its end.
+/// Runs `examples/train.py` on `socket` to its end.
 fn train(socket: &Path, checkpoint: &Path) -> Result<Value> {
     let until = Instant::now() + Duration::from_secs(60);
     while !socket.exists() {
@@ -133,7 +133,7 @@ fn a_fetcher_reports_of_a_real_trainer_what_a_run_reports() -> Result<()> {
     let fields = |report: &Value| {
         let mut found = BTreeSet::new();
         keys(report, "", &mut found);
-        // Operations that a run happened to need.
+        // Requests and scaling decisions differ between runs.
         found.retain(|path| !path.starts_with(".requests.") && !path.starts_with(".scaling."));
         found
     };

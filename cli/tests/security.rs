@@ -1,4 +1,4 @@
-//! What a local service shows to others on the machine: nothing.
+//! A local service shows nothing to other users of the machine.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -36,7 +36,7 @@ fn assert_silent(what: &str, said: &[u8], secret: &str) {
     assert!(!found, "{what} tells the secret key");
 }
 
-/// Everything a service and its programs say when they say all they can.
+/// No output of a service and its programs has the secret key, even with logs at `trace`.
 #[test]
 fn no_key_is_ever_said() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
@@ -84,7 +84,7 @@ fn no_key_is_ever_said() -> Result<()> {
     Ok(())
 }
 
-/// Ports that a process listens on, beside those of loopback.
+/// Ports on which a process listens outside loopback.
 fn open_to_others(pid: u32) -> Result<Vec<String>> {
     let mut mine = BTreeSet::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {

@@ -1,4 +1,4 @@
-//! The same pictures as TFRecord, as a WebDataset archive and as a folder; and archives that lie.
+//! The same pictures as TFRecord, as a WebDataset archive and as a folder; malformed archives.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -146,7 +146,8 @@ fn lines_give_the_batches_of_records() -> Result<()> {
     assert_eq!(lines["elements_delivered"], 160);
     assert_eq!(lines["batches_blake3"], records["batches_blake3"]);
 
-    // What is no object is named; and the same files are not those of another format.
+    // A value that is not an object is reported with its place; files of another format are left
+    // out.
     fs::write(
         dir.path("lines/part-0.jsonl"),
         "{\"even\": 1, \"of\": {\"label\": 1}}\n\nrubbish\n",
@@ -243,7 +244,7 @@ fn header(name: &str, size: u64, kind: EntryType) -> Header {
     header
 }
 
-/// An archive that begins well and goes on with `member`.
+/// An archive of good members, then `member`.
 fn and_then(header: &Header, content: &[u8]) -> Vec<u8> {
     let good = archive(&members());
     let end = good.len() - 1024;
@@ -307,7 +308,7 @@ fn names_that_point_elsewhere_are_only_names() -> Result<()> {
     for (i, name) in ["../../../escaped", "/etc/passwd", "a/../../b"].into_iter().enumerate() {
         for (key, content) in [("jpg", picture(i as u32)), ("cls", b"1".to_vec())] {
             let mut header = header("x", content.len() as u64, EntryType::Regular);
-            // The crate's own setter refuses such names, as an attacker's writer would not.
+            // The crate's setter refuses such names; an attacker's writer would not.
             let field = &mut header.as_old_mut().name;
             let name = format!("{name}.{key}");
             field[..name.len()].copy_from_slice(name.as_bytes());
@@ -330,7 +331,7 @@ fn batches_are_the_same_whoever_normalises() -> Result<()> {
     let dir = TestDir::new(env!("CARGO_BIN_EXE_gristmill"))?;
     fs::create_dir(dir.path("archives"))?;
     fs::write(dir.path("archives/set-0.tar"), archive(&members()))?;
-    // 30 pictures in batches of 4: the last batch is joined from what splits leave over.
+    // 30 pictures in batches of 4: the last batch is joined from the remainders of splits.
     let run = |order: &str, more: &[&str]| -> Result<Value> {
         let ops = "ops: [decode, random_resized_crop: { size: 17 }, normalise: { mean: [0.4, 0.5, 0.6], std: [0.2, 0.3, 0.4] }, layout: { to: nchw }, batch: { size: 4 }]\n";
         let text = format!("{order}{WEBDATASET}{ops}");

@@ -1,4 +1,4 @@
-//! A file that an operator needs: read beside the pipeline, stored by its content, loaded by workers.
+//! An operator's asset: read beside the pipeline, stored by its content, loaded by workers.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -40,7 +40,7 @@ fn workers_tokenise_by_a_file_beside_the_pipeline() -> Result<()> {
         (report["elements_delivered"].as_u64(), report["lost"].as_u64()),
         (Some(50), Some(0))
     );
-    // 50 are no multiple of 16: the last batch is joined and padded by the trainer's side.
+    // 50 is not a multiple of 16: the trainer's side joins and pads the last batch.
     read_sink(&dir.path("sink"))?.assert_exact(1, 50, 16);
 
     let path = pipeline("mine/q.yaml", "nowhere.json")?;

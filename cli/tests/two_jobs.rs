@@ -1,5 +1,5 @@
-//! Several jobs through one service, and a job whose workers are counted by its policy: each is exact by
-//! itself, and what is said of one says nothing of another.
+//! Several jobs through one service, one of them autoscaled: each is exact, and none affects the
+//! report of another.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -31,7 +31,7 @@ impl Service {
         Ok(Self { dir, endpoint, state, _up: up })
     }
 
-    /// A job over the numbers `first..first + records` in files of their own.
+    /// A job over the numbers `first..first + records`, in files of their own.
     fn run(&self, name: &str, (first, records): (i64, i64), more: &[&str]) -> Result<Child> {
         let data = self.dir.path(&format!("{name}-data"));
         fs::create_dir_all(&data)?;
@@ -52,14 +52,14 @@ impl Service {
         Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
 
-    /// What the service says of a job, once it knows it.
+    /// The status of a job, once the service knows it.
     fn status(&self, name: &str) -> Result<Option<Value>> {
         let asked = ["status", name, "--json", "--state-dir", &self.state];
         let said = self.dir.gristmill(&asked).stdin(Stdio::null()).output()?;
         Ok(said.status.success().then(|| serde_json::from_slice(&said.stdout)).transpose()?)
     }
 
-    /// Waits for the end of a job; what it reports, and the numbers of each epoch in order.
+    /// Waits for the end of a job; returns its report, and the numbers of each epoch in order.
     fn finish(&self, name: &str, job: Child) -> Result<(Value, Vec<Vec<i64>>)> {
         let output = job.wait_with_output()?;
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,4 +1,4 @@
-//! How often a record is met: by trainers that die, and where every worker visits everything.
+//! Visitation modes: with trainers that die, and with a full visit per worker.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -8,7 +8,7 @@ use gristmill_tests::{Background, FrameReader, TestDir, read_sink, run_json};
 use serde_json::Value;
 use std::{collections::BTreeMap, fs, time::Duration};
 
-/// Records of each of three files; not a multiple of anything.
+/// Records of each of three files; prime, so that nothing divides it.
 const RECORDS: i64 = 101;
 
 /// Slow enough that a trainer can die on the way.
@@ -60,7 +60,8 @@ impl World {
 
 type Frames = BTreeMap<(u32, u64), Vec<Vec<u8>>>;
 
-/// Takes up to `limit` batches; whether the job has ended. Nothing is acknowledged but the last.
+/// Takes up to `limit` batches; returns whether the job has ended. Only the last batch is
+/// acknowledged.
 fn take(reader: &mut FrameReader, frames: &mut Frames, limit: usize) -> bool {
     let mut last = None;
     for _ in 0..limit {
@@ -71,7 +72,8 @@ fn take(reader: &mut FrameReader, frames: &mut Frames, limit: usize) -> bool {
                 frames.entry((frame.epoch, frame.g)).or_default().push(frame.payload);
             }
             b"GMBE" => {
-                // It may be gone already: it waits for this only if the cursor is the trainer's.
+                // The fetcher may be gone already: it waits for this ack only if the trainer keeps
+                // the cursor.
                 let _ = last.map(|(epoch, g)| reader.ack(epoch, g));
                 return true;
             }
@@ -81,14 +83,14 @@ fn take(reader: &mut FrameReader, frames: &mut Frames, limit: usize) -> bool {
     false
 }
 
-/// All batches of a job whose fetcher is killed twice on the way, without a cursor to come back to.
+/// All batches of a job whose fetcher is killed twice, with no stored cursor.
 fn disturbed(world: &World, visitation: &str) -> Result<Frames> {
     let mut frames = Frames::new();
     for batches in [9, 20] {
         let (mut fetcher, mut reader) = world.fetcher(visitation, visitation)?;
         assert!(!take(&mut reader, &mut frames, batches), "the job ended too soon to be disturbed");
         fetcher.kill()?;
-        // What had been handed over lies in the socket.
+        // Batches handed over before the kill are still in the socket.
         take(&mut reader, &mut frames, usize::MAX);
     }
     let (mut fetcher, mut reader) = world.fetcher(visitation, visitation)?;

@@ -23,11 +23,11 @@ enum Habit {
     Ranges,
     /// Whole files only.
     Whole,
-    /// The tag of a file is another at every request.
+    /// The ETag of a file changes with every request.
     Changes,
 }
 
-/// Serves the files below `root`, and gives the server's address.
+/// Serves the files below `root`, and returns the server's address.
 fn serve(root: PathBuf, habit: Habit) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -85,7 +85,7 @@ ops:
   - batch: { size: 16 }
 ";
 
-/// Three files of so many numbers each, 0 and up.
+/// Three files of `each` numbers, counted from 0.
 fn write_numbers(root: &Path, each: usize) -> Result<()> {
     for file in 0..3 {
         let lines = (0..each).map(|i| format!("{{\"n\": {}}}\n", file * each + i));
@@ -126,7 +126,7 @@ impl Place {
     }
 }
 
-/// Runs to the end, and counts what was delivered.
+/// Runs to the end, and checks the delivered numbers.
 fn delivers(place: &Place, mut command: Command, numbers: Range<i64>) -> Result<()> {
     let sink = place.dir.path(&format!("sink-{}-{}", numbers.start, numbers.end));
     let report = run_json(command.arg("--json").arg("--sink").arg(&sink))?;
@@ -171,12 +171,13 @@ fn servers_that_cannot_be_read_from_are_named() -> Result<()> {
     Ok(())
 }
 
-/// Against a server by others, with TLS: `scripts/test-peers` says where it is, and which folder it serves as
-/// `files`, without ranges as `whole`, behind a redirect as `moved`, and to those who have a token as `secret`.
+/// Tests against a foreign server with TLS. `scripts/test-peers` gives its address and the folder
+/// that it serves as `files`, without ranges as `whole`, behind a redirect as `moved`, and to
+/// holders of a token as `secret`.
 mod peer {
     use super::*;
 
-    /// The server, and a folder of it that no other test uses.
+    /// The server, and one of its folders that no other test uses.
     fn server(folder: &str) -> Result<(Place, String, PathBuf)> {
         let root = PathBuf::from(env::var("GRISTMILL_PEER_WEB_ROOT")?).join(folder);
         fs::create_dir_all(&root)?;

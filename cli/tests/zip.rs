@@ -1,4 +1,4 @@
-//! Zipped datasets end to end: which records come together, as long as which, and what is said of bad ones.
+//! Zipped datasets end to end: pairing of records, length, and reports of bad records.
 
 #![allow(clippy::unwrap_used, reason = "a step that fails fails the test")]
 
@@ -64,7 +64,8 @@ impl Place {
         Ok((command, sink))
     }
 
-    /// What comes in each of two epochs, the first field beside the second; and the report.
+    /// The records of each of two epochs, as pairs of the first field and the second; and the
+    /// report.
     fn pairs(&self, zip: &str, ops: &str, more: &[&str]) -> Result<(Epochs, Value)> {
         let (mut command, sink) = self.command(zip, ops, more)?;
         let report = run_json(&mut command)?;
@@ -78,7 +79,7 @@ impl Place {
         Ok((pairs.collect(), report))
     }
 
-    /// What is said of a run that does not begin, or fails.
+    /// The error of a run that does not start, or fails.
     fn refusal(&self, mut command: Command, code: i32) -> Result<String> {
         let output = command.output()?;
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -92,7 +93,7 @@ type Epochs = BTreeMap<u32, Vec<(i64, i64)>>;
 const BOTH: &str = "{ tfrecord: images/train-*, features: { id: { dtype: i64 } } }, \
                     { jsonl: captions, features: { n: { dtype: i64 } } }";
 
-/// The pairs of a list.
+/// The pairs of a zip of the two lists.
 fn expected() -> Vec<(i64, i64)> {
     (0..37).map(|i| (i, CAPTION + i)).collect()
 }
@@ -110,7 +111,7 @@ fn records_at_the_same_place_come_together() -> Result<()> {
     let (plain, report) = place.pairs(BOTH, "", &["--split-batches", "2"])?;
     assert_eq!(sorted(plain[&0].clone()), expected());
     assert_ne!(plain[&0], plain[&1], "splits in another order each epoch");
-    // Whoever does the work, and whatever is done to the sequence.
+    // The pairs are the same with local workers and after operators on the sequence.
     let local = ["--workers", "0", "--local-workers", "2", "--split-batches", "2"];
     let (_, again) = place.pairs(BOTH, "", &local)?;
     assert_eq!(again["batches_blake3"], report["batches_blake3"]);
@@ -124,7 +125,7 @@ fn records_at_the_same_place_come_together() -> Result<()> {
     Ok(())
 }
 
-/// A file of numbers in a column `id`, some of them in a row group.
+/// A file of numbers in a column `id`, a few to a row group.
 fn parquet(ids: Range<i64>) -> Result<Vec<u8>> {
     let schema = parse_message_type("message m { required int64 id; }")?.into();
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default())?;
@@ -139,7 +140,7 @@ fn parquet(ids: Range<i64>) -> Result<Vec<u8>> {
     Ok(writer.into_inner()?)
 }
 
-/// An archive of numbers, each in a file beside one that nobody asks for.
+/// An archive of numbers, each beside a file that the pipeline does not read.
 fn archive(numbers: Range<i64>) -> Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     for number in numbers {
@@ -293,7 +294,7 @@ fn what_comes_before_a_run_knows_of_all_datasets() -> Result<()> {
     let sampled =
         run_json(place.dir.gristmill(&["explain", "--json", "--sample", "3"]).arg(&path))?;
     assert_eq!(sampled["sampled_elements"], 3);
-    // The first files: 17 records twice, as far as the 5 of the other.
+    // The first file of each dataset: 17 records twice, limited by the 5 of the other.
     let mut plan = place.dir.gristmill(&["plan", "--json", "--step-time", "10ms"]);
     let plan = run_json(plan.arg(&path))?;
     assert_eq!(plan["profile"]["records"], 5.0, "{plan}");
