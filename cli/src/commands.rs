@@ -1,5 +1,5 @@
-//! The commands, each in a file of its own: its `Args`, with its help as their documentation, and what it does. A
-//! new one is a file and a line here.
+//! The commands, one file each: its `Args`, whose doc comments are its help, and its code. A new
+//! command is a file and a line here.
 
 use clap::Subcommand;
 use gristmill_client::Failure;

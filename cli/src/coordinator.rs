@@ -5,7 +5,7 @@ use gristmill_model::wire::{Call, RefusalKind};
 use gristmill_ports::{CallError, call_with_retry};
 use std::time::Duration;
 
-/// How long the service may take to answer.
+/// Time within which the service must answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Sends a call until the service answers.

@@ -1,4 +1,4 @@
-//! Options and words of commands about one job.
+//! Options and texts of commands about one job.
 
 use crate::user_operators;
 use gristmill_client::{Failure, Service, ServiceOptions, connect};
@@ -24,7 +24,7 @@ impl OneJob {
     }
 }
 
-/// The state in one word.
+/// The state as one word.
 pub fn word(state: &JobState) -> &'static str {
     match state {
         JobState::Indexing => "indexing",

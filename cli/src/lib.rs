@@ -1,7 +1,7 @@
-//! `gristmill`: everything a person does, as one program.
+//! `gristmill`: the command-line program.
 //!
-//! A program with operators of one's own is this one line, built in a crate of its own; the functions of
-//! its local service are that program too:
+//! A program with operators of a user is this one line in a crate of its own; it also runs the
+//! functions of its local service:
 //!
 //! ```no_run
 //! fn main() -> std::process::ExitCode {
@@ -37,7 +37,7 @@ struct Cli {
     command: Command,
 }
 
-/// Runs the command line of this process, with operators of users beside ours.
+/// Runs the command line of this process, with `operators`.
 pub fn main_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
     gristmill_client::return_large_buffers();
@@ -48,14 +48,14 @@ pub fn main_with(operators: Registry) -> ExitCode {
     if let Command::Function(args) = &cli.command {
         return finish(function::run(&args.name));
     }
-    // A run reports what matters itself; the service's log is for operators of a service.
+    // A run reports what matters itself; the service's log is for those who operate a service.
     let keeps_service = matches!(&cli.command, Command::Up(args) if !args.attended);
     gristmill_client::log_to_stderr(if keeps_service { "error" } else { "off" });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let outcome = match runtime {
         Ok(runtime) => {
             let outcome = runtime.block_on(cli.command.run());
-            // A thread that waits for a lock must not keep an interrupted program.
+            // A thread that waits for a lock must not keep an interrupted program alive.
             runtime.shutdown_timeout(Duration::from_secs(1));
             outcome
         }
@@ -64,15 +64,14 @@ pub fn main_with(operators: Registry) -> ExitCode {
     finish(outcome)
 }
 
-/// Runs this process as the worker function, with operators of users beside ours: what a deployed worker's
-/// `bootstrap` is that has them.
+/// Runs this process as the worker function with `operators`: the `bootstrap` of a deployed worker
+/// that has operators of a user.
 pub fn worker_with(operators: Registry) -> ExitCode {
     user_operators::set(operators);
     finish(function::run(function::WORKER))
 }
 
-/// Prints what clap answers without running anything: help, the version, or why the command line
-/// cannot be understood.
+/// Prints clap's own output without running anything: help, version, or a parse error.
 fn explained(asked: &clap::Error) -> ExitCode {
     let code = u8::try_from(asked.exit_code()).unwrap_or(2);
     let printed = asked.print();
@@ -85,18 +84,19 @@ fn explained(asked: &clap::Error) -> ExitCode {
     }
 }
 
-/// Reads and checks a pipeline file, and the files that it names.
+/// Reads and checks a pipeline file and the files that it names.
 fn read_pipeline(path: &Path) -> Result<Authored, Failure> {
     Authored::read(path, &user_operators::get()).map_err(Failure::usage)
 }
 
-/// Processor time of this thread so far.
+/// CPU time of this thread so far.
 fn thread_cpu() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// One line on standard error, and the exit code that says whose fault it was.
+/// Prints a failure as one line on standard error; returns the exit code, which says whose fault it
+/// was.
 fn finish(outcome: Result<(), Failure>) -> ExitCode {
     match outcome.and_then(|()| output::check()) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,5 +1,5 @@
-//! Standard output, whose reader may have gone: `| head` is no reason to fail, nor to leave a service behind.
-//! A disk that is full is one: what was asked for has reached nobody.
+//! Standard output. A reader that has gone, as with `| head`, is no reason to fail, nor to leave a
+//! service behind. A full disk is a failure: the output did not reach its reader.
 
 use gristmill_client::Failure;
 use std::{
@@ -8,16 +8,16 @@ use std::{
     sync::OnceLock,
 };
 
-/// Why standard output could not be written, the first time.
+/// The first error of a write to standard output.
 static FAILED: OnceLock<String> = OnceLock::new();
 
-/// Writes what is for the reader of standard output, if there still is one.
+/// Writes to standard output, unless its reader has gone.
 pub fn write(text: fmt::Arguments<'_>) {
     let mut out = stdout().lock();
     note(out.write_fmt(text).and_then(|()| out.flush()));
 }
 
-/// Remembers a failure, unless it only says that the reader has gone.
+/// Records a failure, unless it only means that the reader has gone.
 pub fn note(outcome: io::Result<()>) {
     if let Err(error) = outcome
         && error.kind() != ErrorKind::BrokenPipe
@@ -41,10 +41,10 @@ impl Write for Output {
     }
 }
 
-/// Fails if something that was said so far reached nobody.
+/// Fails if any output so far could not be written.
 ///
 /// # Errors
-/// Exit code 1, and why.
+/// Exit code 1, with the reason.
 pub fn check() -> Result<(), Failure> {
     match FAILED.get() {
         Some(error) => Err(Failure::failed(format!("standard output cannot be written: {error}"))),
@@ -52,12 +52,12 @@ pub fn check() -> Result<(), Failure> {
     }
 }
 
-/// A line.
+/// Writes a line.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::write(format_args!("{}\n", format_args!($($text)*))) };
 }
 
-/// Text that ends its lines itself.
+/// Writes text that has its own line ends.
 macro_rules! say_all {
     ($($text:tt)*) => { $crate::output::write(format_args!($($text)*)) };
 }

@@ -1,11 +1,11 @@
-//! The service a command works with: one that runs, or one that ends with this process.
+//! The service that a command uses: a running one, or one that ends with this process.
 
 use crate::user_operators;
 use gristmill_client::{Backend, Failure, Launcher, Service, ServiceOptions, connect, start_local};
 use std::path::Path;
 
-/// Connects to the service that the options name; without one, starts one that keeps its state in the state
-/// directory they name.
+/// Connects to the service that the options name. Without one, starts a service that keeps its
+/// state in the state directory of the options.
 pub async fn open(options: &ServiceOptions) -> Result<Service, Failure> {
     match (options.backend, &options.endpoint) {
         (Backend::Local, None) => own(options.state_dir.as_deref()).await,
@@ -13,8 +13,8 @@ pub async fn open(options: &ServiceOptions) -> Result<Service, Failure> {
     }
 }
 
-/// Connects to the running service that the options name; without one, starts one over what earlier runs have
-/// cached.
+/// Connects to the running service that the options name. Without one, starts a service over the
+/// cache of earlier runs.
 pub async fn named_or_own(options: &ServiceOptions) -> Result<Service, Failure> {
     match (options.backend, &options.endpoint, &options.state_dir) {
         (Backend::Local, None, None) => own(None).await,

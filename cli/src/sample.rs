@@ -1,4 +1,5 @@
-//! Running a few elements of a dataset here, to see what operators cost and make of them.
+//! Runs a few elements of a dataset in this process, to measure the cost and the output of
+//! operators.
 
 use crate::thread_cpu;
 use gristmill_aws::Aws;
@@ -18,30 +19,30 @@ mod shard;
 
 use shard::{Place, Shard};
 
-/// Elements that are looked at by default.
+/// Default number of elements to run.
 pub const ELEMENTS: u32 = 300;
 
-/// Files looked at for one that has records, at most.
+/// Most files that are searched for one with records.
 const MAX_FILES: usize = 100;
 
-/// Elements of a dataset that were run, and what that took.
+/// A sample of elements, and the cost of running them.
 struct Sample {
     output: SplitOutput,
     n_records: u32,
-    /// Their bytes where they are stored.
+    /// Stored bytes of the sampled records.
     stored_bytes: f64,
-    /// Bytes for each record, of the file of each dataset.
+    /// Bytes per record in the sampled file of each dataset.
     bytes_per_record: Vec<f64>,
-    /// Processor time of this thread, for all of them.
+    /// CPU time of this thread for the whole sample.
     cpu: Duration,
 }
 
-/// Datasets to look at: one, unless they are zipped.
+/// Datasets to sample: one, unless they are zipped.
 pub struct Data {
     members: Vec<Member>,
     /// Files that are not read.
     pub left_out: LeftOut,
-    /// There, if any of them is on S3.
+    /// Set if any dataset is on S3.
     objects: Option<Arc<dyn Objects>>,
 }
 
@@ -60,7 +61,7 @@ impl fmt::Display for Data {
     }
 }
 
-/// Lists what to look at: `data`, or what the pipeline, a file in `dir`, says that its datasets are.
+/// Lists the datasets to sample: `data`, or those that the pipeline, a file in `dir`, names.
 pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result<Data, Failure> {
     let source = pipeline.source();
     let places = match data {
@@ -106,7 +107,7 @@ pub async fn data(pipeline: &Pipeline, data: Option<&str>, dir: &Path) -> Result
     Ok(Data { members, left_out, objects })
 }
 
-/// Runs the first `most` records of files, one of each dataset; bad ones are left out.
+/// Runs the first `most` records of one file of each dataset; bad records are left out.
 fn run(
     program: &Program,
     pipeline: &Pipeline,
@@ -136,7 +137,7 @@ fn run(
         shard.stored_bytes as f64 * share.min(1.0)
     };
     let stored_bytes = shards.iter().map(of_run).sum();
-    // A record that cannot be decoded has no size.
+    // A record that cannot be decoded has no size, so it is skipped.
     let input = SplitInput { on_error: ErrorPolicy::Skip, zipped, ..SplitInput::whole(part) };
     let named = &first.name;
     let before = thread_cpu();
@@ -153,16 +154,16 @@ fn run(
     Ok(Sample { output, n_records, stored_bytes, bytes_per_record, cpu })
 }
 
-/// Facts found out about a dataset.
+/// Findings about a dataset.
 pub struct Looked {
     /// The work of operators on the first elements.
     pub measured: Measured,
-    /// How many those were.
+    /// Number of elements measured.
     pub elements: u32,
     pub division: Division,
 }
 
-/// Runs the operators over the first `most` elements of the dataset; also tells how it is divided.
+/// Runs the operators over the first `most` elements of the dataset; also finds its division.
 pub async fn measure(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,
@@ -184,7 +185,7 @@ pub async fn measure(
             && stage.op.field().is_some();
         if transforms && metric.num_elements > 0 && metric.bytes_in > 0 {
             let mean = |bytes: u64| bytes as f64 / metric.num_elements as f64;
-            // The first of several fields counts: the factor is its own.
+            // With several fields the first counts, since the factor is its own.
             let of_bytes = (mean(metric.bytes_in), mean(metric.bytes_produced));
             measured.entry(stage.ordinal).or_insert(of_bytes);
         }
@@ -192,14 +193,14 @@ pub async fn measure(
     Ok(Looked { measured, elements: records, division })
 }
 
-/// How jobs divide the dataset, as far as the bytes of its files tell.
+/// The division that jobs choose for the dataset, estimated from the bytes of its files.
 fn division(pipeline: &Pipeline, data: &Data, sample: &Sample) -> Division {
     let files = data.members.first().map_or(0, |member| member.files.len() as u64);
     let stored_bytes = sample.stored_bytes / f64::from(sample.n_records.max(1));
     chosen_division(pipeline, records(pipeline, data, sample), files, stored_bytes as u64)
 }
 
-/// The division of a dataset that jobs choose. `stored_bytes` are those of a record.
+/// The division that jobs choose; `stored_bytes` are the bytes of one record.
 pub fn chosen_division(
     pipeline: &Pipeline,
     records: u64,
@@ -212,7 +213,7 @@ pub fn chosen_division(
     Division { records, files, split_records, is_given: false }
 }
 
-/// About how many records the dataset has: a zip as many as the shortest of its datasets.
+/// Estimated number of records; of a zip, that of its shortest dataset.
 fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
     let of_one = |((source, member), per_record): ((&Source, &Member), &f64)| {
         let sizes = member.files.iter().map(|file| file.size);
@@ -222,7 +223,8 @@ fn records(pipeline: &Pipeline, data: &Data, sample: &Sample) -> u64 {
     datasets.map(of_one).fold(f64::INFINITY, f64::min).round() as u64
 }
 
-/// Measures the first `most` records, operator by operator as they run; also tells how the dataset is divided.
+/// Measures the first `most` records, operator by operator as they run; also finds the dataset's
+/// division.
 pub async fn profile(
     (pipeline, assets): (&Pipeline, &dyn Assets),
     data: &Data,
@@ -231,7 +233,7 @@ pub async fn profile(
     let compiler = Compiler::new().assets(assets);
     let program = compiler.compile(pipeline).map_err(Failure::usage)?;
     let first = first_files(pipeline, data, most).await?;
-    // Once to warm up: what is measured is the steady state.
+    // A warm-up run first: the steady state is measured.
     run(&program, pipeline, &first, most.min(16))?;
     let sample = run(&program, pipeline, &first, most)?;
     let stage = |metric: &OpMetrics| pipeline.stages().get(metric.stage? as usize);
@@ -240,7 +242,7 @@ pub async fn profile(
             .is_some_and(|stage| stage.op.downcast_ref::<gristmill_operators::Sleep>().is_some())
     };
     let metrics = &sample.output.metrics;
-    // Others on this machine lengthen the time of an operator, not the processor time of all.
+    // Other processes lengthen the wall time of an operator, but not the CPU time of the run.
     let busy = metrics.iter().filter(|metric| !waits(metric)).map(|metric| metric.active_ns);
     let busy_ns = busy.sum::<u64>().max(1) as f64;
     let mut bytes = 0.0;
@@ -271,7 +273,7 @@ pub async fn profile(
     Ok((measured, division(pipeline, data, &sample)))
 }
 
-/// The first records of each dataset: of its first file that has any.
+/// The first records of each dataset, from its first file that has any.
 async fn first_files(pipeline: &Pipeline, data: &Data, most: u32) -> Result<Vec<Shard>, Failure> {
     let mut shards = Vec::new();
     for (source, member) in pipeline.source().members().zip(&data.members) {

@@ -1,4 +1,4 @@
-//! A whole training run with a synthetic trainer: what `demo`, `run` and `bench` do.
+//! A whole training run with a synthetic trainer, for `demo`, `run` and `bench`.
 
 mod chaos;
 mod dataset;
@@ -26,7 +26,7 @@ use std::{
 };
 use trainer::Trainer;
 
-/// The demo's pipeline: ImageNet training of a ResNet.
+/// The demo's pipeline: ResNet training on ImageNet.
 pub const RESNET: &str = include_str!("../../examples/resnet50.yaml");
 
 /// Options of a run.
@@ -69,7 +69,7 @@ impl Default for TrainOptions {
     }
 }
 
-/// A whole run of the pipeline, its operators in a cheaper order, and its report.
+/// Runs the pipeline after the passes have reordered its operators, and prints the report.
 pub async fn train(
     options: &TrainOptions,
     prefix: &str,
@@ -86,7 +86,7 @@ pub async fn train(
     report.verdict()
 }
 
-/// A whole run of the pipeline as it is written, and what it came to.
+/// Runs the pipeline as written, and returns its measurements.
 pub async fn measured(
     options: &TrainOptions,
     prefix: &str,
@@ -141,7 +141,7 @@ async fn train_on(
     let observer = Observer::new(&job, &fetcher, began).await;
     let observer = if options.drain { observer.of_rows_only() } else { observer };
     let trainer = Trainer::new(options, &fetcher, sink, progress, observer);
-    // The killer ends with the training it disturbs.
+    // The killer stops with the training.
     let trained = tokio::select! {
         trained = trainer.train(fetcher, &service.link) => trained,
         never = chaos.run() => match never {},

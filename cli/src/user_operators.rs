@@ -1,17 +1,17 @@
-//! The operators of users that this program was built with: known before anything else happens.
+//! The operators that this program was built with. They are set before anything else runs.
 
 use gristmill_pipeline::Registry;
 use std::sync::{Arc, OnceLock};
 
 static BUILT_IN: OnceLock<Arc<Registry>> = OnceLock::new();
 
-/// Says which there are. Once: later words change nothing.
+/// Sets the operators. Only the first call has an effect.
 pub fn set(operators: Registry) {
-    // The first call counts: others have relied on it.
+    // Later calls are ignored: earlier ones may have been relied on.
     let _ = BUILT_IN.set(Arc::new(operators));
 }
 
-/// Those there are.
+/// Returns the operators of this program.
 pub fn get() -> Arc<Registry> {
     Arc::clone(BUILT_IN.get_or_init(|| Arc::new(gristmill_operators::registry().clone())))
 }

@@ -1,4 +1,4 @@
-//! Values of flags that more than one command takes.
+//! Parsers for flags that several commands share.
 
 use std::time::Duration;
 

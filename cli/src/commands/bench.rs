@@ -1,4 +1,4 @@
-//! `gristmill bench`: figures of this machine, each beside what it is compared with.
+//! `gristmill bench`: measurements of this machine, each beside a reference.
 
 mod compression;
 mod ingest;
@@ -71,7 +71,7 @@ impl Args {
     }
 }
 
-/// A pipeline that takes next to no CPU, for counting writes.
+/// A pipeline that takes almost no CPU, for counting writes.
 const SLEEP: &str = "
 source:
   tfrecord: .
@@ -86,8 +86,9 @@ async fn e2e(args: E2eArgs) -> Result<(), Failure> {
     let images = DatasetSpec::images(args.images, 0);
     let dir = training::make_dataset(images).await?;
     let pipeline = gristmill_operators::parse(training::RESNET).map_err(Failure::failed)?;
-    // Cores share caches and clock: a millisecond of CPU does less while the others work. Here they
-    // do, for the fetcher and the stand-ins, so the executor is measured with every core at work.
+    // Cores share caches and clock, so a millisecond of CPU does less while other cores work. In
+    // the whole system they do, for fetcher and stand-ins, so the executor is measured with every
+    // core busy.
     let cores = std::thread::available_parallelism().map_err(Failure::failed)?.get();
     let (mut ratios, mut controls, mut rows) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds {
@@ -138,7 +139,7 @@ fn middle(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// CPU milliseconds a sample of the executor on `threads` threads, reading from memory.
+/// CPU milliseconds per sample of the executor on `threads` threads, reading from memory.
 fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64, Failure> {
     let program = Program::compile(pipeline).map_err(Failure::failed)?;
     let mut files: Vec<_> = std::fs::read_dir(dir)
@@ -170,7 +171,7 @@ fn executor_alone(pipeline: &Pipeline, dir: &Path, threads: usize) -> Result<f64
     Ok(cpu.as_secs_f64() * 1e3 / rows.max(1) as f64)
 }
 
-/// CPU of this thread for one file as one split, reading it left out, and its rows.
+/// CPU time of this thread for one file as one split, without reading it, and its rows.
 fn run_file(
     program: &Program,
     scratch: &mut Scratch,
@@ -201,9 +202,9 @@ async fn whole(
     training::measured(&args, "bench", &pipeline.clone().into(), source).await
 }
 
-/// Table writes for each split of a study in which splits cost nothing.
+/// Table writes per split in a job whose splits cost nothing.
 async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
-    // One batch of four records is a split.
+    // Each split is one batch of four records.
     let dir = training::make_dataset(DatasetSpec::ints(splits * 4, 0)).await?;
     let pipeline = gristmill_operators::parse(SLEEP).map_err(Failure::failed)?;
     let mut args = train_options(1, 8);
@@ -213,7 +214,7 @@ async fn writes_per_split(splits: u64) -> Result<f64, Failure> {
     report.writes_per_split().ok_or_else(|| Failure::failed("the service counts no writes"))
 }
 
-/// A trainer that takes batches and does nothing with them.
+/// Options of a trainer that discards batches.
 fn train_options(epochs: u32, workers: u32) -> TrainOptions {
     let workers = Workers::Fixed(workers);
     TrainOptions {

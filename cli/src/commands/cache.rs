@@ -1,4 +1,4 @@
-//! `gristmill cache`: what is cached, why something is not found, and its removal.
+//! `gristmill cache`: lists the cache, explains misses, and removes entries.
 
 use crate::{
     coordinator::call,
@@ -79,7 +79,7 @@ pub struct RemoveArgs {
     pub json: bool,
 }
 
-/// Digits of a fingerprint that are shown, and that name it: enough to tell two apart.
+/// Digits that are shown of a fingerprint, and that name it: enough to be unique.
 const SHOWN_DIGITS: usize = 12;
 
 impl Args {
@@ -238,7 +238,7 @@ async fn remove_named(service: &Service, args: &RemoveArgs) -> Result<Removed, F
     Ok(removed)
 }
 
-/// Entries, and what is being removed.
+/// Entries, and unfinished removals.
 async fn cached(service: &Service) -> Result<(Vec<CacheListed>, Vec<Fingerprint>), Failure> {
     let CacheListing { mut entries, removing } = call(service, CacheList {}).await?;
     entries.sort_by_key(|listed| std::cmp::Reverse(listed.entry.stored_ms));

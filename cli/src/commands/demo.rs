@@ -32,7 +32,7 @@ impl Args {
         };
         let source = match (&self.train.job.data, &self.pipeline) {
             (Some(data), _) => Source::parse(data, Path::new(".")).map_err(Failure::usage)?,
-            // One dataset is generated.
+            // Only one dataset is generated.
             (None, Some(path)) if authored.pipeline.source().is_zip() => {
                 authored.source(path).map_err(Failure::usage)?
             }

@@ -1,5 +1,5 @@
-//! `gristmill doctor`: is the place one is about to train on as it has to be? Asks everything at
-//! once, decides then, and says one line a check.
+//! `gristmill doctor`: checks the service before training. Probes everything at once, then decides,
+//! and prints one line per check.
 
 mod probing;
 mod verdicts;
@@ -28,11 +28,11 @@ pub struct Args {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Ok,
-    /// Training works, worse or dearer than it could.
+    /// Training works, but slower or dearer than it could.
     Warn,
     /// Training does not work.
     Fail,
-    /// Nothing could be found out.
+    /// Not checked.
     Skip,
 }
 
@@ -47,7 +47,7 @@ impl Verdict {
     }
 }
 
-/// One line.
+/// A line of the report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! `gristmill explain`: what becomes of a pipeline before it runs, and why.
+//! `gristmill explain`: how passes change a pipeline before it runs, and why.
 
 use crate::{output::say, read_pipeline, sample};
 use gristmill_client::{Authored, Failure, LeftOut};
@@ -105,7 +105,7 @@ async fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An operator on its way from source to trainer, with what is on the edge after it.
+/// An operator, with the data on the edge after it.
 struct Edge<'a> {
     stage: &'a Stage,
     schema: &'a Schema,
@@ -114,7 +114,7 @@ struct Edge<'a> {
     runs_in: &'static str,
 }
 
-/// Every operator: those of workers, then those that the fetcher applies to what was delivered.
+/// All operators: first those of workers, then those that the fetcher applies.
 fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>> {
     let edges = |(((stage, schema), factor), runs_in)| Edge { stage, schema, factor, runs_in };
     let in_workers = pipeline.stages().iter().zip(&pipeline.schemas()[1..]);
@@ -124,7 +124,7 @@ fn operators_of<'a>(pipeline: &'a Pipeline, measured: &Measured) -> Vec<Edge<'a>
     in_workers.map(edges).chain(after.map(edges)).collect()
 }
 
-/// The source and every operator with what is on the edge after it.
+/// The source and all operators, each with the data on the edge after it.
 fn edges(pipeline: &Pipeline, measured: &Measured) -> Vec<Value> {
     let mut source = json!({ "op": "source", "schema": pipeline.schemas()[0] });
     if pipeline.source().is_zip() {

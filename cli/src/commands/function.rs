@@ -1,5 +1,5 @@
-//! `gristmill function NAME`: one function of the local service, in a process of its own. The same
-//! wiring as the deployed functions' `main`.
+//! `gristmill function NAME`: one function of the local service in its own process, wired as the
+//! deployed functions' `main`.
 
 use crate::user_operators;
 use gristmill_aws::{Aws, Credentials, Endpoints, Settings, function_memory_mb};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub const LOCAL_S3: &str = "GRISTMILL_LOCAL_S3";
 /// Endpoint of folders of this machine.
 pub const LOCAL_FOLDERS: &str = "GRISTMILL_LOCAL_FOLDERS";
-/// The one of them that runs operators.
+/// Name of the function that runs operators.
 pub const WORKER: &str = "worker";
 
 /// Run one function of a local service (started by the service itself)
@@ -30,7 +30,7 @@ type Wired = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 /// Runs the named function until the platform ends its environment.
 pub fn run(name: &str) -> Result<(), Failure> {
     lambda_runtime::tracing::init_default_subscriber();
-    // Splits are computed on threads of their own; one thread is enough for what is sent and received.
+    // Splits are computed on their own threads; one thread is enough for I/O.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let served = runtime.map_err(Failure::failed)?.block_on(async {
         match name {
@@ -66,7 +66,7 @@ async fn coordinator() -> Wired {
     gristmill_coordinator::serve(coordinator.metered(metrics)).await
 }
 
-/// The system as the worker of a local service finds it, whose `AWS_*` variables are the user's.
+/// AWS access of a local service's worker, whose `AWS_*` variables are the user's.
 fn local_aws() -> Option<Aws> {
     let get = |name: &str| std::env::var(name).ok();
     let endpoints = Endpoints {

@@ -1,4 +1,4 @@
-//! `gristmill operators`: the operators that this program has, their declarations and parameters.
+//! `gristmill operators`: the operators of this program, their declarations and parameters.
 
 use crate::{output::say, user_operators};
 use gristmill_client::Failure;

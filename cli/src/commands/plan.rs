@@ -1,5 +1,5 @@
-//! `gristmill plan`: how many workers, how long, how much, and what else could be done, before anything
-//! is run but a few hundred records.
+//! `gristmill plan`: predicts workers, time, cost and alternatives after running only a few hundred
+//! records.
 
 use crate::{output::say, read_pipeline, sample, values::{parse_amount, parse_duration, parse_ratio}};
 use gristmill_client::{Authored, Failure, parse_budget, read_user_text, report::Division};
@@ -71,7 +71,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Most bytes of a file of prices.
+/// Largest file of prices, in bytes.
 const MAX_PRICES_BYTES: u64 = 1 << 20;
 
 impl Args {

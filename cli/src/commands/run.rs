@@ -1,4 +1,4 @@
-//! `gristmill run`: a whole run of a user's pipeline over a user's data, with a synthetic trainer.
+//! `gristmill run`: a whole run of a user's pipeline and data with a synthetic trainer.
 
 use crate::{
     read_pipeline,

@@ -22,7 +22,7 @@ impl Args {
             .map_err(Failure::usage)?
         {
             Outcome::Held => Ok(()),
-            // The table names those that do not hold.
+            // The printed table names the failed checks.
             Outcome::Failed => Err(Failure::Reported(1)),
         }
     }

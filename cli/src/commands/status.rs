@@ -60,7 +60,7 @@ async fn status(Args { job: args, skipped }: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// With the paths of `folders` in place of their buckets.
+/// The status with the paths of `folders` in place of their buckets.
 fn in_words(mut status: JobStatus, folders: &Folders) -> JobStatus {
     status.trouble = status.trouble.map(|trouble| folders.in_words(&trouble));
     if let JobState::Failed { error } = &mut status.job.state {
@@ -95,7 +95,8 @@ fn as_json(status: &JobStatus) -> serde_json::Value {
     })
 }
 
-/// How far a restart need not go back; `durable` is the next batch it needs, epochs counted from 0.
+/// The point before which no restart goes back; `durable` is the next batch it needs, with epochs
+/// counted from 0.
 fn safe(durable: Cursor, epochs: u32) -> String {
     match (durable.epoch, durable.batch_index) {
         (0, 0) => "no batch is acknowledged yet".to_owned(),

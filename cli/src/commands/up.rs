@@ -1,4 +1,4 @@
-//! `gristmill up`: stand-ins and functions as a service of their own.
+//! `gristmill up`: stand-ins and functions as a service in their own process.
 
 mod functions;
 
@@ -69,7 +69,7 @@ pub const WORKER: &str = "worker";
 pub const COORDINATOR: &str = "coordinator";
 pub const SCALER: &str = "scaler";
 const TABLE: &str = "gristmill";
-/// With a dot, which hardly a bucket on S3 has: one of the same name there could not be read.
+/// Named with a dot, as few buckets on S3 are: one of the same name there could not be read.
 const BUCKET: &str = "gristmill.local";
 const NAMESPACE: &str = "default";
 const UPKEEP_EVERY: Duration = Duration::from_secs(600);
@@ -85,7 +85,7 @@ impl Args {
 
 /// Starts the service, announces it, and serves until the end is requested.
 async fn run(args: Args) -> Result<(), Failure> {
-    // All files are for their owner alone.
+    // All files are accessible to their owner only.
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let kept = StateDir::open(args.state_dir.as_deref())?;
     let mut config = ServiceConfig::new(kept.path());
@@ -94,7 +94,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     TABLE.clone_into(&mut config.table);
     BUCKET.clone_into(&mut config.bucket);
     COORDINATOR.clone_into(&mut config.url_function);
-    // A worker of a paused job stays warm for the next one.
+    // Workers of a paused job stay warm for the next job.
     config.idle_timeout = Duration::from_secs(120);
     config.schedules = vec![upkeep()];
     let executable = std::env::current_exe().map_err(Failure::failed)?;
@@ -119,7 +119,7 @@ async fn run(args: Args) -> Result<(), Failure> {
     }
     let published = file.publish(kept.path()).map_err(Failure::failed)?;
     announce(&file, args.json, kept.path());
-    // A service that nobody knows of serves nobody.
+    // A service whose endpoint could not be announced is useless.
     let known = output::check();
     let mut ended = None;
     if known.is_ok() {
@@ -128,19 +128,19 @@ async fn run(args: Args) -> Result<(), Failure> {
             never = tell_trouble(&service), if !args.attended => match never {},
         }
     }
-    // Clients must not find a service that is going away.
+    // Clients must not find a service that is ending.
     for path in published {
         let _ = std::fs::remove_file(path);
     }
     service.shutdown().await;
-    // Ctrl-C is how a person ends it.
+    // Only SIGTERM is reported: Ctrl-C is the normal way to end it.
     if ended == Some(Interruption::Terminated) && known.is_ok() {
         return Err(Failure::Reported(Interruption::Terminated.exit_code()));
     }
     known
 }
 
-/// Services of others that keep table and objects.
+/// Foreign services that keep table and objects.
 fn others(args: &Args) -> Others {
     let both = &args.aws_endpoint_url;
     Others {
@@ -149,7 +149,7 @@ fn others(args: &Args) -> Others {
     }
 }
 
-/// The keys that the environment names for the services of others, if it names any.
+/// The keys for foreign services, if the environment has any.
 fn keys() -> Result<Option<Credentials>, Failure> {
     let get = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     if get("AWS_SESSION_TOKEN").is_some() {
@@ -162,7 +162,7 @@ fn keys() -> Result<Option<Credentials>, Failure> {
         .map(|(access_key_id, secret_access_key)| Credentials { access_key_id, secret_access_key }))
 }
 
-/// Makes table and bucket where others are to keep them.
+/// Creates table and bucket in foreign services.
 async fn provision(args: &Args, file: &ServiceFile) -> Result<(), Failure> {
     let (aws, others) = (aws_of(file), others(args));
     let named = |at: String| move |error| Failure::failed(format!("{at}: {error}"));
@@ -175,10 +175,10 @@ async fn provision(args: &Args, file: &ServiceFile) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Between two looks at what keeps the service from its work.
+/// Interval of checks for trouble that stops the service.
 const TROUBLE_LOOK: Duration = Duration::from_secs(1);
 
-/// Says on standard error when the service cannot go on, and when it can again.
+/// Reports on standard error when the service cannot go on, and when it can again.
 async fn tell_trouble(service: &Service) -> Infallible {
     let mut reported = false;
     loop {
@@ -192,7 +192,7 @@ async fn tell_trouble(service: &Service) -> Infallible {
     }
 }
 
-/// Leaves it to the owner of an attended service to say why that failed.
+/// Leaves the report of a failure to the owner of an attended service.
 fn tell_owner(outcome: Result<(), Failure>) -> Result<(), Failure> {
     outcome.map_err(|failure| {
         let code = failure.exit_code();
@@ -249,7 +249,7 @@ fn describe(service: &Service, region: &str) -> ServiceFile {
 
 fn announce(file: &ServiceFile, json: bool, state_dir: &Path) {
     if json {
-        // No secrets: those are in the state directory, for its owner.
+        // The line has no secrets: those are in the state directory, for its owner only.
         let line = serde_json::json!({
             "ready": true,
             "endpoint": file.endpoint,
@@ -269,13 +269,14 @@ fn announce(file: &ServiceFile, json: bool, state_dir: &Path) {
     say!("  gristmill run PIPELINE.yaml --endpoint {}", file.endpoint);
 }
 
-/// Background maintenance, as a schedule does it on AWS.
+/// Background maintenance, which a schedule invokes on AWS as well.
 fn upkeep() -> Schedule {
     let payload = br#"{"upkeep":true}"#.as_slice().into();
     Schedule { every: UPKEEP_EVERY, function: COORDINATOR.to_owned(), payload }
 }
 
-/// Returns at Ctrl-C or SIGTERM, and returns which, or when the owner of an attended service is gone.
+/// Waits for Ctrl-C or SIGTERM and returns which, or `None` when the owner of an attended service
+/// is gone.
 async fn wait_for_end(attended: bool) -> Option<Interruption> {
     let abandoned = async {
         if !attended {
@@ -287,7 +288,7 @@ async fn wait_for_end(attended: bool) -> Option<Interruption> {
     let asked = async {
         loop {
             match interruption().await {
-                // An attended service is ended by its owner, who gets the same Ctrl-C.
+                // An attended service is ended by its owner, which gets the same Ctrl-C.
                 Interruption::Interrupted if attended => {}
                 asked => return asked,
             }

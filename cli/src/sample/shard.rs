@@ -1,4 +1,4 @@
-//! The first records of a file, of which no more is read than it takes to find them.
+//! The first records of a file, read without reading more of it than necessary.
 
 use bytes::Bytes;
 use gristmill_client::Failure;
@@ -9,19 +9,20 @@ use gristmill_ports::{ObjectInfo, ObjectPath, Objects, get_long_range};
 use gristmill_sources::{FileIndex, IndexBuilder, OpenedRecords, SourceError};
 use std::{fmt, fs::File, ops::Range, os::unix::fs::FileExt, path::Path};
 
-/// Bytes of a file that are looked through for its first records, at most; as far as one is found in any case.
+/// Most bytes of a file that are searched for its first records. The search goes on until one is
+/// found in any case.
 const MAX_BYTES: u64 = 128 << 20;
-/// Most bytes of these records that are held; one record is in any case.
+/// Most bytes of records that are held, beyond the first.
 const MAX_HELD_BYTES: u64 = 128 << 20;
 
 /// The first records of a file.
 pub(super) struct Shard {
-    /// How messages call the file.
+    /// Name of the file in messages.
     pub(super) name: String,
     pub(super) n_records: u32,
     /// Bytes of the file that hold them.
     pub(super) stored_bytes: u64,
-    /// Average over the file, as far as it was looked through.
+    /// Average over the part of the file that was searched.
     pub(super) bytes_per_record: f64,
     index: FileIndex,
     records: OpenedRecords,
@@ -34,7 +35,7 @@ pub(super) enum Place<'a> {
 }
 
 impl Shard {
-    /// The first `most` records of a file, or fewer if it has not so many, or they are large.
+    /// The first `most` records of a file, or fewer if it has fewer or they are large.
     pub(super) async fn open(
         place: &Place<'_>,
         source: &Source,
@@ -63,7 +64,7 @@ impl Shard {
             false => {
                 let found = builder.records();
                 let index = builder.stop().map_err(named)?;
-                // Unpacked they may be more than was read.
+                // Decompressed records may be larger than the bytes that were read.
                 let end = index.byte_range(0, found).map_or(looked, |range| range.end);
                 (index, found, end.min(looked))
             }
@@ -80,18 +81,18 @@ impl Shard {
         Ok(Self { name, n_records, stored_bytes, bytes_per_record, index, records })
     }
 
-    /// The first `n_records` of them, as those of file number `file`.
+    /// The first `n_records` of the shard, as part of file number `file`.
     pub(super) fn part(&self, file: u32, n_records: u32) -> Part<'_> {
         let index = self.records.index.as_ref().unwrap_or(&self.index);
         let first = RecordKey { file, record: 0 };
         let bytes = index.byte_range(0, n_records).map_or(0, |range| range.end - range.start);
-        // Less than there is, unless all of them are asked for.
+        // Less than is held, unless all records are asked for.
         let end = self.records.data.len().min(bytes as usize);
         Part { first, n_records, data: self.records.data.slice(..end), index }
     }
 }
 
-/// How many of the first `most` records are held.
+/// Number of the first `most` records that are held.
 fn held(index: &FileIndex, most: u32) -> u32 {
     let mut held = 0_u64;
     let weights = index.weights(0, most).into_iter();

@@ -10,18 +10,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A worker that works alone lives this long, on average: where it is killed at the pace of all together,
-/// the last split of an epoch never ends.
+/// Mean life of a worker that works alone: killed at the pace of a whole fleet, it would never
+/// finish the last split of an epoch.
 const LONE_MEAN: Duration = Duration::from_secs(3);
 
-/// The processes that are killed.
+/// The processes to kill.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Chaos {
     KillWorkers,
     KillCoordinator,
 }
 
-/// Kills processes of one function, again and again.
+/// Kills processes of one function repeatedly.
 pub struct Killer<'a> {
     service: &'a Service,
     function: Option<&'static str>,
@@ -51,18 +51,18 @@ impl<'a> Killer<'a> {
         let mut last = Instant::now();
         let mut lone = LONE_MEAN;
         loop {
-            // Half to one and a half times the mean: in step with nothing.
+            // Half to one and a half times the mean, so that kills follow no rhythm of the job.
             tokio::time::sleep(self.mean.mul_f64(0.5 + self.draw())).await;
             if function == WORKER && self.is_lone().await && last.elapsed() < lone {
                 continue;
             }
-            // A coordinator is at work for a millisecond at a time: try until one is caught.
+            // A coordinator runs for a millisecond at a time: try until one is caught.
             for _ in 0..200 {
                 match local.admin.kill(function).await {
                     Ok(answer) if answer.get("pid").is_some_and(|pid| !pid.is_null()) => {
                         self.kills.fetch_add(1, Ordering::Relaxed);
                         last = Instant::now();
-                        // Without memory, as accidents are.
+                        // Exponential, like accidents.
                         lone = LONE_MEAN.mul_f64(-(1.0 - self.draw()).ln());
                         break;
                     }

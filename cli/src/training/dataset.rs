@@ -12,7 +12,8 @@ use std::{
     },
 };
 
-/// Makes a generated dataset, once per machine, or finds it made; answers where it is. Ctrl-C removes what is unfinished.
+/// Generates a dataset once per machine, or finds it; returns its directory. Ctrl-C removes an
+/// unfinished one.
 pub async fn make_dataset(spec: DatasetSpec) -> Result<PathBuf, Failure> {
     let dir = gristmill_synthetic::default_dir(&spec)
         .map_err(|error| Failure::usage(format!("{error:#}")))?;
@@ -32,7 +33,8 @@ pub async fn make_dataset_in(dir: PathBuf, spec: DatasetSpec) -> Result<PathBuf,
         }
         by = interruption() => {
             stop.store(true, Ordering::Relaxed);
-            // It ends with an error that says so, once the unfinished files are gone.
+            // It ends with an error that reports the interruption, once the unfinished files are
+            // removed.
             let _ = made.await;
             Err(Failure::Interrupted(by))
         }

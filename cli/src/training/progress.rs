@@ -1,4 +1,5 @@
-//! Progress of a run on standard error: one line on a terminal that changes, or lines that name long waits.
+//! Progress of a run on standard error: on a terminal one line that changes, else a line for each
+//! long wait.
 
 use gristmill_client::{
     Snapshot,
@@ -8,7 +9,7 @@ use gristmill_model::wire::JobView;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
-/// One line: splits, batches, rate, stall, workers.
+/// The progress line: splits, batches, rate, stall, workers.
 pub struct Progress {
     bar: ProgressBar,
     epochs: u32,
@@ -26,12 +27,12 @@ impl Progress {
         Self { bar, epochs, pace: Pace::default() }
     }
 
-    /// While the dataset is indexed.
+    /// Shows progress while the dataset is indexed.
     pub fn indexing(&self, done: u32, files: u32) {
         self.bar.set_message(format!("indexing the dataset: {done} of {files} files"));
     }
 
-    /// While batches flow.
+    /// Shows progress while batches arrive.
     pub fn training(
         &self,
         epoch: u32,
@@ -51,14 +52,14 @@ impl Progress {
         ));
     }
 
-    /// While the next batch is not there, since `waited`.
+    /// Shows that the next batch is missing, for `waited` so far.
     pub fn waiting(&mut self, waited: Duration, waiting: &Waiting) {
         if self.pace.is_due(waited, waiting) {
             self.say(&waiting.text);
         }
     }
 
-    /// Says what is waited for.
+    /// Shows the cause of a wait.
     pub fn say(&self, what: &str) {
         match self.bar.is_hidden() {
             true => eprintln!("waiting for {what}"),
@@ -66,12 +67,12 @@ impl Progress {
         }
     }
 
-    /// A batch has come.
+    /// Ends the wait: a batch has arrived.
     pub fn came(&mut self) {
         self.pace.rest();
     }
 
-    /// A wait has lasted long enough to be mentioned: what else there is to say comes after it.
+    /// Whether a wait has been shown, so that further details follow it.
     pub fn is_waiting(&self) -> bool {
         self.pace.has_said()
     }

@@ -12,8 +12,8 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// Makes the directory if it is missing. One that holds batches of another run is refused: the
-    /// two could not be distinguished.
+    /// Creates the directory if it is missing. One that holds batches of another run is refused,
+    /// because the two could not be distinguished.
     pub fn open(dir: &Path) -> Result<Self, Failure> {
         let named = |error: &dyn std::fmt::Display| {
             Failure::usage(format!("cannot use sink {}: {error}", dir.display()))

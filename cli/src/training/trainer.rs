@@ -1,4 +1,4 @@
-//! The synthetic trainer: takes batches, normalises pixels, and takes its step time.
+//! The synthetic trainer: takes batches, normalises pixels, and waits for its step time.
 
 use super::{TrainOptions, progress::Progress, sink::Sink};
 use gristmill_chunk::{DType, Frame, Limits};
@@ -11,16 +11,16 @@ use gristmill_model::Epoch;
 use gristmill_operators::Normalise;
 use std::time::{Duration, Instant};
 
-/// How often the progress line is brought up to date.
+/// Time between updates of the progress line.
 const REDRAW: Duration = Duration::from_millis(200);
 
-/// A trainer and what it works with.
+/// A trainer and its settings.
 pub struct Trainer {
     step_time: Duration,
-    /// Does nothing with batches.
+    /// Discards batches.
     drain: bool,
     epochs: Epoch,
-    /// For pixels delivered as u8.
+    /// Normalisation of pixels delivered as u8.
     normalise: Option<Normalise>,
     sink: Option<Sink>,
     progress: Progress,
@@ -81,7 +81,7 @@ impl Trainer {
         Ok(self.observer.finish(&last, view))
     }
 
-    /// Waits for the next delivery, showing where things stand meanwhile.
+    /// Waits for the next delivery, and shows progress meanwhile.
     async fn wait(&mut self, fetcher: &mut Fetcher, link: &Link) -> Result<Delivery, Failure> {
         self.observer.asks();
         let watcher = fetcher.watcher();
@@ -116,7 +116,8 @@ impl Trainer {
         Ok(())
     }
 
-    /// A trainer's first step with u8 pixels: (x / 255 - mean) / std, into memory of its own.
+    /// Normalises u8 pixels as a trainer's first step would, (x / 255 - mean) / std, into a buffer
+    /// of its own.
     fn normalise(&mut self, batch: &Batch) -> Result<(), Failure> {
         let Some(Normalise { field, mean, std }) = &self.normalise else { return Ok(()) };
         let frame =
@@ -125,7 +126,7 @@ impl Trainer {
         let Some(tensor) = tensor else { return Ok(()) };
         let values = tensor.values();
         self.pixels.resize(values.len(), 0.0);
-        // One number of grey serves all three.
+        // Greyscale has one number for all three channels.
         let scale: [f32; 3] = std::array::from_fn(|c| (1.0 / (255.0 * std[c % std.len()])) as f32);
         let shift: [f32; 3] =
             std::array::from_fn(|c| (-mean[c % mean.len()] / std[c % std.len()]) as f32);

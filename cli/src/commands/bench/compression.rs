@@ -1,4 +1,5 @@
-//! `gristmill bench compression`: what workers store as it is and compressed: bytes, CPU of both ends, dollars.
+//! `gristmill bench compression`: plain and compressed objects of workers: bytes, CPU of both ends,
+//! dollars.
 
 use super::{
     Failure,
@@ -51,7 +52,7 @@ const CODECS: [(&str, Codec); 4] = [
     ("zstd 3", Codec::Zstd { level: 3 }),
 ];
 
-/// Pipelines by what crosses the network, and the files they read.
+/// Pipelines by their output, and the files they read.
 fn studies() -> [(&'static str, String, Files); 4] {
     let p1 = include_str!("p1.yaml").replace("ANTIALIAS", "true");
     [
@@ -78,7 +79,7 @@ impl Figures {
         sum / self.samples.max(1) as f64
     }
 
-    /// One sample as work of a function.
+    /// The work of a function for one sample.
     fn work(&self) -> SplitWork {
         SplitWork {
             cpu_s: self.per_sample(self.worker_cpu.as_secs_f64()),
@@ -142,7 +143,7 @@ fn measure(
         for frame in chunk.frames() {
             let range = frame.range();
             let stored = &object[range.start as usize..range.end as usize];
-            // A frame that is stored is checked and passed on; one that is compressed is written out.
+            // A stored frame is checked and passed on; a compressed frame is decompressed.
             match frame.raw_bytes == frame.stored_bytes {
                 true => drop(frame.decode(object.slice_ref(stored)).map_err(Failure::failed)?),
                 false => frame.decode_into(stored, &mut raw).map_err(Failure::failed)?,
@@ -199,7 +200,7 @@ fn report(found: &BTreeMap<(usize, usize), Vec<Figures>>, json: bool) {
     }
 }
 
-/// The choice of `compress: auto` from the same figures: none, or a level.
+/// The choice of `compress: auto` from the same measurements: none, or a level.
 fn chosen(plain: &Figures, packed: &[Figures], shape: &FunctionShape) -> Option<i32> {
     let seconds = |figures: &Figures| figures.per_sample(figures.worker_cpu.as_secs_f64());
     let scaled = |packed: &Figures, value: f64| packed.per_sample(value) * plain.samples as f64;

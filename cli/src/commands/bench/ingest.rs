@@ -1,5 +1,5 @@
-//! `gristmill bench ingest`: what taking batches costs the trainer's host, when all that is delivered is
-//! cached: nothing else runs.
+//! `gristmill bench ingest`: cost of taking batches on the trainer's host, with everything cached
+//! so that nothing else runs.
 
 use super::train_options;
 use crate::{output::say, training};
@@ -23,8 +23,9 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Batches of pixels, as they cross the network. The files here are small, so that a third of the batches
-/// would be joined of what files leave over; `take` has splits go on from file to file, and all are whole.
+/// Batches of pixels, as they cross the network. The files here are small, and a third of the
+/// batches would be joined from their remainders; with `take`, splits span files and all batches
+/// are whole.
 const PIPELINE: &str = "
 source:
   tfrecord: .
@@ -55,7 +56,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     job(1).await?;
     let mut rounds = Vec::new();
     for round in 0..args.rounds {
-        // Starting, registering and ending cost the same however much is read.
+        // Start, registration and end cost the same for every number of epochs.
         let (short, long) = (job(1).await?, job(1 + args.epochs).await?);
         let elements = long.elements() - short.elements();
         let cpu_ms = |report: &Report| report.usage().fetcher_cpu_ms;

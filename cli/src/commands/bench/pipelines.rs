@@ -55,12 +55,12 @@ struct Study {
     floor: Floor,
 }
 
-/// Directory below the data, and how its files' names begin.
+/// Directory below the data, and the prefix of its files' names.
 pub(super) type Files = (&'static str, &'static str);
 
-/// The floor that is measured beside a pipeline: its kernels in a bare loop.
+/// The lower bound that is measured beside a pipeline: its kernels in a bare loop.
 enum Floor {
-    /// The libraries that the ResNet kernels are made of, called without us.
+    /// The libraries under the ResNet kernels, called directly.
     Libraries { antialias: bool },
     /// Our own kernels.
     Kernels,
@@ -77,7 +77,7 @@ fn studies() -> Vec<Study> {
         files: IMAGES,
         floor: Floor::Libraries { antialias },
     };
-    // The fetcher's work is measured as well, since peers do it too.
+    // The fetcher's work is measured too, since peers do it as well.
     let simclr = include_str!("../../../../examples/simclr.yaml");
     let simclr = simclr.replace("  - scale\n", "  - scale: { keep_position: true }\n");
     let example = |name, pipeline: &str, files| Study {
@@ -95,7 +95,7 @@ fn studies() -> Vec<Study> {
     ]
 }
 
-/// A file of records with its index, which every dataset has made once.
+/// A file of records with its index, which is made once per dataset.
 pub(super) struct Shard {
     pub path: PathBuf,
     pub index: FileIndex,
@@ -191,7 +191,8 @@ fn chosen(only: &[String]) -> Result<Vec<Study>, Failure> {
     Ok(studies)
 }
 
-/// Makes those of `files` that are missing, in `dir` or the cache; returns the directory that holds them all.
+/// Generates the missing ones of `files` in `dir` or the cache; returns the directory that holds
+/// them all.
 pub(super) async fn data(
     dir: Option<PathBuf>,
     (images, sequences): (u64, u64),
@@ -199,7 +200,7 @@ pub(super) async fn data(
 ) -> Result<PathBuf, Failure> {
     let dir = match dir {
         Some(dir) => dir,
-        // Data of another size is other data.
+        // Data of another size has another directory.
         None => gristmill_synthetic::cache_dir()
             .map_err(Failure::failed)?
             .join(format!("bench-{images}-{sequences}")),
@@ -235,14 +236,14 @@ pub(super) fn shards(
     paths.into_iter().map(shard).collect()
 }
 
-/// Runs shards over and over for `seconds` on `threads` threads, reading them included.
+/// Runs shards repeatedly for `seconds` on `threads` threads, including reads.
 fn measure(
     program: &Program,
     shards: &[Shard],
     threads: usize,
     seconds: f64,
 ) -> Result<Figures, Failure> {
-    // From here on the kernel remembers the largest resident set anew.
+    // Resets the kernel's peak of the resident set.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let (next, samples) = (AtomicUsize::new(0), AtomicU64::new(0));
     let (began, cpu) = (Instant::now(), process_cpu());
@@ -289,7 +290,7 @@ fn measure(
     })
 }
 
-/// CPU milliseconds a record for the pipeline's kernels, on the first shards.
+/// CPU milliseconds per record of the pipeline's kernels, on the first shards.
 fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f64, Failure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
@@ -317,7 +318,7 @@ fn kernels_floor(program: &Program, shards: &[Shard], seconds: f64) -> Result<f6
     Ok(cpu.as_secs_f64() * 1e3 / records.max(1) as f64)
 }
 
-/// CPU milliseconds an image that the floor takes on those of the first shards.
+/// CPU milliseconds per image of the floor, on the first shards.
 fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, Failure> {
     let mut files = Vec::new();
     for shard in shards.iter().take(4) {
@@ -328,7 +329,7 @@ fn resnet_floor(shards: &[Shard], antialias: bool, seconds: f64) -> Result<f64, 
         for record in 0..index.len() {
             let range = index.byte_range(record, 1).unwrap_or_default();
             let record = &bytes[range.start as usize..range.end as usize];
-            // The image is the only thing in a record that looks like one.
+            // Only the image in a record begins like one.
             let start = record.windows(3).position(|bytes| bytes == [0xff, 0xd8, 0xff]);
             jpegs.extend(start.map(|start| &record[start..]));
         }
@@ -351,7 +352,7 @@ fn process_cpu() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or(0))
 }
 
-/// The largest resident set since it was last asked to be forgotten, in MB; 0 where nobody tells.
+/// The largest resident set since the last reset, in MB; 0 where the system does not report it.
 fn peak_rss_mb() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

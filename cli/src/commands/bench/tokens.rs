@@ -1,4 +1,4 @@
-//! Token sequences as JSON lines: lengths as of sentences, most short, few long.
+//! Token sequences as JSON lines, with lengths as of sentences: most short, few long.
 
 use super::Failure;
 use gristmill_synthetic::Random;
@@ -9,7 +9,7 @@ use std::{
 };
 
 const FILES: u64 = 8;
-/// Raised whenever the same request would give other bytes.
+/// Incremented whenever the same request would give other bytes.
 const VERSION: u32 = 1;
 /// Mean and deviation of the logarithm of the length: a mean of 68 tokens.
 const LOG_MEAN: f64 = 4.0;
@@ -17,7 +17,7 @@ const LOG_DEVIATION: f64 = 0.66;
 const LONGEST: f64 = 500.0;
 const VOCABULARY: u64 = 30_522;
 
-/// Makes `sequences` of them in `dir`, unless they are there.
+/// Generates `sequences` of them in `dir`, unless they exist.
 pub fn ensure(dir: &Path, sequences: u64) -> Result<(), Failure> {
     let made = dir.join("made");
     let wanted = format!("{sequences} sequences, version {VERSION}\n");
@@ -33,13 +33,13 @@ pub fn ensure(dir: &Path, sequences: u64) -> Result<(), Failure> {
         }
         out.flush().map_err(Failure::failed)?;
     }
-    // Last: data without it is made again.
+    // Written last: data without it is generated again.
     fs::write(made, wanted).map_err(Failure::failed)
 }
 
 fn write_one(out: &mut impl Write, sequence: u64) -> std::io::Result<()> {
     let mut random = Random::keyed(0, sequence);
-    // The sum of twelve uniform numbers is normal enough.
+    // The sum of twelve uniform numbers is close enough to normal.
     let normal: f64 = (0..12).map(|_| f64::from(random.unit())).sum::<f64>() - 6.0;
     let length = (LOG_MEAN + LOG_DEVIATION * normal).exp().clamp(4.0, LONGEST) as u64;
     out.write_all(b"{\"tokens\":[")?;

@@ -1,4 +1,4 @@
-//! Asking: what the settings say, and then every service that they name, all at once.
+//! Probing: reads the settings, then asks all services that they name at once.
 
 use gristmill_aws::{
     Aws, BucketRights, Caller, DeployedFunction, HttpCoordinator, PROBE_DEADLINE, Probes, Quota,
@@ -11,16 +11,16 @@ use gristmill_ports::{CallError, Coordinator};
 use serde_json::Value;
 use std::{collections::BTreeMap, time::Duration};
 
-/// A name that no job has: a coordinator answers that it is not found.
+/// A name that no job has: the coordinator answers that it is not found.
 const NO_SUCH_JOB: &str = "gristmill-doctor";
-/// Keys and a region may have to be asked of a metadata service that is not there.
+/// Timeout for keys and region, which may have to come from a metadata service that is not there.
 const CONFIG_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Findings. `None`: not asked, because a setting it takes is missing.
+/// Findings. `None` means not asked, because a setting is missing.
 #[derive(Debug, Default)]
 pub struct Findings {
     pub backend: Option<Backend>,
-    /// The services that the settings name, in words.
+    /// The services that the settings name, for messages.
     pub named: String,
     /// Settings that are missing or wrong.
     pub wrong: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Findings {
     pub caller: Option<Result<Caller, Trouble>>,
     pub region: Option<String>,
     pub url_region: Option<String>,
-    /// Its region.
+    /// The bucket's region.
     pub bucket: Option<Result<Option<String>, Trouble>>,
     pub rights: Option<BucketRights>,
     pub coordinator_url: Option<String>,
@@ -40,12 +40,12 @@ pub struct Findings {
     pub scaler: Option<Result<DeployedFunction, Trouble>>,
     pub quota: Option<Result<Quota, Trouble>>,
     pub responders: BTreeMap<&'static str, Responder>,
-    /// `AWS_ENDPOINT_URL` and its like.
+    /// `AWS_ENDPOINT_URL` and similar variables.
     pub overrides: Vec<(String, String)>,
     pub vpc: Option<String>,
 }
 
-/// Finds out about the place that the arguments name.
+/// Probes the service that the arguments name.
 pub async fn probe(options: &ServiceOptions) -> Result<Findings, Failure> {
     let found = match options.target()? {
         Target::Deployed => return Ok(probe_deployed().await),
@@ -132,7 +132,7 @@ async fn probe_deployed() -> Findings {
     Findings { caller: Some(caller), worker, scaler, quota: Some(quota), vpc, ..findings }
 }
 
-/// Notes a setting, or that it is missing.
+/// Records a setting, or that it is missing.
 fn note(
     findings: &mut Findings,
     what: &str,
@@ -150,7 +150,7 @@ fn note(
     }
 }
 
-/// Without the advice, which is the same for all.
+/// The error without its advice, which is the same for all settings.
 fn wrong(error: &SettingsError) -> String {
     match error {
         SettingsError::Missing(name) => format!("{name} is not set"),

@@ -1,4 +1,5 @@
-//! Deciding: from what was found to one line a check. Pure, so that places nobody has can be tried.
+//! Verdicts: turns findings into one line per check. Pure, so that tests can cover setups that
+//! nobody has.
 
 mod deployment;
 
@@ -13,7 +14,7 @@ const SKEW_WARN_S: i64 = 60;
 const SKEW_FAIL_S: i64 = 240;
 const ATTACH_POLICY: &str = "attach the stack's TrainerPolicy (its output TrainerPolicyArn) to the role these keys belong to";
 
-/// Every check, in the order in which one would put things right.
+/// All checks, in the order in which to correct them.
 pub fn judge(findings: &Findings, workers: u32) -> Vec<Check> {
     let mut checks = vec![settings(findings), keys(findings), platform(findings), clock(findings)];
     if findings.backend == Some(Backend::Aws) {
@@ -41,7 +42,7 @@ fn skip(name: &'static str, why: impl ToString) -> Check {
     line(name, Verdict::Skip, why, "")
 }
 
-/// The message of an error, without the name of the coordinator, which the check has.
+/// The message of an error, without the coordinator's name, which the check has already.
 fn said(error: &CallError) -> &str {
     match error {
         CallError::Unavailable(text) | CallError::Denied(text) | CallError::Rejected(text) => text,
@@ -49,7 +50,7 @@ fn said(error: &CallError) -> &str {
     }
 }
 
-/// Why what depends on it was not asked.
+/// The reason why dependent checks were skipped.
 fn not_asked(findings: &Findings) -> &'static str {
     match findings {
         Findings { service: Some(Err(_)), .. } => "not asked: the service does not answer",
@@ -59,7 +60,7 @@ fn not_asked(findings: &Findings) -> &'static str {
     }
 }
 
-/// Variables on AWS; of a local service, whether it is there.
+/// Checks the variables on AWS, or that the local service is there.
 fn settings(findings: &Findings) -> Check {
     let name = match findings.backend {
         Some(Backend::Local) => "service",
@@ -118,7 +119,7 @@ fn keys(findings: &Findings) -> Check {
     }
 }
 
-/// Whether this is AWS, and whether all of it is the same.
+/// Checks whether this is AWS, and whether all services agree on that.
 fn platform(findings: &Findings) -> Check {
     const NAME: &str = "platform";
     if findings.backend == Some(Backend::Local) {
@@ -206,7 +207,7 @@ fn remedy(trouble: &Trouble) -> &'static str {
     }
 }
 
-/// The rights of the trainer's policy, as far as they were tried.
+/// Checks the permissions of the trainer's policy, as far as they were tried.
 fn permissions(findings: &Findings) -> Check {
     const NAME: &str = "permissions";
     let Some(BucketRights { list, get_chunks, put_indices }) = &findings.rights else {
@@ -231,7 +232,7 @@ fn permissions(findings: &Findings) -> Check {
     }
 }
 
-/// Address, signature, namespace and protocol version: one question tries them all.
+/// Checks address, signature, namespace and protocol version, all with one call.
 fn coordinator(findings: &Findings) -> Check {
     const NAME: &str = "coordinator";
     let Some(answer) = &findings.coordinator else { return skip(NAME, not_asked(findings)) };
@@ -266,12 +267,12 @@ fn coordinator(findings: &Findings) -> Check {
     line(NAME, Verdict::Fail, refusal, advice)
 }
 
-/// Whether the coordinator refused for its table.
+/// Whether the coordinator refused because of its table.
 fn is_of_table(kind: RefusalKind) -> bool {
     matches!(kind, RefusalKind::TableUnavailable | RefusalKind::TableRejected)
 }
 
-/// Nobody but the coordinator sees the table, so its answer tells.
+/// Checks the table through the coordinator's answer: nobody else has access to it.
 fn table(findings: &Findings) -> Check {
     const NAME: &str = "table";
     match &findings.coordinator {

@@ -1,4 +1,4 @@
-//! The functions of a local service, and how many of them run at a time.
+//! The functions of a local service, and their concurrency.
 
 use super::{Args, BUCKET, COORDINATOR, NAMESPACE, SCALER, TABLE, WORKER};
 use crate::commands::function::{LOCAL_FOLDERS, LOCAL_S3};
@@ -7,24 +7,24 @@ use gristmill_client::Failure;
 use gristmill_local::{Endpoints, FunctionConfig, UrlConfig};
 use std::{collections::BTreeMap, num::NonZeroU32, path::Path, time::Duration};
 
-/// Places that workers leave to coordinator and scaler where nothing is reserved for these.
+/// Concurrency that workers leave to coordinator and scaler when none is reserved.
 const HEADROOM: u32 = 3;
 
-/// How many invocations may run at a time: of all functions, and reserved for one.
+/// Concurrency of invocations: over all functions, and reserved for one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Concurrency {
     pub(super) account: u32,
     coordinator: Option<u32>,
     worker: Option<u32>,
     scaler: Option<u32>,
-    /// Most workers of a job, where the account is small.
+    /// Most workers of a job, if the account is small.
     max_workers: Option<NonZeroU32>,
 }
 
 impl Concurrency {
     pub(super) fn of(args: &Args) -> Result<Self, Failure> {
         let Some(account) = args.account_concurrency else {
-            // Calls beyond it are throttled and sent again; more processes would only contend.
+            // Further calls are throttled and sent again; more processes would only contend.
             let coordinator = 8;
             return Ok(Self {
                 account: args.max_workers.saturating_add(coordinator + 1000),
@@ -54,10 +54,10 @@ impl Concurrency {
     }
 }
 
-/// Room for what a laptop caches, in GiB, unless the environment says otherwise.
+/// Default capacity of the cache on this machine, in GiB.
 const CACHE_GIB: u32 = 16;
 
-/// The functions of a service, which this program runs.
+/// The functions of a service, all run by this program.
 pub(super) fn functions(
     executable: &Path,
     endpoints: &Endpoints,
@@ -76,7 +76,7 @@ pub(super) fn functions(
         cache_gib: NonZeroU32::new(CACHE_GIB),
         max_workers: room.max_workers,
         private_sources: true,
-        // Nobody collects them here: the admin route has counters.
+        // Nobody collects them here; the admin route has counters.
         metrics: false,
     };
     let settings: BTreeMap<String, String> =
@@ -108,7 +108,7 @@ pub(super) fn functions(
             on_failure: Some(COORDINATOR.to_owned()),
             reserved_concurrency: room.worker,
             memory_mb: worker_memory_mb,
-            // It reads what the user may read: other people's buckets too.
+            // It may read what the user may read, including foreign buckets.
             ambient: true,
             env: env(&[(LOCAL_S3, &endpoints.s3), (LOCAL_FOLDERS, &endpoints.folders)]),
             ..function(WORKER)

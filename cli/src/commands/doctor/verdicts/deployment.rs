@@ -1,4 +1,5 @@
-//! Checks of a deployment that a laptop does not need: regions, versions of functions, quotas, networks.
+//! Checks of a deployment that a local service does not need: regions, versions of functions,
+//! quotas, networks.
 
 use super::{Check, Findings, Verdict, line, not_asked, ok, skip};
 use gristmill_client::Backend;
@@ -6,7 +7,7 @@ use gristmill_aws::{DeployedFunction, Quota, Trouble};
 use gristmill_client::NUMERICS;
 use serde_json::Value;
 
-/// Bytes that cross regions are billed, and take their time.
+/// Checks that everything is in one region: bytes between regions are billed, and slower.
 pub fn region(findings: &Findings) -> Check {
     const NAME: &str = "region";
     let Some(client) = &findings.region else { return skip(NAME, not_asked(findings)) };
@@ -33,7 +34,7 @@ pub fn region(findings: &Findings) -> Check {
     }
 }
 
-/// Whether the functions are there, and compute as this machine would.
+/// Checks that the functions exist, and compute as this machine does.
 pub fn functions(findings: &Findings) -> Check {
     const NAME: &str = "functions";
     if findings.backend == Some(Backend::Local) {
@@ -88,7 +89,7 @@ fn may_ask(findings: &Findings) -> bool {
     matches!(findings.keys, Some(Ok(_)))
 }
 
-/// Lambda sets a function that rests for weeks aside, and wakes it when it is called.
+/// Lambda makes a function inactive after weeks without a call, and activates it at the next.
 fn is_usable(state: &str) -> bool {
     matches!(state, "Active" | "Inactive")
 }
@@ -115,10 +116,10 @@ fn local_functions(findings: &Findings) -> Check {
     ok(NAME, names.join(", "))
 }
 
-/// Places that workers leave to coordinator and scaler where nothing is reserved.
+/// Concurrency that workers leave to coordinator and scaler when none is reserved.
 const HEADROOM: u32 = 3;
 
-/// Whether as many workers may run as are going to be asked for.
+/// Checks that `workers` may run at a time.
 pub fn concurrency(findings: &Findings, workers: u32) -> Check {
     const NAME: &str = "concurrency";
     let reserved = match &findings.worker {
@@ -136,7 +137,7 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
         (Some(reserved), _) => Ok((reserved, format!("{reserved} reserved for the worker"))),
         (None, Some(Ok(Quota { limit, unreserved }))) => {
             let taken = limit.saturating_sub(*unreserved);
-            // Reserved room may belong to coordinator and scaler, or to other functions.
+            // Reserved concurrency may belong to coordinator and scaler, or to other functions.
             let room = match taken {
                 0 => unreserved.saturating_sub(HEADROOM),
                 _ => *unreserved,
@@ -177,8 +178,8 @@ pub fn concurrency(findings: &Findings, workers: u32) -> Check {
     }
 }
 
-/// A trainer in a VPC without a gateway endpoint for S3 pays NAT for every byte. Looking takes a
-/// permission that trainers do not have, so this says how.
+/// Advises on the gateway endpoint for S3: without one, a trainer in a VPC pays NAT for every byte.
+/// Looking takes a permission that trainers do not have.
 pub fn gateway(findings: &Findings) -> Check {
     const NAME: &str = "gateway";
     let region = findings.region.as_deref().unwrap_or("REGION");

@@ -1,4 +1,4 @@
-//! Places as they may be found, good and bad.
+//! Findings of good and of faulty setups.
 
 use super::*;
 use gristmill_aws::{Caller, DeployedFunction, Quota, Responder};
@@ -15,7 +15,7 @@ fn worker(architecture: &str, reserved: Option<u32>) -> DeployedFunction {
     DeployedFunction { state, architecture, reserved: Ok(reserved) }
 }
 
-/// All is well on AWS.
+/// A healthy setup on AWS.
 fn good() -> Findings {
     let responder = Responder {
         address: "https://b.s3.eu-west-1.amazonaws.com".to_owned(),
@@ -82,7 +82,7 @@ fn missing_settings_fail_alone() {
 
 #[test]
 fn a_missing_table_is_distinguished_from_a_broken_coordinator() {
-    // As the coordinator passes it on.
+    // In the words that the coordinator passes on.
     let error = TableError::Rejected("there is no table g (BatchGetItem)".to_owned()).to_string();
     let findings = Findings { coordinator: refused(RefusalKind::TableRejected, &error), ..good() };
     expect(&findings, "coordinator", Verdict::Ok, "answers");
