@@ -23,7 +23,7 @@ enum Habit {
     Ranges,
     /// Whole files only.
     Whole,
-    /// The ETag of a file changes with every request.
+    /// The tag of a file changes with every request.
     Changes,
 }
 

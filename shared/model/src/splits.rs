@@ -1,15 +1,15 @@
 //! The split table: which worker may run which splits, which are committed, how far the trainer is,
 //! what may be collected, and in which order batches come. Pure: no I/O, no clock, no randomness.
 //!
-//! Every change of an item is a function `(before, command) -> Result<Outcome, Refusal>`, and there
-//! is no other way to change one. The caller reads an item with its version, decides here, and
-//! writes the outcome on condition that the version is still the one it read; when it is not, it
-//! decides again on the item that is there now. A command that was applied but whose answer was
-//! lost is recognised when it is sent again.
+//! Every change of an item is a function `(before, command) -> Result<Outcome, Refusal>`; there is
+//! no other way to change one. The caller reads an item with its version, decides here, and writes
+//! the outcome on condition that the version is unchanged. If it has changed, the caller decides
+//! again on the current item. A command that was applied, but whose answer was lost, is recognised
+//! when it is sent again.
 //!
-//! [`invariants`] states what must hold, once: the transitions check their own steps against it in
-//! every build with debug assertions, and the model checker and the simulation in `tests/` check
-//! whole worlds.
+//! [`invariants`] states each invariant once. The transitions check their own steps against them in
+//! every build with debug assertions; the model checker and the simulation in `tests/` check whole
+//! worlds.
 
 pub mod batches;
 mod bundle;

@@ -173,7 +173,7 @@ impl Invoker for Platform {
         }
         if !cloud.is_deployed(function) {
             sim.event(format_args!("{function} is gone"));
-            // One that jobs are never moved from.
+            // With this bug, jobs never leave the deleted version.
             let gone = sim.mutant != Some(Mutant::PinnedForGood);
             return fails("ResourceNotFoundException (simulated)", gone);
         }

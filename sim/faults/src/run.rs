@@ -224,7 +224,7 @@ async fn run_job(cloud: &Arc<Cloud>, log: &Arc<Log>, scenario: &Scenario) -> io:
     Ok(())
 }
 
-/// The same with trainers that connect to a fetcher.
+/// Trains with trainers that connect to a fetcher.
 async fn train_served(cloud: &Arc<Cloud>, log: &Arc<Log>, register: Register) {
     let host = Host::new(&cloud.sim);
     let with = || (Arc::clone(cloud), Arc::clone(&host), Arc::clone(log), register.clone());

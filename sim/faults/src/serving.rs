@@ -27,7 +27,7 @@ use tokio::{
 
 /// Buffer between a fetcher and its trainer.
 const PIPE_BYTES: usize = 4 << 10;
-/// Time that a client waits for the one before to leave.
+/// Time that a client waits for the previous one to leave.
 const SEAT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The trainer's machine.
@@ -201,7 +201,7 @@ fn ended(
         ServeError::Fetch(FetchError::Fenced(why)) if process.generation().is_some() => {
             sim.violated(format_args!("the only fetcher was fenced: {why}"));
         }
-        // The one before died between closing the job and its own end.
+        // The previous fetcher died between closing the job and its own end.
         ServeError::Over(why) if why.contains("is done: all its batches") => log.finish(),
         ServeError::Over(_) if host.correct() => {}
         ServeError::Over(why) => sim.violated(format_args!("its own state file: {why}")),
@@ -263,7 +263,7 @@ pub async fn train(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: 
     }
 }
 
-/// Clients that mean no good, or do not know how.
+/// Connects malicious and faulty clients.
 pub async fn disturb(cloud: Arc<Cloud>, host: Arc<Host>, log: Arc<Log>, register: Register) {
     let sim = Arc::clone(&cloud.sim);
     while !log.is_done() && !log.is_given_up() {

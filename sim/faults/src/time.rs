@@ -36,12 +36,12 @@ impl VirtualTime {
         Sleep { time: Arc::clone(self), at: self.now() + duration, key: None }
     }
 
-    /// Jumps to the next timer and wakes who waits for it.
+    /// Jumps to the next timer and wakes the tasks that wait for it.
     fn advance(&self) {
         let mut timers = self.lock();
         let Some((&(at, _), _)) = timers.waiting.first_key_value() else { return };
         timers.now = timers.now.max(at);
-        // One by one: dividing the map takes as long as there are timers.
+        // One by one: splitting the map takes time proportional to the number of timers.
         let mut due = Vec::new();
         while let Some(timer) = timers.waiting.first_entry()
             && timer.key().0 == at

@@ -139,8 +139,8 @@ pub async fn register(deployment: &Arc<Deployment>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One place for a worker: invocation after invocation, each until it dies, its time is over or there is
-/// nothing to do.
+/// One place for a worker: runs one invocation after the other, each until it dies, its time is
+/// over or there is nothing to do.
 pub async fn worker(deployment: Arc<Deployment>, number: u32, context: JobContext) {
     let runner = runner(&deployment);
     deployment.time.sleep(STAGGER.mul_f64(deployment.uniform())).await;
@@ -176,7 +176,7 @@ pub async fn worker(deployment: Arc<Deployment>, number: u32, context: JobContex
     }
 }
 
-/// Works until the worker ends, or is killed: none.
+/// Works until the worker ends; `None` if it is killed.
 async fn live(
     deployment: &Arc<Deployment>,
     runner: &Runner,

@@ -89,7 +89,7 @@ impl Cut {
     }
 }
 
-/// Takes in splits in order and says which batches they complete.
+/// Joins splits, in order, into batches.
 ///
 /// A consumer that resumes at a batch feeds a fresh joiner the counts of the epoch's splits from
 /// position 0 and drops earlier batches; it needs only the objects that the other batches name. Or
@@ -116,8 +116,8 @@ impl Joiner {
         }
     }
 
-    /// A joiner at the lowest position from which batch `batch_index` and all later ones can be made again,
-    /// given the counts of splits from position 0 on, as many as are known.
+    /// A joiner at the lowest position from which batch `batch_index` and all later ones can be
+    /// made again, given the known counts of splits from position 0 on.
     ///
     /// It carries rows of earlier positions that this batch or a later one needs; see
     /// [`Joiner::first_needed`]. If the counts end before that batch, it stands where they end.
@@ -134,7 +134,7 @@ impl Joiner {
         joiner
     }
 
-    /// The next position to take in.
+    /// The position of the next split to push.
     pub fn position(&self) -> Position {
         self.position
     }
@@ -149,12 +149,13 @@ impl Joiner {
         self.carry.iter()
     }
 
-    /// The lowest position whose object the next batches can still need.
+    /// The lowest position whose object the next batches may still need.
     pub fn first_needed(&self) -> Position {
         self.carry.front().map_or(self.position, |piece| piece.position)
     }
 
-    /// Takes in the split at [`Joiner::position`] and gives the batches it completes, in order.
+    /// Adds the split at [`Joiner::position`] and passes the batches that it completes to `give`,
+    /// in order.
     pub fn push(&mut self, counts: Counts, mut give: impl FnMut(Batch)) {
         let position = self.position;
         self.position += 1;

@@ -1,7 +1,7 @@
 //! The bundle item: up to eight consecutive positions, leased together, committed one by one.
 //!
-//! An absent item is a bundle nobody has claimed yet. The item stays within 1 KB when encoded, so
-//! that an update is billed as one write unit.
+//! An absent item is a bundle that was never claimed. The encoded item stays within 1 KB, so that
+//! an update is billed as one write unit.
 
 use crate::splits::{Committed, Place, SplitKind, WorkerTimes, claim::renewed_ms};
 use crate::{Attempt, InvocationId, Nonce};

@@ -1,5 +1,5 @@
-//! The epoch item: open, then sealed with totals that are derived once from all bundles, then
-//! closed when nobody needs it any more.
+//! The epoch item: open; then sealed, with totals derived once from all bundles; then closed, when
+//! no consumer needs the epoch any more.
 
 use crate::BundleIndex;
 use crate::splits::{

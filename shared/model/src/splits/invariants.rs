@@ -1,9 +1,9 @@
 //! Invariants, each stated once, under its number in the protocol's list.
 //!
 //! Three users: the transitions of this crate check every step they make (in builds with debug
-//! assertions, which the release profile keeps on for this crate), the model checker checks every
-//! state it reaches, the simulation every state it passes. Numbers 9, 15, 17 and 18 are about
-//! visitation modes, caches, key names and memory, which are not in this crate's state.
+//! assertions, which the release profile keeps on for this crate), the model checker every state it
+//! reaches, and the simulation every state it passes. Numbers 9, 15, 17 and 18 are about visitation
+//! modes, caches, key names and memory, which are not in this crate's state.
 
 use crate::splits::collect::{ChunkName, Verdict};
 use crate::splits::epoch::{EpochItem, EpochState, Totals};
@@ -253,8 +253,8 @@ pub fn invariant_05_needed_objects_exist(world: &World<'_>) -> Check {
     Ok(())
 }
 
-/// 6. Nothing at or above a durable cursor, or of a bundle that is not done, is deleted. `bundle` and
-///    `consumers` are as they are when the object goes, not as they were when that was decided.
+/// 6. Nothing at or above a durable cursor, or of a bundle that is not done, is deleted. `bundle`
+///    and `consumers` are those at the time of the deletion, not of the decision.
 pub fn invariant_06_only_useless_objects_go(
     object: &ChunkName,
     verdict: Verdict,

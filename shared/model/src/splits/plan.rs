@@ -1,5 +1,5 @@
-//! Which records a split covers: files cut into runs of `split_records`, the last of each file
-//! shorter; or, with dataset operators or several datasets, the sequence that these make of the files.
+//! The records of each split: files cut into runs of `split_records`, the last of each file
+//! shorter; with dataset operators or several datasets, the resulting sequence is cut instead.
 
 use crate::splits::{
     order::{self, Order},

@@ -9,12 +9,12 @@ use crate::{Attempt, BundleIndex};
 pub enum Outcome<T> {
     /// Write this item, on condition that the one decided on is still there.
     Write(T),
-    /// The item as it is already holds the effect of this command: answer success, write nothing.
+    /// The item already has the effect of this command: answer success, write nothing.
     AlreadyApplied(T),
 }
 
 impl<T> Outcome<T> {
-    /// The item as it is once the command is applied.
+    /// The item after the command.
     pub fn item(&self) -> &T {
         match self {
             Self::Write(item) | Self::AlreadyApplied(item) => item,

@@ -288,7 +288,7 @@ mod tests {
         Scope { partitions, window, ahead, few }
     }
 
-    /// Searches; `faster` says of each bundle found whether somebody else takes it first.
+    /// Searches; `faster` decides for each bundle found whether another worker takes it first.
     fn search(
         table: &mut Table,
         course: &Course,
@@ -340,7 +340,7 @@ mod tests {
             let course = Course::of_run(ramp, delivered..end, |_| true);
             let mut table = Table { claimed: BTreeSet::new(), partitions: scope.partitions };
             let mut races = faster.iter().cycle();
-            // Each remembers what it saw itself.
+            // Each process remembers its own findings.
             let mut ends = vec![Ends::default(); processes];
             for i in 0.. {
                 let chance = chance.wrapping_mul(i + 1);

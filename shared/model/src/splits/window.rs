@@ -1,9 +1,10 @@
 //! How far workers may run ahead of the trainer: a window of positions, and a cap on bytes that are
 //! ready and not yet taken.
 //!
-//! Positions are counted through all epochs (see [`crate::splits::Place::linear`]), so that the window
-//! reaches over the end of one. At the top nothing is handed out and workers go away; they are woken
-//! once the window is half empty, not at the first free slot, so that they do not come and go.
+//! Positions are counted through all epochs (see [`crate::splits::Place::linear`]), so that the
+//! window spans the end of an epoch. When the window is full, nothing is handed out and workers
+//! leave. They are woken when it is half empty, not at the first free slot, so that they do not
+//! come and go.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ pub struct Window {
 /// The consumer's place in the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ahead {
-    /// The first position not taken in, counted through all epochs.
+    /// The first position that is not taken in, counted through all epochs.
     pub delivered: u64,
     /// Positions committed and not taken in.
     pub ready: u64,

@@ -150,7 +150,7 @@ pub struct Refusal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The lease belongs to somebody else now: drop the work and claim again.
+    /// Another worker has the lease now: drop the work and claim again.
     LeaseLost,
     /// A newer generation of this consumer has registered: stop.
     Fenced,

@@ -253,8 +253,8 @@ pub struct Plan {
     pub n_splits: Position,
     /// Most positions of a bundle (a power of two).
     pub max_bundle_splits: u32,
-    /// Positions workers may run ahead of the lowest undelivered one, where all that the job may have are at
-    /// work, and bytes ready beyond it.
+    /// Positions that workers may run ahead of the lowest undelivered one when the job's full
+    /// number of workers is at work, and bytes that may be ready beyond it.
     pub window_splits: u32,
     pub window_bytes: u64,
 }

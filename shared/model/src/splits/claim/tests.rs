@@ -46,7 +46,7 @@ fn reported(bundle: &Bundle) -> Bundle {
     release(Some(bundle), &report).unwrap().into_item()
 }
 
-/// Marks `at` and dies; somebody claims once the lease is over.
+/// Marks `at` and dies; another worker claims once the lease is over.
 fn die_on(bundle: &Bundle, at: u8, ordinal: u64, limits: &Limits) -> Bundle {
     let command = Mark { attempt: bundle.attempt, nonce: bundle.owner, split_index: at };
     let marked = reported(&mark(Some(bundle), &command).unwrap().into_item());
