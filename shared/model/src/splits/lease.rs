@@ -102,8 +102,7 @@ pub fn flush(before: Option<&Bundle>, command: &Flush<'_>) -> Result<Outcome<Bun
             .ok_or(Refusal::Invalid { what: "commit is beyond the end of the bundle" })?;
         match slot {
             Some(committed) if *committed == entry => {}
-            // A poison entry has the attempt of the worker that was presumed dead, which may still
-            // be alive.
+            // Poison has the attempt of a worker that was presumed dead, but may live.
             Some(committed)
                 if committed.outcome.kind != SplitKind::Poison
                     && committed.attempt == command.attempt
