@@ -1,4 +1,4 @@
-//! Operators described for people and tools: names, declarations and parameters.
+//! Descriptions of operators for people and tools: names, declarations and parameters.
 
 use gristmill_pipeline::{
     Declaration, DefaultValue, Entry, Kind, OF_FIELDS, OF_FILLED_FIELDS, Parameter, Registry,
@@ -6,7 +6,7 @@ use gristmill_pipeline::{
 use serde::Serialize;
 use std::fmt::Write;
 
-/// An operator as `gristmill operators --json` has it.
+/// An operator as `gristmill operators --json` prints it.
 #[derive(Debug, Serialize)]
 pub struct Described {
     #[serde(flatten)]
@@ -21,7 +21,7 @@ pub fn describe(registry: &Registry) -> Vec<Described> {
     registry.entries().iter().map(described).collect()
 }
 
-/// The table of an operator's parameters, as `docs/operators.md` has it; none without parameters.
+/// The table of an operator's parameters in `docs/operators.md`; none without parameters.
 pub fn table(parameters: &[Parameter]) -> Option<String> {
     let is_shared = |parameter: &&Parameter| OF_FILLED_FIELDS.contains(parameter);
     let moves_several = parameters.iter().filter(is_shared).count() >= OF_FIELDS.len();
@@ -36,16 +36,16 @@ pub fn table(parameters: &[Parameter]) -> Option<String> {
     (!parameters.is_empty()).then_some(text)
 }
 
-/// The table of the parameters of all operators that move several fields.
+/// The table of the parameters shared by operators on images with masks and boxes.
 pub fn table_of_fields() -> String {
     let rows = OF_FILLED_FIELDS[1..].iter().map(|parameter| row(parameter, parameter.doc));
     rows.fold(HEAD.to_owned(), |text, row| text + &row)
 }
 
-/// The text of `docs/operators.md` with the tables of parameters as they are declared.
+/// Returns the text of `docs/operators.md` with its parameter tables replaced by the declared ones.
 ///
 /// # Errors
-/// The operator that the text does not describe.
+/// The text lacks the section or the table of an operator.
 pub fn with_tables(text: &str, registry: &Registry) -> Result<String, String> {
     let mut text = with_table(text, FIELDS_TITLE, Some(table_of_fields()))?;
     for entry in registry.entries() {
@@ -59,7 +59,7 @@ const FIELDS_TITLE: &str = "### Images with masks and boxes\n";
 const SEE: &str = "Or `fields`, `masks`, `boxes`: see [above](#images-with-masks-and-boxes).";
 const HEAD: &str = "| parameter | takes | default | |\n|---|---|---|---|\n";
 
-/// Replaces the first table of parameters below `title`, which ends at the next title.
+/// Replaces the first parameter table of the section `title`, which ends at the next title.
 fn with_table(text: &str, title: &str, table: Option<String>) -> Result<String, String> {
     let missing = || format!("docs/operators.md has no section {}", title.trim());
     let start = text.find(title).ok_or_else(missing)? + title.len();

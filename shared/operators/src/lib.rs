@@ -1,7 +1,7 @@
 //! The operators, one file each: parameters, schema, declaration, kernel and their tests.
 //!
-//! [`registry`] lists them. Kernels come with the feature `kernels`; a program that only plans jobs does
-//! without, and links neither decoders nor resizers.
+//! [`registry`] lists them. The feature `kernels` adds the kernels; a program that only plans jobs leaves
+//! it off, and links neither decoders nor resizers.
 
 mod batch;
 mod dataset;
@@ -131,7 +131,7 @@ pub fn registry() -> &'static Registry {
     &REGISTRY
 }
 
-/// Reads a pipeline file with the operators of this project.
+/// Parses a pipeline file with the operators of this project.
 ///
 /// # Errors
 /// As [`Pipeline::parse`].
@@ -139,8 +139,8 @@ pub fn parse(yaml: &str) -> Result<Pipeline, PipelineError> {
     Pipeline::parse(yaml, registry())
 }
 
-/// Reads the canonical form of a pipeline with the operators of this project. Operators of users have no
-/// kernels then.
+/// Parses the canonical form of a pipeline with the operators of this project. User operators then have no
+/// kernels.
 ///
 /// # Errors
 /// As [`Pipeline::from_canonical`].

@@ -1,14 +1,14 @@
-//! Forms of declarations and parameters that several operators share.
+//! Declarations and parameter parsers that several operators share.
 
 use crate::prelude::*;
 use gristmill_pipeline::{DefaultValue, OF_FIELDS, OF_FILLED_FIELDS};
 
-/// A parameter that must be given.
+/// A required parameter.
 pub(crate) const fn required(name: &'static str, kind: Kind, doc: &'static str) -> Parameter {
     Parameter::new(name, kind, DefaultValue::Required, doc)
 }
 
-/// A parameter that nothing stands in for.
+/// An optional parameter without a default.
 pub(crate) const fn absent(name: &'static str, kind: Kind, doc: &'static str) -> Parameter {
     Parameter::new(name, kind, DefaultValue::Absent, doc)
 }
@@ -67,8 +67,8 @@ pub(crate) const fn batch_size_parameter() -> Parameter {
     required("size", kind, "Elements of a batch.")
 }
 
-/// An operator's own parameters, and those of all that move several fields together; `filled` if it makes
-/// pixels where none were. `N` is the number of all.
+/// An operator's own parameters, followed by those of all operators on images with masks and boxes.
+/// `filled` if the operator fills pixels that its input does not have. `N` is the total number.
 pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool) -> [Parameter; N] {
     let shared = if filled { OF_FILLED_FIELDS } else { OF_FIELDS };
     assert!(own.len() + shared.len() == N, "N is the number of all parameters");
@@ -81,13 +81,13 @@ pub(crate) const fn with_fields<const N: usize>(own: &[Parameter], filled: bool)
     all
 }
 
-/// The declaration of a parameter. A test reads every operator, so that none is missing.
+/// The declaration of a parameter. A test parses every operator, so none is missing.
 fn declared<T: Define>(name: &str) -> &'static Parameter {
     let found = T::PARAMETERS.iter().find(|parameter| parameter.name == name);
     found.unwrap_or_else(|| panic!("`{}` does not declare `{name}`", T::DECLARATION.name))
 }
 
-/// The value of a parameter, or none for its default. A required one must be there.
+/// The given value of a parameter; none if the default applies. An error if a required one is missing.
 fn given<'a, T: Define>(
     params: &mut Table<'a>,
     name: &'static str,
@@ -100,7 +100,7 @@ fn given<'a, T: Define>(
     Ok((node, parameter))
 }
 
-/// The default of a parameter, as its declaration has it.
+/// The declared default of a parameter.
 fn default<V: std::str::FromStr>(parameter: &Parameter) -> V {
     let text = match parameter.default {
         DefaultValue::Value(text) => text,
@@ -110,7 +110,7 @@ fn default<V: std::str::FromStr>(parameter: &Parameter) -> V {
     value.unwrap_or_else(|| panic!("the default of `{}` is no value of it", parameter.name))
 }
 
-/// A whole number, in the range and with the default that `T` declares.
+/// Parses a whole number, with the range and default that `T` declares.
 pub(crate) fn whole<T: Define>(
     params: &mut Table<'_>,
     name: &'static str,
@@ -121,7 +121,7 @@ pub(crate) fn whole<T: Define>(
     node.map_or_else(|| Ok(default(parameter)), |node| params.whole(name, node, min..=max))
 }
 
-/// A number, in the range and with the default that `T` declares.
+/// Parses a number, with the range and default that `T` declares.
 pub(crate) fn real<T: Define>(
     params: &mut Table<'_>,
     name: &'static str,
@@ -131,7 +131,7 @@ pub(crate) fn real<T: Define>(
     node.map_or_else(|| Ok(default(parameter)), |node| params.number(name, node, min..=max))
 }
 
-/// True or false, with the default that `T` declares.
+/// Parses true or false, with the default that `T` declares.
 pub(crate) fn flag<T: Define>(
     params: &mut Table<'_>,
     name: &'static str,
@@ -139,12 +139,12 @@ pub(crate) fn flag<T: Define>(
     params.bool(name, default(declared::<T>(name)))
 }
 
-/// The declaration most operators share: one element in, one out, movable, deterministic.
+/// The declaration of most operators: one element in, one out, movable, deterministic.
 pub(crate) const fn element_wise(name: &'static str, version: u32) -> Declaration {
     Declaration::new(name, version)
 }
 
-/// As [`element_wise`], of known effect.
+/// As [`element_wise`], with a known effect.
 pub(crate) const fn with_effect(name: &'static str, version: u32, effect: Effect) -> Declaration {
     Declaration { effect, ..element_wise(name, version) }
 }
@@ -154,7 +154,7 @@ pub(crate) const fn of_dataset(name: &'static str, version: u32) -> Declaration 
     Declaration { scope: Scope::Global, pins_position: true, ..element_wise(name, version) }
 }
 
-/// `count`: a number of records, at least `least`.
+/// Parses `count`: a number of records, at least `least`.
 pub(crate) fn count(params: &mut Table<'_>, least: u64) -> Result<u64, PipelineError> {
     let node = params.require("count")?;
     let count = match node.value {
@@ -164,14 +164,14 @@ pub(crate) fn count(params: &mut Table<'_>, least: u64) -> Result<u64, PipelineE
     count.ok_or_else(|| params.wrong("count", node, &format!("a whole number from {least} on")))
 }
 
-/// `size`: one number for a square, or `[height, width]`.
+/// Parses `size`: one number for a square, or `[height, width]`.
 pub(crate) fn size(params: &mut Table<'_>) -> Result<[u32; 2], PipelineError> {
     params.require("size")?;
-    // It is there.
+    // Required, so it is present.
     Ok(image_size(params, "size")?.unwrap_or([1, 1]))
 }
 
-/// Height and width under `key`, if it is there: one number for a square, or `[height, width]`.
+/// Parses height and width under `key`, if present: one number for a square, or `[height, width]`.
 pub(crate) fn image_size(
     params: &mut Table<'_>,
     key: &'static str,
@@ -184,7 +184,7 @@ pub(crate) fn image_size(
     }
 }
 
-/// `into`: the new field an operator makes.
+/// Parses `into`: the new field of an operator.
 pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineError> {
     let node = params.require("into")?;
     let name = params.text("into", node)?;
@@ -192,7 +192,7 @@ pub(crate) fn into(params: &mut Table<'_>, op: &str) -> Result<String, PipelineE
     Ok(name)
 }
 
-/// `key`: `[low, high]` in `range` with low <= high, or one number, of which `spread` makes both.
+/// Parses `key`: `[low, high]` in `range` with low <= high, or one number that `spread` turns into both.
 pub(crate) fn interval(
     params: &mut Table<'_>,
     key: &'static str,
@@ -218,7 +218,7 @@ pub(crate) fn interval(
     Ok(bounds.map(|bound| bound + 0.0))
 }
 
-/// `channels`: 1 or 3, `default` unless given.
+/// Parses `channels`: 1 or 3, `default` unless given.
 pub(crate) fn channels(params: &mut Table<'_>, default: u32) -> Result<u32, PipelineError> {
     let Some(node) = params.get("channels") else { return Ok(default) };
     match node.value {
@@ -228,7 +228,7 @@ pub(crate) fn channels(params: &mut Table<'_>, default: u32) -> Result<u32, Pipe
     }
 }
 
-/// An image whose colours may now be any: 0 to 255 of u8, 0 to 1 of f32.
+/// The schema with the full range of colours: 0 to 255 for u8, 0 to 1 for f32.
 pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     let range = field.range.map(|_| match field.dtype {
         DType::U8 => ValueRange::PIXELS,
@@ -237,10 +237,10 @@ pub(crate) fn in_full_range(field: FieldSchema) -> FieldSchema {
     FieldSchema { range, ..field }
 }
 
-/// The dtypes that operators take which move pixels without looking at them.
+/// Dtypes accepted by operators that move pixels without reading their values.
 pub(crate) const MOVABLE: &[DType] = &[DType::U8, DType::F16, DType::BF16, DType::F32];
 
-/// Whether the image can hold `fill`.
+/// Checks that the image can hold `fill`.
 pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(), String> {
     let (low, high) = match image.dtype {
         DType::U8 => (0.0, 255.0),
@@ -258,7 +258,7 @@ pub(crate) fn check_fill(op: &str, image: &FieldSchema, fill: f64) -> Result<(),
     }
 }
 
-/// `interpolation`: nearest unless given.
+/// Parses `interpolation`: nearest unless given.
 pub(crate) fn interpolation(params: &mut Table<'_>) -> Result<Interpolation, PipelineError> {
     let choices = [("nearest", Interpolation::Nearest), ("bilinear", Interpolation::Bilinear)];
     match params.get("interpolation") {
@@ -267,8 +267,8 @@ pub(crate) fn interpolation(params: &mut Table<'_>) -> Result<Interpolation, Pip
     }
 }
 
-/// `key`: pixels left, top, right and below; one number for all, two for the sides and for top and
-/// bottom.
+/// Parses `key`: pixels at left, top, right and bottom; one number for all, or two for the sides and for
+/// top and bottom.
 pub(crate) fn sides(
     params: &mut Table<'_>,
     key: &'static str,

@@ -1,4 +1,4 @@
-//! Names that most operators' files use.
+//! Imports for the files of operators.
 
 #[cfg(feature = "kernels")]
 pub(crate) use crate::kernels::{

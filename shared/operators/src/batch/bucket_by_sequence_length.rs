@@ -1,4 +1,4 @@
-//! `bucket_by_sequence_length`: elements of like lengths are stacked, so that padding is short.
+//! `bucket_by_sequence_length`: stacks elements of similar lengths, to keep padding short.
 
 use crate::prelude::*;
 
@@ -7,17 +7,18 @@ const MAX_BOUNDARIES: usize = 1024;
 /// Largest boundary, in items.
 const MAX_BOUNDARY: u32 = 1 << 24;
 
-/// Elements -> batches of `size` whose sequences in `field` have like lengths, padded as
-/// `padded_batch` pads; with `pad_to_bucket_boundary` `field` is padded to the longest its bucket can
-/// hold. As `tf.data.Dataset.bucket_by_sequence_length` with one batch size. Buckets are filled
-/// within a split, which has four batches to a bucket or more, as far as the dataset has so many and
-/// `--split-batches` says nothing else; what is left in them at its end is batched with its neighbours in
-/// length, so that every batch is full but the last of an epoch. Where splits are one batch, buckets do
-/// nothing: `explain --data`, `plan` and `run` say so, and what helps.
+/// Elements -> batches of `size` whose sequences in `field` have similar lengths, padded as in
+/// `padded_batch`; with `pad_to_bucket_boundary`, `field` is padded to the longest its bucket can hold. As
+/// `tf.data.Dataset.bucket_by_sequence_length` with one batch size.
+///
+/// Buckets fill within a split. A split has at least four batches per bucket, if the dataset has that many
+/// and `--split-batches` does not say otherwise. Elements left in buckets at the end of a split are batched
+/// with their neighbours in length, so every batch except the last of an epoch is full. If a split is one
+/// batch, buckets have no effect; `explain --data`, `plan` and `run` then report it and suggest a remedy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BucketBySequenceLength {
     pub field: String,
-    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket has no end.
+    /// Ascending, in items: bucket `i` ends before boundary `i`; the last bucket is unbounded.
     pub boundaries: Vec<u32>,
     pub size: u32,
     pub drop_remainder: bool,

@@ -1,13 +1,13 @@
-//! `padded_batch`: elements are stacked, sequences padded to one length.
+//! `padded_batch`: stacks elements, and pads sequences to one length.
 
 use crate::prelude::*;
 use std::collections::BTreeMap;
 
-/// Longest length sequences may be padded to, in items.
+/// Largest padded length, in items.
 const MAX_LENGTH: u32 = 1 << 24;
 
-/// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`: padded
-/// at its end to `lengths` if the field is named there, else to the longest of the batch. As
+/// `size` elements -> one batch. A sequence `[?, ..]` or byte string becomes `[size, n, ..]`, padded at its
+/// end to the field's entry in `lengths`, else to the longest of the batch. As
 /// `tf.data.Dataset.padded_batch`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PaddedBatch {
@@ -53,7 +53,7 @@ impl Operator for PaddedBatch {
     }
 }
 
-/// `lengths` and `values`: mappings from fields.
+/// Parses `lengths` and `values`, which are mappings from fields.
 pub(crate) fn padding(params: &mut Table<'_>) -> Result<Padding, PipelineError> {
     let mut padding = Padding::default();
     if let Some(node) = params.get("lengths") {
@@ -78,7 +78,7 @@ fn entries<T>(
     table.entries()?.into_iter().map(entry).collect()
 }
 
-/// Whether every field can be padded as asked.
+/// Checks that every field can be padded as requested.
 pub(crate) fn check(flow: &Flow, op: &str, padding: &Padding) -> Result<(), String> {
     let fields = &flow.schema().fields;
     for name in padding.lengths.keys().chain(padding.values.keys()) {

@@ -1,20 +1,20 @@
-//! `batch`: elements are stacked.
+//! `batch`: stacks elements.
 
 use crate::prelude::*;
 
-/// `size` elements -> one batch, every field with a new first dimension. With `ragged` sequences and
-/// byte strings are delivered as values and offsets (`x` and `x.offsets`). Across the
-/// splits of an epoch only the last batch can be short, and `drop_remainder` leaves that one out.
+/// `size` elements -> one batch; every field gets a new first dimension. With `ragged`, sequences and byte
+/// strings are delivered as values and offsets (`x` and `x.offsets`). Only the last batch of an epoch can
+/// be short, and `drop_remainder` drops it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Batch {
     pub size: u32,
     pub drop_remainder: bool,
-    /// Whether sequences of different lengths are welcome.
+    /// Whether sequences may differ in length.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub ragged: bool,
 }
 
-/// What all operators that make batches declare.
+/// The declaration of all operators that make batches.
 pub(crate) const fn declaration(name: &'static str) -> Declaration {
     Declaration {
         cardinality: Cardinality::Batch,
@@ -77,15 +77,15 @@ impl Operator for Batch {
     }
 }
 
-/// `size` and `drop_remainder`.
+/// Parses `size` and `drop_remainder`.
 pub(crate) fn size<T: Define>(params: &mut Table<'_>) -> Result<(u32, bool), PipelineError> {
     let size = params.require("size")?;
     let size = params.whole("size", size, 1..=MAX_BATCH_SIZE)?;
     Ok((size, flag::<T>(params, "drop_remainder")?))
 }
 
-/// Whether a batch fits an object, counting of each field what is known: its bytes, or those it is
-/// padded to, which `padded` tells.
+/// Checks that a batch fits an object. Counts the known bytes of each field: those of its fixed shape, or
+/// the bytes it is padded to, which `padded` returns.
 pub(crate) fn check_bytes(
     flow: &Flow,
     size: u32,

@@ -2,9 +2,9 @@
 
 use crate::prelude::*;
 
-/// Delivers every epoch in the order of the dataset, record for record: for validation, and for data
-/// whose order means something. What is left over at the end of a split begins the next batch, whatever
-/// `filter` or `flat_map` made of the records. Otherwise splits come in another random order each epoch.
+/// Delivers every epoch in the order of the dataset, record by record: for validation, and for data whose
+/// order matters. Elements left over at the end of a split start the next batch, also after `filter` or
+/// `flat_map`. Without `in_order`, splits come in a new random order each epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InOrder {}
 

@@ -1,4 +1,4 @@
-//! `interleave`: records of several files in turn.
+//! `interleave`: alternates between the records of several files.
 
 use crate::prelude::*;
 
@@ -7,10 +7,9 @@ const MAX_CYCLE: u32 = 4096;
 /// Most records of a file in its turn.
 const MAX_BLOCK: u32 = 1 << 20;
 
-/// Reads `cycle_length` files in turn, `block_length` records of each; when a file ends, the next one
-/// takes its place. The order is that of `tf.data.Dataset.interleave` without parallel calls. It
-/// comes before other dataset operators. Splits still come in random order, unless `in_order` is
-/// given.
+/// Reads `cycle_length` files in turn, `block_length` records of each; when a file ends, the next file
+/// takes its place. The order is that of `tf.data.Dataset.interleave` without parallel calls. It must
+/// precede the other dataset operators. Splits still come in random order, unless `in_order` is given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Interleave {
     pub cycle_length: u32,

@@ -1,13 +1,13 @@
-//! `repeat`: the dataset several times in one epoch.
+//! `repeat`: repeats the dataset within one epoch.
 
 use crate::prelude::*;
 
-/// Most times.
+/// Most repetitions.
 const MAX_COUNT: u32 = 100_000;
 
-/// All records `count` times, one time after the other; random operators draw anew each time, and
-/// `__copy__` tells the times apart. To train on the dataset again and again, rather ask the job for
-/// `--epochs`: an epoch has a cursor of its own.
+/// Repeats all records `count` times, one repetition after the other. Random operators draw anew in each,
+/// and `__copy__` numbers the repetitions. To train for several epochs use the job's `--epochs` instead: an
+/// epoch has its own cursor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Repeat {
     pub count: u32,

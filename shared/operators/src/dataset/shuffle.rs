@@ -1,15 +1,15 @@
-//! `shuffle`: records in random order, block by block.
+//! `shuffle`: puts records in random order, block by block.
 
 use crate::prelude::*;
 
-/// Most blocks of a split: each is a read of its own.
+/// Most blocks of a split; each costs one read.
 const MAX_BLOCKS: u32 = 1024;
 
-/// Every split is made of `blocks` runs of neighbouring records drawn from all over the dataset, and
-/// its records are put in random order before they are batched; another order each epoch, keyed by
-/// the job's seed and `seed`. Without it, the records of a batch are neighbours in a file, and only
-/// splits come in random order. More blocks mix better and cost a read each: reads below 4 MiB are
-/// slow on S3, so a split of 64 MiB takes about 16.
+/// Each split consists of `blocks` runs of adjacent records drawn from the whole dataset, and its records
+/// are shuffled before they are batched. The order changes each epoch, keyed by the job's seed and `seed`.
+/// Without `shuffle`, the records of a batch are adjacent in a file, and only the splits are in random
+/// order. More blocks mix better but cost a read each. Reads below 4 MiB are slow on S3, so about 16 blocks
+/// suit a split of 64 MiB.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Shuffle {
     pub blocks: u32,

@@ -1,8 +1,8 @@
-//! `skip`: all but the first records of the dataset.
+//! `skip`: leaves out the first records of the dataset.
 
 use crate::prelude::*;
 
-/// Leaves out the first `count` records of the dataset: what [`Take`](super::Take) keeps. They are
+/// Leaves out the first `count` records of the dataset, the complement of [`Take`](super::Take). They are
 /// not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Skip {

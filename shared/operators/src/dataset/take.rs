@@ -1,10 +1,10 @@
-//! `take`: the first records of the dataset.
+//! `take`: keeps the first records of the dataset.
 
 use crate::prelude::*;
 
-/// Keeps the first `count` records of the dataset, as far as there are so many. Which records are
-/// read is worked out when the job is registered: no others are. It counts records, so it stands
-/// before operators that make more or fewer elements of them.
+/// Keeps the first `count` records of the dataset, or all if there are fewer. The selection is made when the
+/// job is registered; other records are never read. It counts records, so it must precede operators that
+/// change the number of elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Take {
     pub count: u64,

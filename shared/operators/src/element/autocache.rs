@@ -1,11 +1,11 @@
-//! `autocache`: a place where elements may be cached.
+//! `autocache`: a point where elements may be cached.
 
 use crate::prelude::*;
 
-/// Any element -> the same. The service may store elements that come here, and read them from then on
-/// instead of computing them, if measuring says that it pays (Cachew, section 4.4); it changes no
-/// result. After the batch it means the batches as they are delivered. What comes before may draw
-/// at random only with `reuse_random`: every epoch then has the draws of the first.
+/// Any element -> the same. The service may store the elements at this point and read them in later epochs
+/// instead of computing them, if its measurements show a gain (Cachew, section 4.4). Results do not change.
+/// After `batch` it caches the batches as they are delivered. Random operators may precede it only with
+/// `reuse_random`; every epoch then repeats the draws of the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Autocache {
     pub reuse_random: bool,
@@ -31,7 +31,7 @@ impl Operator for Autocache {
     fn infer(&self, flow: &mut Flow) -> Result<(), String> {
         let refused = flow.random().filter(|_| !self.reuse_random);
         if let Some((op, of_dataset)) = refused {
-            // Nothing on the dataset may come after a point, so there it cannot be moved to.
+            // Dataset operators may not follow a cache point, so moving it before one is no option.
             let advice = match of_dataset {
                 true => format!("leave `{op}` out"),
                 false => format!("move it before `{op}`"),

@@ -1,9 +1,9 @@
-//! `copy`: a field twice, for two views of it.
+//! `copy`: copies a field, for two views of it.
 
 use crate::prelude::*;
 
-/// Any field -> the same, and again in the new field `into`, whose name the element must not have yet.
-/// What follows can treat them apart.
+/// Any field -> the same, and a copy in the new field `into`, a name that the element must not have yet.
+/// Later operators can treat the two differently.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CopyField {
     pub field: String,
@@ -45,7 +45,7 @@ impl Operator for CopyField {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `copy`: a field twice.
+    //! `copy`: copies a field.
 
     use gristmill_kernel::*;
 

@@ -1,4 +1,4 @@
-//! `drop`: fields that are not delivered.
+//! `drop`: removes fields.
 
 use crate::prelude::*;
 
@@ -55,7 +55,7 @@ impl Operator for DropFields {
         self.fields.is_empty()
     }
 
-    // Its fields are not delivered, which the schema says.
+    // The output schema lacks the fields, which is enough to leave them out.
     #[cfg(feature = "kernels")]
     fn kernel(&self, _: &KernelInput<'_>) -> Result<Kernel, String> {
         Ok(Kernel::Nothing)

@@ -1,4 +1,4 @@
-//! `duplicate`: an element becomes several, which random operators then make different.
+//! `duplicate`: copies an element; later random operators make the copies differ.
 
 use crate::prelude::*;
 
@@ -6,7 +6,7 @@ use crate::prelude::*;
 const MAX_COPIES: u32 = 1024;
 
 /// One element -> `copies` of it, one after the other: the views of contrastive learning, such as
-/// SimCLR's two. What comes before runs once; random operators after it draw anew for each.
+/// SimCLR's two. Operators before it run once per element; random operators after it draw once per copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Duplicate {
     pub copies: u32,

@@ -1,14 +1,14 @@
-//! `filter`: elements that fail a test are left out.
+//! `filter`: drops elements that fail a test.
 
 use crate::prelude::*;
 
 /// Most values of `in`.
 const MAX_VALUES: usize = 65_536;
 
-/// Keeps the elements whose `field` passes every test given. Of a number the tests look at its
-/// value, of a sequence or byte string at its length. They compare in the field's own type: integers
-/// exactly, floats with the number rounded to that type. A number that the type cannot hold is refused. Elements
-/// left out are no errors and are not listed.
+/// Keeps the elements whose `field` passes every given test. The tests compare the value of a number, and
+/// the length of a sequence or byte string. They compare in the field's own type: integers exactly, floats
+/// after rounding the bound to that type. A bound that the type cannot hold is refused. Dropped elements
+/// are not errors and are not listed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Filter {
     pub field: String,
@@ -105,7 +105,7 @@ impl Operator for Filter {
 }
 
 impl Filter {
-    /// Every number it compares with, and the parameter that holds it.
+    /// Every bound or listed value, with the name of its parameter.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, Number)> {
         let bounds = [("min", self.min), ("max", self.max)];
         let bounds = bounds.into_iter().filter_map(|(key, bound)| Some((key, bound?)));
@@ -113,7 +113,7 @@ impl Filter {
     }
 }
 
-/// The type in which values of `field` are compared, or their lengths.
+/// The dtype of the comparison: u32 for the length of a sequence, else the field's own.
 pub const fn compared_dtype(is_sequence: bool, dtype: DType) -> DType {
     if is_sequence { DType::U32 } else { dtype }
 }
@@ -129,21 +129,21 @@ fn values(params: &Table<'_>, node: &Node) -> Result<Vec<Number>, PipelineError>
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `filter`: elements that fail a test are left out.
+    //! `filter`: drops elements that fail a test.
 
     use super::*;
     use gristmill_kernel::*;
 
-    /// Looks at the value of a number, at the length of a sequence.
+    /// Tests the value of a number, or the length of a sequence.
     #[derive(Debug)]
     pub(crate) struct Test {
-        /// None if the value decides; else bytes of one item of the sequence whose length does.
+        /// Bytes of one item if the test is on a sequence's length; none if it is on a value.
         item_bytes: Option<usize>,
         dtype: DType,
         bounds: Bounds,
     }
 
-    /// What values are compared with, in their own type.
+    /// Bounds and listed values, in the type of the comparison.
     #[derive(Debug)]
     enum Bounds {
         Whole(Within<i128>),
@@ -162,14 +162,14 @@ pub(crate) mod kernel {
         fn new(op: &Filter, of: impl Fn(Number) -> T) -> Self {
             let one_of = op.one_of.as_ref().map(|numbers| {
                 let mut numbers: Vec<T> = numbers.iter().map(|number| of(*number)).collect();
-                // They are finite, so that any two compare.
+                // The numbers are finite, so any two compare.
                 numbers.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
                 numbers
             });
             Within { min: op.min.map(&of), max: op.max.map(&of), one_of }
         }
 
-        /// Not-a-number passes no test.
+        /// NaN passes no test.
         fn keeps(&self, value: T) -> bool {
             let listed = |numbers: &Vec<T>| {
                 let at = numbers.partition_point(|number| *number < value);
@@ -188,7 +188,7 @@ pub(crate) mod kernel {
             let bounds = match field.dtype {
                 DType::F32 if !sequence => Bounds::Real(Within::new(op, Number::single)),
                 DType::F64 if !sequence => Bounds::Double(Within::new(op, Number::real)),
-                // The pipeline checked that each is whole.
+                // The pipeline checked that each number is whole.
                 _ => Bounds::Whole(Within::new(op, |number| match number {
                     Number::Whole(number) => number,
                     Number::Real(number) => number as i128,

@@ -1,9 +1,9 @@
-//! `flat_map`: an element becomes as many as a field of it has items.
+//! `flat_map`: makes one element of each item of a field.
 
 use crate::prelude::*;
 
-/// `[n, ..shape]` in `field` -> n elements of `[..shape]`, in order; the other fields are repeated. As
-/// `tf.data.Dataset.flat_map(Dataset.from_tensor_slices)`; no item, no element.
+/// `[n, ..shape]` in `field` -> n elements of `[..shape]`, in order; the other fields are repeated. Without
+/// items there is no element. As `tf.data.Dataset.flat_map(Dataset.from_tensor_slices)`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlatMap {
     pub field: String,

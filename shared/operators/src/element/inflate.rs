@@ -1,11 +1,11 @@
-//! `inflate`: an element becomes larger. For studies.
+//! `inflate`: makes elements larger. For experiments.
 
 use crate::prelude::*;
 
 /// Largest factor.
 const MAX_FACTOR: u32 = 1_000_000;
 
-/// Any numeric `[..shape]` -> `[factor, ..shape]` of the same dtype: the value, `factor` times.
+/// Any numeric `[..shape]` -> `[factor, ..shape]` of the same dtype: the value repeated `factor` times.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Inflate {
     pub field: String,
@@ -42,7 +42,7 @@ impl Operator for Inflate {
         }
         let shape = [Some(self.factor)].into_iter().chain(input.shape.iter().copied()).collect();
         let output = FieldSchema { shape, ..input.clone() };
-        // A tensor this large would be refused by `batch`, but only after other ops multiplied it.
+        // `batch` would also refuse it, but only after further operators made it larger still.
         if output.shape.len() > 8 || output.element_bytes().is_none_or(|b| b > MAX_BATCH_BYTES) {
             return Err(format!("`inflate` makes `{field}` {output}, which no batch can hold"));
         }
@@ -62,7 +62,7 @@ impl Operator for Inflate {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `inflate`: a value, several times over. For studies.
+    //! `inflate`: repeats a value. For experiments.
 
     use super::*;
     use gristmill_kernel::*;

@@ -1,11 +1,11 @@
-//! `sleep`: every element takes longer. For studies.
+//! `sleep`: delays each element. For experiments.
 
 use crate::prelude::*;
 
 /// Longest sleep, in milliseconds: a minute per element.
 const MAX_SLEEP_MS: f64 = 60_000.0;
 
-/// What one sleep is for.
+/// The unit that one sleep delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SleepPer {

@@ -1,9 +1,9 @@
-//! `center_crop`: the middle of an image.
+//! `center_crop`: crops the centre of an image.
 
 use crate::prelude::*;
 
-/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]`: the middle; a smaller image is
-/// surrounded by zeros. Exactly as torchvision's `CenterCrop`.
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]`: the centre. A smaller image is padded
+/// with zeros. Exactly as torchvision's `CenterCrop`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CenterCrop {
     #[serde(flatten)]

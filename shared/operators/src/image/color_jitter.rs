@@ -1,24 +1,24 @@
-//! `color_jitter`: brightness, contrast, saturation and hue of an image change at random.
+//! `color_jitter`: changes brightness, contrast, saturation and hue at random.
 
 use crate::prelude::*;
 
 /// Largest factor.
 const MAX_FACTOR: f64 = 15.9;
 
-/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; gray has no hue or saturation. With probability `p` each of the four is
-/// drawn uniformly from its bounds, and they are applied in random order. As torchvision's
-/// `ColorJitter` on tensors: one change of u8 within 1 of torchvision 0.29, all four within 2 in 99 of 100
-/// values (a nearly grey pixel can turn a difference of 1 into another hue); f32 within 1e-5.
+/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; grey has no hue or saturation. With probability
+/// `p` each of the four amounts is drawn uniformly from its bounds, and the changes apply in random order.
+/// As torchvision's `ColorJitter` on tensors: one change of u8 within 1 of torchvision 0.29, all four within
+/// 2 in 99 of 100 values (in a nearly grey pixel a difference of 1 can shift the hue); f32 within 1e-5.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ColorJitter {
     pub field: String,
     /// Bounds of the factor. Written as one number b: 1 - b, but at least 0, to 1 + b.
     pub brightness: [f64; 2],
-    /// As `brightness`: away from the image's mean grey.
+    /// As `brightness`, relative to the mean grey of the image.
     pub contrast: [f64; 2],
-    /// As `brightness`: away from each pixel's grey.
+    /// As `brightness`, relative to the grey of each pixel.
     pub saturation: [f64; 2],
-    /// Bounds of what is added to the hue, in turns, -0.5 to 0.5. Written as one number h: -h to h.
+    /// Bounds of the hue shift, in turns, -0.5 to 0.5. Written as one number h: -h to h.
     pub hue: [f64; 2],
     /// Probability, 0 to 1.
     pub p: f64,
@@ -105,11 +105,11 @@ pub(crate) mod kernel {
     pub(crate) struct Jitter {
         op: ColorJitter,
         dtype: DType,
-        /// Whether there is one channel: no hue, and no saturation.
+        /// Whether there is one channel, and so no hue or saturation.
         gray: bool,
     }
 
-    /// One change with what was drawn for it.
+    /// One change with its drawn amount.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub(crate) enum Change {
         /// Factor.
@@ -123,7 +123,7 @@ pub(crate) mod kernel {
     }
 
     impl Change {
-        /// What it comes to where all channels are equal.
+        /// The equivalent change if all channels are equal.
         fn on_gray(self) -> Change {
             match self {
                 Change::Saturation(_) => Change::Saturation(1.0),
@@ -132,7 +132,7 @@ pub(crate) mod kernel {
             }
         }
 
-        /// Whether it leaves any image as it is.
+        /// Whether the change leaves every image as it is.
         fn is_nothing(&self) -> bool {
             match *self {
                 Change::Brightness(x) | Change::Contrast(x) | Change::Saturation(x) => x == 1.0,
@@ -147,7 +147,7 @@ pub(crate) mod kernel {
             Jitter { op: op.clone(), dtype: field.dtype, gray }
         }
 
-        /// As `torchvision.transforms.ColorJitter`: an order, and four amounts.
+        /// Draws an order and four amounts, as `torchvision.transforms.ColorJitter`.
         fn draw(&self, draw: &mut Draw) -> [Change; 4] {
             let mut order = [0, 1, 2, 3];
             for i in (1..4).rev() {
@@ -184,7 +184,7 @@ pub(crate) mod kernel {
         }
     }
 
-    /// As to the colour image of three such channels.
+    /// Applies `changes` as to an RGB image with three such channels.
     fn apply_to_gray(changes: &[Change; 4], dtype: DType, gray: &mut [u8], rgb: &mut Vec<u8>) {
         let bytes = crate::kernels::dtype_bytes(dtype);
         rgb.clear();
@@ -203,7 +203,7 @@ pub(crate) mod kernel {
         }
     }
 
-    /// In one pass over the image, or two if there is a contrast, which needs the mean of what it gets.
+    /// Takes one pass over the image, or two with a contrast, which needs the mean of its input.
     fn apply_to<S: Colours>(changes: &[Change; 4], pixels: &mut [u8]) {
         let contrast = changes.iter().position(|c| matches!(c, Change::Contrast(x) if *x != 1.0));
         let (before, after) = changes.split_at(contrast.unwrap_or(0));

@@ -1,12 +1,12 @@
-//! `crop`: a fixed part of an image.
+//! `crop`: crops a fixed window of an image.
 
 use crate::prelude::*;
 
-/// Farthest first row or column.
+/// Largest `top` or `left`, in pixels.
 const MAX_CORNER: u32 = 100_000_000;
 
-/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[height, width, c]`, the same part of every image, which
-/// must hold it. Exactly as `tf.image.crop_to_bounding_box`.
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[height, width, c]`: the same window of every image, which must
+/// lie within the image. Exactly as `tf.image.crop_to_bounding_box`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Crop {
     #[serde(flatten)]

@@ -1,42 +1,45 @@
-//! `decode`: an encoded image becomes pixels.
+//! `decode`: decodes an image to pixels.
 
 use crate::prelude::*;
 
-/// bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, told apart by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to
-/// 255; or grey `[h, w, 1]`, weighed as Pillow's `convert("L")`. JPEG as libjpeg-turbo's accurate DCT with
-/// fancy upsampling, within 1 of Pillow and TensorFlow; PNG and lossless WebP exactly; lossy WebP within 3 of
-/// Pillow; BMP, TIFF (grey or RGB; plain, PackBits, LZW or deflate), PGM and PPM exactly. Grey is repeated
-/// over the channels, transparency dropped, sixteen bits cut to eight. EXIF orientation is left to the
-/// author. With `mode: indices` bytes (PNG or BMP with a palette; PNG, BMP, TIFF or PGM of grey) -> u8 or u16
-/// `[h, w, 1]`: the numbers that the file stores, whatever colours its palette has for them.
+/// bytes (JPEG, PNG, WebP, BMP, TIFF, PGM or PPM, by their first bytes) -> u8 `[h, w, 3]` RGB, 0 to 255; or
+/// grey `[h, w, 1]`, weighted as in Pillow's `convert("L")`.
+///
+/// JPEG uses libjpeg-turbo's accurate DCT with fancy upsampling, within 1 of Pillow and TensorFlow. Lossy
+/// WebP is within 3 of Pillow. PNG, lossless WebP, BMP, TIFF (grey or RGB; plain, PackBits, LZW or deflate),
+/// PGM and PPM are exact. Grey is repeated over the channels, transparency is dropped, and sixteen bits are
+/// cut to eight. EXIF orientation is not applied.
+///
+/// With `mode: indices`, bytes (PNG or BMP with a palette; grey PNG, BMP, TIFF or PGM) -> u8 or u16
+/// `[h, w, 1]`: the stored class numbers, not the palette's colours.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decode {
     pub field: String,
-    /// Height and width that images typically have, for judging what the operators after it gain
-    /// before any image was looked at. Changes no result.
+    /// Typical height and width of the images: an estimate for planning before any image is measured.
+    /// Does not affect results.
     #[serde(skip)]
     pub typical_size: Option<[u32; 2]>,
     /// 3, or 1 for grey.
     #[serde(skip_serializing_if = "is_rgb")]
     pub channels: u32,
-    /// What pixels are: colours, or the numbers that the file stores.
+    /// Colours, or the class numbers that the file stores.
     #[serde(skip_serializing_if = "is_colours")]
     pub mode: DecodeMode,
-    /// Of `mode: indices`: u8, or u16 for files of sixteen bits.
+    /// Output dtype of `mode: indices`: u8, or u16 for files of sixteen bits.
     #[serde(skip_serializing_if = "is_u8")]
     pub dtype: DType,
 }
 
-/// What pixels are decoded to.
+/// Meaning of the decoded values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecodeMode {
     Colours,
-    /// Class numbers of a mask: palette indices and grey values as they are stored.
+    /// Class numbers of a mask: the stored palette indices or grey values.
     Indices,
 }
 
-/// The default is not written: canonical forms are as they were before there was a choice.
+/// The default is not serialised, so canonical forms (and fingerprints) match those of older versions.
 fn is_rgb(channels: &u32) -> bool {
     *channels == 3
 }

@@ -1,4 +1,4 @@
-//! `flip`: an image is mirrored left to right, or not.
+//! `flip`: mirrors an image left to right, with a probability.
 
 use crate::prelude::*;
 
@@ -44,7 +44,7 @@ impl Operator for Flip {
     }
 
     fn does_nothing(&self) -> Option<&'static str> {
-        // Boxes are cut to the image even so.
+        // Boxes are clipped to the image even with p 0.
         (self.p == 0.0 && self.fields.boxes.is_none()).then_some("it mirrors nothing with p 0")
     }
 
@@ -62,7 +62,7 @@ impl Operator for Flip {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `flip`: an image is mirrored left to right, or not.
+    //! `flip`: mirrors an image left to right, with a probability.
 
     use super::*;
     use gristmill_kernel::*;
@@ -92,7 +92,7 @@ pub(crate) mod kernel {
                 return Ok(());
             }
             for row in value.chunks_exact_mut(width * self.pixel_bytes) {
-                // Constant sizes let the compiler move a pixel at once.
+                // With constant sizes the compiler moves a whole pixel at once.
                 match self.pixel_bytes {
                     3 => row.as_chunks_mut::<3>().0.reverse(),
                     6 => row.as_chunks_mut::<6>().0.reverse(),

@@ -1,20 +1,19 @@
-//! `gaussian_blur`: an image becomes soft by a random amount, or not.
+//! `gaussian_blur`: blurs an image by a random amount, with a probability.
 
 use crate::prelude::*;
 
 /// Largest kernel.
 const MAX_KERNEL: u32 = 255;
 
-/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same, with probability `p` convolved with a
-/// Gaussian whose sigma is drawn uniformly; edges are reflected. As torchvision's `GaussianBlur`: u8
-/// within 1 of torchvision 0.29, f32 within 1e-3, for what lies beyond three sigmas (f32: four) is left
-/// out.
+/// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` convolved with a
+/// Gaussian whose sigma is drawn uniformly. Edges are reflected. As torchvision's `GaussianBlur`: u8 within
+/// 1 of torchvision 0.29, f32 within 1e-3. The kernel is truncated beyond three sigmas (f32: four).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GaussianBlur {
     pub field: String,
     /// Width and height of the kernel in pixels, odd.
     pub kernel_size: u32,
-    /// Bounds of sigma in pixels. Written as one number: always that.
+    /// Bounds of sigma in pixels. One number sets both.
     pub sigma: [f64; 2],
     /// Probability, 0 to 1.
     pub p: f64,

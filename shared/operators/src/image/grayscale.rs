@@ -1,9 +1,9 @@
-//! `grayscale`: an image loses its colours, or not.
+//! `grayscale`: removes the colours of an image, with a probability.
 
 use crate::prelude::*;
 
-/// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` cut to
-/// the integer below for u8, with probability `p`; or `[h, w, 1]` with `channels: 1`. As torchvision's
+/// u8 or f32 `[h, w, 3]` -> the same with three equal channels, `0.2989 r + 0.587 g + 0.114 b` (rounded
+/// down for u8), with probability `p`; or `[h, w, 1]` with `channels: 1`. As torchvision's
 /// `RandomGrayscale` and `Grayscale` on tensors: u8 within 1 of torchvision 0.29, f32 within 1e-6.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Grayscale {

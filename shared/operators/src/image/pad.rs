@@ -1,16 +1,16 @@
-//! `pad`: an image with something around it.
+//! `pad`: pads an image.
 
 use crate::prelude::*;
 
-/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, the rest being `fill`: by `padding` on each side,
-/// exactly as torchvision's `Pad`; or to `size` with the image in the middle (the odd pixel right and
-/// below), as `tf.image.resize_with_crop_or_pad` pads. An image larger than `size` is an error of its
-/// record.
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> larger, padded with `fill`. With `padding`, by that on each
+/// side, exactly as torchvision's `Pad`. With `size`, to that with the image centred (an odd pixel goes to
+/// the right and bottom), as `tf.image.resize_with_crop_or_pad` pads. An image larger than `size` is an
+/// error of its record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Pad {
     #[serde(flatten)]
     pub fields: Fields,
-    /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
+    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub padding: Option<[u32; 4]>,
     /// Height and width in pixels.

@@ -1,8 +1,8 @@
-//! `posterize`: colours become few, or not.
+//! `posterize`: reduces the bits of colours, with a probability.
 
 use crate::prelude::*;
 
-/// u8 `[h, w, 1 or 3]` -> the same; with probability `p` only the upper `bits` bits of each value stay.
+/// u8 `[h, w, 1 or 3]` -> the same; with probability `p` each value keeps only its upper `bits` bits.
 /// Exactly as torchvision's `RandomPosterize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Posterize {

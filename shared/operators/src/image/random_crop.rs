@@ -1,17 +1,17 @@
-//! `random_crop`: a part of an image at a random place.
+//! `random_crop`: crops an image at a random position.
 
 use crate::prelude::*;
 
-/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]` at a random place of the image with
-/// `padding` around it. As torchvision's `RandomCrop`: with `pad_if_needed` an image that is still too
-/// small is padded on both sides by what it lacks; without, it is an error of its record.
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> `[size[0], size[1], c]` at a random position of the image with
+/// `padding` around it. As torchvision's `RandomCrop`: with `pad_if_needed`, an image that is still too
+/// small is padded on both sides by the missing pixels; without, it is an error of its record.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomCrop {
     #[serde(flatten)]
     pub fields: Fields,
     /// Height and width in pixels.
     pub size: [u32; 2],
-    /// Left, top, right, bottom; written as one number, or as [left and right, top and bottom], too.
+    /// Left, top, right, bottom; also written as one number, or as [left and right, top and bottom].
     pub padding: [u32; 4],
     pub pad_if_needed: bool,
     /// Value of padding.

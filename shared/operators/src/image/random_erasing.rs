@@ -1,10 +1,10 @@
-//! `random_erasing`: a random rectangle of an image is blotted out, or not.
+//! `random_erasing`: erases a random rectangle of an image, with a probability.
 
 use crate::prelude::*;
 
-/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same; with probability `p` a rectangle of random area
-/// and aspect ratio at a random place becomes `value`. Chosen as torchvision's `RandomErasing`: ten
-/// tries, then none.
+/// u8, f16, bf16 or f32 `[h, w, 1 or 3]` -> the same; with probability `p` a rectangle of random area,
+/// aspect ratio and position becomes `value`. Chosen as in torchvision's `RandomErasing`: ten attempts,
+/// then nothing is erased.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomErasing {
     pub field: String,
@@ -71,13 +71,13 @@ impl Operator for RandomErasing {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `random_erasing`: a random rectangle becomes one value, or not.
+    //! `random_erasing`: sets a random rectangle to one value, with a probability.
 
     use super::*;
     use crate::image::resize::kernel::Window;
     use gristmill_kernel::*;
 
-    /// Tries before nothing is erased; torchvision's number.
+    /// Attempts before nothing is erased; torchvision's number.
     const TRIES: u32 = 10;
 
     /// `[h, w, c]` -> the same, in place.
@@ -85,7 +85,7 @@ pub(crate) mod kernel {
     pub(crate) struct Erase {
         op: RandomErasing,
         log_ratio: [f64; 2],
-        /// One pixel, as it is stored.
+        /// Encoded bytes of one pixel.
         pixel: Vec<u8>,
     }
 

@@ -1,10 +1,10 @@
-//! `random_resized_crop`: a random part of an image, resized.
+//! `random_resized_crop`: crops a random window of an image and resizes it.
 
 use crate::prelude::*;
 
-/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`: a rectangle of random area and aspect ratio at a
-/// random place, resized as `resize` does. Chosen as torchvision's `RandomResizedCrop`: ten tries,
-/// then the largest centred rectangle within the ratio bounds.
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`: a rectangle of random area, aspect ratio and position,
+/// resized as by `resize`. Chosen as in torchvision's `RandomResizedCrop`: ten attempts, then the largest
+/// centred rectangle within the ratio bounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RandomResizedCrop {
     #[serde(flatten)]
@@ -105,7 +105,7 @@ fn bounds(
 ) -> Result<[f64; 2], PipelineError> {
     let Some(node) = params.get(key) else { return Ok(default) };
     let [low, high] = params.numbers(key, node, 0.0..=most)?;
-    // Below this an area has no pixel and a ratio no sense; logarithms stay tame.
+    // Below 1e-6 an area has no pixel and a ratio is meaningless; the bound also keeps logarithms small.
     if low < 1e-6 || low > high {
         return Err(node.error(format!(
             "`random_resized_crop` `{key}` must be [low, high] with 0.000001 <= low <= high, \
@@ -117,17 +117,16 @@ fn bounds(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `random_resized_crop`: a random window of an image, resized.
+    //! `random_resized_crop`: crops a random window of an image and resizes it.
 
     use super::*;
     use crate::image::resize::kernel::{ResizeImage, Window};
     use gristmill_kernel::*;
 
-    /// Tries before the centre is taken; torchvision's number.
+    /// Attempts before falling back to the centre; torchvision's number.
     const TRIES: u32 = 10;
 
-    /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`. The window is never copied: the resizer reads it
-    /// where it lies.
+    /// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`. The resizer reads the window in place.
     #[derive(Debug)]
     pub(crate) struct CropAndResize {
         pub(crate) resize: ResizeImage,
@@ -142,7 +141,7 @@ pub(crate) mod kernel {
                 resize: ResizeImage::new(op.size, channels, op.antialias),
                 scale: op.scale,
                 ratio: op.ratio,
-                // Not the platform's logarithm, whose last bit is the C library's affair.
+                // libm, because the last bit of the platform's logarithm depends on its C library.
                 log_ratio: op.ratio.map(libm::log),
             }
         }
@@ -153,7 +152,7 @@ pub(crate) mod kernel {
             for _ in 0..TRIES {
                 let target = area * draw.between(self.scale[0], self.scale[1]);
                 let ratio = libm::exp(draw.between(self.log_ratio[0], self.log_ratio[1]));
-                // Square root is exactly rounded everywhere; ties to even is Python's `round`.
+                // Square roots round exactly on every platform; ties to even is Python's `round`.
                 let w = (target * ratio).sqrt().round_ties_even();
                 let h = (target / ratio).sqrt().round_ties_even();
                 if w >= 1.0 && w <= width as f64 && h >= 1.0 && h <= height as f64 {
@@ -166,7 +165,7 @@ pub(crate) mod kernel {
             self.centre([height, width])
         }
 
-        /// The largest centred window whose ratio is in bounds.
+        /// The largest centred window with a ratio within the bounds.
         fn centre(&self, [height, width]: [usize; 2]) -> Window {
             let ratio = width as f64 / height as f64;
             let side =

@@ -1,9 +1,9 @@
-//! `resize`: an image of any size becomes one of a given size.
+//! `resize`: resizes an image to a given size.
 
 use crate::prelude::*;
 
-/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` every source pixel
-/// under the (then wider) triangle counts, as in Pillow; without, the nearest four.
+/// u8 `[h, w, 1 or 3]` -> u8 `[size[0], size[1], c]`, bilinear. With `antialias` the triangle filter widens
+/// and covers every source pixel, as in Pillow; without, the nearest four pixels count.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Resize {
     #[serde(flatten)]
@@ -67,7 +67,7 @@ impl Operator for Resize {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `resize`: an image to one of another size.
+    //! `resize`: resizes an image to a given size.
 
     use fast_image_resize::{
         FilterType, PixelTrait, ResizeAlg, ResizeOptions, Resizer,
@@ -102,7 +102,7 @@ pub(crate) mod kernel {
             ResizeImage { size, channels, options: ResizeOptions::new().resize_alg(algorithm) }
         }
 
-        /// Resizes `window` of the image as if it were all there is: nothing outside of it counts.
+        /// Resizes `window` of the image; pixels outside the window have no influence.
         pub(crate) fn resize(
             &self,
             input: View<'_>,
@@ -110,7 +110,7 @@ pub(crate) mod kernel {
             output: Sink<'_>,
             tools: &mut Tools,
         ) -> Result<Made, String> {
-            // Typed, as the untyped call brings the resizer's code for every kind of pixel along.
+            // Typed, because the untyped call links the resizer's code for every pixel type.
             match self.channels {
                 1 => self.resize_typed::<U8>(input, window, output, tools),
                 _ => self.resize_typed::<U8x3>(input, window, output, tools),
@@ -178,7 +178,7 @@ pub(crate) mod kernel {
             let pixels = picture(width, height);
             let resized = |extensions: CpuExtensions, antialias: bool, side: u32| {
                 let mut resizer = Resizer::new();
-                // Sound for what the processor has, which is asked below.
+                // Sound only for extensions that the processor has, which is checked below.
                 #[allow(unsafe_code)]
                 unsafe {
                     resizer.set_cpu_extensions(extensions);

@@ -1,9 +1,9 @@
-//! `resize_shorter`: an image keeps its aspect ratio, and its shorter side becomes a given length.
+//! `resize_shorter`: resizes the shorter side to a given length, keeping the aspect ratio.
 
 use crate::prelude::*;
 
-/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]` whose shorter side is `size` and whose longer one is the integer
-/// below `size * longer / shorter`, resized as `resize` does. As torchvision's `Resize` with one number.
+/// u8 `[h, w, 1 or 3]` -> u8 `[h', w', c]`, resized as by `resize`. The shorter side becomes `size`, the
+/// longer one `size * longer / shorter`, rounded down. As torchvision's `Resize` with one number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ResizeShorter {
     #[serde(flatten)]
@@ -79,7 +79,7 @@ impl Operator for ResizeShorter {
 }
 
 impl ResizeShorter {
-    /// Height and width of what an image becomes; an error if it is longer than any image may be.
+    /// Height and width of the output; an error if a side exceeds the limit.
     pub fn output_size(&self, [height, width]: [u32; 2]) -> Result<[u32; 2], String> {
         let (shorter, longer) = (height.min(width).max(1), height.max(width));
         let long = u64::from(self.size) * u64::from(longer) / u64::from(shorter);
@@ -93,7 +93,7 @@ impl ResizeShorter {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `resize_shorter`: an image to one of the same aspect ratio.
+    //! `resize_shorter`: resizes an image, keeping its aspect ratio.
 
     use super::*;
     use crate::image::resize::kernel::{ResizeImage, Window};

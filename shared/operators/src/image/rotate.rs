@@ -1,8 +1,8 @@
-//! `rotate`: an image is turned by a random angle.
+//! `rotate`: rotates an image by a random angle.
 
 use crate::prelude::*;
 
-/// How pixels between pixels are made.
+/// Interpolation between pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Interpolation {
@@ -10,10 +10,11 @@ pub enum Interpolation {
     Bilinear,
 }
 
-/// u8 or f32 `[h, w, 1 or 3]` -> the same, turned counter-clockwise about its middle by an angle drawn
-/// uniformly from `degrees`; what was outside is `fill`. As torchvision's `RandomRotation` without
-/// `expand`, on tensors: bilinear within 1 (u8) or 1e-3 (f32) of torchvision 0.29, whose f32 positions
-/// are less exact; nearest equal but for pixels that lie between two (1 in 200; more at angles such as 30 degrees).
+/// u8 or f32 `[h, w, 1 or 3]` -> the same, rotated counter-clockwise about its centre by an angle drawn
+/// uniformly from `degrees`. Pixels from outside the image are `fill`. As torchvision's `RandomRotation`
+/// without `expand`, on tensors. Bilinear is within 1 (u8) or 1e-3 (f32) of torchvision 0.29, whose f32
+/// positions are less exact. Nearest is equal except midway between two pixels (1 in 200; more at angles
+/// such as 30 degrees).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Rotate {
     #[serde(flatten)]
@@ -81,7 +82,7 @@ impl Operator for Rotate {
     }
 }
 
-/// What `rotate` and `shear` take and give.
+/// Infers the schema of `rotate` and `shear`.
 pub(crate) fn warped(
     flow: &mut Flow,
     op: &'static str,

@@ -1,12 +1,12 @@
-//! `shear`: an image is slanted by a random angle.
+//! `shear`: shears an image by random angles.
 
 use crate::prelude::*;
 
-/// Steeper is no picture any more.
+/// Largest angle; a steeper one leaves no recognisable image.
 const MAX_DEGREES: f64 = 89.0;
 
-/// u8 or f32 `[h, w, 1 or 3]` -> the same, slanted about its middle by angles drawn uniformly; what was
-/// outside is `fill`. As torchvision's `RandomAffine(0, shear=degrees)`, as close as `rotate`.
+/// u8 or f32 `[h, w, 1 or 3]` -> the same, sheared about its centre by angles drawn uniformly. Pixels from
+/// outside the image are `fill`. As torchvision's `RandomAffine(0, shear=degrees)`, as close as `rotate`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shear {
     #[serde(flatten)]

@@ -1,9 +1,9 @@
-//! `solarize`: bright pixels become their negative, or not.
+//! `solarize`: inverts bright values, with a probability.
 
 use crate::prelude::*;
 
 /// u8 (0 to 255) or f32 (0 to 1) `[h, w, 1 or 3]` -> the same; with probability `p` every value of at
-/// least `threshold` becomes 255 (1) minus itself. Exactly as torchvision's `RandomSolarize`.
+/// least `threshold` becomes 255 (f32: 1) minus itself. Exactly as torchvision's `RandomSolarize`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Solarize {
     pub field: String,

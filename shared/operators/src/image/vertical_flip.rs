@@ -1,4 +1,4 @@
-//! `vertical_flip`: an image is turned upside down, or not.
+//! `vertical_flip`: mirrors an image top to bottom, with a probability.
 
 use crate::prelude::*;
 
@@ -59,7 +59,7 @@ impl Operator for VerticalFlip {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `vertical_flip`: the rows of an image change places, or not.
+    //! `vertical_flip`: reverses the rows of an image, with a probability.
 
     use gristmill_kernel::*;
 

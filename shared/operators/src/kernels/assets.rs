@@ -1,10 +1,10 @@
-//! Files that operators need beside the pipeline, checked against their hashes.
+//! Asset files of operators, checked against their hashes.
 
 use bytes::Bytes;
 use gristmill_kernel::Assets;
 use gristmill_pipeline::{Asset, MAX_ASSET_BYTES};
 
-/// The content that `asset` names, checked.
+/// Loads the content of `asset` and checks its size and hash.
 pub(crate) fn content(assets: &dyn Assets, op: &str, asset: &Asset) -> Result<Bytes, String> {
     let wrong = |why: String| format!("`{op}` needs a file: {why}");
     let hash = match asset {

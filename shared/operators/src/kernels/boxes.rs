@@ -1,5 +1,5 @@
-//! What operators on images do to boxes: they go where the image goes, are cut to it, and left out with
-//! their labels when too little of them is left. Computed in f32, step by step, as torchvision does.
+//! Bounding boxes under image operators: boxes move with the image and are clipped to it. A box with too
+//! little area left is dropped with its label. Computed in f32, step by step, as torchvision does.
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
 use crate::kernels::canvas::{Choice, Frame};
@@ -7,7 +7,7 @@ use crate::kernels::warp::{Angle, Matrix};
 use crate::prelude::*;
 use gristmill_kernel::*;
 
-/// Numbers of a box.
+/// Numbers per box.
 const NUMBERS: usize = 4;
 const BOX_BYTES: usize = NUMBERS * size_of::<f32>();
 
@@ -21,7 +21,7 @@ struct Mover {
     rules: Boxes,
 }
 
-/// How an operator moves what is in its image.
+/// The geometry of an operator, before its random draws.
 #[derive(Debug)]
 pub(crate) enum Geometry {
     Mirror { p: f64 },
@@ -33,7 +33,7 @@ pub(crate) enum Geometry {
     Turn(Angle),
 }
 
-/// One move, of an image whose size is known.
+/// One geometric step with its draws made, for an image of known size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Move {
     Mirror,
@@ -44,7 +44,7 @@ pub(crate) enum Move {
 }
 
 impl Geometry {
-    /// What it does to an image of `size`, first to last: as the image's own kernel draws it.
+    /// The steps for an image of `size`, in order. Draws exactly as the image's own kernel does.
     fn moves(&self, size: [usize; 2], draw: &mut Draw) -> Result<[Option<Move>; 2], String> {
         let to_size = |size: [u32; 2]| Move::Scale(size.map(|side| side as usize));
         let one = |only: Move| Ok([Some(only), None]);
@@ -65,7 +65,7 @@ impl Geometry {
 }
 
 impl Move {
-    /// Where a box of an image of `size` is afterwards, cut to the image where torchvision cuts it.
+    /// Moves a box of an image of `size`; clips it to the image in the cases where torchvision clips.
     fn of(self, [left, top, right, bottom]: Rect, size: [usize; 2]) -> Rect {
         let [height, width] = size.map(|side| side as f32);
         match self {
@@ -93,7 +93,7 @@ impl Move {
         }
     }
 
-    /// Height and width of what an image becomes.
+    /// Height and width of the image after the step.
     fn size(self, size: [usize; 2]) -> [usize; 2] {
         match self {
             Move::Mirror | Move::UpsideDown | Move::Turn(_) => size,
@@ -102,7 +102,7 @@ impl Move {
         }
     }
 
-    /// The area of what was one pixel.
+    /// The area after the step of one pixel before it.
     fn magnification(self, size: [usize; 2]) -> f64 {
         match self {
             Move::Scale(to) => (0..2).map(|i| to[i] as f64 / size[i] as f64).product(),
@@ -123,7 +123,7 @@ fn sides([left, top, right, bottom]: Rect) -> [f32; 2] {
 }
 
 impl Mover {
-    /// What a box becomes; none if too little is left of it.
+    /// Moves one box; none if too little of it is left.
     fn one(&self, numbers: Rect, moves: &[Option<Move>; 2], mut size: [usize; 2]) -> Option<Rect> {
         let mut rect = self.read(numbers, size);
         let mut area = sides(rect).map(f64::from).iter().product::<f64>();
@@ -179,7 +179,7 @@ impl Mover {
     }
 }
 
-/// What moves the boxes of `fields` by `geometry`; none if there are none.
+/// The kernel that moves the boxes of `fields` by `geometry`; none if `fields` names no boxes.
 pub(crate) fn mover(fields: &Fields, geometry: Geometry) -> Option<Box<dyn MoveBoxes>> {
     let rules = fields.boxes.clone()?;
     Some(Box::new(Mover { geometry, rules }))

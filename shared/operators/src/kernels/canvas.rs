@@ -1,4 +1,4 @@
-//! `center_crop`, `crop`, `random_crop`, `pad`: a window of an image, filled where the image is not.
+//! `center_crop`, `crop`, `random_crop`, `pad`: a window of an image, filled where it exceeds the image.
 
 use crate::image::resize::kernel::Window;
 use crate::prelude::*;
@@ -9,11 +9,11 @@ use gristmill_kernel::*;
 pub(crate) struct Canvas {
     window: Choice,
     pixel_bytes: usize,
-    /// One value, as it is stored.
+    /// Encoded bytes of one value.
     fill: Vec<u8>,
 }
 
-/// How the window is chosen.
+/// The operator that chooses the window.
 #[derive(Debug)]
 pub(crate) enum Choice {
     Centre(CenterCrop),
@@ -60,11 +60,11 @@ impl Canvas {
         Canvas::new(Choice::Padded(op.clone()), image, fill)
     }
 
-    /// Copies what the frame shows of the image.
+    /// Copies the part of the image that lies in the frame, and fills the rest.
     fn copy(&self, input: View<'_>, frame: Frame, out: &mut [u8]) {
         let [height, width] = input.size;
         let pixel = self.pixel_bytes;
-        // The columns of the frame that the image has.
+        // Columns of the frame that lie in the image: first..end.
         let first = (-frame.left).clamp(0, frame.width as i64) as usize;
         let end = (width as i64 - frame.left).clamp(first as i64, frame.width as i64) as usize;
         for (y, row) in out.chunks_exact_mut(frame.width * pixel).enumerate() {
@@ -120,8 +120,8 @@ impl Choice {
     }
 }
 
-/// Where the middle `inner` of `outer` pixels begins, as torchvision rounds: ties to even if it is cut,
-/// down if it is padded.
+/// Start of the central `inner` of `outer` pixels. Rounds as torchvision: ties to even when cropping,
+/// down when padding.
 fn middle(outer: usize, inner: usize) -> i64 {
     match inner > outer {
         true => -(((inner - outer) / 2) as i64),

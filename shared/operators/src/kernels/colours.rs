@@ -1,19 +1,19 @@
-//! The arithmetic of colours over blocks of pixels: what `color_jitter` is made of.
+//! Colour arithmetic over blocks of pixels, for `color_jitter`.
 //!
-//! Pixels of u8 stay integers: 16-bit numbers with a few bits after the point, sixteen at a time, each
-//! result cut to the integer below as torchvision cuts it.
+//! u8 pixels stay integers: 16-bit fixed-point numbers, sixteen at a time. Results round down, as in
+//! torchvision.
 
 use crate::kernels::planes::{BLOCK, F32, Plane, Planes, Sample, U8, vectorised};
 
-/// What can be done to the colours of a block.
+/// The operations on the colours of a block.
 pub(crate) trait Colours: Sample {
-    /// Each value times `factor`, plus `addend`.
+    /// Multiplies each value by `factor` and adds `addend`.
     fn affine(planes: &mut Planes<Self::Value>, factor: f32, addend: f32);
-    /// Away from the grey of each pixel, or towards it.
+    /// Moves each value away from the grey of its pixel, or towards it.
     fn saturate(planes: &mut Planes<Self::Value>, factor: f32);
-    /// The hue turned.
+    /// Shifts the hue, in turns.
     fn turn(planes: &mut Planes<Self::Value>, turns: f32);
-    /// Adds the greys to a sum: whole numbers exactly, others in an order that is always the same.
+    /// Adds the greys to a sum: integers exactly, floats always in the same order.
     fn sum(planes: &Planes<Self::Value>, to: &mut Sum);
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Sum {
     lanes: [f64; LANES],
 }
 
-/// Partial sums of floats.
+/// Number of partial sums of floats.
 const LANES: usize = 16;
 
 impl Sum {
@@ -37,16 +37,16 @@ impl Sum {
     }
 }
 
-/// A factor as a 16-bit number; products with it have `bits` bits after the point.
+/// A factor as a 16-bit number; products with it have `bits` fractional bits.
 #[derive(Clone, Copy)]
 struct Factor {
     factor: i16,
     bits: u32,
 }
 
-/// Most bits after the point: with the eight before it, and a sign, a sum of two still fits 16 bits.
+/// Most fractional bits: with eight integer bits and a sign, a sum of two still fits 16 bits.
 const MOST_BITS: u32 = 6;
-/// Up to here a factor is exact enough: products have two bits after the point.
+/// Largest factor that is precise enough: its products have two fractional bits.
 const MAX_FACTOR: f32 = 15.99;
 
 impl Factor {
@@ -94,7 +94,7 @@ impl Colours for U8 {
             for i in 0..BLOCK {
                 let (r, g, b) = (reds[i], greens[i], blues[i]);
                 let (most, least) = (r.max(g).max(b), r.min(g).min(b));
-                // Four bits after the point: eight times a spread of 255 fills the sixteen.
+                // Four fractional bits: eight times a spread of 255 uses all sixteen bits.
                 let spread = (most - least) << 4;
                 let (base, top) = if most == r {
                     (0, g - b)
@@ -106,7 +106,7 @@ impl Colours for U8 {
                 let hue = base + (top << 4) + high((most - least) << 7, turned);
                 let hue = if hue < 0 { hue + 6 * spread } else { hue };
                 let hue = if hue >= 6 * spread { hue - 6 * spread } else { hue };
-                // torchvision's way from 0..1 to 0..255: times 255.999, cut.
+                // As torchvision maps 0..1 to 0..255: times 255.999, rounded down.
                 let value = |share: i16| {
                     let value = share.max(0).min(spread) + (least << 4);
                     (value + (value >> 8)) >> 4
@@ -165,8 +165,8 @@ impl Colours for F32 {
         }
     }
 
-    /// In the hexcone model each channel is the least of the three plus a share of their spread; all is
-    /// multiplied by the spread, so that nothing is divided by it.
+    /// In the hexcone model each channel is the least of the three plus a share of their spread. Everything is
+    /// scaled by the spread, which avoids a division by it.
     #[inline(never)]
     fn turn([reds, greens, blues]: &mut Planes<f32>, turns: f32) {
         let turned = turns * 6.0;

@@ -1,8 +1,8 @@
-//! `decode` and `random_resized_crop` as one step: only what the window needs is decoded.
+//! `decode` and `random_resized_crop` fused: only the window is decoded.
 //!
-//! A JPEG is coded from top to bottom, so the rows below the window are not read at all, and what lies
-//! above and beside it is parsed but not made into pixels. The pixels are those of the whole image,
-//! bit for bit. What is damaged below the window goes unnoticed, but not that an image was cut short.
+//! A JPEG is coded from top to bottom: rows below the window are not read at all, and data above and beside
+//! it is parsed but not turned into pixels. The pixels equal those of the whole image, bit for bit. Damage
+//! below the window goes unnoticed, but truncation does not.
 
 use crate::image::decode::kernel::{checked_size, decode, decode_jpeg_by_library};
 use crate::image::random_resized_crop::kernel::CropAndResize;
@@ -21,7 +21,7 @@ impl DecodeAndCrop {
         DecodeAndCrop { crop }
     }
 
-    /// Decodes all of it first: for images that are not decoded by window.
+    /// Decodes the whole image first, for formats that cannot be decoded by window.
     fn whole(
         &self,
         bytes: &[u8],
@@ -35,7 +35,7 @@ impl DecodeAndCrop {
         self.crop.run(View { bytes: &image[..bytes], size }, output, tools, draw)
     }
 
-    /// Decodes the window alone and resizes it.
+    /// Decodes only the window and resizes it.
     fn window(
         &self,
         (jpeg, frame): (&[u8], &Frame<'_>),

@@ -1,4 +1,4 @@
-//! The kernels of the ResNet pipeline in a bare loop: what no engine built on them can go below.
+//! The kernels of the ResNet pipeline in a bare loop: the lower bound for any engine built on them.
 
 use fast_image_resize::{
     FilterType, ResizeAlg, ResizeOptions, Resizer,
@@ -9,7 +9,7 @@ use gristmill_jpeg::{Decoder, Frame};
 
 const SIDE: u32 = 224;
 
-/// A window as random-resized-crop draws them.
+/// A crop window.
 struct Window {
     left: usize,
     top: usize,
@@ -17,11 +17,11 @@ struct Window {
     height: usize,
 }
 
-/// Takes images in turn until `more` says no: decodes a window of each, resizes it, mirrors every second one, and
-/// normalises to f32. `unit` draws uniformly from [0, 1).
+/// Processes images in turn until `more` returns false: decodes a window of each, resizes it, mirrors
+/// every second one and normalises to f32. `unit` draws uniformly from [0, 1). Returns the number of images.
 ///
 /// # Errors
-/// An image is not a baseline JPEG, or damaged.
+/// An image is not a baseline JPEG, or is damaged.
 pub fn resnet(
     jpegs: &[&[u8]],
     antialias: bool,
@@ -72,7 +72,7 @@ pub fn resnet(
     Ok(images)
 }
 
-/// As torchvision's `RandomResizedCrop`: area 8 to 100 %, ratio 3/4 to 4/3.
+/// Draws a window as torchvision's `RandomResizedCrop`: area 8 to 100 %, ratio 3/4 to 4/3.
 fn window(width: usize, height: usize, unit: &mut dyn FnMut() -> f32) -> Window {
     let (w, h) = (width as f64, height as f64);
     for _ in 0..10 {

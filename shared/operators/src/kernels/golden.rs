@@ -1,6 +1,6 @@
-//! Operators against what torchvision, Pillow and TensorFlow made of the same input, as kept in
-//! `tests/golden`; `scripts/make-golden` makes them. How close an operator comes is stated in its
-//! documentation, and here.
+//! Compares operators with the outputs of torchvision, Pillow and TensorFlow for the same input, kept in
+//! `tests/golden` and made by `scripts/make-golden`. The tolerances are those in each operator's
+//! documentation.
 
 use super::warp::{Matrix, Warp};
 use crate::{
@@ -17,7 +17,7 @@ use half::{bf16, f16};
 
 type Json = serde_json::Value;
 
-/// How far from the other's output: most of any value, and the share of values that may be further.
+/// Allowed difference from the reference: the bound of a value, and the share of values that may exceed it.
 struct Tolerance {
     most: f64,
     share: f64,
@@ -131,7 +131,7 @@ impl Params<'_> {
     }
 }
 
-/// The operator of a case, and how close it comes; none if it is not run through its parameters.
+/// The operator of a case and its tolerance; none for operators that [`run_drawn`] runs with fixed draws.
 fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
     let field = String::from("image");
     let fields = Fields::one("image");
@@ -188,7 +188,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
             (Op::new(OneHot { field, classes, dtype }), EXACT)
         }
         "decode" => {
-            // Only lossy WebP, which rounds otherwise, comes less close than JPEG.
+            // Lossy WebP rounds differently and so differs more than JPEG.
             let most = match params.text("kind") {
                 "webp" => 3.0,
                 "exact" => 0.0,
@@ -209,7 +209,7 @@ fn operator(name: &str, params: &Params<'_>) -> Option<(Op, Tolerance)> {
     })
 }
 
-/// Runs what draws nothing, or whose draws make no difference.
+/// Runs an operator that draws nothing, or whose draws do not matter.
 fn run_operator(op: &Op, input: &Tensor) -> Tensor {
     let kernel = op.kernel(&KernelInput::new(Some(&input.schema()), &NoAssets)).unwrap();
     let (mut tools, size) = (Tools::default(), input.size());
@@ -232,7 +232,7 @@ fn run_operator(op: &Op, input: &Tensor) -> Tensor {
     Tensor { dtype: input.dtype, shape: Vec::new(), bytes }
 }
 
-/// Runs what draws, with what was drawn.
+/// Runs a random operator with the draws that the case gives.
 fn run_drawn(name: &str, params: &Params<'_>, input: &Tensor) -> (Tensor, Tolerance) {
     let (field, fields) = (String::from("image"), Fields::one("image"));
     let whole = input.dtype == DType::U8;
@@ -293,7 +293,7 @@ fn changes(params: &Params<'_>) -> [Change; 4] {
     changes
 }
 
-/// What is wrong, if something is.
+/// The differences in words; an error if they exceed the tolerance.
 fn compare(made: &Tensor, wanted: &Tensor, tolerance: &Tolerance) -> Result<String, String> {
     let (made, wanted) = (made.numbers(), wanted.numbers());
     if made.len() != wanted.len() {

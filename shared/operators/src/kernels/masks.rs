@@ -1,4 +1,4 @@
-//! What operators on images do to masks: class numbers are taken from the nearest pixel, never mixed.
+//! Masks under image operators: class numbers come from the nearest pixel and are never interpolated.
 
 use crate::image::random_resized_crop::kernel::CropAndResize;
 use crate::image::resize::kernel::Window;
@@ -11,7 +11,7 @@ pub(crate) fn resample(to: To, given: &FieldSchema) -> Kernel {
     Kernel::transform(Resample { to, pixel_bytes: super::pixel_bytes(given) })
 }
 
-/// The kernel of an operator that turns a mask.
+/// The kernel of an operator that rotates or shears a mask.
 pub(crate) fn turn_by(angle: Angle, fields: &Fields, given: &FieldSchema) -> Kernel {
     let fill = super::value_bytes(given.dtype, fields.mask_fill).repeat(super::channels(given));
     Kernel::transform(Turn { angle, fill })
@@ -24,7 +24,7 @@ struct Resample {
     pixel_bytes: usize,
 }
 
-/// What a mask is resized to, and of which part.
+/// The size that a mask is resized to, and the part of it that is resized.
 #[derive(Debug)]
 pub(crate) enum To {
     Size([u32; 2]),
@@ -54,7 +54,7 @@ impl Transform for Resample {
     }
 }
 
-/// Resizes `window` of a mask as torch's `interpolate(mode="nearest")`. `columns` is a buffer.
+/// Resizes `window` of a mask as torch's `interpolate(mode="nearest")`. `columns` is scratch space.
 pub(crate) fn nearest(
     input: View<'_>,
     window: Window,
@@ -79,7 +79,7 @@ pub(crate) fn nearest(
     }
 }
 
-/// The pixel of `from` that pixel `to` of `length` is taken from: torch's, which computes in f32.
+/// Source index, out of `from`, for output index `to` out of `length`. Computed in f32, as torch does.
 fn source_of(to: usize, from: usize, length: usize) -> usize {
     const { assert!(MAX_SIDE < 1 << 24, "f32 counts every pixel") };
     let scale = from as f32 / length as f32;
@@ -90,7 +90,7 @@ fn source_of(to: usize, from: usize, length: usize) -> usize {
 #[derive(Debug)]
 struct Turn {
     angle: Angle,
-    /// One pixel.
+    /// Encoded bytes of one pixel.
     fill: Vec<u8>,
 }
 
@@ -108,7 +108,7 @@ impl Transform for Turn {
     }
 }
 
-/// Writes the mask as `matrix` moves it; `fill` is one pixel.
+/// Writes the mask transformed by `matrix`; `fill` is one pixel.
 pub(crate) fn turn(matrix: &Matrix, input: View<'_>, fill: &[u8], out: &mut [u8]) {
     let [height, width] = input.size;
     for (y, row) in out.chunks_exact_mut(width * fill.len()).enumerate() {

@@ -1,4 +1,4 @@
-//! What several kernels share.
+//! Kernels and helpers that several operators share.
 
 pub(crate) mod assets;
 pub(crate) mod boxes;
@@ -36,7 +36,7 @@ pub(crate) fn dtype_bytes(dtype: DType) -> usize {
     dtype.size_bytes().map_or(1, |bytes| bytes as usize)
 }
 
-/// The whole number that `bytes` are.
+/// Reads `bytes` as an integer of `dtype`; none for floats and byte strings.
 pub(crate) fn integer(dtype: DType, bytes: &[u8]) -> Option<i128> {
     Some(match dtype {
         DType::U8 => u8::from_le_bytes(bytes.try_into().ok()?).into(),
@@ -49,7 +49,7 @@ pub(crate) fn integer(dtype: DType, bytes: &[u8]) -> Option<i128> {
     })
 }
 
-/// Bytes of one item of a sequence; 1 where items differ.
+/// Bytes of one item of a sequence; 1 if items differ in size.
 pub(crate) fn item_bytes(schema: &FieldSchema) -> usize {
     schema.item_bytes().map_or(1, |bytes| bytes.max(1) as usize)
 }

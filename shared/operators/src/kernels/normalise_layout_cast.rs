@@ -1,12 +1,12 @@
-//! `normalise`, `layout` and `cast` as one step: pixels become what a network takes, written once.
+//! `normalise`, `layout` and `cast` fused: the network's input is written in one pass.
 
 use crate::kernels::planes::{BLOCK, vectorised};
 use crate::prelude::*;
 use gristmill_kernel::*;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 
-/// u8 or f32 `[h, w, 1 or 3]` -> f32, f16 or bf16 of that shape or, with `planes`, `[1 or 3, h, w]`: the
-/// bytes that the operators make one after the other.
+/// u8 or f32 `[h, w, 1 or 3]` -> f32, f16 or bf16 of that shape or, with `planes`, `[1 or 3, h, w]`.
+/// The bytes equal those of the operators run one after the other.
 #[derive(Debug)]
 pub(crate) struct NetworkInput {
     /// Per channel: `x * factor + addend`.
@@ -24,8 +24,8 @@ enum Float {
 }
 
 impl NetworkInput {
-    /// Of a `normalise` and what follows it; none if that is anything but one `layout`, one `cast` to
-    /// floats, or both.
+    /// Fuses a `normalise` with the operators `then`; none unless they are at most one `layout` and at most
+    /// one `cast` to floats.
     pub(crate) fn new(op: &Normalise, then: &[&dyn Operator], input: &FieldSchema) -> Option<Self> {
         let (mut planes, mut output) = (None, None);
         for op in then {
@@ -43,7 +43,7 @@ impl NetworkInput {
         })
     }
 
-    /// Channel `c` of the pixels that `from` holds, of `C` channels each.
+    /// Normalises channel `c` of the pixels in `from`, which have `C` channels each.
     #[inline(always)]
     fn channel<const C: usize>(&self, c: usize, from: &[u8], to: &mut [f32]) {
         let (factor, addend) = self.affine[c];
@@ -76,7 +76,7 @@ impl NetworkInput {
         }
     }
 
-    /// Channels stay last.
+    /// As [`planes`](Self::planes), with channels last.
     fn pixels<const C: usize>(&self, from: &[u8], out: &mut [u8]) {
         let value_bytes = crate::kernels::dtype_bytes(self.input);
         let mut block = [0_f32; BLOCK * 3];
@@ -117,7 +117,7 @@ impl Float {
         }
     }
 
-    /// At most a block, rounded to nearest, ties to even, as `cast` does.
+    /// Writes at most a block of values, rounded to nearest, ties to even, as `cast` does.
     fn write(self, values: &[f32], out: &mut [u8]) {
         match self {
             Float::F32 => {
@@ -156,7 +156,7 @@ impl Transform for NetworkInput {
         match (self.planes, self.affine.len()) {
             (true, 3) => self.planes::<3>(bytes, out),
             (false, 3) => self.pixels::<3>(bytes, out),
-            // One channel is first and last at once.
+            // With one channel both layouts are the same.
             _ => self.pixels::<1>(bytes, out),
         }
         Ok(Made { bytes: made, size })

@@ -1,11 +1,10 @@
-//! Pixels channel by channel, a block at a time: what loops over colours compile to vector code from.
+//! Pixels channel by channel, a block at a time, so that loops over colours compile to vector code.
 //!
-//! Loops here are plain, over arrays of constant length; [`vectorised`] runs each in a copy compiled
-//! for the widest vector unit that is there. Each is a function of its own, for the compiler finds good
-//! code for one loop at a time. All work on each value for itself, or sum integers, so that no result
-//! depends on which copy ran.
+//! Loops are plain and over arrays of constant length; [`vectorised`] runs a copy compiled for the widest
+//! vector unit of the machine. Each loop is a function of its own, because the compiler optimises a single
+//! loop best. Loops treat values independently or sum integers, so results do not depend on the copy.
 
-/// Pixels of a block: long enough that a call for each is nothing, short enough for the first cache.
+/// Pixels per block: enough to make the calls negligible, and few enough for the L1 cache.
 pub(crate) const BLOCK: usize = 512;
 
 /// One channel of a block.
@@ -14,7 +13,7 @@ pub(crate) type Plane<T> = [T; BLOCK];
 /// Red, green and blue.
 pub(crate) type Planes<T> = [Plane<T>; 3];
 
-/// Runs `work` compiled for the vector unit of this machine. What it calls must be inlined.
+/// Runs `work` compiled for the vector unit of this machine. Functions it calls must be inlined.
 #[inline]
 pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     struct Work<F>(F);
@@ -28,17 +27,17 @@ pub(crate) fn vectorised<R>(work: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(Work(work))
 }
 
-/// How values of pixels are stored, and what they are computed as.
+/// A stored dtype of pixels, and the type used to compute with them.
 pub(crate) trait Sample {
     type Value: Copy + Default;
     const BYTES: usize;
 
-    /// `from` are whole pixels of a block.
+    /// Splits the whole pixels in `from` into channels.
     fn load(from: &[u8], to: &mut Planes<Self::Value>);
     fn store(from: &Planes<Self::Value>, to: &mut [u8]);
-    /// Stores one channel, as far as there is room.
+    /// Stores as much of one channel as fits `to`.
     fn store_one(from: &Plane<Self::Value>, to: &mut [u8]);
-    /// The grey of each pixel, as torchvision weighs it.
+    /// Computes the grey of each pixel with torchvision's weights.
     fn grey(planes: &Planes<Self::Value>, to: &mut Plane<Self::Value>);
 }
 
@@ -56,7 +55,7 @@ impl Sample for U8 {
     fn load(from: &[u8], [red, green, blue]: &mut Planes<i16>) {
         let Ok(from) = <&[u8; BLOCK * 3]>::try_from(from) else { return };
         let mut bytes = [[0_u8; BLOCK]; 3];
-        // Apart first, wide then: two steps that the compiler has good code for.
+        // Deinterleave, then widen: the compiler vectorises the two steps well.
         vectorised(|| {
             for i in 0..BLOCK {
                 bytes[0][i] = from[3 * i];
@@ -93,7 +92,7 @@ impl Sample for U8 {
 
     #[inline(never)]
     fn grey([red, green, blue]: &Planes<i16>, to: &mut Plane<i16>) {
-        // The weights of torchvision in 65,536ths, which sum to less than one.
+        // torchvision's weights in 65,536ths; they sum to less than one.
         let share = |x: i16, weight: u32| ((((x as u32) << 8) * weight) >> 16) as u16;
         vectorised(|| {
             for i in 0..BLOCK {
@@ -164,7 +163,7 @@ impl Sample for F32 {
     }
 }
 
-/// Changes an RGB image block by block; the last block is filled up with black.
+/// Changes an RGB image block by block; the last block is padded with black.
 pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut Planes<S::Value>)) {
     let mut planes = [[S::Value::default(); BLOCK]; 3];
     let mut blocks = pixels.chunks_exact_mut(BLOCK * 3 * S::BYTES);
@@ -185,7 +184,7 @@ pub(crate) fn change<S: Sample>(pixels: &mut [u8], mut change: impl FnMut(&mut P
     }
 }
 
-/// Reads an RGB image block by block; the last block is filled up with black.
+/// Reads an RGB image block by block; the last block is padded with black.
 pub(crate) fn read<S: Sample>(pixels: &[u8], mut read: impl FnMut(&Planes<S::Value>)) {
     let mut planes = [[S::Value::default(); BLOCK]; 3];
     let blocks = pixels.chunks_exact(BLOCK * 3 * S::BYTES);

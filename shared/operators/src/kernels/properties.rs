@@ -1,25 +1,25 @@
-//! What holds of image operators whatever the image: the declared shape, no panic, and identities.
+//! Properties of image operators on random images: the declared shape, no panic, and identities.
 
 use gristmill_kernel::{Draw, DrawKey, Kernel, Made, NoAssets, Sink, Tools, View};
 use gristmill_model::RecordKey;
 use gristmill_pipeline::{DType, FieldSchema, KernelInput};
 use proptest::prelude::*;
 
-/// One operator on an image whose size is not known before, as a worker runs it.
+/// One operator on an image of unknown size, as a worker runs it.
 struct Alone {
     kernel: Kernel,
     output: FieldSchema,
 }
 
 impl Alone {
-    /// `before` is what comes between `decode` and it, such as a change of dtype.
+    /// `before` holds the operators between `decode` and `op`, such as a change of dtype.
     fn new(before: &str, op: &str) -> Self {
         let yaml = format!(
             "source: {{ tfrecord: x, features: {{ image: {{ dtype: bytes }}, id: {{ dtype: i64 }} }} }}\n\
              ops:\n  - decode\n{before}  \
              - {op}\n  - batch: {{ size: 1, ragged: true }}\n"
         );
-        // Images of any size cannot be stacked, so that the whole does not check; its parts do.
+        // Images of unknown size cannot be batched; dropping the field lets such a pipeline pass its checks.
         let sized = yaml.replace("  - batch", "  - drop: { fields: [image] }\n  - batch");
         let pipeline = crate::parse(&yaml).or_else(|_| crate::parse(&sized));
         let pipeline = pipeline.unwrap_or_else(|error| panic!("{op}: {error}"));
@@ -59,7 +59,7 @@ fn image([height, width]: [usize; 2], seed: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Operators for which every image is good, of u8 and, `scale`d, of f32.
+/// Operators that accept every image, as u8 and, after `scale`, as f32.
 const BOTH: &[&str] = &[
     "center_crop: { size: [7, 21] }",
     "random_crop: { size: [9, 5], padding: 2, pad_if_needed: true }",
@@ -88,7 +88,7 @@ const BOTH: &[&str] = &[
 const OF_U8: &[&str] =
     &["resize: { size: [3, 9] }", "resize_shorter: { size: 6 }", "posterize: { bits: 2, p: 1 }"];
 
-/// Runs an operator on an image of `size` and checks what it declares.
+/// Runs an operator on an image of `size` and checks its declared schema.
 fn check(before: &str, op: &str, size: [usize; 2], seed: usize) -> Result<(), TestCaseError> {
     let alone = Alone::new(before, op);
     let mut bytes = image(size, seed);

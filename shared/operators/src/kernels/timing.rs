@@ -1,5 +1,5 @@
-//! What each kernel costs: `taskset -c 0 cargo test --release -p gristmill-operators timing --
-//! --ignored --nocapture --test-threads 1`. Nothing is asserted; it is run to be read.
+//! Times of kernels, printed and not asserted: `taskset -c 0 cargo test --release -p gristmill-operators
+//! timing -- --ignored --nocapture --test-threads 1`.
 
 use crate::{
     image::{
@@ -30,7 +30,7 @@ fn draw() -> Draw {
     DrawKey { seed: 0, epoch: 0, record, repeat: 0, copy: 0, ordinal: 0 }.draw()
 }
 
-/// Prints the best of many rounds, in microseconds.
+/// Prints the best time of 200 rounds, in microseconds.
 fn time(what: &str, mut work: impl FnMut()) {
     let mut best = f64::INFINITY;
     for _ in 0..200 {

@@ -1,4 +1,4 @@
-//! `solarize` and `posterize`: every value becomes another, whatever is beside it.
+//! `solarize` and `posterize`: each value maps to another, independently of its neighbours.
 
 use crate::kernels::planes::vectorised;
 use crate::prelude::*;

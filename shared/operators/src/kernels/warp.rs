@@ -1,7 +1,7 @@
-//! `rotate` and `shear`: every pixel of the output is looked up in the input.
+//! `rotate` and `shear`: each output pixel is looked up in the input.
 //!
-//! Positions are 64-bit fixed-point numbers that grow by a constant from pixel to pixel: the same
-//! everywhere, and exact where angles are.
+//! Positions are 64-bit fixed-point numbers that grow by a constant from pixel to pixel: the same on every
+//! machine, and exact for exact angles.
 
 use crate::prelude::*;
 use gristmill_kernel::*;
@@ -16,7 +16,7 @@ pub(crate) struct Warp {
     channels: usize,
 }
 
-/// The bounds of what is drawn, in degrees.
+/// Bounds of the random angles, in degrees.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Angle {
     Rotate([f64; 2]),
@@ -47,7 +47,7 @@ impl Warp {
         Warp { angle: Angle::Shear(degrees), interpolation, fill, dtype, channels }
     }
 
-    /// Writes the image as `matrix` moves it.
+    /// Writes the image transformed by `matrix`.
     pub(crate) fn apply(&self, matrix: &Matrix, input: View<'_>, out: &mut [u8]) {
         match (self.dtype, self.channels) {
             (DType::U8, 3) => self.texels::<u8, 3>(matrix, input, out),
@@ -89,7 +89,7 @@ impl Transform for Warp {
     }
 }
 
-/// From positions in the output to positions in the input, both from the middle of the image.
+/// Maps positions in the output to positions in the input, both relative to the centre of the image.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Matrix([[f64; 2]; 2]);
 
@@ -104,11 +104,11 @@ impl Matrix {
     /// As `torchvision.transforms.functional.affine` with `shear`.
     pub(crate) fn shear(degrees: [f64; 2]) -> Self {
         let [x, y] = degrees.map(|degrees| libm::tan(degrees.to_radians()));
-        // The inverse of y's shear after x's, whose determinant is 1.
+        // The inverse of a shear along x followed by one along y; its determinant is 1.
         Matrix([[1.0 + x * y, x], [y, 1.0]])
     }
 
-    /// Where a corner of a pixel goes: (x, y) from the upper left corner of the image.
+    /// Maps a point of the input to the output: (x, y) from the upper left corner of the image.
     pub(crate) fn of_point(&self, (x, y): (f32, f32), [height, width]: [usize; 2]) -> [f32; 2] {
         let middle = [width as f64 / 2.0, height as f64 / 2.0];
         let (x, y) = (f64::from(x) - middle[0], f64::from(y) - middle[1]);
@@ -117,7 +117,7 @@ impl Matrix {
         [(d * x - b * y + middle[0]) as f32, (a * y - c * x + middle[1]) as f32]
     }
 
-    /// Of each pixel of row `y`: row and column of the pixel that it comes from, if there is one.
+    /// Row and column of the source of each pixel of output row `y`; none if it lies outside the image.
     pub(crate) fn nearest_of_row(
         &self,
         y: usize,
@@ -136,7 +136,7 @@ impl Matrix {
         })
     }
 
-    /// Where the first pixel of row `y` comes from.
+    /// Source position (x, y) of the first pixel of output row `y`.
     fn start(&self, y: usize, [height, width]: [usize; 2]) -> [f64; 2] {
         let middle = [(width as f64 - 1.0) / 2.0, (height as f64 - 1.0) / 2.0];
         let (x, y) = (-middle[0], y as f64 - middle[1]);
@@ -145,12 +145,12 @@ impl Matrix {
     }
 }
 
-/// 32 bits after the point.
+/// To fixed point, with 32 fractional bits.
 fn fixed(x: f64) -> i64 {
     (x * (1_u64 << 32) as f64).round_ties_even() as i64
 }
 
-/// A value of a pixel.
+/// One channel of a pixel.
 trait Texel: Copy {
     const BYTES: usize;
 
@@ -158,7 +158,7 @@ trait Texel: Copy {
     fn write(self, to: &mut [u8]);
     fn to_f32(self) -> f32;
     fn of_f32(x: f32) -> Self;
-    /// Between four neighbours; `x` and `y` are 32 bits after the point.
+    /// Interpolates between four neighbours; `x` and `y` are 32-bit fractions.
     fn mix(corners: [Self; 4], x: u32, y: u32) -> Self;
 }
 
@@ -185,7 +185,7 @@ impl Texel for u8 {
 
     #[inline(always)]
     fn mix(corners: [u8; 4], x: u32, y: u32) -> u8 {
-        // Eleven bits each beside the pixel's eight fill 30.
+        // Two 11-bit weights and an 8-bit value use 30 bits.
         let (x, y) = (x >> 21, y >> 21);
         let [a, b, c, d] = corners.map(u32::from);
         let (top, bottom) = (a * (2048 - x) + b * x, c * (2048 - x) + d * x);
@@ -222,7 +222,7 @@ impl Texel for f32 {
     }
 }
 
-/// 32 bits after the point as a number.
+/// A 32-bit fraction as a number.
 fn share(x: u32) -> f32 {
     (x >> 8) as f32 * (1.0 / (1 << 24) as f32)
 }
@@ -241,7 +241,7 @@ impl<'a, T: Texel, const C: usize> Image<'a, T, C> {
         Image { bytes: view.bytes, height, width, fill: T::of_f32(fill), fill_f32: fill }
     }
 
-    /// The values from pixel (x, y) on.
+    /// The bytes that start at pixel (x, y).
     #[inline(always)]
     fn from(&self, x: i64, y: i64) -> &'a [u8] {
         &self.bytes[(y * self.width + x) as usize * C * T::BYTES..]
@@ -273,7 +273,8 @@ impl<'a, T: Texel, const C: usize> Image<'a, T, C> {
         }
     }
 
-    /// Where neighbours may be outside: as torchvision, which weighs what is inside twice.
+    /// Interpolates at the border, where some neighbours are outside. Like torchvision, it weighs the inside
+    /// pixels twice: in the sum and again in the blend with `fill`.
     #[inline(never)]
     fn border(&self, x: i64, y: i64, out: &mut [u8]) {
         let (left, top) = (x >> 32, y >> 32);

@@ -30,7 +30,7 @@ impl CastDType {
         CastDType::F64,
     ];
 
-    /// What an integer type holds.
+    /// Least and largest value of an integer type; none if `cast` does not narrow the range to it.
     fn bounds(self) -> Option<[f64; 2]> {
         match self {
             CastDType::U8 => Some([0.0, 255.0]),
@@ -59,10 +59,10 @@ impl CastDType {
     }
 }
 
-/// Numbers of any shape -> the same shape of `dtype`: u8, u16, i32, i64, u64, f16, bf16, f32 or f64. Rounds to
-/// nearest, ties to even (`tf.cast` and torch cut towards zero); what an integer type cannot hold
-/// becomes its nearest bound, infinities too, and not-a-number becomes 0. To floats exactly as TensorFlow and
-/// torch: what is beyond f16 becomes infinite.
+/// Numbers of any shape -> the same shape of `dtype`: u8, u16, i32, i64, u64, f16, bf16, f32 or f64. Rounds
+/// to nearest, ties to even (`tf.cast` and torch truncate towards zero). Casts to integers saturate, also
+/// for infinities; NaN becomes 0. Casts to floats are exactly those of TensorFlow and torch: values beyond
+/// f16 become infinite.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cast {
     pub field: String,
@@ -98,7 +98,7 @@ impl Operator for Cast {
             return Err(format!("`cast` needs numbers, but `{field}` is {input}{origin}"));
         }
         let dtype = self.dtype.dtype();
-        // What it cannot hold becomes its nearest bound.
+        // Values outside the type saturate.
         let range = input.range.map(|range| match self.dtype.bounds() {
             Some([least, most]) => {
                 ValueRange { min: range.min.clamp(least, most), max: range.max.clamp(least, most) }
@@ -115,7 +115,7 @@ impl Operator for Cast {
     }
 
     fn does_nothing(&self) -> Option<&'static str> {
-        // The schema before and after decides: it is the same dtype.
+        // The caller compares the schemas before and after; the dtype is the same.
         Some("its input has that dtype already")
     }
 

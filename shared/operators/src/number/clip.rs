@@ -1,9 +1,9 @@
-//! `clip`: numbers are kept within bounds.
+//! `clip`: clamps numbers to bounds.
 
 use crate::prelude::*;
 
-/// Numbers of any shape -> the same, none below `min` or above `max`; not-a-number stays. Exactly as
-/// `tf.clip_by_value`. One of the bounds may be left out; each is one that the field's type can hold.
+/// Numbers of any shape -> the same, clamped to `min` and `max`; NaN stays. Exactly as `tf.clip_by_value`.
+/// Either bound may be absent. The field's type must be able to hold each bound.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Clip {
     pub field: String,
@@ -81,7 +81,7 @@ impl Clip {
         let low = [own_min, before.map(|range| range.min)].into_iter().flatten();
         let high = [own_max, before.map(|range| range.max)].into_iter().flatten();
         let (min, max) = (low.reduce(f64::max)?, high.reduce(f64::min)?);
-        // Bounds that all values lie beyond make one value of them.
+        // If all values lie beyond a bound, they all become that bound.
         let to = |x: f64| x.max(own_min.unwrap_or(x)).min(own_max.unwrap_or(f64::INFINITY));
         Some(ValueRange { min: to(min.min(max)), max: to(max.max(min)) })
     }
@@ -89,7 +89,7 @@ impl Clip {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `clip`: numbers are kept within bounds.
+    //! `clip`: clamps numbers to bounds.
 
     use super::*;
     use crate::kernels::planes::vectorised;
@@ -117,7 +117,7 @@ pub(crate) mod kernel {
             _: &mut Tools,
             _: &mut Draw,
         ) -> Result<(), String> {
-            // The pipeline checked that the type holds each bound.
+            // The pipeline checked that the type can hold each bound.
             macro_rules! clip {
                 ($type:ty, $least:expr, $most:expr) => {{
                     let of = |bound: Option<Number>, other: $type| match bound {

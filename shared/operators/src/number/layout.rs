@@ -1,4 +1,4 @@
-//! `layout`: channels last become channels first, or the other way round.
+//! `layout`: converts between channels last and channels first.
 
 use crate::prelude::*;
 
@@ -6,14 +6,14 @@ use crate::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
-    /// `[h, w, c]`, and so `[n, h, w, c]` in a batch.
+    /// `[h, w, c]`, which is `[n, h, w, c]` in a batch.
     Nhwc,
-    /// `[c, h, w]`, and so `[n, c, h, w]` in a batch.
+    /// `[c, h, w]`, which is `[n, c, h, w]` in a batch.
     Nchw,
 }
 
-/// Numbers `[h, w, c]` -> `[c, h, w]` (`to: nchw`), or back (`to: nhwc`). Image operators take `[h, w, c]`
-/// alone, so that this comes after them.
+/// Numbers `[h, w, c]` -> `[c, h, w]` (`to: nchw`), or back (`to: nhwc`). Image operators accept only
+/// `[h, w, c]`, so `layout` must follow them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Layout {
     pub field: String,
@@ -109,7 +109,7 @@ pub(crate) mod kernel {
             Transpose { to, channels, value_bytes: crate::kernels::dtype_bytes(input.dtype) }
         }
 
-        /// Values of `N` bytes, `C` of them a pixel.
+        /// Moves values of `N` bytes, `C` per pixel.
         #[inline(always)]
         fn copy<const N: usize, const C: usize>(&self, from: &[u8], to: &mut [u8]) {
             let (from, to) = (from.as_chunks::<N>().0, to.as_chunks_mut::<N>().0);
@@ -138,7 +138,7 @@ pub(crate) mod kernel {
                 2 => self.copy::<N, 2>(from, to),
                 3 => self.copy::<N, 3>(from, to),
                 4 => self.copy::<N, 4>(from, to),
-                // One channel is first and last at once.
+                // With one channel both layouts are the same.
                 _ => to.copy_from_slice(from),
             }
         }

@@ -1,4 +1,4 @@
-//! Operators on numbers, value by value.
+//! Operators on individual numbers.
 
 pub(crate) mod cast;
 pub(crate) mod clip;

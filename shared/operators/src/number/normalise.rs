@@ -1,4 +1,4 @@
-//! `normalise`: pixels become numbers around zero.
+//! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
 
 use crate::prelude::*;
 use std::ops::RangeInclusive;
@@ -32,7 +32,7 @@ impl Define for Normalise {
     ];
 
     fn parse(params: &mut Table<'_>) -> Result<Self, PipelineError> {
-        // Beyond these bounds f32 loses what the numbers say.
+        // Beyond these bounds f32 loses the precision of the parameters.
         let mean = per_channel(params, "mean", -1e6..=1e6)?;
         let std = per_channel(params, "std", 1e-6..=1e6)?;
         if mean.len() != std.len() {
@@ -79,7 +79,7 @@ impl Operator for Normalise {
 }
 
 impl Normalise {
-    /// Per channel the factor and the addend of `x * factor + addend`.
+    /// Factor and addend of `x * factor + addend`, per channel.
     pub fn affine(&self) -> Vec<(f32, f32)> {
         let channels = self.mean.iter().zip(&self.std);
         let affine =
@@ -97,7 +97,7 @@ impl Normalise {
     }
 }
 
-/// `key`: three numbers, or one for grey, alone or in a list.
+/// Parses `key`: three numbers, or one for grey, as a number or a list.
 fn per_channel(
     params: &mut Table<'_>,
     key: &'static str,
@@ -113,7 +113,7 @@ fn per_channel(
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `normalise`: pixels become numbers around zero.
+    //! `normalise`: subtracts a mean and divides by a standard deviation, per channel.
 
     use super::*;
     use gristmill_kernel::*;
@@ -121,7 +121,7 @@ pub(crate) mod kernel {
     /// u8 or f32 `[h, w, 1 or 3]` -> f32 of the same shape: one multiplication and one addition per value.
     #[derive(Debug)]
     pub(crate) struct Affine {
-        /// Four pixels' worth, the least common multiple of a pixel and a vector register.
+        /// Repeated for four pixels, so that whole pixels fill whole vector registers.
         factor: [f32; 12],
         addend: [f32; 12],
         input: DType,
@@ -137,7 +137,7 @@ pub(crate) mod kernel {
             Affine { factor, addend, input }
         }
 
-        /// Value `i` of some whole pixels.
+        /// Normalises value `i` of a group of whole pixels.
         fn one(&self, i: usize, x: f32) -> [u8; 4] {
             (x * self.factor[i % 12] + self.addend[i % 12]).to_le_bytes()
         }

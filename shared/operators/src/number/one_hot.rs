@@ -1,12 +1,12 @@
-//! `one_hot`: the number of a class becomes a row of zeros with a one in its place.
+//! `one_hot`: converts a class number to a one-hot vector.
 
 use crate::prelude::*;
 
 /// Most classes.
 const MAX_CLASSES: u32 = 1 << 24;
 
-/// An integer scalar -> f32 or u8 `[classes]`. As `tf.one_hot`, but that a number outside 0 to `classes` - 1
-/// is an error of its record.
+/// An integer scalar -> f32 or u8 `[classes]`. As `tf.one_hot`, except that a number outside 0 to
+/// `classes` - 1 is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OneHot {
     pub field: String,
@@ -64,7 +64,7 @@ impl Operator for OneHot {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `one_hot`: zeros with a one in the place of a class.
+    //! `one_hot`: converts a class number to a one-hot vector.
 
     use super::*;
     use gristmill_kernel::*;

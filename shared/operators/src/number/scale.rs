@@ -1,4 +1,4 @@
-//! `scale`: numbers times a factor, plus an offset.
+//! `scale`: multiplies numbers by a factor and adds an offset.
 
 use crate::prelude::*;
 
@@ -73,7 +73,7 @@ impl Operator for Scale {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `scale`: numbers times a factor, plus an offset.
+    //! `scale`: multiplies numbers by a factor and adds an offset.
 
     use super::*;
     use crate::kernels::planes::vectorised;

@@ -1,4 +1,4 @@
-//! `standardise`: each image gets mean 0 and variance 1.
+//! `standardise`: scales each image to mean 0 and variance 1.
 
 use crate::prelude::*;
 
@@ -40,13 +40,13 @@ impl Operator for Standardise {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `standardise`: mean 0 and variance 1, image by image.
+    //! `standardise`: scales each image to mean 0 and variance 1.
 
     use super::*;
     use crate::kernels::planes::vectorised;
     use gristmill_kernel::*;
 
-    /// Partial sums: a sum of floats depends on its order, and this one is always the same.
+    /// Number of partial sums. It is constant because a sum of floats depends on its order.
     const LANES: usize = 16;
 
     /// u8 or f32 -> f32.
@@ -55,7 +55,7 @@ pub(crate) mod kernel {
         pub(crate) dtype: DType,
     }
 
-    /// Mean and one over the deviation, as TensorFlow bounds it.
+    /// Mean, and the inverse of the deviation with TensorFlow's lower bound.
     fn moments(sum: f64, squares: f64, count: usize) -> (f64, f64) {
         let n = (count as f64).max(1.0);
         let mean = sum / n;
@@ -66,7 +66,7 @@ pub(crate) mod kernel {
     #[inline(always)]
     fn of_bytes(values: &[u8]) -> (f64, f64) {
         let (mut sum, mut squares) = (0_u64, 0_u64);
-        // So many squares fit 32 bits.
+        // The sum of 4096 squares fits 32 bits.
         for part in values.chunks(1 << 12) {
             let (mut of_part, mut of_squares) = (0_u32, 0_u32);
             for x in part {
@@ -117,7 +117,7 @@ pub(crate) mod kernel {
                 }
                 _ => {
                     let values = bytes.as_chunks::<4>().0;
-                    // Squares about the mean, for floats may lie far from zero and close together.
+                    // Subtract the mean before squaring: floats may be far from zero but close together.
                     let mean = of_floats(values, 0.0).0 / (count as f64).max(1.0);
                     let (sum, squares) = of_floats(values, mean);
                     let (_, scale) = moments(sum, squares, count);

@@ -1,4 +1,4 @@
-//! Operators that find several fields in one byte string.
+//! Operators that extract several fields from one byte string.
 
 pub(crate) mod parse_csv;
 pub(crate) mod parse_example;

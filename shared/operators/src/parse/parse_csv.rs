@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 const MAX_COLUMNS: usize = 4096;
 
 /// bytes (one line of comma-separated values, RFC 4180) -> a field for each of `features`. Values may be
-/// quoted with `"`, and then hold delimiters, line ends and `""` for `"`. i64 and f32 are decimal text,
-/// several in one value stand apart by spaces or commas. A line with more or fewer values than `columns`,
-/// a quote that does not end and a number that is none are errors of its record.
+/// quoted with `"`, and then contain delimiters, line ends and `""` for `"`. i64 and f32 are decimal text;
+/// spaces or commas separate several numbers in one value. The number of values must equal that of
+/// `columns`. Otherwise, or with an unterminated quote or an invalid number, the record is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseCsv {
     pub field: String,
-    /// The names of all values of a line, in order: what the `key` of a feature names.
+    /// The names of all values of a line, in order; the `key` of a feature is one of them.
     pub columns: Vec<String>,
     /// One ASCII character between values; `"\t"` for tabs.
     pub delimiter: char,
@@ -51,7 +51,7 @@ impl Define for ParseCsv {
             Some(node) => delimiter(node)?,
             None => ',',
         };
-        // Keys of any text, as those of a JSON object.
+        // Keys may be any text, as those of a JSON object.
         let features = crate::parse::parsing::features::<gristmill_sources::jsonl::Jsonl>(params)?;
         for Feature { key, .. } in features.values() {
             let named = columns.iter().filter(|column| *column == key).count();
@@ -107,7 +107,7 @@ fn delimiter(node: &Node) -> Result<char, PipelineError> {
         Value::Str(text) => text.chars().next().filter(|c| c.len_utf8() == text.len()),
         _ => None,
     };
-    // Quotes and line ends have a meaning of their own.
+    // Quotes and line ends have their own meaning in CSV.
     let only = only.filter(|c| c.is_ascii() && !matches!(c, '"' | '\n' | '\r' | '\0'));
     only.ok_or_else(|| {
         let found = node.shown();
@@ -127,7 +127,7 @@ pub(crate) mod kernel {
     use gristmill_kernel::*;
     use gristmill_sources::words;
 
-    /// A reader of lines, kept from one to the next: making its tables takes longer than most lines.
+    /// A reader reused from line to line: building its tables takes longer than reading most lines.
     #[derive(Debug, Default)]
     struct LineReader {
         made: Option<(u8, Reader)>,
@@ -157,7 +157,7 @@ pub(crate) mod kernel {
 
     impl Columns {
         pub(crate) fn new(op: &ParseCsv) -> Self {
-            // The pipeline checked that it is ASCII, and that each key is one of the columns.
+            // The pipeline checked that the delimiter is ASCII, and that each key is one of the columns.
             let delimiter = op.delimiter as u8;
             let column =
                 |feature: &Feature| op.columns.iter().position(|name| *name == feature.key);
@@ -166,8 +166,7 @@ pub(crate) mod kernel {
             Columns { delimiter, columns: op.columns.len(), wanted: wanted.collect() }
         }
 
-        /// Writes the values of `line` without their quotes one after the other to `pixels`, and to `ends`
-        /// where each ends.
+        /// Writes the unquoted values of `line` one after the other to `pixels`, and the end of each to `ends`.
         fn split(&self, line: &[u8], tools: &mut Tools) -> Result<(), String> {
             let Tools { pixels: values, ends, state, .. } = tools;
             let only_ends = |text: &[u8]| text.iter().all(|byte| matches!(byte, b'\r' | b'\n'));
@@ -181,9 +180,8 @@ pub(crate) mod kernel {
                     "the line has {found}{more} values, the pipeline reads {columns} columns"
                 ))
             };
-            // One more than there are columns, so that a line with too many shows. Without its quotes a
-            // value is no longer than before; and there is room for the end of line, so that there
-            // always is some.
+            // One more end than there are columns detects a line with too many values. Unquoting never
+            // lengthens a value; the room for the line end keeps the buffer from being empty.
             ends.clear();
             ends.resize(self.columns + 1, 0);
             let room = line.len() + 2;
@@ -202,7 +200,7 @@ pub(crate) mod kernel {
                 ReadRecordResult::InputEmpty if found <= self.columns => {}
                 _ => return wrong(found),
             }
-            // The last line need not end in one; but an end of line within quotes ends nothing.
+            // A line may lack its line end, so add one; within quotes it does not end the record.
             let (result, _, _, more) =
                 reader.read_record(b"\n", &mut values[written..], &mut ends[found..]);
             match result {

@@ -4,9 +4,9 @@ use crate::{parse::parsing::parsing_operator, prelude::*};
 use gristmill_sources::tfrecord::TfRecord;
 use std::collections::BTreeMap;
 
-/// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, as the source `tfrecord`
-/// finds them: of a `shape` as TensorFlow's `FixedLenFeature`, of `[-1]` as its `RaggedFeature`. A feature
-/// that is missing or of another type is an error of its record.
+/// bytes (one serialised `tf.train.Example`) -> a field for each of `features`, read as by the source
+/// `tfrecord`: with a `shape` as TensorFlow's `FixedLenFeature`, with `[-1]` as its `RaggedFeature`. A
+/// missing feature, or one of another type, is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseExample {
     pub field: String,

@@ -4,9 +4,9 @@ use crate::{parse::parsing::parsing_operator, prelude::*};
 use gristmill_sources::jsonl::Jsonl;
 use std::collections::BTreeMap;
 
-/// bytes (one JSON object, RFC 8259) -> a field for each of `features`, found and typed as the source
-/// `jsonl` does: `a.b` is `b` of the object under `a`, whole numbers, `true` and `false` are i64, numbers
-/// f32, strings their UTF-8. What is null, missing or of another kind is an error of its record.
+/// bytes (one JSON object, RFC 8259) -> a field for each of `features`, found and typed as by the source
+/// `jsonl`: `a.b` is `b` of the object under `a`; whole numbers, `true` and `false` are i64, numbers f32,
+/// and strings their UTF-8. A null, a missing value or one of another kind is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParseJson {
     pub field: String,

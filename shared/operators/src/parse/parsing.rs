@@ -1,17 +1,17 @@
-//! The part that `parse_json`, `parse_csv` and `parse_example` share: they find several fields in one byte
+//! Code shared by `parse_json`, `parse_csv` and `parse_example`, which extract several fields from one byte
 //! string.
 
 use crate::prelude::*;
 use gristmill_sources::SourceFormat;
 
-/// Their parameter `features`, with keys as the format `F` has them.
+/// Parses the parameter `features`, with keys that the format `F` checks.
 pub(crate) fn features<F: SourceFormat>(
     params: &mut Table<'_>,
 ) -> Result<BTreeMap<String, Feature>, PipelineError> {
     gristmill_sources::features(params.require("features")?, F::check)
 }
 
-/// The byte string in `field` gives way to `features`, or stays beside them.
+/// Infers the schema: adds `features`, and removes the byte string in `field` unless `keep` is set.
 pub(crate) fn infer(
     flow: &mut Flow,
     op: &'static str,

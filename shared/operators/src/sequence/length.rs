@@ -1,9 +1,9 @@
-//! `length`: how many items a sequence has.
+//! `length`: counts the items of a sequence.
 
 use crate::prelude::*;
 
-/// A sequence `[n, ..]` or byte string of n bytes -> i64 scalar n, in the new field `into`, whose name
-/// the element must not have yet. The sequence stays.
+/// A sequence `[n, ..]` or byte string of n bytes -> i64 scalar n in the new field `into`, a name that the
+/// element must not have yet. The sequence stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Length {
     pub field: String,
@@ -58,7 +58,7 @@ impl Operator for Length {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `length`: how many items a sequence has.
+    //! `length`: counts the items of a sequence.
 
     use gristmill_kernel::*;
 

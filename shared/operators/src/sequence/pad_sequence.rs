@@ -1,20 +1,20 @@
-//! `pad_sequence`: a sequence is filled up to a length.
+//! `pad_sequence`: pads a sequence to a length.
 
 use crate::prelude::*;
 
 /// Longest length, in items.
 const MAX_LENGTH: u32 = 1 << 24;
 
-/// A sequence `[n, ..]` of numbers -> `[length, ..]`: `value` follows what is there. A longer one is an
-/// error of its record, or cut with `truncate`.
+/// A sequence `[n, ..]` of numbers -> `[length, ..]`, padded with `value` at its end. A longer sequence is
+/// an error of its record, unless `truncate` cuts it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PadSequence {
     pub field: String,
-    /// Items of every sequence that comes out.
+    /// Items of each output sequence.
     pub length: u32,
     /// Whether only the first `length` items of a longer sequence are kept.
     pub truncate: bool,
-    /// What is filled in; the field's dtype must be able to hold it.
+    /// Padding value; the field's dtype must be able to hold it.
     pub value: Number,
 }
 
@@ -97,7 +97,7 @@ impl Operator for PadSequence {
 
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel {
-    //! `pad_sequence`: a sequence is filled up to a length.
+    //! `pad_sequence`: pads a sequence to a length.
 
     use super::*;
     use gristmill_kernel::*;

@@ -1,11 +1,11 @@
-//! `tokenise`: text becomes the numbers of its tokens.
+//! `tokenise`: converts text to token ids.
 
 use crate::prelude::*;
 
-/// Longest sequence of tokens that may be asked for.
+/// Largest `max_length`, in tokens.
 const MAX_LENGTH: u32 = 1 << 20;
 
-/// The types token numbers can have.
+/// The dtypes of token ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TokenDType {
@@ -24,7 +24,7 @@ impl TokenDType {
         }
     }
 
-    /// The largest token number it holds; those of tokenizers are u32.
+    /// The largest token id that it holds; tokenizers' ids are u32.
     pub const fn most(self) -> u32 {
         match self {
             TokenDType::U16 => u16::MAX as u32,
@@ -34,11 +34,10 @@ impl TokenDType {
     }
 }
 
-/// bytes (UTF-8) -> `dtype` `[n]`: the numbers of its tokens, as Hugging Face's `tokenizers` makes them with
-/// that `tokenizer.json`; exactly those of its Python package 0.23. The file's own truncation and padding
-/// are left aside: `max_length` and `pad_sequence` or `padded_batch` do that. A file with BPE dropout is
-/// refused, for it draws anew each time; text that is not UTF-8 or has more than 1 MiB is an error of its
-/// record.
+/// bytes (UTF-8) -> `dtype` `[n]`: the token ids that Hugging Face's `tokenizers` makes with that
+/// `tokenizer.json`, exactly those of its Python package 0.23. The file's own truncation and padding are
+/// ignored: use `max_length`, and `pad_sequence` or `padded_batch`. A file with BPE dropout is refused,
+/// because its tokens are random. Text that is not UTF-8 or exceeds 1 MiB is an error of its record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tokenise {
     pub field: String,
@@ -46,14 +45,14 @@ pub struct Tokenise {
     pub tokenizer: Asset,
     /// Whether the file's post-processor adds its tokens, such as `[CLS]` and `[SEP]`.
     pub add_special_tokens: bool,
-    /// Most tokens of a text, special ones included: as the package's `enable_truncation`.
+    /// Most tokens of a text, including special ones, as with the package's `enable_truncation`.
     pub max_length: Option<u32>,
     /// i64, i32 or u16, which must be able to hold every token of the file.
     pub dtype: TokenDType,
 }
 
 impl Define for Tokenise {
-    // Counts up whenever another release of `tokenizers` makes other tokens.
+    // Increase the version when a new release of `tokenizers` makes different tokens.
     const DECLARATION: Declaration = element_wise("tokenise", 1);
 
     const PARAMETERS: &'static [Parameter] = &[

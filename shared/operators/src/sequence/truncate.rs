@@ -1,4 +1,4 @@
-//! `truncate`: a sequence is cut to a length.
+//! `truncate`: cuts a sequence to a length.
 
 use crate::prelude::*;
 

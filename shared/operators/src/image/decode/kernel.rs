@@ -1,4 +1,4 @@
-//! `decode`: encoded images to RGB, or to grey. JPEG is here, other formats have files of their own.
+//! `decode`: encoded images to RGB or grey. This file handles JPEG; submodules handle the other formats.
 
 use super::*;
 use gristmill_jpeg::Frame;
@@ -12,22 +12,22 @@ mod pnm;
 mod tiff;
 mod webp;
 
-/// Largest image, in pixels: 300 MB of RGB. Checked on the header, before anything is allocated.
-/// A fuzzer would do little else than fill large ones.
+/// Largest image, in pixels: 300 MB of RGB. Checked on the header, before any allocation. Smaller under
+/// fuzzing, where large images would take most of the time.
 const MAX_PIXELS: u64 = if cfg!(fuzzing) { 1_000_000 } else { 100_000_000 };
-/// Most scans of a progressive image; real scripts have about ten, a scan bomb thousands.
+/// Most scans of a progressive image; real images have about ten, a scan bomb thousands.
 const MAX_SCANS: usize = 500;
-/// Most pixels of all scans together: twenty scans of the largest image. Each scan visits all of it, so
-/// that few scans of a large image take as long as many of a small one.
+/// Most pixels over all scans: twenty scans of the largest image. Each scan visits the whole image, so a few
+/// scans of a large image take as long as many scans of a small one.
 const MAX_SCAN_PIXELS: u64 = 20 * MAX_PIXELS;
-/// What a decoder may allocate by its own estimate: coefficients of a progressive image and output.
+/// Most bytes that a decoder may allocate by its own estimate: progressive coefficients and output.
 const MAX_MEMORY_BYTES: u64 = 1 << 30;
 
 /// bytes -> u8 `[h, w, 3]`, or `[h, w, 1]`.
 #[derive(Debug)]
 pub(crate) struct DecodeImage {
     channels: u32,
-    /// The dtype of class numbers, if those are asked for.
+    /// The dtype of class numbers in `mode: indices`.
     indices: Option<DType>,
 }
 
@@ -64,13 +64,13 @@ impl Transform for DecodeImage {
     }
 }
 
-/// The grey of a pixel, as Pillow's `convert("L")`.
+/// Grey as in Pillow's `convert("L")`.
 fn luma([r, g, b]: [u8; 3]) -> u8 {
     let [r, g, b] = [r, g, b].map(u32::from);
     ((r * 19_595 + g * 38_470 + b * 7_471 + (1 << 15)) >> 16) as u8
 }
 
-/// Decodes to RGB what its first bytes say it is.
+/// Decodes an image to RGB; its first bytes determine the format.
 pub(crate) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made, String> {
     let size = if bytes.starts_with(&[0xff, 0xd8]) {
         return decode_jpeg(bytes, output, tools);
@@ -96,7 +96,7 @@ pub(crate) fn decode(bytes: &[u8], output: Sink<'_>, tools: &mut Tools) -> Resul
     Ok(Made { bytes: size[0] * size[1] * 3, size })
 }
 
-/// Height and width, if an image may have them.
+/// Height and width; an error if the image is empty or too large.
 pub(crate) fn checked_size(format: &str, height: u64, width: u64) -> Result<[usize; 2], String> {
     if height == 0 || width == 0 {
         return Err(format!("bad {format}: its size is {width} x {height}"));
@@ -126,7 +126,7 @@ fn decode_jpeg(jpeg: &[u8], output: Sink<'_>, tools: &mut Tools) -> Result<Made,
     }
 }
 
-/// For the images that are rare, and for what is wrong with those that are damaged.
+/// Decodes rare kinds of JPEG, and reports the errors of damaged ones.
 pub(crate) fn decode_jpeg_by_library(
     jpeg: &[u8],
     output: Sink<'_>,
@@ -154,7 +154,7 @@ pub(crate) fn decode_jpeg_by_library(
     Ok(Made { bytes, size })
 }
 
-/// The library takes for granted that black has a sample for each pixel.
+/// The library assumes that black has one sample per pixel.
 fn check_black(decoder: &Decoder<'_>) -> Result<(), String> {
     let components = decoder.header().components.iter();
     let all = || components.clone().map(|c| (c.horizontal_sampling, c.vertical_sampling));
@@ -171,7 +171,7 @@ fn limits(max_scans: usize) -> DecodeLimits {
 }
 
 fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Result<(), String> {
-    // The decoder's own measure of what it will write, so that no byte of the output stays old.
+    // Compared with the decoder's own output size, so that no stale byte is left in the output.
     let needed = decoder.output_buffer_size().map_err(reason)?;
     if needed != out.len() {
         return Err(format!("bad JPEG: it decodes to {needed} bytes, not {}", out.len()));
@@ -183,7 +183,7 @@ fn decode_into(decoder: &Decoder<'_>, out: &mut [u8], size: [usize; 2]) -> Resul
     check_warnings(&info.warnings)
 }
 
-/// Bytes between markers are common and harmless. Other warnings made up for missing image data.
+/// Extraneous bytes between markers are common and harmless. With other warnings, image data is missing.
 fn check_warnings(warnings: &[DecodeWarning]) -> Result<(), String> {
     let broken = warnings.iter().find(|w| !matches!(w, DecodeWarning::ExtraneousData { .. }));
     match broken {
@@ -208,8 +208,8 @@ fn one_line(text: &str) -> String {
     text.chars().take(160).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// Adobe's CMYK, which all JPEGs in the wild have: inverted, so that 255 is no ink. As Pillow and
-/// TensorFlow: each channel is scaled by black.
+/// Converts Adobe's inverted CMYK (255 is no ink), the only kind found in practice. Scales each channel by
+/// black, as Pillow and TensorFlow do.
 fn cmyk_to_rgb(cmyk: &[u8], rgb: &mut [u8]) {
     for (from, to) in cmyk.as_chunks::<4>().0.iter().zip(rgb.as_chunks_mut::<3>().0) {
         let [c, m, y, k] = from.map(u32::from);

@@ -1,20 +1,20 @@
-//! `gaussian_blur`: two passes of a symmetric kernel, row by row, in place.
+//! `gaussian_blur`: two passes with a symmetric kernel, row by row, in place.
 //!
-//! Rows are convolved along themselves into a ring of as many rows as the kernel is high, and a row of
-//! the image is overwritten once the ring holds all that its column pass needs: a few rows of memory,
-//! which stay in the first cache. Pixels of u8 are 16-bit fixed-point numbers in between.
+//! The row pass writes into a ring of as many rows as the kernel is high. The column pass overwrites a row
+//! of the image once the ring holds all rows it needs. The ring is small enough for the L1 cache. Between
+//! the passes u8 pixels are 16-bit fixed-point numbers.
 
 use super::*;
 use crate::kernels::planes::vectorised;
 use gristmill_kernel::*;
 
-/// Values that are summed at once.
+/// Values summed at once.
 const LANES: usize = 64;
-/// Most neighbours on one side: a kernel has at most 255 pixels.
+/// Most neighbours on one side, for kernels of at most 255 pixels.
 const MAX_RADIUS: usize = 127;
-/// What the ring may take: an image wider than this allows is no photograph.
+/// Memory limit of the ring, which only absurdly wide images exceed.
 const MAX_SCRATCH_BYTES: usize = 256 << 20;
-/// Bits after the point of a u8 pixel in between: with its eight they leave one for a pair's sum.
+/// Fractional bits of a u8 pixel between the passes; one bit is left for the sum of a pair.
 const FRACTION_BITS: u32 = 7;
 
 /// `[h, w, c]` of u8 or f32 -> the same, in place.
@@ -30,7 +30,7 @@ impl Blur {
         Blur { op: op.clone(), dtype, channels }
     }
 
-    /// Blurs with a given sigma.
+    /// Blurs with the given sigma, in pixels.
     pub(crate) fn apply(
         &self,
         sigma: f64,
@@ -69,12 +69,12 @@ impl InPlace for Blur {
     }
 }
 
-/// Pixels within `sigmas` sigmas.
+/// Radius in pixels of `sigmas` sigmas.
 fn reach(sigma: f64, sigmas: f64) -> usize {
     (sigma * sigmas).ceil() as usize
 }
 
-/// Weights by distance, from 0; twice their sum without the first and the first are 1.
+/// Weights by distance, from 0. The first, plus twice the sum of the others, is 1.
 struct Kernel {
     radius: usize,
     weights: [f64; MAX_RADIUS + 1],
@@ -95,17 +95,17 @@ impl Kernel {
     }
 }
 
-/// A value on its way through the two passes.
+/// The type of a value within the two passes.
 trait Lane: Copy + Default {
     const BYTES: usize;
 
-    /// The kernel's weights. That of the pixel itself is what the others leave.
+    /// The kernel's weights. Integer weights give the pixel itself the remainder, so that they sum to one.
     fn weights(kernel: &Kernel) -> [Self; MAX_RADIUS + 1];
     fn load(from: &[u8], to: &mut [Self]);
     fn store(from: &[Self], to: &mut [u8]);
-    /// The share of the pixel itself; `radius` more shares will be added.
+    /// The share of the pixel itself, to which `radius` calls of [`add`](Self::add) add their shares.
     fn first(self, weight: Self, radius: usize) -> Self;
-    /// Adds the share of two pixels.
+    /// Adds the shares of two pixels.
     fn add(self, left: Self, right: Self, weight: Self) -> Self;
 }
 
@@ -139,7 +139,7 @@ impl Lane for u16 {
 
     #[inline(always)]
     fn first(self, weight: u16, radius: usize) -> u16 {
-        // Each share is cut to the integer below: half a unit each is lost on average.
+        // Each share rounds down and loses half a unit on average; this makes up for it.
         high(self, weight) + (radius as u16).div_ceil(2)
     }
 
@@ -187,7 +187,7 @@ impl Lane for f32 {
     }
 }
 
-/// Index of pixel `i` of `n`, mirrored at the first and the last.
+/// Index of pixel `i` of `n`, reflected at the first and the last pixel.
 fn reflected(i: isize, n: usize) -> usize {
     let period = 2 * (n as isize - 1).max(1);
     let i = i.rem_euclid(period);
@@ -227,7 +227,7 @@ fn blur<L: Lane>(
             pass.along(row, padded, &mut ring[ahead % rows * stride..][..stride]);
             ahead += 1;
         }
-        // Worked out once a row: divisions for every block would take longer than the sums.
+        // Once per row: divisions for every block would take longer than the sums.
         for (distance, rows_of) in around.iter_mut().enumerate().take(radius + 1) {
             let at = |y: isize| reflected(y, height) % rows * stride;
             *rows_of = [at(y as isize - distance as isize), at((y + distance) as isize)];
@@ -242,7 +242,7 @@ struct Pass<L> {
     weights: [L; MAX_RADIUS + 1],
     radius: usize,
     channels: usize,
-    /// Values of a row, and that rounded up.
+    /// Values of a row; `stride` is this rounded up to whole [`LANES`].
     values: usize,
     stride: usize,
 }
@@ -271,7 +271,7 @@ impl<L: Lane> Pass<L> {
         vectorised(|| self.convolve(at, out));
     }
 
-    /// Convolves rows across; `around` says where in the ring those at a distance begin.
+    /// Convolves across rows; `around` holds, by distance, where the rows above and below begin in the ring.
     #[inline(never)]
     fn across(&self, ring: &[L], around: &[[usize; 2]; MAX_RADIUS + 1], out: &mut [L]) {
         let at = |distance: usize| {
@@ -281,7 +281,7 @@ impl<L: Lane> Pass<L> {
         vectorised(|| self.convolve(at, out));
     }
 
-    /// `at` gives the values at a distance on both sides.
+    /// Sums weighted values; `at` returns those at a distance on both sides.
     #[inline(always)]
     fn convolve<'a>(&self, at: impl Fn(usize) -> (&'a [L], &'a [L]), out: &mut [L])
     where

@@ -1,4 +1,4 @@
-//! `cast`: the same numbers in another type.
+//! `cast`: converts numbers to another dtype.
 
 use super::*;
 use gristmill_kernel::*;
@@ -75,7 +75,7 @@ impl Transform for Convert {
 
 fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
     match to {
-        // A float to integer cast saturates, and takes not-a-number to 0.
+        // Rust's float to integer cast saturates, and maps NaN to 0.
         CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
         CastDType::U16 => put(values.map(|x| (x.round_ties_even() as u16).to_le_bytes()), out),
         CastDType::I32 => put(values.map(|x| (x.round_ties_even() as i32).to_le_bytes()), out),
@@ -88,7 +88,7 @@ fn write(values: impl Iterator<Item = f32>, to: CastDType, out: &mut [u8]) {
     }
 }
 
-/// As [`write`]: what goes to half precision is rounded once, not to f32 and again.
+/// As [`write`]; rounds to half precision once, not first to f32.
 fn write_double(values: impl Iterator<Item = f64>, to: CastDType, out: &mut [u8]) {
     match to {
         CastDType::U8 => put(values.map(|x| [x.round_ties_even() as u8]), out),
@@ -118,7 +118,7 @@ fn write_unsigned(values: impl Iterator<Item = u64>, to: CastDType, out: &mut [u
     }
 }
 
-/// Integers that f32 cannot hold are rounded once, not on the way and again.
+/// As [`write`]; rounds integers that f32 cannot hold once, not first to f32.
 fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) {
     match to {
         CastDType::U8 => put(values.map(|x| [x.clamp(0, 255) as u8]), out),
@@ -136,8 +136,8 @@ fn write_wide(values: impl Iterator<Item = i64>, to: CastDType, out: &mut [u8]) 
     }
 }
 
-/// `x` cut to the 24 bits of an f32, the last of which is set if anything was cut off: rounding
-/// that to fewer bits gives what rounding `x` at once would.
+/// Round to odd: `x` truncated to the 24 bits of an f32, with the last bit set if any was cut off.
+/// Rounding the result to fewer bits equals rounding `x` directly.
 fn round_to_odd(x: i64) -> f32 {
     let value = magnitude(x.unsigned_abs());
     if x < 0 { -value } else { value }
@@ -157,7 +157,7 @@ fn to_odd(x: f64) -> f32 {
     if f64::from(near) == x || x.is_nan() {
         return near;
     }
-    // The bits of a float grow with its magnitude: one less is the next towards zero.
+    // The bits of a float grow with its magnitude, so bits - 1 is the next float towards zero.
     let beyond = u32::from(f64::from(near).abs() > x.abs());
     f32::from_bits((near.to_bits() - beyond) | 1)
 }
@@ -197,8 +197,8 @@ mod tests {
         assert_eq!(bf16s, [0x80, 0x3f, 0x80, 0x43, 0x82, 0x43]);
     }
 
-    /// Every pair of types, against arithmetic that is done apart: what an integer type cannot hold
-    /// becomes its nearest bound, and not-a-number 0.
+    /// Checks every pair of types against independent arithmetic: values outside an integer type saturate,
+    /// and NaN becomes 0.
     #[test]
     fn every_pair_of_types_saturates() {
         let values: Vec<f64> = vec![
@@ -261,7 +261,7 @@ mod tests {
             CastDType::F32,
         ];
         for from in froms {
-            // As `from` holds them, saturated by Rust's own conversions.
+            // Encoded as `from`, saturated by Rust's own conversions.
             let stored: Vec<u8> =
                 values.iter().flat_map(|value| crate::kernels::value_bytes(from, *value)).collect();
             let step = crate::kernels::dtype_bytes(from);
@@ -280,7 +280,7 @@ mod tests {
         }
     }
 
-    /// What `bytes` of type `from` are as `to`.
+    /// Converts `bytes` of type `from` to `to`.
     fn expected(from: DType, bytes: &[u8], to: CastDType) -> Vec<u8> {
         if let Some(whole) = crate::kernels::integer(from, bytes) {
             return match to {
@@ -292,7 +292,7 @@ mod tests {
                 CastDType::I64 => (whole.min(i64::MAX.into()) as i64).to_le_bytes().to_vec(),
                 CastDType::U64 => (whole.max(0) as u64).to_le_bytes().to_vec(),
                 CastDType::F64 => (whole as f64).to_le_bytes().to_vec(),
-                // These integers, but for the largest, are whole in f32 or far from a tie.
+                // These integers, except the largest, are exact in f32 or far from a tie.
                 CastDType::F16 => f16::from_f32(whole as f32).to_le_bytes().to_vec(),
                 CastDType::BF16 => bf16::from_f32(whole as f32).to_le_bytes().to_vec(),
                 CastDType::F32 => (whole as f32).to_le_bytes().to_vec(),
@@ -336,7 +336,7 @@ mod tests {
             write_double([x].into_iter(), to, &mut out);
             out
         };
-        // Just above a tie of f16, by less than f32 can tell; just below one.
+        // Above and below a tie of f16 by less than f32 can represent.
         let tie = 1.0 + 2_f64.powi(-11);
         let up = f16::from_f32(1.0 + 2_f32.powi(-10));
         for sign in [1.0, -1.0] {

@@ -1,30 +1,30 @@
-//! `tokenise`: text becomes the numbers of its tokens.
+//! `tokenise`: converts text to token ids.
 
 use super::*;
 use gristmill_kernel::*;
 use std::panic::catch_unwind;
 use tokenizers::{ModelWrapper, Tokenizer, TruncationParams};
 
-/// Longest text, in bytes: encoding takes about 150 bytes of memory for each, and workers are small.
+/// Longest text, in bytes: encoding takes about 150 bytes of memory per byte, and workers are small.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// UTF-8 -> numbers.
+/// UTF-8 -> token ids.
 pub(crate) struct Tokens {
     tokenizer: Tokenizer,
     add_special_tokens: bool,
     dtype: TokenDType,
 }
 
-/// Whether `op` can use the content of a tokenizer.json.
+/// Checks that `op` can use the content of a tokenizer.json.
 ///
 /// # Errors
-/// Why not, in one line.
+/// The reason why it cannot, in one line.
 pub(crate) fn check(op: &Tokenise, content: &[u8]) -> Result<(), String> {
     Tokens::load(op, content).map(drop)
 }
 
 impl Tokens {
-    /// Loads the tokenizer and checks that it can do what is asked of it.
+    /// Loads the tokenizer and checks that it suits `op`.
     pub(crate) fn new(op: &Tokenise, assets: &dyn Assets) -> Result<Self, String> {
         let content = crate::kernels::assets::content(assets, "tokenise", &op.tokenizer)?;
         Self::load(op, &content)
@@ -34,12 +34,12 @@ impl Tokens {
     /// As [`new`](Self::new), with the content of its tokenizer.json.
     ///
     /// # Errors
-    /// Why it cannot be used, in one line that does not name the file.
+    /// The reason why it cannot be used, in one line that does not name the file.
     pub(crate) fn load(op: &Tokenise, content: &[u8]) -> Result<Self, String> {
         let wrong = |why: String| -> String {
             why.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
         };
-        // It is input of others: some of what it may say makes the library panic.
+        // The file is untrusted, and some contents make the library panic.
         let read = catch_unwind(|| Tokenizer::from_bytes(content));
         let read = read.map_err(|_| "it is no tokenizer.json".to_owned())?;
         let mut tokenizer =
@@ -64,7 +64,7 @@ impl Tokens {
     }
 }
 
-/// At most `max_length` tokens, of which those the post-processor adds are some.
+/// Truncation to `max_length` tokens, including those that the post-processor adds.
 fn truncation(tokenizer: &Tokenizer, max_length: usize) -> Result<TruncationParams, String> {
     use tokenizers::PostProcessor;
     let added = tokenizer.get_post_processor().map_or(0, |post| post.added_tokens(false));
@@ -98,7 +98,7 @@ impl Transform for Tokens {
         let value_bytes = crate::kernels::dtype_bytes(self.dtype.dtype());
         let bytes = ids.len() * value_bytes;
         let out = output.take(bytes)?;
-        // Whether they fit was checked of the whole vocabulary.
+        // Loading checked that every id of the vocabulary fits.
         match self.dtype {
             TokenDType::U16 => write(ids, out, |id| (id as u16).to_le_bytes()),
             TokenDType::I32 => write(ids, out, |id| (id as i32).to_le_bytes()),

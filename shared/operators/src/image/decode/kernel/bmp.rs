@@ -1,29 +1,29 @@
-//! BMP to RGB: palettes, 16, 24 and 32 bits, with or without masks. Run-length coded files are refused.
+//! BMP to RGB: palettes, 16, 24 and 32 bits, with or without masks. Refuses run-length encoding.
 
 use super::{checked_size, indices::Stored};
 use gristmill_kernel::Sink;
 use std::ops::Range;
 
-/// What files begin with.
+/// First bytes of a file.
 pub(super) const MAGIC: &[u8] = b"BM";
 
-/// Bytes before the header of the image.
+/// Bytes before the image header.
 const FILE_HEADER_BYTES: usize = 14;
-/// The header of OS/2, with sides of 16 bits and palettes of three bytes a colour.
+/// Size of the OS/2 header, which has 16-bit sides and palettes of three bytes per colour.
 const CORE_HEADER_BYTES: usize = 12;
 
 struct Header<'a> {
     bytes: &'a [u8],
     size: [usize; 2],
-    /// Whether the first row is the uppermost.
+    /// Whether the first stored row is the top row.
     top_down: bool,
     bits: usize,
-    /// Where the rows begin.
+    /// Offset of the rows.
     data: usize,
     palette: Range<usize>,
-    /// Bytes of a colour of the palette.
+    /// Bytes per palette colour.
     colour_bytes: usize,
-    /// Of red, green and blue in a pixel of 16 or 32 bits.
+    /// Bit masks of red, green and blue in a pixel of 16 or 32 bits.
     masks: [u32; 3],
 }
 
@@ -93,13 +93,13 @@ impl<'a> Header<'a> {
         .checked()
     }
 
-    /// Refuses bits that there are not, and rows that are not there.
+    /// Refuses bit depths that do not exist, and missing rows.
     fn checked(self) -> Result<Self, String> {
         if ![1, 4, 8, 16, 24, 32].contains(&self.bits) {
             return Err(format!("bad BMP: {} bits a pixel", self.bits));
         }
         let [height, width] = self.size;
-        // The last row may lack its filling.
+        // The last row may lack its padding.
         let needed = self.row_bytes() * (height - 1) + (width * self.bits).div_ceil(8);
         match self.bytes.len().checked_sub(self.data).is_some_and(|rest| rest >= needed) {
             true => Ok(self),
@@ -107,12 +107,12 @@ impl<'a> Header<'a> {
         }
     }
 
-    /// Rows begin at multiples of four bytes.
+    /// Bytes per row, padded to a multiple of four.
     fn row_bytes(&self) -> usize {
         (self.size[1] * self.bits).div_ceil(32) * 4
     }
 
-    /// The rows, the uppermost first.
+    /// The rows from top to bottom.
     fn rows(&self) -> impl Iterator<Item = &'a [u8]> {
         let (bytes, data, row_bytes) = (self.bytes, self.data, self.row_bytes());
         let (height, top_down) = (self.size[0], self.top_down);
@@ -122,13 +122,13 @@ impl<'a> Header<'a> {
         })
     }
 
-    /// The number of pixel `x`, of 8 bits at most.
+    /// The palette index of pixel `x`; for depths of at most 8 bits.
     fn index(&self, row: &[u8], x: usize) -> u8 {
         let at = x * self.bits;
         row[at / 8] << (at % 8) >> (8 - self.bits)
     }
 
-    /// Red, green and blue by index; what the file lacks is black.
+    /// RGB by palette index; colours that the file lacks are black.
     fn colours(&self) -> Vec<[u8; 3]> {
         let mut colours = vec![[0; 3]; 1 << self.bits];
         let stored = self.bytes.get(self.palette.clone()).unwrap_or_default();
@@ -162,7 +162,7 @@ fn default_masks(bits: usize) -> [u32; 3] {
     }
 }
 
-/// Decodes into `output`; returns height and width.
+/// Decodes into `output` and returns height and width.
 pub(super) fn decode(bytes: &[u8], output: Sink<'_>) -> Result<[usize; 2], String> {
     let header = Header::read(bytes)?;
     let [height, width] = header.size;
@@ -179,7 +179,7 @@ pub(super) fn decode(bytes: &[u8], output: Sink<'_>) -> Result<[usize; 2], Strin
     Ok(header.size)
 }
 
-/// The indices that a file with a palette stores, in `spare`.
+/// Decodes the palette indices of a file into `spare`.
 pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
     let header = Header::read(bytes)?;
     if header.bits > 8 {

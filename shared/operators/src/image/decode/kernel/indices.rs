@@ -1,22 +1,22 @@
-//! Masks: the class numbers that a file stores, whatever its palette shows for them.
+//! Masks: the class numbers that a file stores; the colours of its palette do not matter.
 
 use super::{bmp, png, pnm, tiff, webp};
 use gristmill_kernel::{Made, Sink};
 use gristmill_pipeline::DType;
 
-/// What a file stores for each pixel, row by row.
+/// The stored numbers of a file, row by row.
 pub(super) struct Stored<'a> {
     pub(super) size: [usize; 2],
-    /// Bits of a number: 1, 2, 4, 8 or 16.
+    /// Bits per number: 1, 2, 4, 8 or 16.
     pub(super) bits: usize,
-    /// Numbers of a pixel, of which the first counts.
+    /// Numbers per pixel; the first one is the class.
     pub(super) samples: usize,
-    /// Numbers below 8 bits are packed, high bits first, and each row starts with a byte. Those of 16 bits
-    /// are big-endian.
+    /// Numbers below 8 bits are packed, high bits first, and each row starts at a byte boundary. 16-bit
+    /// numbers are big-endian.
     pub(super) bytes: &'a [u8],
 }
 
-/// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` holds what the file stores.
+/// bytes (PNG, BMP, TIFF or PGM; palette or grey) -> `[h, w, 1]` of u8 or u16. `spare` is scratch space.
 pub(super) fn decode(
     bytes: &[u8],
     dtype: DType,
@@ -47,13 +47,13 @@ pub(super) fn decode(
     Ok(Made { bytes, size: stored.size })
 }
 
-/// That a file of colours is no mask.
+/// The error for a colour file used as a mask.
 pub(super) fn no_colours(format: &str) -> String {
     format!("the {format} stores colours, not class numbers: a mask is grey or has a palette")
 }
 
 impl Stored<'_> {
-    /// A number of pixel `x` of row `y`.
+    /// Number `sample` of pixel `x` in row `y`.
     pub(super) fn number(&self, y: usize, x: usize, sample: usize) -> u16 {
         let Stored { size: [_, width], bits, samples, bytes } = *self;
         let row = &bytes[y * (width * samples * bits).div_ceil(8)..];
@@ -65,7 +65,7 @@ impl Stored<'_> {
     }
 }
 
-/// Writes one number a pixel.
+/// Writes the first number of each pixel.
 fn unpack(stored: &Stored<'_>, dtype: DType, out: &mut [u8]) {
     let pixel_bytes = crate::kernels::dtype_bytes(dtype);
     for (y, row) in out.chunks_exact_mut(stored.size[1] * pixel_bytes).enumerate() {

@@ -6,13 +6,13 @@ use gristmill_kernel::Sink;
 use png::{BitDepth, ColorType, Decoder, Limits, Reader, Transformations};
 use std::io::Cursor;
 
-/// What files begin with.
+/// First bytes of a file.
 pub(super) const MAGIC: &[u8] = b"\x89PNG\r\n\x1a\n";
 
 /// 256 colours of three bytes (PNG specification, 11.2.2).
 const MAX_PALETTE_BYTES: usize = 768;
 
-/// What a palette or grey file stores, in `spare`.
+/// Decodes the stored numbers of a palette or grey file into `spare`.
 pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
     let (mut reader, size) = open(bytes, Transformations::IDENTITY)?;
     let (color, depth) = reader.output_color_type();
@@ -37,7 +37,7 @@ fn bad(error: png::DecodingError) -> String {
     format!("bad PNG: {}", one_line(&plain(&error.to_string())))
 }
 
-/// A message of the decoder, in which chunks are called by their names: it shows them as they lie in memory.
+/// The decoder's message with chunks replaced by their names: the decoder prints their debug form.
 fn plain(message: &str) -> String {
     const SHOWN: &str = "ChunkType { type: ";
     let (mut out, mut rest) = (String::new(), message);
@@ -50,7 +50,7 @@ fn plain(message: &str) -> String {
     out + rest
 }
 
-/// A file whose header is good, and its height and width.
+/// A file with a valid header, and its height and width.
 type Opened<'a> = (Reader<Cursor<&'a [u8]>>, [usize; 2]);
 
 /// Reads and checks the header.
@@ -62,19 +62,19 @@ fn open(bytes: &[u8], transformations: Transformations) -> Result<Opened<'_>, St
     let size = checked_size("PNG", reader.info().height.into(), reader.info().width.into())?;
     let palette = reader.info().palette.as_deref().unwrap_or_default();
     if !palette.len().is_multiple_of(3) || palette.len() > MAX_PALETTE_BYTES {
-        // The decoder would panic over it.
+        // The decoder would panic.
         return Err(format!("bad PNG: its palette has {} bytes", palette.len()));
     }
     Ok((reader, size))
 }
 
-/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
+/// Decodes into `output` and returns height and width. `spare` is scratch space for pixels that are not RGB.
 pub(super) fn decode(
     bytes: &[u8],
     output: Sink<'_>,
     spare: &mut Vec<u8>,
 ) -> Result<[usize; 2], String> {
-    // Palettes and narrow greys become bytes; of sixteen bits the upper eight stay.
+    // Expands palettes and narrow greys to bytes; keeps the upper eight of sixteen bits.
     let (mut reader, size) = open(bytes, Transformations::EXPAND | Transformations::STRIP_16)?;
     let pixels = size[0] * size[1];
     let (color, depth) = reader.output_color_type();

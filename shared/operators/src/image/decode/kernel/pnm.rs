@@ -3,12 +3,12 @@
 use super::{checked_size, indices::Stored};
 use gristmill_kernel::Sink;
 
-/// Whether a file begins as these do.
+/// Whether the first bytes are those of a PGM or PPM.
 pub(super) fn is(bytes: &[u8]) -> bool {
     matches!(bytes, [b'P', b'2' | b'3' | b'5' | b'6', space, ..] if space.is_ascii_whitespace())
 }
 
-/// The words of a text, comments left out.
+/// The words of a text without its comments.
 struct Words<'a> {
     rest: &'a [u8],
 }
@@ -46,7 +46,7 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), S
     let wide = usize::from(most > 255);
     let count = size[0] * size[1] * samples;
     let is_text = matches!(kind, b'2' | b'3');
-    // A number as text takes a byte at least, and one between.
+    // A number as text takes at least one byte, plus a separator.
     let least = if is_text { count } else { count << wide };
     if words.rest.len() < least {
         return Err("bad PGM or PPM: it is cut short".into());
@@ -58,14 +58,14 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<(Stored<'a>, u32), S
             to.copy_from_slice(&number.to_be_bytes()[1 - wide..]);
         }
     } else {
-        // One space, and then the numbers.
+        // The numbers follow a single space.
         let numbers = words.rest.get(1..=count << wide);
         stored.copy_from_slice(numbers.ok_or("bad PGM or PPM: it is cut short")?);
     }
     Ok((Stored { size, bits: 8 << wide, samples, bytes: stored }, most))
 }
 
-/// Decodes into `output`; returns height and width.
+/// Decodes into `output` and returns height and width.
 pub(super) fn decode(
     bytes: &[u8],
     output: Sink<'_>,
@@ -77,7 +77,7 @@ pub(super) fn decode(
         8 => u32::from(bytes[at]),
         _ => u32::from(u16::from_be_bytes([bytes[2 * at], bytes[2 * at + 1]])),
     };
-    // As Pillow, which rounds.
+    // Rounds to eight bits, as Pillow does.
     let eight = |number: u32| match most {
         255 => number as u8,
         most => ((number.min(most) * 255 + most / 2) / most) as u8,
@@ -88,7 +88,7 @@ pub(super) fn decode(
     Ok(size)
 }
 
-/// The numbers that a grey file stores, in `spare`.
+/// Decodes the stored numbers of a grey file into `spare`.
 pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
     let (stored, _) = read(bytes, spare)?;
     match stored.samples {

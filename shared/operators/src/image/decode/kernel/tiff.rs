@@ -10,10 +10,10 @@ use tiff::{
     tags::Tag,
 };
 
-/// What a file may store: the decoder has it once, and we once more.
+/// Most bytes of decoded numbers: half of the limit, because the decoder holds a copy besides ours.
 const MAX_STORED_BYTES: usize = (MAX_MEMORY_BYTES / 2) as usize;
 
-/// Whether a file begins as these do, in either order of bytes.
+/// Whether the first bytes are those of a TIFF, in either byte order.
 pub(super) fn is(bytes: &[u8]) -> bool {
     bytes.starts_with(b"II*\0") || bytes.starts_with(b"MM\0*")
 }
@@ -28,7 +28,7 @@ fn bad(error: TiffError) -> String {
     }
 }
 
-/// What a file stores, in `spare`.
+/// Decodes the stored numbers of a file into `spare`.
 fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
     let mut decoder = Decoder::new(Cursor::new(bytes)).map_err(bad)?;
     let (width, height) = decoder.dimensions().map_err(bad)?;
@@ -70,7 +70,7 @@ fn read<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> 
     Ok(Stored { size, bits, samples, bytes: stored })
 }
 
-/// Decodes into `output`; returns height and width.
+/// Decodes into `output` and returns height and width.
 pub(super) fn decode(
     bytes: &[u8],
     output: Sink<'_>,
@@ -96,7 +96,7 @@ pub(super) fn decode(
     Ok([height, width])
 }
 
-/// The numbers that a grey file stores, in `spare`.
+/// Decodes the stored numbers of a grey file into `spare`.
 pub(super) fn stored<'a>(bytes: &[u8], spare: &'a mut Vec<u8>) -> Result<Stored<'a>, String> {
     let stored = read(bytes, spare)?;
     match stored.samples {

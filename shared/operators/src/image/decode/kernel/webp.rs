@@ -1,16 +1,16 @@
-//! WebP to RGB, lossy and lossless; transparency is dropped, and of an animation the first frame stays.
+//! WebP to RGB, lossy and lossless. Drops transparency, and all but the first frame of an animation.
 
 use super::{MAX_MEMORY_BYTES, checked_size, one_line};
 use gristmill_kernel::Sink;
 use image_webp::{DecodingError, WebPDecoder};
 use std::io::Cursor;
 
-/// Whether a file begins as these do.
+/// Whether the first bytes are those of a WebP.
 pub(super) fn is(bytes: &[u8]) -> bool {
     bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP")
 }
 
-/// Decodes into `output`; returns height and width. `spare` holds pixels that are not RGB yet.
+/// Decodes into `output` and returns height and width. `spare` is scratch space for pixels that are not RGB.
 pub(super) fn decode(
     bytes: &[u8],
     output: Sink<'_>,

@@ -1,4 +1,4 @@
-//! Tokens are those of the Python package, as kept in `tests/golden`; what cannot be used is refused.
+//! Token ids match those of the Python package in `tests/golden`; unusable tokenizers are refused.
 
 use super::*;
 use bytes::Bytes;
